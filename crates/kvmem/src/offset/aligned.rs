@@ -37,6 +37,7 @@ impl Heap {
     }
 
     fn fit_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
+        self.settle();
         let fits = |&id: &u32| aligned_start(&self.bins.holes[id], size, align).is_some();
         let certain = bin_floor(size.saturating_add(align - 1)) + 1;
         let id = self
@@ -71,8 +72,7 @@ impl Heap {
         self.bins.change(id, offset, start - offset);
         let used = self.link_used_after(node, start);
         let rest = self.link_used_after(used, start + size);
-        let id = self.bins.insert(Hole::new(start + size, end - start - size, rest));
-        self.set_free(rest, id);
+        self.offer(rest, start + size, end - start - size);
         Grant { node: used, offset: start }
     }
 }

@@ -29,8 +29,7 @@ impl Heap {
             return true;
         }
         let opened = self.link_used_before(node, offset);
-        let id = self.bins.insert(Hole::new(offset, segment, opened));
-        self.set_free(opened, id);
+        self.offer(opened, offset, segment);
         let virgin = &mut self.bins.holes[self.virgin];
         (virgin.offset, virgin.size) = (offset + segment, rest - segment);
         true
@@ -42,7 +41,7 @@ impl Heap {
             let Hole { offset, node, .. } = self.bins.holes[self.virgin];
             let Some(id) = self.nodes[self.nodes[node].prev].hole() else { return };
             let hole = self.bins.holes[id];
-            if !hole.is_binned() || hole.size != self.boundary {
+            if !hole.is_on_offer() || hole.size != self.boundary {
                 return;
             }
             debug_assert_eq!(hole.end(), offset);

@@ -33,7 +33,7 @@
 
 use std::ops::Range;
 
-use super::bins::{Bins, Hole, bin_floor};
+use super::bins::{Bins, Hole, Settled, bin_floor};
 use super::placement::{Candidates, End, Placement, Policy};
 use super::table::{NIL, Slot, Table};
 
@@ -146,13 +146,19 @@ impl Heap {
     #[inline]
     pub(crate) fn largest_free(&mut self) -> u64 {
         let mut largest = self.bins.largest();
-        if self.virgin != NIL {
-            largest = largest.max(self.bins.holes[self.virgin].size.min(self.boundary));
-        }
-        if self.nursery != NIL {
-            largest = largest.max(self.nursery_joined());
+        // Both are NIL unless something is held back.
+        if self.virgin & self.nursery != NIL {
+            largest = largest.max(self.largest_held_back());
         }
         largest
+    }
+
+    #[cold]
+    fn largest_held_back(&self) -> u64 {
+        let virgin =
+            if self.virgin == NIL { 0 } else { self.bins.holes[self.virgin].size.min(self.boundary) };
+        let nursery = if self.nursery == NIL { 0 } else { self.nursery_joined() };
+        virgin.max(nursery)
     }
 
     /// Whether `more` nodes can be booked.
@@ -172,6 +178,12 @@ impl Heap {
     #[inline]
     pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
         let small = self.policy.record(size);
+        if !small && let Some((node, offset)) = self.bins.take_fresh(size) {
+            self.set_used(node, offset);
+            self.book(size);
+            return Some(Grant { node, offset });
+        }
+        self.settle();
         if !small {
             let first = self.bins.first(bin_floor(size));
             if first != NIL && self.bins.holes[first].size == size {
@@ -179,6 +191,24 @@ impl Heap {
             }
         }
         self.allocate_inexact(size, small)
+    }
+
+    /// Puts the fresh hole into its bin, before a search.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if let Some(Settled { node, hole }) = self.bins.settle() {
+            self.set_free(node, hole);
+        }
+    }
+
+    /// Books the linked range `node` as the hole `[offset, offset + size)`.
+    #[inline]
+    pub(super) fn offer(&mut self, node: u32, offset: u64, size: u64) {
+        let (hole, settled) = self.bins.insert(offset, size, node);
+        if let Some(Settled { node, hole }) = settled {
+            self.set_free(node, hole);
+        }
+        self.set_free(node, hole);
     }
 
     fn allocate_inexact(&mut self, size: u64, small: bool) -> Option<Grant> {
@@ -189,14 +219,14 @@ impl Heap {
             return Some(grant);
         }
         self.fit(size).or_else(|| {
-            (self.close_nursery() && self.bins.largest() >= size || self.open_segment(size))
-                .then(|| self.fit(size))
-                .flatten()
+            let opened = self.close_nursery() && self.bins.largest() >= size || self.open_segment(size);
+            opened.then(|| self.fit(size)).flatten()
         })
     }
 
     /// Grants `size` bytes from the binned holes.
     pub(super) fn fit(&mut self, size: u64) -> Option<Grant> {
+        self.settle();
         let mut candidates = Candidates::new();
         let own = bin_floor(size);
         let mut exact = None;
@@ -268,7 +298,7 @@ impl Heap {
     #[inline]
     fn take_whole(&mut self, id: u32) -> Grant {
         let Hole { offset, size, node, .. } = self.bins.remove(id);
-        self.nodes[node].word = offset;
+        self.set_used(node, offset);
         self.book(size);
         Grant { node, offset }
     }
@@ -298,8 +328,7 @@ impl Heap {
         let right = self.joinable(next, offset + size);
         match (left, right) {
             (None, None) => {
-                let id = self.bins.insert(Hole::new(offset, size, node));
-                self.nodes[node].word = free_word(id);
+                self.offer(node, offset, size);
             }
             (Some(left), None) => {
                 self.unlink(node);
@@ -328,7 +357,7 @@ impl Heap {
     #[inline]
     fn joinable(&self, node: u32, seam: u64) -> Option<u32> {
         let id = self.nodes[node].hole()?;
-        (!self.is_edge(seam) && self.bins.holes[id].is_binned()).then_some(id)
+        (!self.is_edge(seam) && self.bins.holes[id].is_on_offer()).then_some(id)
     }
 
     /// Whether free ranges stay apart at `offset`.
@@ -353,11 +382,13 @@ impl Heap {
     }
 
     /// Marks a linked node as a used range that begins at `offset`.
+    #[inline]
     pub(super) fn set_used(&mut self, node: u32, offset: u64) {
         self.nodes[node].word = offset;
     }
 
     /// Marks a linked node as the free range of hole `id`.
+    #[inline]
     pub(super) fn set_free(&mut self, node: u32, id: u32) {
         self.nodes[node].word = free_word(id);
     }

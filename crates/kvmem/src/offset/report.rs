@@ -72,13 +72,14 @@ impl Heap {
             free: self.free_bytes(),
             largest_free: self.largest_free(),
             live: self.live,
-            free_ranges: u64::from(self.bins.holes.live()),
+            free_ranges: u64::from(self.bins.len()),
             metadata_bytes: (size_of::<Heap>() + self.nodes.bytes() + self.bins.bytes() + self.policy.bytes())
                 as u64,
         }
     }
 
-    pub(crate) fn bin_reports(&self) -> Vec<BinReport> {
+    pub(crate) fn bin_reports(&mut self) -> Vec<BinReport> {
+        self.settle();
         // Holes held back stand with those of their size.
         let held = [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL);
         let mut reports: Vec<BinReport> = (0..BINS as u32)

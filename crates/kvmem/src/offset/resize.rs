@@ -50,7 +50,7 @@ impl Heap {
     /// Free bytes behind a used range that it could take in.
     fn room_behind(&self, grant: Grant, end: u64) -> u64 {
         match self.nodes[self.nodes[grant.node].next].hole() {
-            Some(id) if self.bins.holes[id].is_binned() && !self.is_edge(end) => self.bins.holes[id].size,
+            Some(id) if self.bins.holes[id].is_on_offer() && !self.is_edge(end) => self.bins.holes[id].size,
             _ => 0,
         }
     }

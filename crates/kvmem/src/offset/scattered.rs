@@ -56,6 +56,7 @@ impl Heap {
                 pieces.push(Piece { grant, size: rest });
                 return Some(pieces);
             }
+            self.settle();
             let Some(id) = self.bins.largest_hole() else { break };
             let grant = self.take(id, largest, End::Low);
             pieces.push(Piece { grant, size: largest });
