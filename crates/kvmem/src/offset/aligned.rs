@@ -72,7 +72,8 @@ impl Heap {
         self.bins.change(id, offset, start - offset);
         let used = self.link_used_after(node, start);
         let rest = self.link_used_after(used, start + size);
-        self.offer(rest, start + size, end - start - size);
+        let id = self.bins.insert(Hole::new(start + size, end - start - size, rest));
+        self.set_free(rest, id);
         Grant { node: used, offset: start }
     }
 }

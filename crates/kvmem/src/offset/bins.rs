@@ -15,11 +15,6 @@
 //! memory allocator for real-time systems*, 2004; with the request's own bin looked at first, which TLSF
 //! gives up by rounding up).
 //!
-//! The hole that was made last is not put into a bin until it has to be: it is *fresh*. In a store that is full, the
-//! usual next request is for just the size that was freed for it, and takes the fresh hole without a bin being touched.
-//! (With 256 live objects: 33 ns for a free and an allocation instead of 50, both with their locks.) Whoever wants to
-//! search calls [`Bins::settle`] first.
-//!
 //! `largest` is kept as the greatest hole and how many are of that very size. When the last of them goes,
 //! it is found anew among the top bin's entries.
 
@@ -32,10 +27,6 @@ const OCTAVES: usize = 59;
 pub(super) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
 /// In [`Hole::bin`]: the hole is on the books but held back from the bins.
 const HELD_BACK: u32 = u32::MAX;
-/// In [`Hole::bin`]: the hole is the fresh one.
-const FRESH_BIN: u32 = u32::MAX - 1;
-/// The record that is kept for the fresh hole; its size is 0 while there is none.
-const FRESH: u32 = 0;
 
 /// The bin whose sizes begin at or below `size` (the floor bin).
 #[inline]
@@ -70,7 +61,7 @@ pub(super) struct Hole {
     /// Neighbours in the bin's list.
     prev: u32,
     next: u32,
-    /// The bin it is in, or [`FRESH_BIN`], or [`HELD_BACK`].
+    /// The bin it is in, or [`HELD_BACK`].
     bin: u32,
 }
 
@@ -83,9 +74,7 @@ impl Hole {
         self.offset + self.size
     }
 
-    /// Whether a request may take it: it is in a bin, or fresh.
-    #[inline]
-    pub(super) fn is_on_offer(&self) -> bool {
+    pub(super) fn is_binned(&self) -> bool {
         self.bin != HELD_BACK
     }
 }
@@ -98,13 +87,6 @@ impl Slot for Hole {
     fn set_link(&mut self, link: u32) {
         self.next = link;
     }
-}
-
-/// A hole that was fresh and has a new name.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settled {
-    pub(super) node: u32,
-    pub(super) hole: u32,
 }
 
 /// All holes, in bins or out of them.
@@ -120,11 +102,8 @@ pub(super) struct Bins {
 
 impl Bins {
     pub(super) fn new() -> Self {
-        let mut holes = Table::new();
-        let fresh = holes.insert(Hole { bin: FRESH_BIN, ..Hole::EMPTY });
-        debug_assert_eq!(fresh, FRESH);
         Bins {
-            holes,
+            holes: Table::new(),
             heads: Box::new([NIL; BINS]),
             fine: [0; OCTAVES],
             coarse: 0,
@@ -137,60 +116,28 @@ impl Bins {
         self.holes.bytes() + size_of_val(&*self.heads)
     }
 
-    /// Books a new hole, as the fresh one. Returns it, and the one that was fresh before if that was settled under a new
-    /// name.
+    /// Books a new hole and puts it into its bin.
     #[inline]
-    pub(super) fn insert(&mut self, offset: u64, size: u64, node: u32) -> (u32, Option<Settled>) {
-        let settled = self.settle();
-        let fresh = &mut self.holes[FRESH];
-        (fresh.offset, fresh.size, fresh.node) = (offset, size, node);
-        (FRESH, settled)
+    pub(super) fn insert(&mut self, hole: Hole) -> u32 {
+        let id = self.holes.insert(hole);
+        self.push(id);
+        id
     }
 
-    /// Puts the fresh hole, if there is one, into its bin; that gives it a new name, which its node has to learn.
-    #[inline]
-    #[must_use]
-    pub(super) fn settle(&mut self) -> Option<Settled> {
-        let Hole { offset, size, node, .. } = self.holes[FRESH];
-        (size > 0).then(|| {
-            self.holes[FRESH].size = 0;
-            let hole = self.holes.insert(Hole::new(offset, size, node));
-            self.push(hole);
-            Settled { node, hole }
-        })
-    }
-
-    /// Takes the fresh hole if it is of this very size: its node and offset.
-    #[inline]
-    pub(super) fn take_fresh(&mut self, size: u64) -> Option<(u32, u64)> {
-        let fresh = &mut self.holes[FRESH];
-        (fresh.size == size).then(|| {
-            fresh.size = 0;
-            (fresh.node, fresh.offset)
-        })
-    }
-
-    /// Takes a hole on offer off the books.
+    /// Takes the hole out of its bin and off the books.
     #[inline]
     pub(super) fn remove(&mut self, id: u32) -> Hole {
-        if id == FRESH {
-            let hole = self.holes[FRESH];
-            self.holes[FRESH].size = 0;
-            return hole;
-        }
         self.pull(id);
         self.holes.remove(id)
     }
 
-    /// The hole on offer is now `[offset, offset + size)`, with `size > 0`.
+    /// The binned hole is now `[offset, offset + size)`, with `size > 0`.
     #[inline]
     pub(super) fn change(&mut self, id: u32, offset: u64, size: u64) {
         let bin = bin_floor(size);
         let hole = &mut self.holes[id];
         hole.offset = offset;
-        if hole.bin == FRESH_BIN {
-            hole.size = size;
-        } else if hole.bin == bin {
+        if hole.bin == bin {
             let before = std::mem::replace(&mut hole.size, size);
             self.lose(before);
             self.gain(size);
@@ -258,7 +205,7 @@ impl Bins {
         }
     }
 
-    /// The greatest size on offer; 0 if there is none.
+    /// The greatest binned size; 0 if nothing is binned.
     ///
     /// O(1), but for the first call after the last hole of the greatest size has gone: then O(entries of the
     /// top bin).
@@ -267,7 +214,7 @@ impl Bins {
         if self.largest_count == 0 {
             self.refresh_largest();
         }
-        self.largest.max(self.holes[FRESH].size)
+        self.largest
     }
 
     /// The bin of the greatest sizes that holds anything.
@@ -276,7 +223,7 @@ impl Bins {
         Some(octave << MANTISSA_BITS | self.fine[octave as usize].ilog2())
     }
 
-    /// A hole of the greatest binned size; the caller has settled. O(entries of the top bin).
+    /// A hole of the greatest binned size. O(entries of the top bin).
     pub(super) fn largest_hole(&self) -> Option<u32> {
         self.holes_of(self.top()?).max_by_key(|&id| self.holes[id].size)
     }
@@ -332,16 +279,6 @@ impl Bins {
     /// What is known of the greatest binned size without looking.
     pub(super) fn largest_if_known(&self) -> Option<u64> {
         (self.largest_count > 0).then_some(self.largest)
-    }
-
-    /// Size of the fresh hole, or 0.
-    pub(super) fn fresh_size(&self) -> u64 {
-        self.holes[FRESH].size
-    }
-
-    /// Free ranges on the books.
-    pub(super) fn len(&self) -> u32 {
-        self.holes.live() - 1 + u32::from(self.fresh_size() > 0)
     }
 
     /// Whether lists and bitmaps agree with each other, for [`super::check`].

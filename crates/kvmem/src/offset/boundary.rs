@@ -29,7 +29,8 @@ impl Heap {
             return true;
         }
         let opened = self.link_used_before(node, offset);
-        self.offer(opened, offset, segment);
+        let id = self.bins.insert(Hole::new(offset, segment, opened));
+        self.set_free(opened, id);
         let virgin = &mut self.bins.holes[self.virgin];
         (virgin.offset, virgin.size) = (offset + segment, rest - segment);
         true
@@ -41,7 +42,7 @@ impl Heap {
             let Hole { offset, node, .. } = self.bins.holes[self.virgin];
             let Some(id) = self.nodes[self.nodes[node].prev].hole() else { return };
             let hole = self.bins.holes[id];
-            if !hole.is_on_offer() || hole.size != self.boundary {
+            if !hole.is_binned() || hole.size != self.boundary {
                 return;
             }
             debug_assert_eq!(hole.end(), offset);
@@ -84,6 +85,7 @@ impl Heap {
         if !self.has_names_for(4) {
             return Err(SpaceError::BooksFull { ranges: self.ranges() });
         }
+        self.settle();
         let start = self.capacity;
         self.set_capacity(capacity);
         if self.virgin != NIL {

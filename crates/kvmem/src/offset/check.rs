@@ -4,7 +4,7 @@
 //! 2. The ranges tile `[0, capacity)` in address order; none is empty.
 //! 3. A node is free iff a hole names it, and the two agree on where the range lies.
 //! 4. Free neighbours are joined, unless a boundary or a hole held back stands between them.
-//! 5. A hole is in the bin of its size, or it is the fresh one, the virgin or the nursery; lists and bitmaps agree.
+//! 5. A hole is in the bin of its size, or it is the virgin or the nursery; lists and bitmaps agree.
 //! 6. `allocated` and `live` are what the chain adds up to.
 //! 7. The greatest binned size is exact where it is known.
 //! 8. No used range, and no binned hole, straddles a boundary; the virgin begins at one and ends the space.
@@ -16,7 +16,8 @@ use super::table::NIL;
 
 impl Heap {
     /// Checks invariants 1 to 8. O(ranges + bins).
-    pub(crate) fn check(&self) -> Result<(), CheckError> {
+    pub(crate) fn check(&mut self) -> Result<(), CheckError> {
+        self.settle();
         let broken = |invariant, what: String| Err(CheckError { invariant, what });
         let (mut node, mut at, mut seen) = (WALL, 0, 0);
         let (mut allocated, mut live, mut free_ranges, mut largest) = (0, 0, 0, 0);
@@ -67,13 +68,13 @@ impl Heap {
                         );
                     }
                     let held = id == self.virgin || id == self.nursery;
-                    if held == hole.is_on_offer() {
+                    if held == hole.is_binned() {
                         return broken(
                             5,
-                            format!("hole {id}: binned {}, held back {held}", hole.is_on_offer()),
+                            format!("hole {id}: binned {}, held back {held}", hole.is_binned()),
                         );
                     }
-                    if hole.is_on_offer() {
+                    if hole.is_binned() {
                         largest = largest.max(hole.size);
                         if crosses {
                             return broken(8, format!("hole {id}, [{start}, {end}), crosses a boundary"));
@@ -86,7 +87,7 @@ impl Heap {
                     if let Some(left) = left
                         && !at_edge
                         && !held
-                        && self.bins.holes[left].is_on_offer()
+                        && self.bins.holes[left].is_binned()
                     {
                         return broken(4, format!("free ranges meet at {start} and are not joined"));
                     }
@@ -101,8 +102,8 @@ impl Heap {
         if seen != self.nodes.live() {
             return broken(1, format!("{seen} nodes in the ring, {} on the books", self.nodes.live()));
         }
-        if free_ranges != self.bins.len() {
-            return broken(3, format!("{free_ranges} free nodes, {} holes", self.bins.len()));
+        if free_ranges != self.bins.holes.live() {
+            return broken(3, format!("{free_ranges} free nodes, {} holes", self.bins.holes.live()));
         }
         if (allocated, live) != (self.allocated, self.live) {
             return broken(
@@ -115,15 +116,14 @@ impl Heap {
         }
         let binned = self.bins.check().or_else(|what| broken(5, what).map(|()| 0))?;
         let held = u32::from(self.virgin != NIL) + u32::from(self.nursery != NIL);
-        let fresh = u32::from(self.bins.fresh_size() > 0);
-        if binned + held + fresh != free_ranges {
+        if binned + held != free_ranges {
             return broken(
                 5,
-                format!("{binned} holes binned, {held} held back, {fresh} fresh, {free_ranges} free ranges"),
+                format!("{binned} holes binned, {held} held back, {free_ranges} free ranges"),
             );
         }
         match self.bins.largest_if_known() {
-            Some(known) if known.max(self.bins.fresh_size()) != largest => {
+            Some(known) if known != largest => {
                 broken(7, format!("largest is {largest}, kept as {known}"))
             }
             _ => Ok(()),

@@ -41,7 +41,6 @@ impl Heap {
 
     /// Holds back a piece of the outermost hole with room for it.
     fn open_nursery(&mut self, size: u64) -> Option<()> {
-        self.settle();
         let most = (self.capacity / PART_OF_SPACE).min(self.boundary);
         let want = (self.policy.mean() / 4 / PAGE * PAGE).min(most).max(size);
         let mut node = self.nodes[WALL].prev;
@@ -50,7 +49,7 @@ impl Heap {
                 return None;
             }
             if let Some(id) = self.nodes[node].hole()
-                && self.bins.holes[id].is_on_offer()
+                && self.bins.holes[id].is_binned()
                 && self.bins.holes[id].size >= want
             {
                 self.hold_back(id, want);
@@ -79,6 +78,7 @@ impl Heap {
 
     /// Gives the nursery's hole back to the bins, joined with its free neighbours. Returns whether there was one.
     pub(super) fn close_nursery(&mut self) -> bool {
+        self.settle();
         if self.nursery == NIL {
             return false;
         }
@@ -93,7 +93,7 @@ impl Heap {
         let hole = &self.bins.holes[self.nursery];
         let node = &self.nodes[hole.node];
         let beyond = |node: u32, seam: u64| match self.nodes[node].hole() {
-            Some(id) if self.bins.holes[id].is_on_offer() && !self.is_edge(seam) => self.bins.holes[id].size,
+            Some(id) if self.bins.holes[id].is_binned() && !self.is_edge(seam) => self.bins.holes[id].size,
             _ => 0,
         };
         hole.size + beyond(node.prev, hole.offset) + beyond(node.next, hole.end())

@@ -66,13 +66,14 @@ pub struct MapRange {
 
 impl Heap {
     pub(crate) fn metrics(&mut self) -> Metrics {
+        self.settle();
         Metrics {
             capacity: self.capacity,
             allocated: self.allocated,
             free: self.free_bytes(),
             largest_free: self.largest_free(),
             live: self.live,
-            free_ranges: u64::from(self.bins.len()),
+            free_ranges: u64::from(self.bins.holes.live()),
             metadata_bytes: (size_of::<Heap>() + self.nodes.bytes() + self.bins.bytes() + self.policy.bytes())
                 as u64,
         }
@@ -101,7 +102,8 @@ impl Heap {
         reports
     }
 
-    pub(crate) fn map(&self) -> Vec<MapRange> {
+    pub(crate) fn map(&mut self) -> Vec<MapRange> {
+        self.settle();
         let mut map: Vec<MapRange> = Vec::with_capacity(self.nodes.live() as usize);
         let mut node = self.nodes[WALL].next;
         while node != WALL {

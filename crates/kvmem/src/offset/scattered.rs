@@ -56,7 +56,6 @@ impl Heap {
                 pieces.push(Piece { grant, size: rest });
                 return Some(pieces);
             }
-            self.settle();
             let Some(id) = self.bins.largest_hole() else { break };
             let grant = self.take(id, largest, End::Low);
             pieces.push(Piece { grant, size: largest });
@@ -68,7 +67,7 @@ impl Heap {
 
     pub(crate) fn give_back(&mut self, pieces: &[Piece]) {
         for piece in pieces {
-            self.free(piece.grant.node, piece.grant.offset);
+            self.free(piece.grant.node, piece.grant.offset, piece.size);
         }
     }
 }
