@@ -135,7 +135,7 @@ impl Heap {
             virgin: NIL,
             nursery: NIL,
             pending: Pending::default(),
-            policy: Policy::new(placement),
+            policy: Policy::new(placement, capacity),
             allocated: 0,
             live: 0,
         };
@@ -240,6 +240,11 @@ impl Heap {
         }
         if !self.has_names_for(4) {
             return None;
+        }
+        if let Some(slot) = self.policy.slot(size)
+            && let Some(grant) = self.fit_slot(size, slot)
+        {
+            return Some(grant);
         }
         if let Some(grant) = self.fit(size) {
             return Some(grant);
@@ -507,5 +512,6 @@ impl Heap {
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
         self.nodes[WALL].word = capacity;
+        self.policy.set_capacity(capacity);
     }
 }

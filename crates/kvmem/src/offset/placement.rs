@@ -30,6 +30,12 @@
 //! The end with the larger gain is taken; among the first four holes that fit, the one with the largest
 //! `U(r) − U(h) + 0.2·(U(h) + gain)`.
 //!
+//! ## Slots
+//!
+//! Where the space holds a handful of objects whose sizes differ a little, no hole is ever like another, and chance decides
+//! whether the last object fits. There the space is thought of as slots of the largest recent size: an object is put at the
+//! start of a free slot if there is one, and treated like any other if not.
+//!
 //! All of it is derived from the traffic; nothing is tuned to a workload. Where requests fit exactly, which is
 //! the rule when sizes are few, none of it runs.
 
@@ -98,6 +104,12 @@ const FINE_POINTS: usize = (POINTS - 1) * FINE + 1;
 const RECENT: usize = 1024;
 /// Requests between two rebuilds of U.
 const REBUILD_EVERY: u64 = 8192;
+/// Requests between two reviews of what is small, and of slots.
+const REVIEW_EVERY: u64 = 256;
+/// Slots are for spaces that hold at most so many objects.
+const SLOTS_MAX: u64 = 20;
+/// Up to so many different sizes are exact sizes.
+const EXACT_SIZES: usize = 8;
 /// What waiting costs: the weight of a hole's value after a request that does not fit.
 const GAMMA: f32 = 0.7;
 /// Weight of the neighbours' futures against the hole's own.
@@ -116,6 +128,9 @@ pub(super) struct Policy {
     small_below: u64,
     /// Mean of the recent sizes.
     mean: u64,
+    /// Length of the slots, or 0.
+    slot: u64,
+    capacity: u64,
     /// U, finely.
     value: Box<[f32; FINE_POINTS]>,
     /// Entries of `value` a byte, times 2^64.
@@ -125,7 +140,7 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    pub(super) fn new(placement: Placement) -> Self {
+    pub(super) fn new(placement: Placement, capacity: u64) -> Self {
         Policy {
             placement,
             recent: Box::new([0; RECENT]),
@@ -133,6 +148,8 @@ impl Policy {
             review_at: 16,
             small_below: 0,
             mean: 0,
+            slot: 0,
+            capacity,
             value: Box::new([0.0; FINE_POINTS]),
             scale: 0,
             stale_at: 0,
@@ -169,6 +186,17 @@ impl Policy {
         }
     }
 
+    pub(super) fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+    }
+
+    /// The slot length, if there are slots and a request of `size` bytes should be put into one.
+    #[inline]
+    pub(super) fn slot(&self, size: u64) -> Option<u64> {
+        // Less than a slot's half is not one of the objects that the slots are for.
+        (size <= self.slot && size > self.slot / 2).then_some(self.slot)
+    }
+
     /// Mean of the recent request sizes.
     pub(super) fn mean(&self) -> u64 {
         self.mean
@@ -180,7 +208,7 @@ impl Policy {
 
     #[cold]
     fn review(&mut self) {
-        self.review_at = self.seen + self.seen.clamp(16, RECENT as u64);
+        self.review_at = self.seen + self.seen.clamp(16, REVIEW_EVERY);
         if self.placement != Placement::Renewal {
             return;
         }
@@ -192,6 +220,34 @@ impl Policy {
         let worth_it = small * 10 > recent.len();
         self.mean = mean;
         self.small_below = if worth_it { small_below } else { 0 };
+        self.slot = self.decide_slot();
+    }
+
+    /// The slot length that the recent large sizes call for, or 0.
+    fn decide_slot(&self) -> u64 {
+        let large = || self.remembered().iter().copied().filter(|&size| size >= self.small_below);
+        let (Some(least), Some(most)) = (large().min(), large().max()) else { return 0 };
+        if most > least + least / 4 || self.capacity / most > SLOTS_MAX {
+            return 0;
+        }
+        // A few exact sizes find exact holes; slots would only keep them apart.
+        let mut distinct = [0; EXACT_SIZES];
+        let mut found = 0;
+        for size in large() {
+            if !distinct[..found].contains(&size) {
+                if found == EXACT_SIZES {
+                    // The same slots as before, unless sizes have outgrown them or shrunk a good deal.
+                    return if most <= self.slot && most > self.slot - self.slot / 32 {
+                        self.slot
+                    } else {
+                        most
+                    };
+                }
+                distinct[found] = size;
+                found += 1;
+            }
+        }
+        0
     }
 
     /// Learns the recent traffic, if what it knows is out of date.
