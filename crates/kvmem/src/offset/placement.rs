@@ -97,15 +97,12 @@ impl Candidates {
 const GRID: usize = 256;
 /// Grid points in all.
 const POINTS: usize = 4 * GRID + 1;
-/// Steps of the table of U within a grid cell.
-const FINE: usize = 1;
-const FINE_POINTS: usize = (POINTS - 1) * FINE + 1;
 /// Requests remembered.
 const RECENT: usize = 1024;
 /// Requests between two rebuilds of U.
-const REBUILD_EVERY: u64 = 8192;
+const REBUILD_EVERY: u64 = 16384;
 /// Requests between two reviews of what is small, and of slots.
-const REVIEW_EVERY: u64 = 256;
+const REVIEW_EVERY: u64 = 1024;
 /// Slots are for spaces that hold at most so many objects.
 const SLOTS_MAX: u64 = 20;
 /// Up to so many different sizes are exact sizes.
@@ -131,8 +128,8 @@ pub(super) struct Policy {
     /// Length of the slots, or 0.
     slot: u64,
     capacity: u64,
-    /// U, finely.
-    value: Box<[f32; FINE_POINTS]>,
+    /// U at the points of the grid.
+    value: Box<[f32; POINTS]>,
     /// Entries of `value` a byte, times 2^64.
     scale: u64,
     /// `seen` at which `value` is out of date.
@@ -150,7 +147,7 @@ impl Policy {
             mean: 0,
             slot: 0,
             capacity,
-            value: Box::new([0.0; FINE_POINTS]),
+            value: Box::new([0.0; POINTS]),
             scale: 0,
             stale_at: 0,
         }
@@ -286,7 +283,7 @@ impl Policy {
     /// U(m), in grid steps: the value at the nearest point of the table below.
     #[inline]
     fn value(&self, size: u64) -> f32 {
-        let point = (u128::from(size) * u128::from(self.scale) >> 64) as usize;
+        let point = ((u128::from(size) * u128::from(self.scale)) >> 64) as usize;
         match self.value.get(point) {
             Some(&value) => value,
             None => self.value_beyond(point),
@@ -296,9 +293,9 @@ impl Policy {
     /// U beyond the grid, where it goes on as it did over the last largest size.
     #[cold]
     fn value_beyond(&self, point: usize) -> f32 {
-        let last = self.value[FINE_POINTS - 1];
-        last + (last - self.value[FINE_POINTS / 2]) / (FINE_POINTS / 2) as f32
-            * (point - (FINE_POINTS - 1)) as f32
+        let last = self.value[POINTS - 1];
+        last + (last - self.value[POINTS / 2]) / (POINTS / 2) as f32
+            * (point - (POINTS - 1)) as f32
     }
 
     /// Solves the renewal equation for the recent requests.
@@ -314,7 +311,7 @@ impl Policy {
         let large = || self.remembered().iter().copied().filter(|&size| size >= small_below);
         // The largest size stands on the last point below `GRID`, so that where there is one size only, the step of U is
         // where that size is. It is no less than the table is long, so that `scale` fits.
-        let largest = large().max().unwrap_or(1).max((GRID * FINE) as u64 + 1);
+        let largest = large().max().unwrap_or(1).max(GRID as u64 + 1);
         let step = largest as f32 / GRID as f32;
         // Requests by grid cell, cell j being sizes in (j, j + 1] steps: how many, and their sum in steps.
         let mut count = [0.0f32; GRID];
@@ -366,12 +363,10 @@ impl Policy {
                 }
             }
         }
-        for (i, fine) in self.value.iter_mut().enumerate() {
-            let i = i + 1;
-            let (m, within) = ((i / FINE).min(POINTS - 1), (i % FINE) as f32 / FINE as f32);
-            let next = value[(m + 1).min(POINTS - 1)];
-            *fine = value[m] + (next - value[m]) * within;
+        // A hole's size is looked up on the point below it; the step of U that a size makes must not be missed.
+        for (point, entry) in self.value.iter_mut().enumerate() {
+            *entry = value[(point + 1).min(POINTS - 1)];
         }
-        self.scale = (((GRID * FINE) as u128) << 64).div_ceil(u128::from(largest)) as u64;
+        self.scale = ((GRID as u128) << 64).div_ceil(u128::from(largest)) as u64;
     }
 }
