@@ -298,26 +298,21 @@ impl Bins {
             let (octave, mantissa) = split(bin);
             let left = self.fine[octave] & !(1 << mantissa);
             self.fine[octave] = left;
-            if left == 0 {
-                self.coarse &= !(1 << octave);
-            }
+            self.coarse &= !(u64::from(left == 0) << octave);
         }
     }
 
+    // Neither of these two branches: with mixed sizes, chance decides.
     #[inline]
     fn gain(&mut self, size: u64) {
-        if size > self.largest {
-            (self.largest, self.largest_count) = (size, 1);
-        } else if size == self.largest {
-            self.largest_count += 1;
-        }
+        let kept = self.largest_count * u32::from(size <= self.largest);
+        self.largest_count = kept + u32::from(size >= self.largest);
+        self.largest = self.largest.max(size);
     }
 
     #[inline]
     fn lose(&mut self, size: u64) {
-        if size == self.largest {
-            self.largest_count -= 1;
-        }
+        self.largest_count -= u32::from(size == self.largest);
     }
 
     /// The greatest binned size; 0 if nothing is binned.
@@ -365,16 +360,15 @@ impl Bins {
     pub(super) fn filled_from(&self, bin: u32) -> Option<u32> {
         let (octave, mantissa) = split(bin);
         let here = self.fine[octave] & (!0 << mantissa);
-        if here != 0 {
-            return Some((octave as u32) << MANTISSA_BITS | here.trailing_zeros());
-        }
-        // Octave 63 is never filled, so that the shift is less than 64 where it matters.
+        // Octave 63 is never filled, so that no shift is by 64 where it matters.
         let above = self.coarse & (!1 << octave);
-        if above == 0 {
+        if here | above == 0 {
             return None;
         }
-        let octave = above.trailing_zeros();
-        Some(octave << MANTISSA_BITS | self.fine[octave as usize % OCTAVES].trailing_zeros())
+        // Which of the two it is, chance decides: no branch.
+        let next = above.trailing_zeros() as usize % OCTAVES;
+        let (octave, word) = if here != 0 { (octave, here) } else { (next, self.fine[next]) };
+        Some((octave as u32) << MANTISSA_BITS | word.trailing_zeros())
     }
 
     /// The holes of `bin`, in list order.
