@@ -60,6 +60,10 @@ pub(super) fn bin_size_max(bin: u32) -> u64 {
     bin_size_min(bin) + ((1 << width_log2) - 1)
 }
 
+/// The hole of whatever is not free: a record with size 0, so that the bytes free beside a range can be had without
+/// asking first whether there are any.
+pub(super) const NOTHING: u32 = 0;
+
 /// A free range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hole {
@@ -173,7 +177,7 @@ pub(super) struct Bins {
 impl Bins {
     pub(super) fn new() -> Self {
         Bins {
-            holes: Holes { records: Vec::new(), free: NIL, live: 0 },
+            holes: Holes { records: vec![Hole::new(0, 0, NIL)], free: NIL, live: 0 },
             heads: Box::new([NIL; BINS]),
             fine: [0; OCTAVES],
             coarse: 0,
@@ -207,7 +211,8 @@ impl Bins {
     /// Moves all records together and tells of each move, old name and new. O(holes), amortized over as many removals.
     pub(super) fn compact(&mut self, mut moved: impl FnMut(u32, u32, &Hole)) {
         let mut order: Vec<u32> = Vec::with_capacity(self.holes.live as usize);
-        order.extend((0..self.holes.records.len() as u32).filter(|&id| self.holes[id].size > 0));
+        let booked = |&id: &u32| id == NOTHING || self.holes[id].size > 0;
+        order.extend((0..self.holes.records.len() as u32).filter(booked));
         let mut new_name = vec![NIL; self.holes.records.len()];
         for (new, &old) in order.iter().enumerate() {
             new_name[old as usize] = new as u32;
@@ -223,7 +228,7 @@ impl Bins {
         for head in self.heads.iter_mut() {
             *head = rename(*head);
         }
-        for (new, &old) in order.iter().enumerate() {
+        for (new, &old) in order.iter().enumerate().skip(1) {
             moved(old, new as u32, &records[new]);
         }
         self.holes = Holes { records, free: NIL, live: self.holes.live };
