@@ -14,6 +14,7 @@ mod error;
 mod heap;
 mod hint;
 mod nursery;
+mod pending;
 mod placement;
 mod raw;
 #[cfg(not(loom))]
