@@ -57,7 +57,7 @@ impl Visitor for Task {
                 for seed in seeds {
                     let mut all = Vec::new();
                     for ratio in shift::RATIOS {
-                        let out = shift::run::<C>(seed, shift::Plan::published(ratio))?;
+                        let out = shift::run::<C>(seed, shift::Plan::standard(ratio))?;
                         print!(
                             "{ratio}: {:.4} min {:.4} {:.4} {:.4}  ",
                             out.during, out.min, out.early, out.late
@@ -71,15 +71,13 @@ impl Visitor for Task {
                 for seed in seeds {
                     for lifetimes in [Lifetimes::Object, Lifetimes::Batch] {
                         for producers in [1, 2, 8] {
-                            let run = Bimodal::new(seed, producers, lifetimes, (ops / 30) as usize);
+                            let run = Bimodal::new(seed, producers, lifetimes, ops as usize / 16 / producers);
                             let best = bimodal::highest::<C>(&run)?;
-                            let rate = bimodal::replay::<C>(&run, bimodal::pool_for(&run, 95), u64::MAX)?;
+                            let rate = bimodal::fail_rate::<C>(&run, bimodal::pool_for(&run, 95))?;
                             println!(
                                 "rl {id:16} seed {seed} {lifetimes:?} {producers} producers: no failure {:.2} \
                                  few {:.2}; at 0.95 {:.2e} fail",
-                                best.no_failure,
-                                best.few_failures,
-                                rate.payload_rate()
+                                best.no_failure, best.few_failures, rate
                             );
                         }
                     }
@@ -88,8 +86,7 @@ impl Visitor for Task {
             "scatter" if C::SCATTERS => {
                 for seed in seeds {
                     for ranges in [2, 4] {
-                        let out =
-                            scatter::run::<C>(seed, &random::sizes(), random::POOL, ops / 4, ranges)?;
+                        let out = scatter::run::<C>(seed, &random::sizes(), random::POOL, ops / 4, ranges)?;
                         println!("scatter {id:16} ≤ {ranges} seed {seed}: {:?}", out.util);
                     }
                 }

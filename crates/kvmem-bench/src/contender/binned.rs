@@ -74,8 +74,15 @@ struct Node {
     used: bool,
 }
 
-const BLANK: Node =
-    Node { offset: 0, size: 0, bin_prev: NONE, bin_next: NONE, near_prev: NONE, near_next: NONE, used: false };
+const BLANK: Node = Node {
+    offset: 0,
+    size: 0,
+    bin_prev: NONE,
+    bin_next: NONE,
+    near_prev: NONE,
+    near_next: NONE,
+    used: false,
+};
 
 /// Bins, bitmaps and nodes; offsets and sizes in units.
 struct Heap<const ROUND: bool> {
@@ -314,7 +321,11 @@ impl<const ROUND: bool> Contender for Model<ROUND> {
     type Handle = Handle<ROUND>;
 
     fn create(space: Space) -> Result<Self, CreateError> {
-        let refuse = |reason: &str| CreateError { contender: Self::ID, capacity: space.capacity, reason: reason.into() };
+        let refuse = |reason: &str| CreateError {
+            contender: Self::ID,
+            capacity: space.capacity,
+            reason: reason.into(),
+        };
         if space.capacity == 0 {
             return Err(refuse("an empty space"));
         }

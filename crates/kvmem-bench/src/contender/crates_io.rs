@@ -51,7 +51,11 @@ impl Contender for CrateAllocator {
     type Handle = Handle;
 
     fn create(space: Space) -> Result<Self, CreateError> {
-        let refuse = |reason: &str| CreateError { contender: Self::ID, capacity: space.capacity, reason: reason.into() };
+        let refuse = |reason: &str| CreateError {
+            contender: Self::ID,
+            capacity: space.capacity,
+            reason: reason.into(),
+        };
         if space.capacity > CAPACITY_MAX {
             return Err(refuse("sizes are 32 bits wide and the largest bin is 3.75 GiB"));
         }

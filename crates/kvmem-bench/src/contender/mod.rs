@@ -140,7 +140,9 @@ impl fmt::Display for ContenderId {
 
 /// A name that no contender bears.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no contender is called {0:?}; there are kvmem, binned, binned-unrounded, offset-allocator, best-fit and null")]
+#[error(
+    "no contender is called {0:?}; there are kvmem, binned, binned-unrounded, offset-allocator, best-fit and null"
+)]
 pub struct UnknownContender(pub String);
 
 impl FromStr for ContenderId {

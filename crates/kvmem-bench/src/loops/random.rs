@@ -3,12 +3,15 @@
 //! The published workload draws from 1 KiB to 64 MiB, every size equally likely, in a pool of 2 GiB. Requests are made until
 //! the sizes asked for add up to the pool, then the measured ones follow; utilization is taken after every
 //! request. [`mixes`] are seven further distributions in the same loop: an allocator that was fitted to
-//! one of them shows in the others.
+//! one of them shows in the others. Their parameters (sizes around 8 MiB where a distribution leaves them open) are such
+//! that an allocator that could move objects would reach 0.992 on average, exact best fit 0.867 and the published
+//! allocator 0.844.
 
 use std::time::Instant;
 
 use kvmem_testkit::workload::{Sizes, stream};
 
+use super::paired::KV_BYTES;
 use super::{LoopError, Outcome, REQUESTS, VICTIMS};
 use crate::contender::{Contender, Space};
 use crate::live::Live;
@@ -27,22 +30,25 @@ pub fn sizes() -> Sizes {
 
 /// The seven other distributions, by name.
 pub fn mixes() -> [(&'static str, Sizes); 7] {
-    let largest = 64 * MIB;
+    let (min, max) = (4 * KIB, 64 * MIB);
+    let mean = (8 * MIB) as f64;
     [
-        ("lognormal", Sizes::LogNormal { median: 4e6, sigma: 1.0, min: 4 * KIB, max: largest }),
-        ("exponential", Sizes::Exponential { mean: 8e6, min: 4 * KIB, max: largest }),
-        ("eight-sizes", Sizes::OneOf((1..=8).map(|i| i * 3_300_000).collect())),
-        ("u32-64MiB", Sizes::Uniform { min: 32 * MIB, max: largest }),
-        ("log-uniform", Sizes::LogUniform { min: 4 * KIB, max: largest }),
+        ("lognormal", Sizes::LogNormal { median: mean, sigma: 1.0, min, max }),
+        ("exponential", Sizes::Exponential { mean, min, max }),
+        // One to eight KV objects of the published model.
+        ("eight-sizes", Sizes::OneOf((1..=8).map(|n| n * KV_BYTES).collect())),
+        ("u32-64MiB", Sizes::Uniform { min: 32 * MIB, max }),
+        ("log-uniform", Sizes::LogUniform { min, max }),
+        // Four requests of five are for one of four sizes.
         (
             "four-hot",
             Sizes::Hot {
-                sizes: vec![658_432, 3_274_752, 5_242_880, 11_534_336],
+                sizes: vec![3 * MIB, 5 * MIB, 7 * MIB, 11 * MIB],
                 share: 0.8,
-                rest: Box::new(Sizes::Uniform { min: KIB, max: largest }),
+                rest: Box::new(Sizes::Uniform { min: KIB, max: 16 * MIB }),
             },
         ),
-        ("u51-64MiB", Sizes::Uniform { min: 51 * MIB, max: largest }),
+        ("u51-64MiB", Sizes::Uniform { min: 51 * MIB, max }),
     ]
 }
 

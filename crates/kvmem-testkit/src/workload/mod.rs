@@ -10,7 +10,9 @@
 mod bimodal;
 mod sizes;
 
-pub use bimodal::{BATCH_OBJECTS, Bimodal, Lifetimes, METADATA_SIZES, Object, PAYLOAD_BYTES, PAYLOADS, Step};
+pub use bimodal::{
+    BATCH_OBJECTS, Batch, Bimodal, Calendar, Lifetimes, METADATA_SIZES, Object, PAYLOAD_BYTES, PAYLOADS,
+};
 pub use sizes::Sizes;
 
 use rand::SeedableRng;
