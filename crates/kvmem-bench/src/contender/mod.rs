@@ -6,7 +6,7 @@
 //!
 //! | name | what it is |
 //! |---|---|
-//! | `kvmem` | [`kvmem::offset`], through its public face |
+//! | `kvmem` | [`::kvmem::offset`], through its public face ([`kvmem`]) |
 //! | `binned` | the published allocator after its change: eight bins per power of two, sizes rounded up ([`binned`]) |
 //! | `binned-unrounded` | the published allocator before its change: exact sizes, search from the next bin up |
 //! | `offset-allocator` | the crate of that name, behind a mutex ([`crates_io`]) |
@@ -16,6 +16,7 @@
 pub mod best_fit;
 pub mod binned;
 pub mod crates_io;
+pub mod kvmem;
 pub mod null;
 
 use std::fmt;
@@ -122,7 +123,7 @@ impl ContenderId {
     /// Calls `visitor` with the type behind the name.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
         match self {
-            Self::Kvmem => unreachable!("enabled with the library"),
+            Self::Kvmem => visitor.visit::<::kvmem::offset::OffsetAllocator>(),
             Self::Binned => visitor.visit::<binned::Binned>(),
             Self::BinnedUnrounded => visitor.visit::<binned::BinnedUnrounded>(),
             Self::OffsetAllocator => visitor.visit::<crates_io::CrateAllocator>(),

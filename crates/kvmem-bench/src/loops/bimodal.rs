@@ -8,7 +8,7 @@
 //! The peak is a rare moment: the longer the run, the further it stands out, and the higher are the fractions of an allocator that
 //! copes with the rest. Fractions are to be compared at equal numbers of payloads only.
 
-use kvmem_testkit::workload::{Bimodal, Calendar, METADATA_SIZES, PAYLOADS};
+use kvmem_testkit::workload::{Bimodal, Calendar, PAYLOADS};
 
 use super::LoopError;
 use crate::contender::{Contender, Space};
@@ -39,7 +39,7 @@ pub fn replay<C: Contender>(
     pool: u64,
     enough: impl Fn(&Failures) -> bool,
 ) -> Result<Failures, LoopError> {
-    let space = C::create(Space::for_sizes_from(METADATA_SIZES[0], pool))?;
+    let space = C::create(Space { capacity: pool, max_live: run.live_max() })?;
     let mut due = Calendar::<Vec<C::Handle>>::default();
     let mut failures = Failures::default();
     for step in run.steps() {

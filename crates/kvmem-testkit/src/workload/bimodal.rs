@@ -72,6 +72,11 @@ impl Bimodal {
         (self.batches.len() * PAYLOADS) as u64
     }
 
+    /// Objects that can be alive at once.
+    pub fn live_max(&self) -> usize {
+        self.producers * BATCH_OBJECTS * usize::from(LIFE_MAX)
+    }
+
     /// The most bytes that are alive at any time, if nothing fails.
     pub fn peak_bytes(&self) -> u64 {
         self.peak_bytes
