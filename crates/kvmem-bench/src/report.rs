@@ -37,9 +37,11 @@ pub struct Row {
     pub util_during: Option<f64>,
     /// Mean utilization ten to twenty turnovers after the change (`shift`).
     pub util_late: Option<f64>,
-    /// Highest peak of live bytes over the pool that could be served, or that was set (`rl`).
+    /// Highest peak of live bytes over the pool at which at most one payload in 10,000 failed (`rl`).
     pub live_fraction: Option<f64>,
-    /// Share of payloads that failed (`rl`).
+    /// Highest peak of live bytes over the pool at which nothing failed (`rl`).
+    pub live_fraction_no_failure: Option<f64>,
+    /// Share of payloads that failed where the peak of live bytes is 0.95 of the pool (`rl`).
     pub fail_rate: Option<f64>,
     /// Nanoseconds per request over the whole loop; the median of the repetitions.
     pub ns_per_op: Option<f64>,
@@ -49,7 +51,7 @@ pub struct Row {
     pub samples: Option<u64>,
     /// Bytes of metadata for each live allocation, its handle included (`metadata`).
     pub metadata_bytes_per_live: Option<f64>,
-    /// Bytes that became resident (`metadata`).
+    /// Bytes that become resident when a space of `pool_bytes` is created (`metadata`).
     pub resident_bytes: Option<u64>,
     /// The published smallest sample.
     pub published_util_min: Option<f64>,
@@ -78,6 +80,7 @@ impl Row {
             util_during: None,
             util_late: None,
             live_fraction: None,
+            live_fraction_no_failure: None,
             fail_rate: None,
             ns_per_op: None,
             live: None,

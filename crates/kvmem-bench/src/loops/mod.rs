@@ -5,6 +5,7 @@
 //! an operation is one request, with all the failing calls and evictions it needs.
 
 pub mod bimodal;
+pub mod memory;
 pub mod paired;
 pub mod random;
 pub mod scatter;
