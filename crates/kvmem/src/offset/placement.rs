@@ -241,7 +241,8 @@ impl Policy {
     #[cold]
     fn value_beyond(&self, point: usize) -> f32 {
         let last = self.value[FINE_POINTS - 1];
-        last + (last - self.value[FINE_POINTS / 2]) / (FINE_POINTS / 2) as f32 * (point - (FINE_POINTS - 1)) as f32
+        last + (last - self.value[FINE_POINTS / 2]) / (FINE_POINTS / 2) as f32
+            * (point - (FINE_POINTS - 1)) as f32
     }
 
     /// Solves the renewal equation for the recent requests.
