@@ -1,0 +1,3 @@
+//! The logic of the `kvmem` command; see [`replay`].
+
+pub mod replay;
