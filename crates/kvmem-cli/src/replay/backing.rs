@@ -158,6 +158,8 @@ fn group_room(cgroup: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::iter::once;
+
     use super::*;
 
     #[test]
@@ -173,15 +175,15 @@ mod tests {
     #[test]
     fn one_shared_byte_changes_the_checksum() {
         let mut backing = Backing::new(1 << 20).unwrap();
-        let sum = backing.write(1, [0..1000]).unwrap();
-        backing.write(2, [999..2000]).unwrap();
-        assert_ne!(backing.checksum([0..1000]).unwrap(), sum);
+        let sum = backing.write(1, once(0..1000)).unwrap();
+        backing.write(2, once(999..2000)).unwrap();
+        assert_ne!(backing.checksum(once(0..1000)).unwrap(), sum);
     }
 
     #[test]
     fn patterns_differ_by_block_and_by_object() {
         let mut backing = Backing::new(1 << 16).unwrap();
-        let sums: Vec<u32> = (0..64).map(|id| backing.write(id, std::iter::once(0..64)).unwrap()).collect();
+        let sums: Vec<u32> = (0..64).map(|id| backing.write(id, once(0..64)).unwrap()).collect();
         let distinct: std::collections::HashSet<_> = sums.iter().collect();
         assert_eq!(distinct.len(), sums.len());
         backing.write(7, [0..64, 64..128]).unwrap();
@@ -191,9 +193,9 @@ mod tests {
     #[test]
     fn ranges_outside_the_pool_are_refused() {
         let mut backing = Backing::new(4096).unwrap();
-        assert!(backing.write(1, std::iter::once(4000..4097)).is_err());
-        assert!(backing.checksum(std::iter::once(u64::MAX - 1..u64::MAX)).is_err());
-        assert!(backing.write(1, std::iter::once(4000..4096)).is_ok());
+        assert!(backing.write(1, once(4000..4097)).is_err());
+        assert!(backing.checksum(once(u64::MAX - 1..u64::MAX)).is_err());
+        assert!(backing.write(1, once(4000..4096)).is_ok());
     }
 
     #[test]

@@ -18,23 +18,12 @@
 use std::ops::Range;
 
 use hashlink::LinkedHashMap;
+use kvmem_bench::contender::{Contender, Held};
 
 use super::backing::{Backing, OutsidePool};
 use super::latency::Latency;
 use super::model::BlockLayout;
 use super::trace::{BLOCK_TOKENS, Request};
-
-/// What the cache allocates from.
-pub trait Space {
-    /// An allocation.
-    type Handle;
-    /// Hands out `size` bytes, or nothing when they do not fit now.
-    fn allocate(&mut self, size: u64) -> Option<Self::Handle>;
-    /// Takes an allocation back.
-    fn free(&mut self, handle: Self::Handle);
-    /// Where an allocation begins.
-    fn offset(handle: &Self::Handle) -> u64;
-}
 
 /// What happened since the cache was created.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
@@ -104,6 +93,7 @@ pub enum CacheError {
 
 /// One cached block.
 struct Block<H> {
+    /// Dropping them frees them.
     objects: Box<[H]>,
     /// The checksum of what was written; 0 without memory behind the pool.
     checksum: u32,
@@ -112,19 +102,19 @@ struct Block<H> {
 }
 
 /// The cache; see the module's head for its rules.
-pub struct PrefixCache<S: Space> {
-    space: S,
+pub struct PrefixCache<C: Contender> {
+    space: C,
     layout: BlockLayout,
     backing: Option<Backing>,
     /// Least recently used first.
-    held: LinkedHashMap<u64, Block<S::Handle>>,
+    held: LinkedHashMap<u64, Block<C::Handle>>,
     counters: Counters,
     allocate_latency: Latency,
 }
 
-impl<S: Space> PrefixCache<S> {
+impl<C: Contender> PrefixCache<C> {
     /// An empty cache of blocks of `layout` on `space`, with memory behind it or not.
-    pub fn new(space: S, layout: BlockLayout, backing: Option<Backing>) -> Self {
+    pub fn new(space: C, layout: BlockLayout, backing: Option<Backing>) -> Self {
         PrefixCache {
             space,
             layout,
@@ -205,6 +195,11 @@ impl<S: Space> PrefixCache<S> {
         self.held_blocks() * self.layout.bytes()
     }
 
+    /// What is allocated from.
+    pub fn space(&self) -> &C {
+        &self.space
+    }
+
     /// What happened so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -221,8 +216,7 @@ impl<S: Space> PrefixCache<S> {
         let mut number = 0;
         while number < self.layout.objects().len() {
             let size = self.layout.objects()[number];
-            let (space, latency) = (&mut self.space, &mut self.allocate_latency);
-            match latency.time(|| space.allocate(size)) {
+            match self.allocate_latency.time(|| self.space.allocate(size)) {
                 Some(object) => {
                     self.counters.allocations += 1;
                     objects.push(object);
@@ -246,7 +240,7 @@ impl<S: Space> PrefixCache<S> {
             }
         }
         let checksum = match &mut self.backing {
-            Some(backing) => backing.write(id, spans::<S>(&objects, &self.layout))?,
+            Some(backing) => backing.write(id, spans(&objects))?,
             None => 0,
         };
         self.held.insert(id, Block { objects: objects.into(), checksum, last_request: now });
@@ -260,17 +254,15 @@ impl<S: Space> PrefixCache<S> {
             return false;
         }
         if let Some((_, block)) = self.held.pop_front() {
-            self.release(block.objects.into_vec());
+            self.release(block.objects);
             self.counters.evictions += 1;
         }
         true
     }
 
-    fn release(&mut self, objects: Vec<S::Handle>) {
-        self.counters.frees += objects.len() as u64;
-        for object in objects {
-            self.space.free(object);
-        }
+    fn release(&mut self, objects: impl AsRef<[C::Handle]>) {
+        self.counters.frees += objects.as_ref().len() as u64;
+        drop(objects);
     }
 
     /// Makes `ids` the most recently used blocks, the first of them the very last to go.
@@ -284,7 +276,7 @@ impl<S: Space> PrefixCache<S> {
 
     fn verify(&mut self, id: u64) -> Result<(), CacheError> {
         let (Some(backing), Some(block)) = (&self.backing, self.held.get(&id)) else { return Ok(()) };
-        let found = backing.checksum(spans::<S>(&block.objects, &self.layout))?;
+        let found = backing.checksum(spans(&block.objects))?;
         if found != block.checksum {
             return Err(CacheError::Mismatch { id, written: block.checksum, found });
         }
@@ -294,11 +286,8 @@ impl<S: Space> PrefixCache<S> {
 }
 
 /// Where the objects of a block lie.
-fn spans<S: Space>(objects: &[S::Handle], layout: &BlockLayout) -> impl Iterator<Item = Range<u64>> {
-    objects.iter().zip(layout.objects()).map(|(object, &size)| {
-        let start = S::offset(object);
-        start..start.saturating_add(size)
-    })
+fn spans<H: Held>(objects: &[H]) -> impl Iterator<Item = Range<u64>> {
+    objects.iter().map(|object| object.offset()..object.offset().saturating_add(object.size()))
 }
 
 #[cfg(test)]

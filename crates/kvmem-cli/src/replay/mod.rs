@@ -27,7 +27,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use backing::{Backing, BackingError};
-use cache::{CacheError, PrefixCache, Space};
+use cache::{CacheError, PrefixCache};
+use kvmem_bench::contender::{Contender, ContenderId, CreateError, Space};
 use model::BlockLayout;
 use report::{Backed, Report};
 use trace::{BLOCK_TOKENS, Trace, TraceError};
@@ -43,12 +44,25 @@ pub struct Options {
     pub model: String,
     /// The size of the pool.
     pub pool_bytes: u64,
-    /// The name of the allocator.
-    pub contender: String,
     /// Whether to put memory behind the pool.
     pub backed: bool,
     /// Stop after so many requests.
     pub requests_max: Option<u64>,
+}
+
+impl Options {
+    /// Whether such a replay is possible at all.
+    ///
+    /// # Errors
+    /// [`ReplayError::PoolTooSmall`] if the pool cannot hold a block.
+    pub fn check(&self) -> Result<(), ReplayError> {
+        let &Options { ref layout, pool_bytes, .. } = self;
+        if pool_bytes < layout.bytes() {
+            let (objects, block_bytes) = (layout.objects().len(), layout.bytes());
+            return Err(ReplayError::PoolTooSmall { pool_bytes, objects, block_bytes });
+        }
+        Ok(())
+    }
 }
 
 /// Why there is no report.
@@ -77,15 +91,11 @@ pub enum ReplayError {
         block_bytes: u64,
     },
     /// The allocator cannot be had for such a pool.
-    #[error("{contender} cannot manage a pool of {pool_bytes} bytes: {reason}")]
-    Contender {
-        /// The allocator asked for.
-        contender: String,
-        /// The pool asked for.
-        pool_bytes: u64,
-        /// What it said.
-        reason: String,
-    },
+    #[error(transparent)]
+    Contender(#[from] CreateError),
+    /// The allocator places nothing, so there is nothing to put memory behind.
+    #[error("{0} hands out no places: it cannot be replayed with --backed")]
+    PlacesNothing(ContenderId),
     /// There is no memory behind the pool.
     #[error(transparent)]
     Backing(#[from] BackingError),
@@ -120,26 +130,28 @@ pub struct Progress {
     pub requests: u64,
 }
 
-/// Replays `trace` on `space`, telling `watch` after every request how far it has come.
+/// Replays `trace` on a fresh `C`, telling `watch` after every request how far it has come.
 ///
 /// # Errors
 /// [`ReplayError`]; nothing of a replay that fails is reported.
-pub fn replay<R: BufRead, S: Space>(
+pub fn replay<C: Contender, R: BufRead>(
     mut trace: Trace<R>,
-    space: S,
     options: &Options,
     mut watch: impl FnMut(Progress),
 ) -> Result<Report, ReplayError> {
-    let Options { layout, pool_bytes, .. } = options;
-    let pool_bytes = *pool_bytes;
-    if pool_bytes < layout.bytes() {
-        let (objects, block_bytes) = (layout.objects().len(), layout.bytes());
-        return Err(ReplayError::PoolTooSmall { pool_bytes, objects, block_bytes });
+    options.check()?;
+    let &Options { ref layout, pool_bytes, .. } = options;
+    if options.backed && C::ID == ContenderId::Null {
+        return Err(ReplayError::PlacesNothing(C::ID));
     }
+    let objects = layout.objects().len() as u64;
+    let live_max = (pool_bytes / layout.bytes() + 1).saturating_mul(objects);
+    let max_live = usize::try_from(live_max).unwrap_or(usize::MAX);
+    let space = C::create(Space { capacity: pool_bytes, max_live })?;
     let backing = options.backed.then(|| Backing::new(pool_bytes)).transpose()?;
     let timer_overhead_ns = latency::timer_overhead_ns();
 
-    let mut cache = PrefixCache::new(space, layout.clone(), backing);
+    let mut cache = PrefixCache::<C>::new(space, layout.clone(), backing);
     let mut span_ms: Option<(f64, f64)> = None;
     let start = Instant::now();
     while options.requests_max.is_none_or(|max| cache.counters().requests < max) {
@@ -169,12 +181,12 @@ pub fn replay<R: BufRead, S: Space>(
         version: env!("CARGO_PKG_VERSION"),
         trace: options.trace.display().to_string(),
         model: options.model.clone(),
-        contender: options.contender.clone(),
+        contender: C::ID.name(),
         pool_bytes,
         block_tokens: BLOCK_TOKENS,
         page_tokens: layout.page_tokens(),
         block_bytes: layout.bytes(),
-        block_objects: layout.objects().len() as u64,
+        block_objects: objects,
         requests,
         trace_span_s: (last_ms - first_ms) / 1000.0,
         blocks: counters.blocks,
@@ -194,6 +206,7 @@ pub fn replay<R: BufRead, S: Space>(
         frees: counters.frees,
         allocate_ns: cache.allocate_latency().figures(),
         timer_overhead_ns,
+        metadata_bytes: cache.space().metadata_bytes(),
         ops_per_s: share(calls as f64, wall_s),
         wall_s,
         backed: options

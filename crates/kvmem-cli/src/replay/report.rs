@@ -19,7 +19,7 @@ pub struct Report {
     /// The model's name, or `custom`.
     pub model: String,
     /// The allocator's name.
-    pub contender: String,
+    pub contender: &'static str,
     /// The size of the pool.
     pub pool_bytes: u64,
     /// Tokens of a block.
@@ -68,6 +68,8 @@ pub struct Report {
     pub allocate_ns: LatencyFigures,
     /// What an empty call is measured with.
     pub timer_overhead_ns: u64,
+    /// Bytes of metadata the allocator holds at the end, handles not included, where it tells.
+    pub metadata_bytes: Option<u64>,
     /// Calls of allocate and free, over the whole replay's time.
     pub ops_per_s: f64,
     /// The whole replay: reading, cache, allocator, memory.

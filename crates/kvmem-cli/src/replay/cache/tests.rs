@@ -1,62 +1,99 @@
 //! The cache against a plain model of it, on an allocator plain enough to be trusted.
 
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+
+use kvmem_bench::contender::{ContenderId, CreateError, Space};
 
 use super::*;
 
-/// First fit over a map of what is live.
+/// First fit over a map of what is live, from offset to size.
 struct FirstFit {
     capacity: u64,
-    live: BTreeMap<u64, u64>,
+    live: Rc<RefCell<BTreeMap<u64, u64>>>,
+}
+
+/// A range of [`FirstFit`].
+struct Fitted {
+    offset: u64,
+    size: u64,
+    live: Rc<RefCell<BTreeMap<u64, u64>>>,
+}
+
+impl Held for Fitted {
+    fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+}
+
+impl Drop for Fitted {
+    fn drop(&mut self) {
+        assert_eq!(self.live.borrow_mut().remove(&self.offset), Some(self.size), "not live");
+    }
 }
 
 impl FirstFit {
     fn new(capacity: u64) -> Self {
-        FirstFit { capacity, live: BTreeMap::new() }
+        FirstFit { capacity, live: Rc::default() }
     }
 }
 
-impl Space for FirstFit {
-    type Handle = u64;
+impl Contender for FirstFit {
+    const ID: ContenderId = ContenderId::Null;
+    type Handle = Fitted;
 
-    fn allocate(&mut self, size: u64) -> Option<u64> {
+    fn create(space: Space) -> Result<Self, CreateError> {
+        Ok(FirstFit::new(space.capacity))
+    }
+
+    fn allocate(&self, size: u64) -> Option<Fitted> {
+        let mut live = self.live.borrow_mut();
         let mut start = 0;
-        for (&offset, &len) in &self.live {
+        for (&offset, &len) in &*live {
             if offset - start >= size {
                 break;
             }
             start = offset + len;
         }
         (self.capacity - start >= size).then(|| {
-            self.live.insert(start, size);
-            start
+            live.insert(start, size);
+            Fitted { offset: start, size, live: Rc::clone(&self.live) }
         })
-    }
-
-    fn free(&mut self, handle: u64) {
-        assert!(self.live.remove(&handle).is_some(), "{handle} is not live");
-    }
-
-    fn offset(handle: &u64) -> u64 {
-        *handle
     }
 }
 
 /// Hands out the same two places over and over.
-struct Broken(u64);
+struct Broken(Cell<u64>);
 
-impl Space for Broken {
-    type Handle = u64;
+/// A range of [`Broken`]: its offset and its size.
+struct Place(u64, u64);
 
-    fn allocate(&mut self, size: u64) -> Option<u64> {
-        self.0 += 1;
-        Some(self.0 % 2 * size)
+impl Held for Place {
+    fn offset(&self) -> u64 {
+        self.0
     }
 
-    fn free(&mut self, _: u64) {}
+    fn size(&self) -> u64 {
+        self.1
+    }
+}
 
-    fn offset(handle: &u64) -> u64 {
-        *handle
+impl Contender for Broken {
+    const ID: ContenderId = ContenderId::Null;
+    type Handle = Place;
+
+    fn create(_: Space) -> Result<Self, CreateError> {
+        Ok(Broken(Cell::new(0)))
+    }
+
+    fn allocate(&self, size: u64) -> Option<Place> {
+        self.0.set(self.0.get() + 1);
+        Some(Place(self.0.get() % 2 * size, size))
     }
 }
 
@@ -139,7 +176,7 @@ fn a_block_that_does_not_fit_the_empty_pool_is_an_error() {
     let layout = BlockLayout::of_objects(&[7, 3], BLOCK_TOKENS).unwrap();
     let mut cache = PrefixCache::new(FirstFit::new(9), layout, None);
     assert_eq!(cache.serve(&request(&[1])), Err(CacheError::PoolTooSmall { objects: 2, bytes: 10 }));
-    assert!(cache.space.live.is_empty(), "what was taken for the block is given back");
+    assert!(cache.space.live.borrow().is_empty(), "what was taken for the block is given back");
 }
 
 #[test]
@@ -158,7 +195,7 @@ fn utilization_is_sampled_only_once_the_pool_is_full() {
 #[test]
 fn an_allocator_that_hands_out_a_place_twice_is_found_out() {
     let layout = BlockLayout::of_objects(&[64], BLOCK_TOKENS).unwrap();
-    let mut cache = PrefixCache::new(Broken(0), layout.clone(), Some(Backing::new(128).unwrap()));
+    let mut cache = PrefixCache::new(Broken(Cell::new(0)), layout.clone(), Some(Backing::new(128).unwrap()));
     cache.serve(&request(&[1, 2])).unwrap();
     cache.serve(&request(&[1, 2])).unwrap();
     assert_eq!(cache.counters().verified_bytes, 128);
@@ -166,7 +203,7 @@ fn an_allocator_that_hands_out_a_place_twice_is_found_out() {
     assert!(matches!(cache.serve(&request(&[1])), Err(CacheError::Mismatch { id: 1, .. })));
     assert!(matches!(cache.verify_all(), Err(CacheError::Mismatch { id: 1, .. })));
 
-    let mut outside = PrefixCache::new(Broken(0), layout, Some(Backing::new(127).unwrap()));
+    let mut outside = PrefixCache::new(Broken(Cell::new(0)), layout, Some(Backing::new(127).unwrap()));
     assert!(matches!(outside.serve(&request(&[1])), Err(CacheError::OutsidePool(_))));
 }
 
@@ -228,7 +265,7 @@ fn random_prefix_trees_follow_the_model_and_leave_no_gap() {
             assert!(
                 model.held.iter().all(|&id| parents[id as usize].is_none_or(|up| reachable.contains(&up)))
             );
-            assert_eq!(cache.space.live.len() as u64, 2 * cache.held_blocks());
+            assert_eq!(cache.space.live.borrow().len() as u64, 2 * cache.held_blocks());
             cache.verify_all().unwrap();
         }
         let counters = cache.counters();
