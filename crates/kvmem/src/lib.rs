@@ -1,1 +1,6 @@
-//! kvmem
+//! # kvmem — vmem for KV caches
+//!
+//! The host-memory stack under an LLM inference server.
+
+pub mod offset;
+mod sync;

@@ -1,0 +1,84 @@
+//! Aligned allocation: the start is aligned, and what lies before it stays free.
+
+use super::bins::{Hole, bin_floor};
+use super::heap::{Grant, Heap};
+use super::placement::End;
+
+/// Holes looked at, tightest bins first, before one that is certain to fit is taken.
+const LOOKS: usize = 24;
+
+impl Heap {
+    /// Grants `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
+    ///
+    /// O(1) while a hole of `size + align − 1` bytes is free; else every hole of at least `size` bytes may be
+    /// looked at before the request is refused.
+    pub(crate) fn allocate_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
+        if align == 1 {
+            return self.allocate(size);
+        }
+        if !self.has_names_for(4) {
+            return None;
+        }
+        self.policy.record(size);
+        if let Some(grant) = self.fit_aligned(size, align) {
+            return Some(grant);
+        }
+        if self.close_nursery()
+            && let Some(grant) = self.fit_aligned(size, align)
+        {
+            return Some(grant);
+        }
+        while self.has_names_for(4) && self.open_segment(size) {
+            if let Some(grant) = self.fit_aligned(size, align) {
+                return Some(grant);
+            }
+        }
+        None
+    }
+
+    fn fit_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
+        let fits = |&id: &u32| aligned_start(&self.bins.holes[id], size, align).is_some();
+        let certain = bin_floor(size.saturating_add(align - 1)) + 1;
+        let id = self
+            .holes_from(bin_floor(size))
+            .take(LOOKS)
+            .find(fits)
+            .or_else(|| self.holes_from(certain).next())
+            .or_else(|| self.holes_from(bin_floor(size)).skip(LOOKS).find(fits))?;
+        let hole = self.bins.holes[id];
+        let start = aligned_start(&hole, size, align)?;
+        Some(self.take_at(id, start, size))
+    }
+
+    /// Binned holes from `bin` upwards, bin by bin.
+    fn holes_from(&self, bin: u32) -> impl Iterator<Item = u32> {
+        let first = self.bins.filled_from(bin);
+        std::iter::successors(first, |&bin| self.bins.filled_from(bin + 1))
+            .flat_map(|bin| self.bins.holes_of(bin))
+    }
+
+    /// Grants `[start, start + size)` out of the binned hole `id`, which contains it.
+    fn take_at(&mut self, id: u32, start: u64, size: u64) -> Grant {
+        let Hole { offset, node, .. } = self.bins.holes[id];
+        let end = self.bins.holes[id].end();
+        if start == offset {
+            return self.take(id, size, End::Low);
+        }
+        if start + size == end {
+            return self.take(id, size, End::High);
+        }
+        self.book(size);
+        self.bins.change(id, offset, start - offset);
+        let used = self.link_used_after(node, start);
+        let rest = self.link_used_after(used, start + size);
+        let id = self.bins.insert(Hole::new(start + size, end - start - size, rest));
+        self.set_free(rest, id);
+        Grant { node: used, offset: start }
+    }
+}
+
+/// Where an aligned range of `size` bytes begins in `hole`, if it fits.
+fn aligned_start(hole: &Hole, size: u64, align: u64) -> Option<u64> {
+    let start = hole.offset.checked_next_multiple_of(align)?;
+    (start <= hole.end() && hole.end() - start >= size).then_some(start)
+}

@@ -1,0 +1,346 @@
+//! *Bins*: the free ranges, found by size in a fixed number of steps.
+//!
+//! A free range is a [`Hole`]. Holes of about the same size share a bin; a bin is a list, last in first
+//! out. Every octave of sizes is cut into 64 bins, sizes below 64 have a bin each:
+//!
+//! ```text
+//! size  0 1 2 … 63 | 64 65 … 127 | 128‥129 130‥131 … | … | 2^62‥ …
+//! bin   0 1 2 … 63 | 64 65 … 127 | 128     129     … | … |
+//!       octave 0     octave 1      octave 2                octave 58
+//! ```
+//!
+//! so a bin is at most 1/64 of its sizes wide, and bins below 128 are exact. Two levels of bitmap say which
+//! bins hold anything: bit *o* of `coarse` iff octave *o* does, bit *m* of `fine[o]` iff bin 64·*o* + *m*
+//! does. The next bin that holds something is two count-zeros away (Masmano et al., *TLSF: a new dynamic
+//! memory allocator for real-time systems*, 2004; with the request's own bin looked at first, which TLSF
+//! gives up by rounding up).
+//!
+//! `largest` is kept as the greatest hole and how many are of that very size. When the last of them goes,
+//! it is found anew among the top bin's entries.
+
+use super::table::{NIL, Slot, Table};
+
+const MANTISSA_BITS: u32 = 6;
+const PER_OCTAVE: u32 = 1 << MANTISSA_BITS;
+const OCTAVES: usize = 59;
+/// Number of bins.
+pub(super) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
+/// In [`Hole::bin`]: the hole is on the books but in no bin.
+pub(super) const UNBINNED: u32 = u32::MAX;
+
+/// The bin whose sizes begin at or below `size` (the floor bin).
+#[inline]
+pub(super) fn bin_floor(size: u64) -> u32 {
+    if size < u64::from(PER_OCTAVE) {
+        return size as u32;
+    }
+    let exponent = size.ilog2();
+    let mantissa = (size >> (exponent - MANTISSA_BITS)) as u32 & (PER_OCTAVE - 1);
+    (exponent - MANTISSA_BITS + 1) << MANTISSA_BITS | mantissa
+}
+
+/// The least size in `bin`.
+pub(super) fn bin_size_min(bin: u32) -> u64 {
+    let (octave, mantissa) = (bin >> MANTISSA_BITS, u64::from(bin & (PER_OCTAVE - 1)));
+    if octave == 0 { mantissa } else { (mantissa + u64::from(PER_OCTAVE)) << (octave - 1) }
+}
+
+/// The greatest size in `bin`.
+pub(super) fn bin_size_max(bin: u32) -> u64 {
+    let width_log2 = (bin >> MANTISSA_BITS).saturating_sub(1);
+    bin_size_min(bin) + ((1 << width_log2) - 1)
+}
+
+/// A free range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hole {
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    /// Its node in the chain of ranges.
+    pub(super) node: u32,
+    /// Neighbours in the bin's list.
+    prev: u32,
+    next: u32,
+    /// The bin it is in, or [`UNBINNED`].
+    bin: u32,
+}
+
+impl Hole {
+    pub(super) fn new(offset: u64, size: u64, node: u32) -> Self {
+        Hole { offset, size, node, prev: NIL, next: NIL, bin: UNBINNED }
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.size
+    }
+
+    pub(super) fn is_binned(&self) -> bool {
+        self.bin != UNBINNED
+    }
+}
+
+impl Slot for Hole {
+    const EMPTY: Self = Hole { offset: 0, size: 0, node: NIL, prev: NIL, next: NIL, bin: UNBINNED };
+    fn link(&self) -> u32 {
+        self.next
+    }
+    fn set_link(&mut self, link: u32) {
+        self.next = link;
+    }
+}
+
+/// All holes, in bins or out of them.
+pub(super) struct Bins {
+    pub(super) holes: Table<Hole>,
+    heads: Box<[u32; BINS]>,
+    fine: [u64; OCTAVES],
+    coarse: u64,
+    /// The greatest binned size, and how many holes have it; stale iff the count is 0 and a bin is filled.
+    largest: u64,
+    largest_count: u32,
+}
+
+impl Bins {
+    pub(super) fn new() -> Self {
+        Bins {
+            holes: Table::new(),
+            heads: Box::new([NIL; BINS]),
+            fine: [0; OCTAVES],
+            coarse: 0,
+            largest: 0,
+            largest_count: 0,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.holes.bytes() + size_of_val(&*self.heads)
+    }
+
+    /// Books a new hole and puts it into its bin.
+    #[inline]
+    pub(super) fn insert(&mut self, hole: Hole) -> u32 {
+        let id = self.holes.insert(hole);
+        self.push(id);
+        id
+    }
+
+    /// Takes the hole out of its bin and off the books.
+    #[inline]
+    pub(super) fn remove(&mut self, id: u32) -> Hole {
+        self.pull(id);
+        self.holes.remove(id)
+    }
+
+    /// The binned hole is now `[offset, offset + size)`, with `size > 0`.
+    #[inline]
+    pub(super) fn change(&mut self, id: u32, offset: u64, size: u64) {
+        let bin = bin_floor(size);
+        let hole = &mut self.holes[id];
+        hole.offset = offset;
+        if hole.bin == bin {
+            let before = std::mem::replace(&mut hole.size, size);
+            self.lose(before);
+            self.gain(size);
+        } else {
+            self.pull(id);
+            self.holes[id].size = size;
+            self.push(id);
+        }
+    }
+
+    /// Puts an unbinned hole into the bin of its size, as the first of its list.
+    #[inline]
+    pub(super) fn push(&mut self, id: u32) {
+        let hole = &mut self.holes[id];
+        let size = hole.size;
+        let bin = bin_floor(size);
+        let next = std::mem::replace(&mut self.heads[bin as usize], id);
+        (hole.bin, hole.prev, hole.next) = (bin, NIL, next);
+        if next == NIL {
+            self.fine[(bin >> MANTISSA_BITS) as usize] |= 1 << (bin & (PER_OCTAVE - 1));
+            self.coarse |= 1 << (bin >> MANTISSA_BITS);
+        } else {
+            self.holes[next].prev = id;
+        }
+        self.gain(size);
+    }
+
+    /// Takes a binned hole out of its bin and leaves it on the books.
+    #[inline]
+    pub(super) fn pull(&mut self, id: u32) {
+        let hole = &mut self.holes[id];
+        let Hole { size, bin, prev, next, .. } = *hole;
+        hole.bin = UNBINNED;
+        if prev == NIL {
+            self.heads[bin as usize] = next;
+            if next == NIL {
+                let octave = (bin >> MANTISSA_BITS) as usize;
+                self.fine[octave] &= !(1 << (bin & (PER_OCTAVE - 1)));
+                if self.fine[octave] == 0 {
+                    self.coarse &= !(1 << octave);
+                }
+            }
+        } else {
+            self.holes[prev].next = next;
+        }
+        if next != NIL {
+            self.holes[next].prev = prev;
+        }
+        self.lose(size);
+    }
+
+    #[inline]
+    fn gain(&mut self, size: u64) {
+        if size > self.largest {
+            (self.largest, self.largest_count) = (size, 1);
+        } else if size == self.largest {
+            self.largest_count += 1;
+        }
+    }
+
+    #[inline]
+    fn lose(&mut self, size: u64) {
+        if size == self.largest {
+            self.largest_count -= 1;
+        }
+    }
+
+    /// The greatest binned size; 0 if nothing is binned.
+    ///
+    /// O(1), but for the first call after the last hole of the greatest size has gone: then O(entries of the
+    /// top bin).
+    #[inline]
+    pub(super) fn largest(&mut self) -> u64 {
+        if self.largest_count == 0 {
+            self.refresh_largest();
+        }
+        self.largest
+    }
+
+    /// The bin of the greatest sizes that holds anything.
+    fn top(&self) -> Option<u32> {
+        let octave = self.coarse.checked_ilog2()?;
+        Some(octave << MANTISSA_BITS | self.fine[octave as usize].ilog2())
+    }
+
+    /// A hole of the greatest binned size. O(entries of the top bin).
+    pub(super) fn largest_hole(&self) -> Option<u32> {
+        self.holes_of(self.top()?).max_by_key(|&id| self.holes[id].size)
+    }
+
+    fn refresh_largest(&mut self) {
+        (self.largest, self.largest_count) = (0, 0);
+        let Some(bin) = self.top() else { return };
+        let mut id = self.heads[bin as usize];
+        while id != NIL {
+            let Hole { size, next, .. } = self.holes[id];
+            self.gain(size);
+            id = next;
+        }
+    }
+
+    /// First hole of `bin`, or `NIL`.
+    #[inline]
+    pub(super) fn first(&self, bin: u32) -> u32 {
+        self.heads[bin as usize]
+    }
+
+    /// The first bin at or above `bin` that holds anything.
+    #[inline]
+    pub(super) fn filled_from(&self, bin: u32) -> Option<u32> {
+        let octave = bin >> MANTISSA_BITS;
+        if octave as usize >= OCTAVES {
+            return None;
+        }
+        let here = self.fine[octave as usize] & (!0 << (bin & (PER_OCTAVE - 1)));
+        if here != 0 {
+            return Some(octave << MANTISSA_BITS | here.trailing_zeros());
+        }
+        let above = self.coarse & (!1 << octave);
+        if above == 0 {
+            return None;
+        }
+        let octave = above.trailing_zeros();
+        Some(octave << MANTISSA_BITS | self.fine[octave as usize].trailing_zeros())
+    }
+
+    /// The holes of `bin`, in list order.
+    pub(super) fn holes_of(&self, bin: u32) -> impl Iterator<Item = u32> {
+        let mut id = self.heads[bin as usize];
+        std::iter::from_fn(move || {
+            let this = id;
+            (this != NIL).then(|| {
+                id = self.holes[this].next;
+                this
+            })
+        })
+    }
+
+    /// What is known of the largest hole without looking: its size, unless it is stale.
+    pub(super) fn largest_if_fresh(&self) -> Option<u64> {
+        (self.largest_count > 0 || self.coarse == 0).then_some(self.largest)
+    }
+
+    /// Whether lists and bitmaps agree with each other, for [`super::check`].
+    pub(super) fn check(&self) -> Result<u32, String> {
+        let mut binned = 0;
+        for bin in 0..BINS as u32 {
+            let octave = (bin >> MANTISSA_BITS) as usize;
+            let filled = self.heads[bin as usize] != NIL;
+            let marked = self.fine[octave] >> (bin & (PER_OCTAVE - 1)) & 1 == 1;
+            if filled != marked {
+                return Err(format!("bin {bin}: list filled {filled}, bit {marked}"));
+            }
+            if (self.fine[octave] != 0) != (self.coarse >> octave & 1 == 1) {
+                return Err(format!("octave {octave}: coarse bit differs from the fine bits"));
+            }
+            let mut prev = NIL;
+            for id in self.holes_of(bin) {
+                let hole = &self.holes[id];
+                if hole.prev != prev || hole.bin != bin || bin_floor(hole.size) != bin {
+                    return Err(format!("hole {id} of bin {bin}: {hole:?}"));
+                }
+                prev = id;
+                binned += 1;
+            }
+        }
+        Ok(binned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_tile_all_sizes() {
+        for bin in 0..BINS as u32 {
+            let (min, max) = (bin_size_min(bin), bin_size_max(bin));
+            assert_eq!((bin_floor(min), bin_floor(max)), (bin, bin));
+            assert!(max - min <= min / 64, "bin {bin} is wider than 1/64");
+            if bin + 1 < BINS as u32 {
+                assert_eq!(bin_size_min(bin + 1), max + 1);
+            }
+        }
+        assert_eq!(bin_size_max(BINS as u32 - 1), u64::MAX);
+    }
+
+    #[test]
+    fn the_largest_is_exact_through_ties_and_removals() {
+        let mut bins = Bins::new();
+        assert_eq!(bins.largest(), 0);
+        let a = bins.insert(Hole::new(0, 1000, 0));
+        let b = bins.insert(Hole::new(2000, 1000, 0));
+        let c = bins.insert(Hole::new(4000, 1001, 0));
+        assert_eq!(bins.largest(), 1001);
+        bins.remove(c);
+        assert_eq!(bins.largest(), 1000);
+        bins.remove(a);
+        assert_eq!(bins.largest(), 1000);
+        bins.change(b, 2000, 7);
+        assert_eq!(bins.largest(), 7);
+        bins.remove(b);
+        assert_eq!(bins.largest(), 0);
+        assert_eq!(bins.check(), Ok(0));
+    }
+}

@@ -1,0 +1,126 @@
+//! The invariants, numbered, and a check of exactly those.
+//!
+//! 1. The chain is a ring through the wall; links are mutual; it has as many nodes as are on the books.
+//! 2. The ranges tile `[0, capacity)` in address order; none is empty.
+//! 3. A node is free iff a hole names it, and the two agree on where the range lies.
+//! 4. Free neighbours are joined, unless a boundary or a hole held back stands between them.
+//! 5. A hole is in the bin of its size, or it is the virgin or the nursery; lists and bitmaps agree.
+//! 6. `allocated` and `live` are what the chain adds up to.
+//! 7. The greatest binned size is exact, or known to be stale.
+//! 8. No used range, and no binned hole, straddles a boundary; the virgin begins at one and ends the space.
+//! 9. The lock-free hint is not below the largest free range (checked beside the hint, in `core.rs`).
+
+use super::error::CheckError;
+use super::heap::{Heap, NO_BOUNDARY, WALL};
+use super::table::NIL;
+
+impl Heap {
+    /// Checks invariants 1 to 8. O(ranges + bins).
+    pub(crate) fn check(&self) -> Result<(), CheckError> {
+        let broken = |invariant, what: String| Err(CheckError { invariant, what });
+        let (mut node, mut at, mut seen) = (WALL, 0, 0);
+        let (mut allocated, mut live, mut free_ranges, mut largest) = (0, 0, 0, 0);
+        let mut left: Option<u32> = None;
+        loop {
+            let next = self.nodes[node].next;
+            if !self.nodes.contains(next) || self.nodes[next].prev != node {
+                return broken(1, format!("node {node} is followed by {next}, which does not know it"));
+            }
+            seen += 1;
+            if seen > self.nodes.live() {
+                return broken(1, format!("the ring has more than {} nodes", self.nodes.live()));
+            }
+            node = next;
+            if node == WALL {
+                break;
+            }
+            let (start, end) = (self.start_of(node), self.start_of(self.nodes[node].next));
+            if start != at || end <= start {
+                return broken(
+                    2,
+                    format!("node {node} is [{start}, {end}), the range before it ends at {at}"),
+                );
+            }
+            let crosses = self.boundary != NO_BOUNDARY && start / self.boundary != (end - 1) / self.boundary;
+            match self.nodes[node].hole() {
+                None => {
+                    allocated += end - start;
+                    live += 1;
+                    if crosses {
+                        return broken(
+                            8,
+                            format!("[{start}, {end}) crosses a multiple of {}", self.boundary),
+                        );
+                    }
+                    left = None;
+                }
+                Some(id) => {
+                    free_ranges += 1;
+                    if !self.bins.holes.contains(id) {
+                        return broken(3, format!("node {node} names hole {id}, which is not on the books"));
+                    }
+                    let hole = &self.bins.holes[id];
+                    if hole.node != node || hole.end() != end {
+                        return broken(
+                            3,
+                            format!("node {node} is [{start}, {end}), its hole {id} says {hole:?}"),
+                        );
+                    }
+                    let held = id == self.virgin || id == self.nursery;
+                    if held == hole.is_binned() {
+                        return broken(
+                            5,
+                            format!("hole {id}: binned {}, held back {held}", hole.is_binned()),
+                        );
+                    }
+                    if hole.is_binned() {
+                        largest = largest.max(hole.size);
+                        if crosses {
+                            return broken(8, format!("hole {id}, [{start}, {end}), crosses a boundary"));
+                        }
+                    }
+                    if id == self.virgin && (!start.is_multiple_of(self.boundary) || end != self.capacity) {
+                        return broken(8, format!("the virgin is [{start}, {end})"));
+                    }
+                    let at_edge = self.boundary != NO_BOUNDARY && start.is_multiple_of(self.boundary);
+                    if let Some(left) = left
+                        && !at_edge
+                        && !held
+                        && self.bins.holes[left].is_binned()
+                    {
+                        return broken(4, format!("free ranges meet at {start} and are not joined"));
+                    }
+                    left = Some(id);
+                }
+            }
+            at = end;
+        }
+        if at != self.capacity {
+            return broken(2, format!("the last range ends at {at}, the space at {}", self.capacity));
+        }
+        if seen != self.nodes.live() {
+            return broken(1, format!("{seen} nodes in the ring, {} on the books", self.nodes.live()));
+        }
+        if free_ranges != self.bins.holes.live() {
+            return broken(3, format!("{free_ranges} free nodes, {} holes", self.bins.holes.live()));
+        }
+        if (allocated, live) != (self.allocated, self.live) {
+            return broken(
+                6,
+                format!(
+                    "{live} used ranges of {allocated} bytes, books say {} of {}",
+                    self.live, self.allocated
+                ),
+            );
+        }
+        let binned = self.bins.check().or_else(|what| broken(5, what).map(|()| 0))?;
+        let held = u32::from(self.virgin != NIL) + u32::from(self.nursery != NIL);
+        if binned + held != free_ranges {
+            return broken(5, format!("{binned} holes binned, {held} held back, {free_ranges} free ranges"));
+        }
+        match self.bins.largest_if_fresh() {
+            Some(known) if known != largest => broken(7, format!("largest is {largest}, kept as {known}")),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! *Core*: the books behind a lock, and the hint in front of it.
+//!
+//! A core is what an [`OffsetAllocator`](super::OffsetAllocator) and all its allocations share. It outlives
+//! both: when the allocator has been dropped, the last allocation to be freed puts the books away.
+
+use super::error::{AllocError, CheckError};
+use super::heap::{Grant, Heap};
+use super::hint::Hint;
+use super::raw::Seals;
+use crate::sync::Mutex;
+
+/// What the lock protects.
+pub(crate) struct Books {
+    pub(crate) heap: Heap,
+    pub(crate) seals: Seals,
+    /// Identity of the allocator, never used again in this process.
+    pub(crate) id: u64,
+    /// The allocator is gone; what is still allocated lives on.
+    closed: bool,
+}
+
+impl Books {
+    /// Whether nobody can reach these books any more. Raw allocations do not count once the allocator is gone: there is
+    /// nothing left to free them through.
+    #[inline]
+    fn over(&self) -> bool {
+        self.closed && self.heap.live() == self.seals.sealed()
+    }
+}
+
+#[repr(align(128))]
+pub(crate) struct Core {
+    /// `None` while no allocator uses this core.
+    books: Mutex<Option<Box<Books>>>,
+    hint: Hint,
+}
+
+impl Core {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Core { books: Mutex::new(None), hint: Hint::new() }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Core { books: Mutex::new(None), hint: Hint::new() }
+    }
+
+    /// Begins the life of an allocator on this core, which nobody uses.
+    pub(crate) fn open(&self, id: u64, heap: Heap) {
+        let mut books = Box::new(Books { heap, seals: Seals::new(), id, closed: false });
+        let mut slot = self.books.lock();
+        debug_assert!(slot.is_none(), "the core is in use");
+        self.publish(&mut books.heap);
+        self.hint.publish_limit(books.heap.limit());
+        *slot = Some(books);
+    }
+
+    /// The allocator is gone. Returns whether the core is free again.
+    pub(crate) fn close(&self) -> bool {
+        let mut slot = self.books.lock();
+        if let Some(books) = &mut *slot {
+            books.closed = true;
+            if !books.over() {
+                return false;
+            }
+        }
+        *slot = None;
+        true
+    }
+
+    #[inline]
+    fn publish(&self, heap: &mut Heap) {
+        self.hint.publish(heap.largest_free(), heap.free_bytes());
+    }
+
+    #[inline]
+    pub(crate) fn largest_free_hint(&self) -> u64 {
+        self.hint.largest()
+    }
+
+    /// Runs `change` under the lock and publishes what it left.
+    #[inline]
+    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut Books) -> R) -> R {
+        let mut slot = self.books.lock();
+        let Some(books) = &mut *slot else { unused() };
+        let result = change(books);
+        self.publish(&mut books.heap);
+        result
+    }
+
+    /// Moves the end of the space, up or down.
+    pub(crate) fn resize<E>(&self, change: impl FnOnce(&mut Heap) -> Result<(), E>) -> Result<(), E> {
+        self.with(|books| {
+            change(&mut books.heap)?;
+            self.hint.publish_limit(books.heap.limit());
+            Ok(())
+        })
+    }
+
+    /// Checks the invariants, the hint's included.
+    pub(crate) fn check(&self) -> Result<(), CheckError> {
+        let mut slot = self.books.lock();
+        let Some(books) = &mut *slot else { unused() };
+        books.heap.check()?;
+        let (hint, largest) = (self.hint.largest(), books.heap.largest_free());
+        if hint < largest {
+            let what = format!("the hint is {hint}, but {largest} bytes are free in one piece");
+            return Err(CheckError { invariant: 9, what });
+        }
+        Ok(())
+    }
+
+    /// Fails a request that cannot be met, without the lock.
+    #[inline]
+    pub(crate) fn admit(&self, size: u64) -> Result<(), AllocError> {
+        // Size 0 wraps around to the top and is refused as well.
+        let largest_free = self.hint.largest();
+        if size.wrapping_sub(1) >= largest_free { Err(self.refuse_early(size, largest_free)) } else { Ok(()) }
+    }
+
+    /// Grants `size` bytes.
+    #[inline]
+    pub(crate) fn allocate(&self, size: u64) -> Result<Grant, AllocError> {
+        self.admit(size)?;
+        self.with(|books| books.heap.allocate(size).ok_or_else(|| refusal(&mut books.heap, size)))
+    }
+
+    #[cold]
+    fn refuse_early(&self, asked: u64, largest_free: u64) -> AllocError {
+        let limit = self.hint.limit();
+        match asked {
+            0 => AllocError::ZeroSize,
+            _ if asked > limit => AllocError::TooLarge { asked, limit },
+            _ => AllocError::NoRoom { asked, free: self.hint.free(), largest_free },
+        }
+    }
+
+    /// Frees a used range; returns whether the core is free again.
+    #[inline]
+    pub(crate) fn free(&self, grant: Grant) -> bool {
+        let mut slot = self.books.lock();
+        let Some(books) = &mut *slot else { unused() };
+        books.heap.free(grant.node, grant.offset);
+        self.publish(&mut books.heap);
+        if books.over() {
+            *slot = None;
+            return true;
+        }
+        false
+    }
+}
+
+impl Core {
+    /// Puts the books away if nobody can reach them; returns whether the core is free again.
+    pub(crate) fn put_away(&self) -> bool {
+        let mut slot = self.books.lock();
+        let over = slot.as_ref().is_some_and(|books| books.over());
+        if over {
+            *slot = None;
+        }
+        over
+    }
+}
+
+/// Why the heap refused a request that is not zero.
+#[cold]
+pub(crate) fn refusal(heap: &mut Heap, asked: u64) -> AllocError {
+    let limit = heap.limit();
+    if asked > limit {
+        return AllocError::TooLarge { asked, limit };
+    }
+    let largest_free = heap.largest_free();
+    if asked <= largest_free && !heap.has_names_for(4) {
+        return AllocError::BooksFull { ranges: heap.ranges() };
+    }
+    AllocError::NoRoom { asked, free: heap.free_bytes(), largest_free }
+}
+
+/// A core without books was used: an allocator or allocation outlived its own count.
+#[cold]
+fn unused() -> ! {
+    panic!("this core has no books");
+}

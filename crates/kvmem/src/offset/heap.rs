@@ -1,0 +1,422 @@
+//! *Heap*: the books of one space, for one thread at a time.
+//!
+//! ## 1. The chain
+//!
+//! The space `[0, capacity)` is cut into ranges, used or free, without gap or overlap. Each has a [`Node`]
+//! in a ring in address order; node 0, the *wall*, closes the ring and is neither. A used node knows where it
+//! begins; where it ends, its neighbour knows. A free node knows its [`Hole`], which has offset, size and a
+//! place in a bin.
+//!
+//! ```text
+//!        ┌────────┬──────────┬────────┬───────────────┬─ ─ ─
+//! space  │ used   │ free     │ used   │ used          │
+//!        └────────┴──────────┴────────┴───────────────┴─ ─ ─
+//! nodes wall ⇄ 1 ⇄ 5 ⇄ 2 ⇄ 3 ⇄ … ⇄ wall         16 bytes each
+//! holes            └─ {offset, size, bin links}      32 bytes each
+//! ```
+//!
+//! ## 2. Allocate
+//!
+//! Take the first hole of the request's own bin if it is an exact fit. Otherwise look at a few entries of that
+//! bin, then at the next bins that hold anything, which all fit; let the [placement](super::placement) choose
+//! among the first few that fit, and the end of the hole to cut from. Sizes are never rounded.
+//!
+//! ## 3. Free
+//!
+//! Look at both neighbours; join with those that are free; put the result into its bin.
+//!
+//! ## 4. What keeps a hole out of the bins
+//!
+//! Two holes at most are *held back* from 2: the virgin end of a space with a [boundary](super::boundary), and the
+//! [nursery](super::nursery) of small objects. They count as free; a request that finds no room gets them opened up
+//! before it is refused.
+
+use std::ops::Range;
+
+use super::bins::{Bins, Hole, bin_floor};
+use super::placement::{Candidates, End, Placement, Policy};
+use super::table::{NIL, Slot, Table};
+
+/// Entries of the request's own bin that are looked at before the next bin up.
+const FLOOR_ENTRIES: usize = 8;
+/// In [`Heap::boundary`]: none.
+pub(super) const NO_BOUNDARY: u64 = u64::MAX;
+/// The node that closes the ring.
+pub(super) const WALL: u32 = 0;
+
+/// A range in the chain.
+#[derive(Clone, Copy)]
+pub(super) struct Node {
+    /// Where a used range begins (the wall: where the space ends), or [`free_word`] of a free one's hole.
+    word: u64,
+    /// Neighbours in address order.
+    pub(super) prev: u32,
+    pub(super) next: u32,
+}
+
+/// Above every offset, hence never mistaken for one.
+const FREE: u64 = (u32::MAX as u64) << 32;
+
+#[inline]
+fn free_word(hole: u32) -> u64 {
+    FREE | u64::from(hole)
+}
+
+impl Node {
+    /// The hole of a free range.
+    #[inline]
+    pub(super) fn hole(&self) -> Option<u32> {
+        (self.word >= FREE).then_some(self.word as u32)
+    }
+}
+
+impl Slot for Node {
+    const EMPTY: Self = Node { word: 0, prev: NIL, next: NIL };
+    fn link(&self) -> u32 {
+        self.next
+    }
+    fn set_link(&mut self, link: u32) {
+        self.next = link;
+    }
+}
+
+/// A range handed out: its node and where it begins. Its size is what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) node: u32,
+    pub(crate) offset: u64,
+}
+
+pub(crate) struct Heap {
+    pub(super) nodes: Table<Node>,
+    pub(super) bins: Bins,
+    pub(super) capacity: u64,
+    /// No used range crosses a multiple of it, nor do two free ranges join across one.
+    pub(super) boundary: u64,
+    /// The hole held back at the end of a space with a boundary, or `NIL`.
+    pub(super) virgin: u32,
+    /// The hole held back for small objects, or `NIL`.
+    pub(super) nursery: u32,
+    pub(super) policy: Policy,
+    /// Bytes in use.
+    pub(super) allocated: u64,
+    /// Ranges in use.
+    pub(super) live: u64,
+}
+
+impl Heap {
+    /// The books of an empty space of `capacity` ≥ 1 bytes.
+    pub(crate) fn new(capacity: u64, boundary: Option<u64>, placement: Placement) -> Self {
+        let mut nodes = Table::new();
+        let wall = nodes.insert(Node { word: capacity, prev: WALL, next: WALL });
+        debug_assert_eq!(wall, WALL);
+        let mut heap = Heap {
+            nodes,
+            bins: Bins::new(),
+            capacity,
+            boundary: boundary.unwrap_or(NO_BOUNDARY),
+            virgin: NIL,
+            nursery: NIL,
+            policy: Policy::new(placement),
+            allocated: 0,
+            live: 0,
+        };
+        heap.append_free(0, capacity);
+        heap
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The longest range this space could ever hand out.
+    pub(crate) fn limit(&self) -> u64 {
+        self.capacity.min(self.boundary)
+    }
+
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.capacity - self.allocated
+    }
+
+    pub(crate) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// The longest range that would be granted now. O(1) but for [`Bins::largest`].
+    #[inline]
+    pub(crate) fn largest_free(&mut self) -> u64 {
+        let mut largest = self.bins.largest();
+        if self.virgin != NIL {
+            largest = largest.max(self.bins.holes[self.virgin].size.min(self.boundary));
+        }
+        if self.nursery != NIL {
+            largest = largest.max(self.nursery_joined());
+        }
+        largest
+    }
+
+    /// Whether `more` nodes can be booked.
+    pub(super) fn has_names_for(&self, more: u32) -> bool {
+        self.nodes.has_names_for(more)
+    }
+
+    /// Ranges on the books.
+    pub(crate) fn ranges(&self) -> u64 {
+        u64::from(self.nodes.live()) - 1
+    }
+
+    /// Grants `size` ≥ 1 bytes. `None`: no free range is that long, or the books are full.
+    ///
+    /// O(1): at most [`FLOOR_ENTRIES`] holes and four bins are looked at; only a request that nothing else fits reads
+    /// on to the end of its own bin.
+    #[inline]
+    pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
+        let small = self.policy.record(size);
+        if !small {
+            let first = self.bins.first(bin_floor(size));
+            if first != NIL && self.bins.holes[first].size == size {
+                return Some(self.take_whole(first));
+            }
+        }
+        self.allocate_inexact(size, small)
+    }
+
+    fn allocate_inexact(&mut self, size: u64, small: bool) -> Option<Grant> {
+        if !self.has_names_for(4) {
+            return None;
+        }
+        if small && let Some(grant) = self.allocate_in_nursery(size) {
+            return Some(grant);
+        }
+        self.fit(size).or_else(|| {
+            (self.close_nursery() && self.bins.largest() >= size || self.open_segment(size))
+                .then(|| self.fit(size))
+                .flatten()
+        })
+    }
+
+    /// Grants `size` bytes from the binned holes.
+    pub(super) fn fit(&mut self, size: u64) -> Option<Grant> {
+        let mut candidates = Candidates::new();
+        let own = bin_floor(size);
+        let mut exact = None;
+        for id in self.bins.holes_of(own).take(FLOOR_ENTRIES) {
+            let room = self.bins.holes[id].size;
+            if room == size {
+                exact = Some(id);
+                break;
+            }
+            if room > size && candidates.add(id, room) {
+                break;
+            }
+        }
+        if let Some(id) = exact {
+            return Some(self.take_whole(id));
+        }
+        let mut bin = own;
+        'up: while !candidates.is_full()
+            && let Some(filled) = self.bins.filled_from(bin + 1)
+        {
+            for id in self.bins.holes_of(filled) {
+                if candidates.add(id, self.bins.holes[id].size) {
+                    break 'up;
+                }
+            }
+            bin = filled;
+        }
+        if candidates.is_empty() {
+            let mut last_resort = self.bins.holes_of(own).skip(FLOOR_ENTRIES);
+            let id = last_resort.find(|&id| self.bins.holes[id].size >= size)?;
+            candidates.add(id, self.bins.holes[id].size);
+        }
+        let (id, end) = self.place(&candidates, size);
+        Some(self.take(id, size, end))
+    }
+
+    /// Lets the policy choose among holes that fit.
+    fn place(&mut self, candidates: &Candidates, size: u64) -> (u32, End) {
+        if !self.policy.weighs() {
+            return (candidates.tightest(), End::Low);
+        }
+        self.policy.refresh();
+        self.policy.choose(candidates, size, |id| self.flanks(id))
+    }
+
+    /// Grants `size` bytes at one end of the binned hole `id`, which is at least that long.
+    pub(super) fn take(&mut self, id: u32, size: u64, end: End) -> Grant {
+        let Hole { offset, size: room, node, .. } = self.bins.holes[id];
+        if room == size {
+            return self.take_whole(id);
+        }
+        self.book(size);
+        match end {
+            End::Low => {
+                let used = self.link_used_before(node, offset);
+                self.bins.change(id, offset + size, room - size);
+                Grant { node: used, offset }
+            }
+            End::High => {
+                let start = offset + room - size;
+                let used = self.link_used_after(node, start);
+                self.bins.change(id, offset, room - size);
+                Grant { node: used, offset: start }
+            }
+        }
+    }
+
+    /// Grants the whole binned hole `id`.
+    #[inline]
+    fn take_whole(&mut self, id: u32) -> Grant {
+        let Hole { offset, size, node, .. } = self.bins.remove(id);
+        self.nodes[node].word = offset;
+        self.book(size);
+        Grant { node, offset }
+    }
+
+    #[inline]
+    pub(super) fn book(&mut self, size: u64) {
+        self.allocated += size;
+        self.live += 1;
+    }
+
+    /// Frees the used range `node` that begins at `offset`; returns its size. O(1).
+    #[inline]
+    pub(crate) fn free(&mut self, node: u32, offset: u64) -> u64 {
+        let next = self.nodes[node].next;
+        let size = self.start_of(next) - offset;
+        self.allocated -= size;
+        self.live -= 1;
+        self.release(node, offset, size);
+        size
+    }
+
+    /// Turns the linked range `node`, `[offset, offset + size)`, into a hole, joined with its free neighbours.
+    #[inline]
+    pub(super) fn release(&mut self, node: u32, offset: u64, size: u64) {
+        let Node { prev, next, .. } = self.nodes[node];
+        let left = self.joinable(prev, offset);
+        let right = self.joinable(next, offset + size);
+        match (left, right) {
+            (None, None) => {
+                let id = self.bins.insert(Hole::new(offset, size, node));
+                self.nodes[node].word = free_word(id);
+            }
+            (Some(left), None) => {
+                self.unlink(node);
+                let Hole { offset, size: before, .. } = self.bins.holes[left];
+                self.bins.change(left, offset, before + size);
+            }
+            (None, Some(right)) => {
+                self.unlink(node);
+                let before = self.bins.holes[right].size;
+                self.bins.change(right, offset, size + before);
+            }
+            (Some(left), Some(right)) => {
+                self.unlink(node);
+                let after = self.bins.remove(right);
+                self.unlink(after.node);
+                let Hole { offset, size: before, .. } = self.bins.holes[left];
+                self.bins.change(left, offset, before + size + after.size);
+            }
+        }
+        if self.virgin != NIL {
+            self.return_segments();
+        }
+    }
+
+    /// The hole of the neighbour `node`, if a range freed on the other side of `seam` joins it.
+    #[inline]
+    fn joinable(&self, node: u32, seam: u64) -> Option<u32> {
+        let id = self.nodes[node].hole()?;
+        (!self.is_edge(seam) && self.bins.holes[id].is_binned()).then_some(id)
+    }
+
+    /// Whether free ranges stay apart at `offset`.
+    #[inline]
+    pub(super) fn is_edge(&self, offset: u64) -> bool {
+        self.boundary != NO_BOUNDARY && offset.is_multiple_of(self.boundary)
+    }
+
+    /// Where the range `node` begins; for the wall, where the space ends.
+    #[inline]
+    pub(super) fn start_of(&self, node: u32) -> u64 {
+        let node = &self.nodes[node];
+        match node.hole() {
+            Some(id) => self.bins.holes[id].offset,
+            None => node.word,
+        }
+    }
+
+    /// Where the used range `node` lies.
+    pub(crate) fn range_of(&self, node: u32) -> Range<u64> {
+        self.nodes[node].word..self.start_of(self.nodes[node].next)
+    }
+
+    /// Marks a linked node as a used range that begins at `offset`.
+    pub(super) fn set_used(&mut self, node: u32, offset: u64) {
+        self.nodes[node].word = offset;
+    }
+
+    /// Marks a linked node as the free range of hole `id`.
+    pub(super) fn set_free(&mut self, node: u32, id: u32) {
+        self.nodes[node].word = free_word(id);
+    }
+
+    /// Links a used range that begins at `offset` between `node` and the range before it.
+    #[inline]
+    pub(super) fn link_used_before(&mut self, node: u32, offset: u64) -> u32 {
+        let prev = self.nodes[node].prev;
+        self.link_between(prev, node, offset)
+    }
+
+    /// Links a used range that begins at `offset` between `node` and the range after it.
+    #[inline]
+    pub(super) fn link_used_after(&mut self, node: u32, offset: u64) -> u32 {
+        let next = self.nodes[node].next;
+        self.link_between(node, next, offset)
+    }
+
+    #[inline]
+    fn link_between(&mut self, prev: u32, next: u32, offset: u64) -> u32 {
+        let id = self.nodes.insert(Node { word: offset, prev, next });
+        self.nodes[prev].next = id;
+        self.nodes[next].prev = id;
+        id
+    }
+
+    /// The holes that would appear if the left or the right neighbour of hole `id` died: the neighbour's size and the
+    /// free range on its far side. A wall, an edge and a hole held back count as no neighbour.
+    fn flanks(&self, id: u32) -> (u64, u64) {
+        let joins = |node: u32, seam: u64| match self.nodes[node].hole() {
+            Some(id) if !self.is_edge(seam) => self.bins.holes[id].size,
+            _ => 0,
+        };
+        let hole = &self.bins.holes[id];
+        let Node { prev, next, .. } = self.nodes[hole.node];
+        let mut sides = (0, 0);
+        if prev != WALL && self.nodes[prev].hole().is_none() {
+            let start = self.nodes[prev].word;
+            sides.0 = hole.offset - start + joins(self.nodes[prev].prev, start);
+        }
+        if next != WALL && self.nodes[next].hole().is_none() {
+            let beyond = self.nodes[next].next;
+            let end = self.start_of(beyond);
+            sides.1 = end - hole.end() + joins(beyond, end);
+        }
+        sides
+    }
+
+    /// Takes `node` out of the chain and off the books.
+    #[inline]
+    pub(super) fn unlink(&mut self, node: u32) {
+        let Node { prev, next, .. } = self.nodes.remove(node);
+        self.nodes[prev].next = next;
+        self.nodes[next].prev = prev;
+    }
+
+    /// Moves the end of the space, as the wall knows it.
+    pub(super) fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+        self.nodes[WALL].word = capacity;
+    }
+}

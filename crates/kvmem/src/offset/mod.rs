@@ -1,0 +1,33 @@
+#![forbid(unsafe_code)]
+#![doc = include_str!("../../docs/offset.md")]
+
+mod aligned;
+#[cfg(not(loom))]
+mod allocation;
+#[cfg(not(loom))]
+mod allocator;
+mod bins;
+mod boundary;
+mod check;
+mod core;
+mod error;
+mod heap;
+mod hint;
+mod nursery;
+mod placement;
+mod raw;
+#[cfg(not(loom))]
+mod registry;
+mod report;
+mod resize;
+mod scattered;
+mod table;
+
+#[cfg(not(loom))]
+pub use allocation::Allocation;
+#[cfg(not(loom))]
+pub use allocator::{Builder, OffsetAllocator};
+pub use error::{AllocError, CheckError, RawError, SpaceError};
+pub use placement::Placement;
+pub use raw::{RawAllocation, RawHandle};
+pub use report::{BinReport, MapRange, Metrics};

@@ -1,0 +1,279 @@
+//! *Placement*: which of the holes that fit, and which end of it.
+//!
+//! ## Renewal value
+//!
+//! A hole of size *m* is worth the bytes of current traffic that it can be expected to absorb. Let *p* be the
+//! distribution of the recent request sizes, *F* its cumulative form. The next request is of size *s* with
+//! probability *p(s)*; if it fits, *s* bytes are absorbed and a hole of *m − s* is left, otherwise the hole waits,
+//! at a discount γ:
+//!
+//! ```text
+//!            Σ_{s ≤ m} p(s) · (s + U(m − s))
+//! U(m)  =   ─────────────────────────────────
+//!                1 − γ · (1 − F(m))
+//! ```
+//!
+//! This is a renewal equation, solved from small *m* to large on a grid of 64 points up to the largest recent size
+//! and on to four times that; beyond, *U* grows as it did over the last size.
+//!
+//! ## Choice
+//!
+//! An exact hole wins without asking. Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two
+//! neighbours. Let *mL*, *mR* be the holes that would appear if the left or right neighbour died. Cutting from the
+//! low end leaves *r* on the right, so the futures change by
+//!
+//! ```text
+//! gain(low)  = U(mL)     − U(mL + h)  +  U(mR + r) − U(mR + h)
+//! gain(high) = U(mL + r) − U(mL + h)  +  U(mR)     − U(mR + h)
+//! ```
+//!
+//! The end with the larger gain is taken; among the first four holes that fit, the one with the largest
+//! `U(r) − U(h) + 0.2·(U(h) + gain)`.
+//!
+//! All of it is derived from the traffic; nothing is tuned to a workload. Where requests fit exactly, which is
+//! the rule when sizes are few, none of it runs.
+
+/// How an [`OffsetAllocator`](super::OffsetAllocator) chooses among the holes that fit a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Placement {
+    /// By renewal value, with a nursery for small objects: most live bytes under mixed sizes.
+    #[default]
+    Renewal,
+    /// The tightest of the first few holes that fit, cut from its low end: fewest instructions.
+    BestFit,
+}
+
+/// An end of a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Low,
+    High,
+}
+
+const CANDIDATES: usize = 4;
+
+/// The first few holes that fit, in the order they were found.
+pub(super) struct Candidates {
+    holes: [(u32, u64); CANDIDATES],
+    len: usize,
+}
+
+impl Candidates {
+    pub(super) fn new() -> Self {
+        Candidates { holes: [(0, 0); CANDIDATES], len: 0 }
+    }
+
+    /// Adds one; says whether that was the last wanted.
+    #[inline]
+    pub(super) fn add(&mut self, id: u32, size: u64) -> bool {
+        self.holes[self.len] = (id, size);
+        self.len += 1;
+        self.is_full()
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.len == CANDIDATES
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn tightest(&self) -> u32 {
+        let all = &self.holes[..self.len];
+        all.iter().min_by_key(|(_, size)| size).expect("the search adds a candidate or gives up").0
+    }
+}
+
+/// Grid points up to the largest recent size.
+const GRID: usize = 64;
+/// Grid points in all.
+const POINTS: usize = 4 * GRID + 1;
+/// Requests remembered.
+const RECENT: usize = 1024;
+/// What waiting costs: the weight of a hole's value after a request that does not fit.
+const GAMMA: f64 = 0.85;
+/// Weight of the neighbours' futures against the hole's own.
+const NEIGHBOURS: f64 = 0.2;
+
+/// The policy's memory: recent requests, and what follows from them.
+pub(super) struct Policy {
+    placement: Placement,
+    /// The last requests, oldest overwritten first.
+    recent: Box<[u64; RECENT]>,
+    /// Requests so far.
+    seen: u64,
+    /// `seen` at which the small limit is decided again.
+    review_at: u64,
+    /// Requests below this many bytes are small; 0 while they are not worth a nursery.
+    small_below: u64,
+    /// Mean of the recent sizes.
+    mean: u64,
+    /// U at multiples of `largest / GRID`.
+    value: Box<[f64; POINTS]>,
+    /// Grid points a byte.
+    scale: f64,
+    /// `seen` at which `value` is out of date.
+    stale_at: u64,
+}
+
+impl Policy {
+    pub(super) fn new(placement: Placement) -> Self {
+        Policy {
+            placement,
+            recent: Box::new([0; RECENT]),
+            seen: 0,
+            review_at: 16,
+            small_below: 0,
+            mean: 0,
+            value: Box::new([0.0; POINTS]),
+            scale: 0.0,
+            stale_at: 0,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.recent) + size_of_val(&*self.value)
+    }
+
+    pub(super) fn weighs(&self) -> bool {
+        self.placement == Placement::Renewal
+    }
+
+    /// Remembers a request; says whether it is a small one.
+    #[inline]
+    pub(super) fn record(&mut self, size: u64) -> bool {
+        self.recent[self.seen as usize % RECENT] = size;
+        self.seen += 1;
+        if self.seen == self.review_at {
+            self.review();
+        }
+        size < self.small_below
+    }
+
+    /// Mean of the recent request sizes.
+    pub(super) fn mean(&self) -> u64 {
+        self.mean
+    }
+
+    fn remembered(&self) -> &[u64] {
+        &self.recent[..self.seen.min(RECENT as u64) as usize]
+    }
+
+    #[cold]
+    fn review(&mut self) {
+        self.review_at = self.seen + self.seen.clamp(16, RECENT as u64);
+        if self.placement != Placement::Renewal {
+            return;
+        }
+        let recent = self.remembered();
+        let sum: u128 = recent.iter().map(|&size| u128::from(size)).sum();
+        let mean = (sum / recent.len() as u128) as u64;
+        let small_below = mean / 16;
+        let small = recent.iter().filter(|&&size| size < small_below).count();
+        let worth_it = small * 10 > recent.len();
+        self.mean = mean;
+        self.small_below = if worth_it { small_below } else { 0 };
+    }
+
+    /// Learns the recent traffic, if what it knows is out of date.
+    #[inline]
+    pub(super) fn refresh(&mut self) {
+        if self.seen >= self.stale_at {
+            self.rebuild();
+        }
+    }
+
+    /// The hole to take and the end to cut from. `flanks` tells what would appear if its left or right neighbour
+    /// died.
+    pub(super) fn choose(
+        &self,
+        candidates: &Candidates,
+        size: u64,
+        flanks: impl Fn(u32) -> (u64, u64),
+    ) -> (u32, End) {
+        let mut best = (f64::NEG_INFINITY, (candidates.holes[0].0, End::Low));
+        for &(id, room) in &candidates.holes[..candidates.len] {
+            let (left, right) = flanks(id);
+            let rest = room - size;
+            let low = self.value(left) + self.value(right.saturating_add(rest));
+            let high = self.value(left.saturating_add(rest)) + self.value(right);
+            let before = self.value(left.saturating_add(room)) + self.value(right.saturating_add(room));
+            let (end, gain) = if low >= high { (End::Low, low - before) } else { (End::High, high - before) };
+            let own = self.value(room);
+            let score = self.value(rest) - own + NEIGHBOURS * (own + gain);
+            if score > best.0 {
+                best = (score, (id, end));
+            }
+        }
+        best.1
+    }
+
+    /// U(m) by linear interpolation.
+    #[inline]
+    fn value(&self, size: u64) -> f64 {
+        let x = size as f64 * self.scale;
+        let i = (x as usize).min(POINTS - 2);
+        let (a, b) = (self.value[i], self.value[i + 1]);
+        a + (b - a) * (x - i as f64)
+    }
+
+    /// Solves the renewal equation for the recent requests.
+    #[cold]
+    fn rebuild(&mut self) {
+        self.stale_at = match self.seen {
+            0..16 => 16,
+            16..64 => 64,
+            64..256 => 256,
+            256..1024 => 1024,
+            seen => seen + 4096,
+        };
+        let small_below = self.small_below;
+        let large = || self.remembered().iter().copied().filter(|&size| size >= small_below);
+        let largest = large().max().unwrap_or(1);
+        let scale = GRID as f64 / largest as f64;
+        // Requests by grid cell, cell j being sizes in (j, j + 1] grid points: how many, and their sum.
+        let mut count = [0.0; GRID];
+        let mut sum = [0.0; GRID];
+        let mut total = 0.0;
+        for size in large() {
+            let x = size as f64 * scale;
+            let cell = (x.ceil() as usize).clamp(1, GRID) - 1;
+            count[cell] += 1.0;
+            sum[cell] += x;
+            total += 1.0;
+        }
+        // p, the mean place within the cell, and the mean size in bytes.
+        let mut cells = [(0.0, 0.0, 0.0); GRID];
+        for (cell, slot) in cells.iter_mut().enumerate() {
+            if count[cell] > 0.0 {
+                let mean = sum[cell] / count[cell];
+                *slot = (count[cell] / total, mean - cell as f64, mean / scale);
+            }
+        }
+        let value = &mut self.value;
+        value[0] = 0.0;
+        let mut fits = 0.0;
+        for m in 1..POINTS {
+            if m <= GRID {
+                fits += cells[m - 1].0;
+            }
+            let mut absorbed = 0.0;
+            let mut itself = 0.0;
+            for (cell, &(p, within, size)) in cells[..m.min(GRID)].iter().enumerate() {
+                // m − s lies between grid points m − cell − 1 and m − cell; the latter is m itself for cell 0.
+                let low = value[m - cell - 1];
+                if cell == 0 {
+                    absorbed += p * (size + low * within);
+                    itself = p * (1.0 - within);
+                } else {
+                    absorbed += p * (size + low * within + value[m - cell] * (1.0 - within));
+                }
+            }
+            value[m] = absorbed / (1.0 - GAMMA * (1.0 - fits) - itself).max(1e-9);
+        }
+        self.scale = scale;
+    }
+}

@@ -1,0 +1,139 @@
+//! *Raw handles*: allocations named by plain data, for C, Python and shared memory.
+//!
+//! A raw handle can be copied, kept too long, freed twice or given to the wrong allocator. It carries the identity
+//! of its allocator, the slot of its range and the *seal* that was put on the slot when the handle was made; freeing
+//! breaks the seal. So every misuse is seen, in release builds too, and nothing is touched. Seals are numbered by a
+//! 32-bit counter for each allocator: a stale handle could pass only if exactly a multiple of 2^32 − 1 handles were
+//! made since, the last of them on the same slot.
+//!
+//! Seals stand beside the nodes and exist only where raw handles do: a program that uses RAII pays nothing.
+
+use super::error::RawError;
+use super::table::CHUNK;
+
+/// Plain-data name of an allocation: 16 bytes, any bits are safe to pass back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RawHandle {
+    pub(super) allocator: u64,
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+impl RawHandle {
+    /// All of the handle in one number; never 0.
+    pub fn to_bits(self) -> u128 {
+        u128::from(self.allocator) << 64 | u128::from(self.slot) << 32 | u128::from(self.generation)
+    }
+
+    /// The handle that [`to_bits`](Self::to_bits) made a number of. Any number is safe: one that is no handle of the
+    /// allocator it is given to is refused there.
+    pub fn from_bits(bits: u128) -> Self {
+        RawHandle { allocator: (bits >> 64) as u64, slot: (bits >> 32) as u32, generation: bits as u32 }
+    }
+}
+
+/// An allocation made through the raw face.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RawAllocation {
+    /// Its name.
+    pub handle: RawHandle,
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// Its length, in bytes: what was asked for.
+    pub size: u64,
+}
+
+/// The seals of one chunk of nodes.
+struct Lane {
+    /// 0: no raw handle names this slot.
+    seals: [u32; CHUNK],
+    sealed: u32,
+}
+
+/// Which slots have a raw handle, and of which generation.
+pub(crate) struct Seals {
+    lanes: Vec<Option<Box<Lane>>>,
+    /// Generation of the latest seal.
+    last: u32,
+    /// Slots that have one.
+    sealed: u64,
+}
+
+impl Seals {
+    pub(crate) fn new() -> Self {
+        Seals { lanes: Vec::new(), last: 0, sealed: 0 }
+    }
+
+    /// Raw handles alive.
+    pub(crate) fn sealed(&self) -> u64 {
+        self.sealed
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.lanes.capacity() * size_of::<Option<Box<Lane>>>()
+            + self.lanes.iter().flatten().count() * size_of::<Lane>()
+    }
+
+    /// Puts a new seal on a slot that has none.
+    pub(crate) fn seal(&mut self, slot: u32) -> u32 {
+        self.last = self.last.checked_add(1).unwrap_or(1);
+        let chunk = slot as usize / CHUNK;
+        if chunk >= self.lanes.len() {
+            self.lanes.resize_with(chunk + 1, || None);
+        }
+        let lane = self.lanes[chunk].get_or_insert_with(|| Box::new(Lane { seals: [0; CHUNK], sealed: 0 }));
+        lane.seals[slot as usize % CHUNK] = self.last;
+        lane.sealed += 1;
+        self.sealed += 1;
+        self.last
+    }
+
+    /// Whether the slot bears this seal.
+    pub(crate) fn verify(&self, slot: u32, generation: u32) -> Result<(), RawError> {
+        let lane = self.lanes.get(slot as usize / CHUNK).and_then(Option::as_ref);
+        match lane.map(|lane| lane.seals[slot as usize % CHUNK]) {
+            Some(seal) if seal != 0 && seal == generation => Ok(()),
+            _ => Err(RawError::Stale { slot, generation }),
+        }
+    }
+
+    /// Breaks the seal of a slot that has one.
+    pub(crate) fn unseal(&mut self, slot: u32) {
+        let chunk = slot as usize / CHUNK;
+        let Some(lane) = &mut self.lanes[chunk] else { return };
+        lane.seals[slot as usize % CHUNK] = 0;
+        lane.sealed -= 1;
+        self.sealed -= 1;
+        if lane.sealed == 0 {
+            self.lanes[chunk] = None;
+            while let Some(None) = self.lanes.last() {
+                self.lanes.pop();
+            }
+            self.lanes.shrink_to(self.lanes.len() * 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_go_there_and_back() {
+        let handle = RawHandle { allocator: u64::MAX - 1, slot: 7, generation: u32::MAX };
+        assert_eq!(RawHandle::from_bits(handle.to_bits()), handle);
+    }
+
+    #[test]
+    fn a_seal_is_good_once() {
+        let mut seals = Seals::new();
+        let first = seals.seal(300);
+        assert_eq!(seals.verify(300, first), Ok(()));
+        assert!(seals.verify(300, first + 1).is_err());
+        assert!(seals.verify(299, 0).is_err(), "an unsealed slot has no generation 0");
+        seals.unseal(300);
+        assert!(seals.verify(300, first).is_err());
+        assert_eq!(seals.bytes(), 0);
+    }
+}

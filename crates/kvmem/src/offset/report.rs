@@ -1,0 +1,119 @@
+//! What an allocator tells of itself.
+
+use super::bins::{BINS, bin_size_max, bin_size_min};
+use super::heap::{Heap, WALL};
+use super::table::NIL;
+
+/// Figures of a space at one moment. All sizes are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Length of the space.
+    pub capacity: u64,
+    /// In use; exactly what was asked for, since sizes are not rounded.
+    pub allocated: u64,
+    /// Not in use.
+    pub free: u64,
+    /// The longest range that would be granted now.
+    pub largest_free: u64,
+    /// Allocations alive.
+    pub live: u64,
+    /// Free ranges on the books. Neighbours are joined, but for a range held back for small objects, and at
+    /// boundaries.
+    pub free_ranges: u64,
+    /// Heap memory of the books.
+    pub metadata_bytes: u64,
+}
+
+impl Metrics {
+    /// Share of the free bytes that the longest free range leaves out: 0 when all that is free can be had in one
+    /// piece, towards 1 the more it is in crumbs.
+    pub fn fragmentation(&self) -> f64 {
+        if self.free == 0 { 0.0 } else { 1.0 - self.largest_free as f64 / self.free as f64 }
+    }
+
+    /// Share of the space in use.
+    pub fn utilization(&self) -> f64 {
+        if self.capacity == 0 { 0.0 } else { self.allocated as f64 / self.capacity as f64 }
+    }
+}
+
+/// The free ranges of one bin. All sizes are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BinReport {
+    /// Least size that falls into the bin.
+    pub size_min: u64,
+    /// Greatest size that falls into the bin.
+    pub size_max: u64,
+    /// Free ranges in it.
+    pub ranges: u64,
+    /// Their sum.
+    pub bytes: u64,
+}
+
+/// One range of the map. Offsets and sizes are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MapRange {
+    /// Where it begins.
+    pub offset: u64,
+    /// Its length.
+    pub size: u64,
+    /// Whether it is one allocation, or else free.
+    pub used: bool,
+}
+
+impl Heap {
+    pub(crate) fn metrics(&mut self) -> Metrics {
+        Metrics {
+            capacity: self.capacity,
+            allocated: self.allocated,
+            free: self.free_bytes(),
+            largest_free: self.largest_free(),
+            live: self.live,
+            free_ranges: u64::from(self.bins.holes.live()),
+            metadata_bytes: (size_of::<Heap>() + self.nodes.bytes() + self.bins.bytes() + self.policy.bytes())
+                as u64,
+        }
+    }
+
+    pub(crate) fn bin_reports(&self) -> Vec<BinReport> {
+        // Holes held back stand with those of their size.
+        let held = [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL);
+        let mut reports: Vec<BinReport> = (0..BINS as u32)
+            .map(|bin| {
+                let (ranges, bytes) = self
+                    .bins
+                    .holes_of(bin)
+                    .fold((0, 0), |(ranges, bytes), id| (ranges + 1, bytes + self.bins.holes[id].size));
+                BinReport { size_min: bin_size_min(bin), size_max: bin_size_max(bin), ranges, bytes }
+            })
+            .collect();
+        for id in held {
+            let size = self.bins.holes[id].size;
+            let report = &mut reports[super::bins::bin_floor(size) as usize];
+            report.ranges += 1;
+            report.bytes += size;
+        }
+        reports.retain(|report| report.ranges > 0);
+        reports
+    }
+
+    pub(crate) fn map(&self) -> Vec<MapRange> {
+        let mut map: Vec<MapRange> = Vec::with_capacity(self.nodes.live() as usize);
+        let mut node = self.nodes[WALL].next;
+        while node != WALL {
+            let next = self.nodes[node].next;
+            let offset = self.start_of(node);
+            let size = self.start_of(next) - offset;
+            let used = self.nodes[node].hole().is_none();
+            match map.last_mut() {
+                Some(last) if !used && !last.used => last.size += size,
+                _ => map.push(MapRange { offset, size, used }),
+            }
+            node = next;
+        }
+        map
+    }
+}

@@ -1,0 +1,85 @@
+//! Changing a range in place, and freeing parts and runs of ranges.
+
+use super::heap::{Grant, Heap};
+
+impl Heap {
+    /// Gives back the tail of a used range: it is `new_size` bytes afterwards, `0 < new_size ≤ size`.
+    /// `None`: the books are full. O(1).
+    pub(crate) fn shrink(&mut self, grant: Grant, size: u64, new_size: u64) -> Option<()> {
+        if new_size == size {
+            return Some(());
+        }
+        if !self.has_names_for(4) {
+            return None;
+        }
+        let cut = grant.offset + new_size;
+        let tail = self.link_used_after(grant.node, cut);
+        self.allocated -= size - new_size;
+        self.release(tail, cut, size - new_size);
+        Some(())
+    }
+
+    /// Lengthens a used range into the free range behind it: it is `new_size ≥ size` bytes afterwards. On failure, the
+    /// greatest size it could have. O(1).
+    pub(crate) fn extend(&mut self, grant: Grant, size: u64, new_size: u64) -> Result<(), u64> {
+        let end = grant.offset + size;
+        let more = new_size - size;
+        let mut room = self.room_behind(grant, end);
+        if room < more && self.close_nursery() {
+            room = self.room_behind(grant, end);
+        }
+        if room < more {
+            return Err(size + room);
+        }
+        let next = self.nodes[grant.node].next;
+        if more > 0
+            && let Some(id) = self.nodes[next].hole()
+        {
+            if room == more {
+                self.bins.remove(id);
+                self.unlink(next);
+            } else {
+                let size = self.bins.holes[id].size - more;
+                self.bins.change(id, end + more, size);
+            }
+            self.allocated += more;
+        }
+        Ok(())
+    }
+
+    /// Free bytes behind a used range that it could take in.
+    fn room_behind(&self, grant: Grant, end: u64) -> u64 {
+        match self.nodes[self.nodes[grant.node].next].hole() {
+            Some(id) if self.bins.holes[id].is_binned() && !self.is_edge(end) => self.bins.holes[id].size,
+            _ => 0,
+        }
+    }
+
+    /// Splits a used range at `at`, strictly inside it; both parts are used, and the right one is returned. `None`: the
+    /// books are full. O(1).
+    pub(crate) fn split(&mut self, grant: Grant, at: u64) -> Option<Grant> {
+        if !self.has_names_for(4) {
+            return None;
+        }
+        self.live += 1;
+        Some(Grant { node: self.link_used_after(grant.node, at), offset: at })
+    }
+
+    /// Frees used ranges, each named once. Ranges that follow each other in the list and in the space are joined
+    /// before they meet a bin. O(ranges).
+    pub(crate) fn free_run(&mut self, run: &[Grant]) {
+        let mut rest = run;
+        while let Some((&first, mut tail)) = rest.split_first() {
+            while let Some((&Grant { node, offset }, after)) = tail.split_first()
+                && node == self.nodes[first.node].next
+                && !self.is_edge(offset)
+            {
+                self.unlink(node);
+                self.live -= 1;
+                tail = after;
+            }
+            self.free(first.node, first.offset);
+            rest = tail;
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! One request in several ranges, and several requests in one step.
+
+use super::heap::{Grant, Heap};
+use super::placement::End;
+
+/// A granted range with its size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) grant: Grant,
+    pub(crate) size: u64,
+}
+
+impl Heap {
+    /// Grants `n` ranges of `size` bytes each, or none.
+    pub(crate) fn allocate_batch(&mut self, size: u64, n: usize) -> Option<Vec<Piece>> {
+        let bytes = u128::from(size) * n as u128;
+        if bytes > u128::from(self.free_bytes()) {
+            return None;
+        }
+        let mut pieces = Vec::with_capacity(n.min(1024));
+        for _ in 0..n {
+            match self.allocate(size) {
+                Some(grant) => pieces.push(Piece { grant, size }),
+                None => {
+                    self.give_back(&pieces);
+                    return None;
+                }
+            }
+        }
+        Some(pieces)
+    }
+
+    /// Grants `total` ≥ 1 bytes in at most `max_ranges` ≥ 1 ranges, or nothing.
+    ///
+    /// One range if there is one. Otherwise the longest free ranges are used up whole, for they leave nothing
+    /// behind, until what is left fits into one.
+    pub(crate) fn allocate_scattered(&mut self, total: u64, max_ranges: usize) -> Option<Vec<Piece>> {
+        if total > self.free_bytes() {
+            return None;
+        }
+        if total <= self.limit()
+            && let Some(grant) = self.allocate(total)
+        {
+            return Some(vec![Piece { grant, size: total }]);
+        }
+        self.close_nursery();
+        let mut pieces = Vec::new();
+        let mut rest = total;
+        while pieces.len() < max_ranges && self.has_names_for(4) {
+            let largest = self.bins.largest();
+            if largest < rest && self.open_segment(largest + 1) {
+                continue;
+            }
+            if largest >= rest {
+                let grant = self.fit(rest)?;
+                pieces.push(Piece { grant, size: rest });
+                return Some(pieces);
+            }
+            let Some(id) = self.bins.largest_hole() else { break };
+            let grant = self.take(id, largest, End::Low);
+            pieces.push(Piece { grant, size: largest });
+            rest -= largest;
+        }
+        self.give_back(&pieces);
+        None
+    }
+
+    pub(crate) fn give_back(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            self.free(piece.grant.node, piece.grant.offset);
+        }
+    }
+}
