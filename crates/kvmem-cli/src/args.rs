@@ -57,7 +57,7 @@ pub struct BenchOffsetArgs {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = contender())]
     pub contender: Vec<ContenderId>,
 
-    /// Measure each time N times and take the best
+    /// Repetitions of each timed loop, of which the median counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
@@ -128,7 +128,8 @@ fn contender() -> impl TypedValueParser<Value = ContenderId> {
 
 /// Workloads by name.
 fn workload() -> impl TypedValueParser<Value = WorkloadId> {
-    PossibleValuesParser::new(WorkloadId::ALL.map(WorkloadId::name)).try_map(|name| name.parse::<WorkloadId>())
+    PossibleValuesParser::new(WorkloadId::ALL.map(WorkloadId::name))
+        .try_map(|name| name.parse::<WorkloadId>())
 }
 
 /// A number of bytes, exactly: `1099511627775`, `64GiB`, `1.5TiB`, `100MB`.

@@ -10,7 +10,8 @@ fn kvmem(args: &[&str]) -> Output {
 
 #[test]
 fn rows_come_as_a_table_and_as_json() {
-    let arguments = ["bench", "offset", "--quick", "--workload", "uniform", "--contender", "null", "--seed", "7"];
+    let arguments =
+        ["bench", "offset", "--quick", "--workload", "uniform", "--contender", "null", "--seed", "7"];
     let output = kvmem(&arguments);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");

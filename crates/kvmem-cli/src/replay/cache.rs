@@ -21,7 +21,7 @@ use hashlink::LinkedHashMap;
 use kvmem_bench::contender::{Contender, Held};
 
 use super::backing::{Backing, OutsidePool};
-use super::latency::Latency;
+use super::latency::{Latency, timed};
 use super::model::BlockLayout;
 use super::trace::{BLOCK_TOKENS, Request};
 
@@ -110,6 +110,7 @@ pub struct PrefixCache<C: Contender> {
     held: LinkedHashMap<u64, Block<C::Handle>>,
     counters: Counters,
     allocate_latency: Latency,
+    no_room_latency: Latency,
 }
 
 impl<C: Contender> PrefixCache<C> {
@@ -122,6 +123,7 @@ impl<C: Contender> PrefixCache<C> {
             held: LinkedHashMap::new(),
             counters: Counters::default(),
             allocate_latency: Latency::new(),
+            no_room_latency: Latency::new(),
         }
     }
 
@@ -210,13 +212,20 @@ impl<C: Contender> PrefixCache<C> {
         &self.allocate_latency
     }
 
+    /// The latency of the calls of allocate that found no room.
+    pub fn no_room_latency(&self) -> &Latency {
+        &self.no_room_latency
+    }
+
     /// Inserts the block `id`; false if that would evict a block of the same request.
     fn insert(&mut self, id: u64, now: u64) -> Result<bool, CacheError> {
         let mut objects = Vec::with_capacity(self.layout.objects().len());
         let mut number = 0;
         while number < self.layout.objects().len() {
             let size = self.layout.objects()[number];
-            match self.allocate_latency.time(|| self.space.allocate(size)) {
+            let (object, took) = timed(|| self.space.allocate(size));
+            self.allocate_latency.record(took);
+            match object {
                 Some(object) => {
                     self.counters.allocations += 1;
                     objects.push(object);
@@ -224,6 +233,7 @@ impl<C: Contender> PrefixCache<C> {
                 }
                 None => {
                     self.counters.failed_allocations += 1;
+                    self.no_room_latency.record(took);
                     if self.evict(now) {
                         continue;
                     }

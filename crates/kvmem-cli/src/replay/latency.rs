@@ -12,7 +12,6 @@ use serde::Serialize;
 /// Latencies of one kind of call, kept to three significant digits.
 pub struct Latency {
     histogram: Histogram<u64>,
-    total: Duration,
 }
 
 /// The figures of a [`Latency`], in nanoseconds; all zero when nothing was recorded.
@@ -40,23 +39,13 @@ impl Latency {
     pub fn new() -> Self {
         // 1 ns to an hour with three digits is within what the histogram can hold, so this cannot fail.
         let histogram = Histogram::new_with_bounds(1, CEILING_NS, 3).expect("the bounds are valid constants");
-        Latency { histogram, total: Duration::ZERO }
+        Latency { histogram }
     }
 
-    /// Runs `call` and records how long it took.
+    /// Records a call that took `took`.
     #[inline]
-    pub fn time<T>(&mut self, call: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let value = call();
-        let took = start.elapsed();
+    pub fn record(&mut self, took: Duration) {
         self.histogram.saturating_record(took.as_nanos() as u64);
-        self.total += took;
-        value
-    }
-
-    /// The time spent in all recorded calls.
-    pub fn total(&self) -> Duration {
-        self.total
     }
 
     /// The figures so far.
@@ -79,11 +68,19 @@ impl Default for Latency {
     }
 }
 
+/// Runs `call` and tells how long it took.
+#[inline]
+pub fn timed<T>(call: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let value = call();
+    (value, start.elapsed())
+}
+
 /// The median latency, in nanoseconds, that an empty call is recorded with on this machine.
 pub fn timer_overhead_ns() -> u64 {
     let mut empty = Latency::new();
     for _ in 0..20_000 {
-        empty.time(|| std::hint::black_box(()));
+        empty.record(timed(|| std::hint::black_box(())).1);
     }
     empty.figures().p50
 }
@@ -96,14 +93,18 @@ mod tests {
     fn a_slow_call_shows_in_the_tail_only() {
         let mut latency = Latency::new();
         for _ in 0..199 {
-            latency.time(|| ());
+            latency.record(timed(|| ()).1);
         }
-        assert_eq!(latency.time(|| std::thread::sleep(Duration::from_millis(20))), ());
+        let (value, took) = timed(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            7
+        });
+        assert_eq!(value, 7);
+        latency.record(took);
         let figures = latency.figures();
         assert_eq!(figures.count, 200);
         assert!(figures.p50 < 10_000_000, "{figures:?}");
         assert!(figures.p999 >= 19_900_000 && figures.max >= figures.p999, "{figures:?}");
-        assert!(latency.total() >= Duration::from_millis(20));
     }
 
     #[test]

@@ -205,6 +205,7 @@ pub fn replay<C: Contender, R: BufRead>(
         failed_allocations: counters.failed_allocations,
         frees: counters.frees,
         allocate_ns: cache.allocate_latency().figures(),
+        no_room_ns: cache.no_room_latency().figures(),
         timer_overhead_ns,
         metadata_bytes: cache.space().metadata_bytes(),
         ops_per_s: share(calls as f64, wall_s),

@@ -66,6 +66,8 @@ pub struct Report {
     pub frees: u64,
     /// Latency of a call of allocate, those without room included, timer included.
     pub allocate_ns: LatencyFigures,
+    /// The same of the calls that found no room alone.
+    pub no_room_ns: LatencyFigures,
     /// What an empty call is measured with.
     pub timer_overhead_ns: u64,
     /// Bytes of metadata the allocator holds at the end, handles not included, where it tells.
@@ -127,18 +129,19 @@ impl fmt::Display for Report {
             _ => "never full".into(),
         };
         line("utilization", format!("{} at the end, {full}", percent(self.utilization_end)))?;
+        let latency = |figures: &LatencyFigures| {
+            format!(
+                "p50 {} ns, p99 {} ns, p99.9 {} ns, mean {:.0} ns, longest {} ns",
+                figures.p50, figures.p99, figures.p999, figures.mean, figures.max
+            )
+        };
         line(
             "allocate",
-            format!(
-                "p50 {} ns, p99 {} ns, p99.9 {} ns, mean {:.0} ns, longest {} ns (timer: {} ns of each)",
-                self.allocate_ns.p50,
-                self.allocate_ns.p99,
-                self.allocate_ns.p999,
-                self.allocate_ns.mean,
-                self.allocate_ns.max,
-                self.timer_overhead_ns
-            ),
+            format!("{} (each with {} ns of timer)", latency(&self.allocate_ns), self.timer_overhead_ns),
         )?;
+        if self.no_room_ns.count > 0 {
+            line("  no room", latency(&self.no_room_ns))?;
+        }
         line(
             "calls",
             format!(
