@@ -21,3 +21,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Replay(replay) => replay_command::run(&replay),
     }
 }
+
+/// The library example of the front page, which must compile and run like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct FrontPage;
