@@ -1,1 +1,3 @@
 //! kvmem-testkit
+
+pub mod workload;
