@@ -124,6 +124,9 @@ fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
     report.check("fuzz: list", || {
         names = targets(&root.join(FUZZ), "bin")?;
         ensure!(!names.is_empty(), "{FUZZ} has no [[bin]]");
+        for name in &names {
+            std::fs::create_dir_all(root.join(scratch_corpus(name)))?;
+        }
         Ok(())
     });
     let seconds = seconds.to_string();
@@ -133,9 +136,11 @@ fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
         replay.args(["--", "--seconds", &seconds]);
         report.command(&format!("fuzz: {name}"), Kind::Plain, &mut replay);
         if guided {
+            // What is found goes into the first folder; the stored corpus is only read.
             let mut guided = Command::new("rustup");
             guided.current_dir(root).args(["run", "nightly", "cargo", "fuzz", "run", name]);
-            guided.args(["--", &format!("-max_total_time={seconds}")]);
+            guided.args([&scratch_corpus(name), &format!("fuzz/corpus/{name}"), "--"]);
+            guided.arg(format!("-max_total_time={seconds}"));
             report.command(&format!("fuzz: {name}, guided by coverage"), Kind::Plain, &mut guided);
         }
     }
@@ -144,6 +149,11 @@ fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
             "(guided by coverage too with: rustup toolchain install nightly && cargo install cargo-fuzz)"
         );
     }
+}
+
+/// Where coverage-guided runs leave the inputs they find.
+fn scratch_corpus(name: &str) -> String {
+    format!("target/fuzz-corpus/{name}")
 }
 
 /// The manifest of the fuzz targets, which are a workspace of their own.
