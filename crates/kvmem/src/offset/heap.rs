@@ -23,11 +23,14 @@
 //!
 //! ## 3. Free
 //!
-//! Look at both neighbours; join with those that are free; put the result into its bin. The range that was freed
-//! last is *pending*: none of this has been done to it, and nobody can tell, because whoever reads the chain or the bins
-//! settles it first. In a store that is full the usual next request is for just the size that was freed for it; it takes
-//! the pending range back, and neither node nor bin is touched. With 4 million ranges alive that saves the second
-//! of two cache misses.
+//! Look at both neighbours; join with those that are free; put the result into its bin.
+//!
+//! In a full store of one size, the next request is for just the range that was freed for it. So a range of the size
+//! that was requested last is left *pending* when less than that size was free before: none of the above has been done
+//! to it, and the next request of its size takes it back without touching node or bin, which with 4 million ranges alive
+//! saves the second of two cache misses. Nobody can tell, because whoever reads the chain or the bins settles it
+//! first. (Were more free than that, joining the neighbours could make room for another object, and taking the
+//! range back would keep them apart for good.)
 //!
 //! ## 4. What keeps a hole out of the bins
 //!
@@ -132,7 +135,7 @@ impl Heap {
             virgin: NIL,
             nursery: NIL,
             pending: Pending::default(),
-            policy: Policy::new(placement),
+            policy: Policy::new(placement, capacity),
             allocated: 0,
             live: 0,
         };
@@ -205,38 +208,69 @@ impl Heap {
     /// on to the end of its own bin.
     #[inline]
     pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
-        let small = self.policy.record(size);
         if self.pending.size == size {
             let Pending { node, offset, .. } = std::mem::take(&mut self.pending);
+            self.policy.record(size);
             self.book(size);
             return Some(Grant { node, offset });
         }
         self.settle();
-        if !small {
+        if size > self.largest_settled() {
+            return None;
+        }
+        let grant = self.allocate_settled(size)?;
+        self.policy.record(size);
+        Some(grant)
+    }
+
+    /// Grants `size` bytes when nothing is pending.
+    fn allocate_settled(&mut self, size: u64) -> Option<Grant> {
+        if self.bins.holes.excess() {
+            self.compact_holes();
+        }
+        if self.policy.is_small(size) {
+            if let Some(grant) = self.allocate_in_nursery(size) {
+                return Some(grant);
+            }
+        } else {
             let first = self.bins.first(bin_floor(size));
             if first != NIL && self.bins.holes[first].size == size {
                 return Some(self.take_whole(first));
             }
         }
-        self.allocate_inexact(size, small)
-    }
-
-    fn allocate_inexact(&mut self, size: u64, small: bool) -> Option<Grant> {
         if !self.has_names_for(4) {
             return None;
         }
-        if small && let Some(grant) = self.allocate_in_nursery(size) {
+        if let Some(slot) = self.policy.slot(size)
+            && let Some(grant) = self.fit_slot(size, slot)
+        {
             return Some(grant);
         }
-        self.fit(size).or_else(|| {
-            let opened = self.close_nursery() && self.bins.largest() >= size || self.open_segment(size);
-            opened.then(|| self.fit(size)).flatten()
-        })
+        if let Some(grant) = self.fit(size) {
+            return Some(grant);
+        }
+        let opened = self.close_nursery() && self.bins.largest() >= size || self.open_segment(size);
+        opened.then(|| self.fit(size)).flatten()
+    }
+
+    /// Shortens the records of the holes to what is needed.
+    #[cold]
+    fn compact_holes(&mut self) {
+        let (nodes, virgin, nursery) = (&mut self.nodes, self.virgin, self.nursery);
+        let mut held = (virgin, nursery);
+        self.bins.compact(|old, new, hole| {
+            nodes[hole.node].word = free_word(new);
+            if old == virgin {
+                held.0 = new;
+            } else if old == nursery {
+                held.1 = new;
+            }
+        });
+        (self.virgin, self.nursery) = held;
     }
 
     /// Grants `size` bytes from the binned holes.
     pub(super) fn fit(&mut self, size: u64) -> Option<Grant> {
-        self.settle();
         let mut candidates = Candidates::new();
         let own = bin_floor(size);
         let mut exact = None;
@@ -325,7 +359,11 @@ impl Heap {
         self.settle();
         self.allocated -= size;
         self.live -= 1;
-        self.pending = Pending { node, offset, size };
+        if self.policy.expects(size) && self.free_bytes() < 2 * size {
+            self.pending = Pending { node, offset, size };
+        } else {
+            self.release(node, offset, size);
+        }
     }
 
     /// Makes a hole of the range that was freed last, if that is still to do. Whoever reads the chain or the bins calls
@@ -474,5 +512,6 @@ impl Heap {
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
         self.nodes[WALL].word = capacity;
+        self.policy.set_capacity(capacity);
     }
 }

@@ -30,6 +30,12 @@
 //! The end with the larger gain is taken; among the first four holes that fit, the one with the largest
 //! `U(r) − U(h) + 0.2·(U(h) + gain)`.
 //!
+//! ## Slots
+//!
+//! Where the space holds a handful of objects whose sizes differ a little, no hole is ever like another, and chance decides
+//! whether the last object fits. There the space is thought of as slots of the largest recent size: an object is put at the
+//! start of a free slot if there is one, and treated like any other if not.
+//!
 //! All of it is derived from the traffic; nothing is tuned to a workload. Where requests fit exactly, which is
 //! the rule when sizes are few, none of it runs.
 
@@ -51,7 +57,7 @@ pub(super) enum End {
     High,
 }
 
-const CANDIDATES: usize = 4;
+const CANDIDATES: usize = 2;
 
 /// The first few holes that fit, in the order they were found.
 pub(super) struct Candidates {
@@ -88,16 +94,21 @@ impl Candidates {
 }
 
 /// Grid points up to the largest recent size.
-const GRID: usize = 64;
+const GRID: usize = 256;
 /// Grid points in all.
 const POINTS: usize = 4 * GRID + 1;
-/// Steps of the table of U within a grid cell.
-const FINE: usize = 4;
-const FINE_POINTS: usize = (POINTS - 1) * FINE + 1;
 /// Requests remembered.
 const RECENT: usize = 1024;
+/// Requests between two rebuilds of U.
+const REBUILD_EVERY: u64 = 16384;
+/// Requests between two reviews of what is small, and of slots.
+const REVIEW_EVERY: u64 = 1024;
+/// Slots are for spaces that hold at most so many objects.
+const SLOTS_MAX: u64 = 20;
+/// Up to so many different sizes are exact sizes.
+const EXACT_SIZES: usize = 8;
 /// What waiting costs: the weight of a hole's value after a request that does not fit.
-const GAMMA: f64 = 0.85;
+const GAMMA: f32 = 0.7;
 /// Weight of the neighbours' futures against the hole's own.
 const NEIGHBOURS: f32 = 0.2;
 
@@ -114,16 +125,19 @@ pub(super) struct Policy {
     small_below: u64,
     /// Mean of the recent sizes.
     mean: u64,
-    /// U between neighbouring multiples of `largest / GRID`.
-    value: Box<[f32; FINE_POINTS]>,
-    /// Grid points a byte, times 2^64.
+    /// Length of the slots, or 0.
+    slot: u64,
+    capacity: u64,
+    /// U at the points of the grid.
+    value: Box<[f32; POINTS]>,
+    /// Entries of `value` a byte, times 2^64.
     scale: u64,
     /// `seen` at which `value` is out of date.
     stale_at: u64,
 }
 
 impl Policy {
-    pub(super) fn new(placement: Placement) -> Self {
+    pub(super) fn new(placement: Placement, capacity: u64) -> Self {
         Policy {
             placement,
             recent: Box::new([0; RECENT]),
@@ -131,7 +145,9 @@ impl Policy {
             review_at: 16,
             small_below: 0,
             mean: 0,
-            value: Box::new([0.0; FINE_POINTS]),
+            slot: 0,
+            capacity,
+            value: Box::new([0.0; POINTS]),
             scale: 0,
             stale_at: 0,
         }
@@ -145,15 +161,37 @@ impl Policy {
         self.placement == Placement::Renewal
     }
 
-    /// Remembers a request; says whether it is a small one.
+    /// Whether a request is a small one.
     #[inline]
-    pub(super) fn record(&mut self, size: u64) -> bool {
+    pub(super) fn is_small(&self, size: u64) -> bool {
+        size < self.small_below
+    }
+
+    /// Whether the next request is likely to be for `size`, as the last one was.
+    #[inline]
+    pub(super) fn expects(&self, size: u64) -> bool {
+        self.recent[self.seen.wrapping_sub(1) as usize % RECENT] == size
+    }
+
+    /// Remembers a request that was granted.
+    #[inline]
+    pub(super) fn record(&mut self, size: u64) {
         self.recent[self.seen as usize % RECENT] = size;
         self.seen += 1;
         if self.seen == self.review_at {
             self.review();
         }
-        size < self.small_below
+    }
+
+    pub(super) fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+    }
+
+    /// The slot length, if there are slots and a request of `size` bytes should be put into one.
+    #[inline]
+    pub(super) fn slot(&self, size: u64) -> Option<u64> {
+        // Less than a slot's half is not one of the objects that the slots are for.
+        (size <= self.slot && size > self.slot / 2).then_some(self.slot)
     }
 
     /// Mean of the recent request sizes.
@@ -167,7 +205,7 @@ impl Policy {
 
     #[cold]
     fn review(&mut self) {
-        self.review_at = self.seen + self.seen.clamp(16, RECENT as u64);
+        self.review_at = self.seen + self.seen.clamp(16, REVIEW_EVERY);
         if self.placement != Placement::Renewal {
             return;
         }
@@ -179,6 +217,34 @@ impl Policy {
         let worth_it = small * 10 > recent.len();
         self.mean = mean;
         self.small_below = if worth_it { small_below } else { 0 };
+        self.slot = self.decide_slot();
+    }
+
+    /// The slot length that the recent large sizes call for, or 0.
+    fn decide_slot(&self) -> u64 {
+        let large = || self.remembered().iter().copied().filter(|&size| size >= self.small_below);
+        let (Some(least), Some(most)) = (large().min(), large().max()) else { return 0 };
+        if most > least + least / 4 || self.capacity / most > SLOTS_MAX {
+            return 0;
+        }
+        // A few exact sizes find exact holes; slots would only keep them apart.
+        let mut distinct = [0; EXACT_SIZES];
+        let mut found = 0;
+        for size in large() {
+            if !distinct[..found].contains(&size) {
+                if found == EXACT_SIZES {
+                    // The same slots as before, unless sizes have outgrown them or shrunk a good deal.
+                    return if most <= self.slot && most > self.slot - self.slot / 32 {
+                        self.slot
+                    } else {
+                        most
+                    };
+                }
+                distinct[found] = size;
+                found += 1;
+            }
+        }
+        0
     }
 
     /// Learns the recent traffic, if what it knows is out of date.
@@ -214,10 +280,10 @@ impl Policy {
         best.1
     }
 
-    /// U(m), in units of the largest recent size: the value at the nearest point below.
+    /// U(m), in grid steps: the value at the nearest point of the table below.
     #[inline]
     fn value(&self, size: u64) -> f32 {
-        let point = (u128::from(size) * u128::from(self.scale) >> 64) as usize;
+        let point = ((u128::from(size) * u128::from(self.scale)) >> 64) as usize;
         match self.value.get(point) {
             Some(&value) => value,
             None => self.value_beyond(point),
@@ -227,8 +293,9 @@ impl Policy {
     /// U beyond the grid, where it goes on as it did over the last largest size.
     #[cold]
     fn value_beyond(&self, point: usize) -> f32 {
-        let (last, before) = (self.value[FINE_POINTS - 1], self.value[FINE_POINTS - 1 - GRID * FINE]);
-        last + (last - before) / (GRID * FINE) as f32 * (point - (FINE_POINTS - 1)) as f32
+        let last = self.value[POINTS - 1];
+        last + (last - self.value[POINTS / 2]) / (POINTS / 2) as f32
+            * (point - (POINTS - 1)) as f32
     }
 
     /// Solves the renewal equation for the recent requests.
@@ -238,58 +305,68 @@ impl Policy {
             0..16 => 16,
             16..64 => 64,
             64..256 => 256,
-            256..1024 => 1024,
-            seen => seen + 4096,
+            _ => RECENT as u64,
         };
         let small_below = self.small_below;
         let large = || self.remembered().iter().copied().filter(|&size| size >= small_below);
-        // No less than the grid, so that a grid point is a byte at least and `self.scale` fits.
-        let largest = large().max().unwrap_or(1).max((GRID * FINE) as u64 + 1);
-        let scale = GRID as f64 / largest as f64;
-        // Requests by grid cell, cell j being sizes in (j, j + 1] grid points: how many, and their sum.
-        let mut count = [0.0; GRID];
-        let mut sum = [0.0; GRID];
-        let mut total = 0.0;
+        // The largest size stands on the last point below `GRID`, so that where there is one size only, the step of U is
+        // where that size is. It is no less than the table is long, so that `scale` fits.
+        let largest = large().max().unwrap_or(1).max(GRID as u64 + 1);
+        let step = largest as f32 / GRID as f32;
+        // Requests by grid cell, cell j being sizes in (j, j + 1] steps: how many, and their sum in steps.
+        let mut count = [0.0f32; GRID];
+        let mut sum = [0.0f32; GRID];
+        let mut total = 0.0f32;
         for size in large() {
-            let x = size as f64 * scale;
+            let x = size as f32 / step;
             let cell = (x.ceil() as usize).clamp(1, GRID) - 1;
             count[cell] += 1.0;
             sum[cell] += x;
             total += 1.0;
         }
-        // p, the mean place within the cell, and the mean size as a part of the largest.
-        let mut cells = [(0.0, 0.0, 0.0); GRID];
-        for (cell, slot) in cells.iter_mut().enumerate() {
-            if count[cell] > 0.0 {
-                let mean = sum[cell] / count[cell];
-                *slot = (count[cell] / total, mean - cell as f64, mean / GRID as f64);
-            }
+        // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1): kernel[k] is the weight of
+        // U(m − k) in all. U(m) itself stands on both sides of the equation if sizes below one step occur.
+        let mut kernel = [0.0f32; GRID + 1];
+        let mut value = [0.0f32; POINTS + GRID];
+        let (mut fits, mut absorbed) = (0.0, 0.0);
+        for cell in 0..GRID {
+            let (p, size) = (count[cell] / total, sum[cell] / total);
+            let beyond = size - p * cell as f32;
+            kernel[cell] += p - beyond;
+            kernel[cell + 1] += beyond;
         }
-        let mut value = [0.0; POINTS];
-        let mut fits = 0.0;
+        let itself = kernel[0];
+        // With a few sizes, most of the kernel is zero.
+        let weighty: Vec<usize> = (1..=GRID).filter(|&k| kernel[k] != 0.0).collect();
+        let sparse = weighty.len() < GRID / 8;
+        if self.seen >= RECENT as u64 {
+            // The same effort a request either way.
+            self.stale_at =
+                self.seen + REBUILD_EVERY * (weighty.len() as u64).clamp(8, GRID as u64) / GRID as u64;
+        }
         for m in 1..POINTS {
             if m <= GRID {
-                fits += cells[m - 1].0;
+                fits += count[m - 1] / total;
+                absorbed += sum[m - 1] / total;
             }
-            let mut absorbed = 0.0;
-            let mut itself = 0.0;
-            for (cell, &(p, within, size)) in cells[..m.min(GRID)].iter().enumerate() {
-                // m − s lies between grid points m − cell − 1 and m − cell; the latter is m itself for cell 0.
-                let low = value[m - cell - 1];
-                if cell == 0 {
-                    absorbed += p * (size + low * within);
-                    itself = p * (1.0 - within);
-                } else {
-                    absorbed += p * (size + low * within + value[m - cell] * (1.0 - within));
+            // So far value[m] has gathered the kernel's terms.
+            let solved = (absorbed + value[m]) / (1.0 - GAMMA * (1.0 - fits) - itself).max(1e-6);
+            value[m] = solved;
+            let later = &mut value[m + 1..];
+            if sparse {
+                for &k in &weighty {
+                    later[k - 1] += solved * kernel[k];
+                }
+            } else {
+                for (later, weight) in later.iter_mut().zip(&kernel[1..]) {
+                    *later += solved * weight;
                 }
             }
-            value[m] = absorbed / (1.0 - GAMMA * (1.0 - fits) - itself).max(1e-9);
         }
-        for (i, fine) in self.value.iter_mut().enumerate() {
-            let (m, within) = (i / FINE, (i % FINE) as f64 / FINE as f64);
-            let next = value[(m + 1).min(POINTS - 1)];
-            *fine = (value[m] + (next - value[m]) * within) as f32;
+        // A hole's size is looked up on the point below it; the step of U that a size makes must not be missed.
+        for (point, entry) in self.value.iter_mut().enumerate() {
+            *entry = value[(point + 1).min(POINTS - 1)];
         }
-        self.scale = (((GRID * FINE) as u128) << 64).div_ceil(u128::from(largest)) as u64;
+        self.scale = ((GRID as u128) << 64).div_ceil(u128::from(largest)) as u64;
     }
 }
