@@ -18,6 +18,7 @@
 //! print!("{report}");
 //! ```
 
+pub mod clock;
 pub mod contender;
 pub mod live;
 pub mod loops;

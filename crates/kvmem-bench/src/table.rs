@@ -93,7 +93,16 @@ impl Display for Report {
                 continue;
             }
             writeln!(f, "\n{}", title(workload))?;
-            write!(f, "{}", section(workload, &rows))?;
+            if workload == WorkloadId::Uniform {
+                for yardsticks in [false, true] {
+                    if rows.iter().any(|row| is_yardstick(row.contender) == yardsticks) {
+                        let gap = if yardsticks { "\n" } else { "" };
+                        write!(f, "{gap}{}", uniform(&rows, yardsticks))?;
+                    }
+                }
+            } else {
+                write!(f, "{}", section(workload, &rows))?;
+            }
         }
         if !self.goals.is_empty() {
             writeln!(f, "\nFigures to reach")?;
@@ -128,10 +137,9 @@ fn title(workload: WorkloadId) -> &'static str {
 fn section(workload: WorkloadId, rows: &[&Row]) -> Columns {
     match workload {
         WorkloadId::Metadata => metadata(rows),
-        WorkloadId::Uniform => uniform(rows),
         WorkloadId::Rl => rl(rows),
         WorkloadId::Shift => shift(rows),
-        WorkloadId::Random | WorkloadId::Paired | WorkloadId::Mix | WorkloadId::Scatter => mixed(rows),
+        _ => mixed(rows),
     }
 }
 
@@ -139,25 +147,32 @@ fn variant(row: &Row) -> String {
     row.variant.clone().unwrap_or_else(|| row.workload.to_string())
 }
 
-fn uniform(rows: &[&Row]) -> Columns {
+/// Yardsticks that run in few uniform rows, and get a table of their own.
+fn is_yardstick(id: ContenderId) -> bool {
+    matches!(id, ContenderId::OffsetAllocator | ContenderId::BestFit)
+}
+
+fn uniform(rows: &[&Row], yardsticks: bool) -> Columns {
+    let rows = || rows.iter().filter(|row| is_yardstick(row.contender) == yardsticks);
     let present: Vec<ContenderId> =
-        ContenderId::ALL.into_iter().filter(|&id| rows.iter().any(|row| row.contender == id)).collect();
-    // Figures are published for the models; ours stand beside those of the model that users have today.
-    let has_published = |id| matches!(id, ContenderId::Binned | ContenderId::BinnedUnrounded);
-    let alone = !present.iter().any(|&id| has_published(id));
+        ContenderId::ALL.into_iter().filter(|&id| rows().any(|row| row.contender == id)).collect();
+    // One published column for each form of the published allocator is enough, unless it is not there itself.
+    let is_model = |id| matches!(id, ContenderId::Binned | ContenderId::BinnedUnrounded);
+    let all = !present.contains(&ContenderId::Binned);
+    let with_published = |id| all || is_model(id);
     let mut head: Vec<String> = strings(["size", "live", "bound"]).into();
     for &id in &present {
         head.extend([id.to_string(), "ns".to_owned()]);
-        if has_published(id) || alone {
+        if with_published(id) {
             head.extend(strings(["(publ.", "ns)"]));
         }
     }
     let mut columns = Columns::new(head);
-    let mut sizes: Vec<u64> = rows.iter().filter_map(|row| row.size_bytes).collect();
+    let mut sizes: Vec<u64> = rows().filter_map(|row| row.size_bytes).collect();
     sizes.dedup();
     for size in sizes {
-        let of = |id| rows.iter().find(|row| row.size_bytes == Some(size) && row.contender == id);
-        let any = rows.iter().find(|row| row.size_bytes == Some(size));
+        let of = |id| rows().find(|row| row.size_bytes == Some(size) && row.contender == id);
+        let any = rows().find(|row| row.size_bytes == Some(size));
         let mut line = vec![
             count(Some(size)),
             count(any.and_then(|row| row.live)),
@@ -165,10 +180,14 @@ fn uniform(rows: &[&Row]) -> Columns {
         ];
         for &id in &present {
             let row = of(id);
-            let util = row.and_then(|row| if id == ContenderId::Kvmem { row.util_min } else { row.util_avg });
-            line.push(if id == ContenderId::Kvmem { exact_share(util) } else { share(util) });
+            let ours = id == ContenderId::Kvmem;
+            line.push(if ours {
+                exact_share(row.and_then(|row| row.util_min))
+            } else {
+                share(row.and_then(|row| row.util_avg))
+            });
             line.push(nanoseconds(row.and_then(|row| row.ns_per_op)));
-            if has_published(id) || alone {
+            if with_published(id) {
                 line.push(format!("({}", share(row.and_then(|row| row.published_util_avg))));
                 line.push(format!("{})", nanoseconds(row.and_then(|row| row.published_ns))));
             }

@@ -56,8 +56,8 @@ impl Contender for CrateAllocator {
             capacity: space.capacity,
             reason: reason.into(),
         };
-        if space.capacity > CAPACITY_MAX {
-            return Err(refuse("sizes are 32 bits wide and the largest bin is 3.75 GiB"));
+        if space.capacity == 0 || space.capacity > CAPACITY_MAX {
+            return Err(refuse("spaces are from one byte to 3.75 GiB, its largest bin"));
         }
         let max_nodes = u32::try_from(space.max_live.saturating_mul(2).saturating_add(2))
             .map_err(|_| refuse("node indices are 32 bits wide"))?;

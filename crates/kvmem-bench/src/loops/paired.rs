@@ -4,12 +4,11 @@
 //! of all live objects are evicted at random, and again until the request fits. Utilization is taken just before
 //! each such sweep, so its few samples are the fullest moments of the pool.
 
-use std::time::Instant;
-
 use kvmem_testkit::workload::stream;
 use rand::RngExt;
 
 use super::{LoopError, Outcome, REQUESTS, VICTIMS};
+use crate::clock::Stopwatch;
 use crate::contender::{Contender, Space};
 use crate::live::Live;
 use crate::stats::Util;
@@ -43,16 +42,11 @@ pub fn run<C: Contender>(seed: u64, pool: u64, warm_up: u64, rounds: u64) -> Res
     }
     samples.clear();
     let mut ops = 0;
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     for _ in 0..rounds {
         ops += round(&mut live, &mut samples)?;
     }
-    let elapsed = start.elapsed();
+    let ns_per_op = watch.ns_per_op(ops);
     let util = Util::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
-    Ok(Outcome {
-        util,
-        ns_per_op: elapsed.as_nanos() as f64 / ops as f64,
-        live: live.len(),
-        samples: samples.len(),
-    })
+    Ok(Outcome { util, ns_per_op, live: live.len(), samples: samples.len() })
 }

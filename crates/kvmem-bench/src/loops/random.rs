@@ -7,12 +7,11 @@
 //! that an allocator that could move objects would reach 0.992 on average, exact best fit 0.867 and the published
 //! allocator 0.844.
 
-use std::time::Instant;
-
 use kvmem_testkit::workload::{Sizes, stream};
 
 use super::paired::KV_BYTES;
 use super::{LoopError, Outcome, REQUESTS, VICTIMS};
+use crate::clock::Stopwatch;
 use crate::contender::{Contender, Space};
 use crate::live::Live;
 use crate::stats::Util;
@@ -64,17 +63,12 @@ pub fn run<C: Contender>(seed: u64, sizes: &Sizes, pool: u64, ops: u64) -> Resul
         asked += size;
     }
     let mut samples = Vec::with_capacity(ops as usize);
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     for _ in 0..ops {
         live.put(sizes.sample(&mut requests))?;
         samples.push(live.bytes());
     }
-    let elapsed = start.elapsed();
+    let ns_per_op = watch.ns_per_op(ops);
     let util = Util::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
-    Ok(Outcome {
-        util,
-        ns_per_op: elapsed.as_nanos() as f64 / ops as f64,
-        live: live.len(),
-        samples: samples.len(),
-    })
+    Ok(Outcome { util, ns_per_op, live: live.len(), samples: samples.len() })
 }

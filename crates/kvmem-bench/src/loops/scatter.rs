@@ -3,12 +3,11 @@
 //! Everything is as in [`super::random`], but a request may be met by up to a given number of ranges. An eviction
 //! frees all the ranges of one request.
 
-use std::time::Instant;
-
 use kvmem_testkit::workload::{Sizes, stream};
 use rand::RngExt;
 
 use super::{LoopError, Outcome, REQUESTS, VICTIMS};
+use crate::clock::Stopwatch;
 use crate::contender::{Contender, Held, Space};
 use crate::live::Stuck;
 use crate::stats::Util;
@@ -44,17 +43,12 @@ pub fn run<C: Contender>(
         asked += size;
     }
     let mut samples = Vec::with_capacity(ops as usize);
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     for _ in 0..ops {
         put(&mut live, &mut bytes, sizes.sample(&mut requests))?;
         samples.push(bytes);
     }
-    let elapsed = start.elapsed();
+    let ns_per_op = watch.ns_per_op(ops);
     let util = Util::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
-    Ok(Outcome {
-        util,
-        ns_per_op: elapsed.as_nanos() as f64 / ops as f64,
-        live: live.len(),
-        samples: samples.len(),
-    })
+    Ok(Outcome { util, ns_per_op, live: live.len(), samples: samples.len() })
 }

@@ -3,11 +3,10 @@
 //! Pool/size requests to warm up, then the measured ones; on failure one random object is evicted at a time until the
 //! request fits; utilization is taken after every request.
 
-use std::time::Instant;
-
 use kvmem_testkit::workload::stream;
 
 use super::{LoopError, VICTIMS};
+use crate::clock::Stopwatch;
 use crate::contender::{Contender, Space};
 use crate::live::Live;
 
@@ -59,21 +58,21 @@ pub fn run<C: Contender>(seed: u64, size: u64, pool: u64, ops: u64) -> Result<Ou
         live.put(size)?;
     }
     let (mut least, mut sum) = (u64::MAX, 0u128);
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     for _ in 0..ops {
         live.put(size)?;
         let bytes = live.bytes();
         least = least.min(bytes);
         sum += u128::from(bytes);
     }
-    let elapsed = start.elapsed();
+    let ns_per_op = watch.ns_per_op(ops);
     if ops == 0 {
         return Err(LoopError::NoSamples);
     }
     Ok(Outcome {
         util_min: least as f64 / pool as f64,
         util_avg: sum as f64 / ops as f64 / pool as f64,
-        ns_per_op: elapsed.as_nanos() as f64 / ops as f64,
+        ns_per_op,
         live: live.len(),
     })
 }

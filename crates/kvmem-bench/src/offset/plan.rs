@@ -8,8 +8,10 @@ use crate::loops::{random, shift, uniform};
 
 use ContenderId::{BestFit, Binned, BinnedUnrounded, Kvmem, Null, OffsetAllocator};
 
-/// From this many live objects on, uniform rows are left to those who are quick about it.
+/// With more live objects than this, uniform rows are left to those who are quick about it.
 const MANY_LIVE: u64 = 20_000;
+/// With more live objects than this, a quick run is too short for the allocator without rounding to come to rest.
+const SETTLES_QUICKLY: u64 = 5_000;
 
 /// How long loops are.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +39,7 @@ impl Effort {
         let mut effort = if options.quick {
             Self {
                 reps: 1,
-                uniform_ops: 100_000,
+                uniform_ops: 200_000,
                 random_ops: 300_000,
                 paired_rounds: (5_000, 5_000),
                 rl_batches: 8_000,
@@ -118,15 +120,18 @@ impl Job {
     /// Who takes part when nobody is named.
     fn usual(self, quick: bool) -> &'static [ContenderId] {
         match self {
-            Self::Uniform { size } if uniform::pool_for(size) / size <= MANY_LIVE => {
-                if quick {
+            Self::Uniform { size } => {
+                let live = uniform::pool_for(size) / size;
+                if quick && live <= SETTLES_QUICKLY {
                     &[Kvmem, Binned, BinnedUnrounded, Null]
-                } else {
+                } else if quick {
+                    &[Kvmem, Binned, Null]
+                } else if live <= MANY_LIVE {
                     &ContenderId::ALL
+                } else {
+                    &[Kvmem, Binned, BinnedUnrounded, Null]
                 }
             }
-            Self::Uniform { .. } if quick => &[Kvmem, Binned, Null],
-            Self::Uniform { .. } => &[Kvmem, Binned, BinnedUnrounded, Null],
             Self::Paired if quick => &[Kvmem, Binned, Null],
             Self::Rl { .. } | Self::Shift { .. } => &[Kvmem, Binned, BestFit],
             Self::Mix { .. } => &[Kvmem, Binned, BestFit, Null],
@@ -134,13 +139,12 @@ impl Job {
         }
     }
 
-    /// How often `contender` is measured: the slow ones, whose time is compared with nothing, once.
+    /// How often `contender` is measured: those whose time is compared with nothing, once.
     pub(super) fn reps(self, contender: ContenderId, effort: &Effort) -> u32 {
-        let slow = matches!(contender, BestFit | OffsetAllocator);
         match self {
             // Its figure is that of three seeds.
             Self::Random => effort.reps.max(3),
-            Self::Uniform { .. } | Self::Paired if !slow => effort.reps,
+            Self::Uniform { .. } | Self::Paired if matches!(contender, Kvmem | Binned | Null) => effort.reps,
             _ => 1,
         }
     }
