@@ -13,7 +13,6 @@ mod checks;
 mod record;
 mod setup;
 mod step;
-
 mod workspace;
 
 use std::process::ExitCode;
