@@ -18,12 +18,12 @@ pub(crate) struct SoakOptions {
     ops: u64,
 }
 
-/// Runs the library's ignored soak test, its length given by `KVMEM_SOAK_OPS`.
+/// Runs the library's soak test at the length that is asked for, through `KVMEM_SOAK_OPS`.
 pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
     let mut soak = Command::new(cargo());
     soak.current_dir(root).env("KVMEM_SOAK_OPS", options.ops.to_string());
     soak.args(["test", "--release", "--locked", "--package", "kvmem", "--test", "it", "soak"]);
-    soak.args(["--", "--ignored", "--nocapture"]);
+    soak.args(["--", "--include-ignored", "--nocapture"]);
     let mut report = Report::default();
     report.command(&format!("soak: {} operations", options.ops), Kind::Tests, &mut soak);
     report.print();
