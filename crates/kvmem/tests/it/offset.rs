@@ -1,0 +1,3 @@
+//! L3: offsets.
+
+mod properties;
