@@ -70,7 +70,7 @@ pub fn mixed_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
         7 => any::<Pick>().prop_map(|pick| Op::Held(pick, Change::Free)),
         3 => op(),
     ];
-    prop::collection::vec(step, len / 2..=len)
+    prop::collection::vec(step, 1..=len)
 }
 
 fn of(base: Base, part: Part) -> Amount {

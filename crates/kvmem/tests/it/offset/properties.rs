@@ -10,8 +10,14 @@ fn check(config: &Config, ops: &[Op]) -> TestCaseResult {
     driver::run(config, ops).map(drop).map_err(|failure| TestCaseError::fail(failure.to_string()))
 }
 
+/// So many cases, or what `PROPTEST_CASES` says.
+fn cases(cases: u32) -> ProptestConfig {
+    let config = ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_some() { config } else { ProptestConfig { cases, ..config } }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(cases(150))]
 
     #[test]
     fn small_spaces(config in config(Scale::Small), ops in ops(120)) {
