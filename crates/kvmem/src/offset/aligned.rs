@@ -37,6 +37,7 @@ impl Heap {
     }
 
     fn fit_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
+        self.settle();
         let fits = |&id: &u32| aligned_start(&self.bins.holes[id], size, align).is_some();
         let certain = bin_floor(size.saturating_add(align - 1)) + 1;
         let id = self

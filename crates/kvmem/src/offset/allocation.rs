@@ -79,10 +79,7 @@ impl Allocation {
     #[inline]
     pub fn size(&self) -> u64 {
         match self.size32 {
-            LONG => self.core().with(|books| {
-                let range = books.heap.range_of(self.node);
-                range.end - range.start
-            }),
+            LONG => self.core().with(|books| books.heap.size_of(self.grant())),
             size => u64::from(size),
         }
     }
@@ -149,7 +146,7 @@ impl Allocation {
             if sub.start > range.start {
                 heap.shrink(grant, sub.end - range.start, sub.start - range.start);
             } else {
-                heap.free(grant.node, grant.offset);
+                heap.free(grant.node, grant.offset, sub.end - sub.start);
             }
             Ok(right)
         });
@@ -189,7 +186,8 @@ impl Allocation {
 impl Drop for Allocation {
     #[inline]
     fn drop(&mut self) {
-        if self.core().free(self.grant()) {
+        let size = (self.size32 != LONG).then_some(u64::from(self.size32));
+        if self.core().free(self.grant(), size) {
             registry::discharge(self.core_index());
         }
     }

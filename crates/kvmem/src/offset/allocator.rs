@@ -282,8 +282,10 @@ impl OffsetAllocator {
         self.owner.boundary
     }
 
-    /// An upper bound of the largest free range, in bytes, without the lock. While nobody else changes the space it
-    /// is exact. O(1).
+    /// An upper bound of the largest free range, in bytes, without the lock. O(1).
+    ///
+    /// It is exact but after a free, whose range may turn out to join two others: until the next request that does not
+    /// take just that range back, the bound allows for it.
     #[inline]
     pub fn largest_free_hint(&self) -> u64 {
         self.core.largest_free_hint()
@@ -356,9 +358,11 @@ impl OffsetAllocator {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
-        self.with_raw(handle, |books, grant, _| {
+        self.with_raw(handle, |books, grant, range| {
             books.seals.unseal(grant.node);
-            Ok(books.heap.free(grant.node, grant.offset))
+            let size = range.end - range.start;
+            books.heap.free(grant.node, grant.offset, size);
+            Ok(size)
         })
     }
 

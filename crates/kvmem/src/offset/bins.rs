@@ -25,8 +25,8 @@ const PER_OCTAVE: u32 = 1 << MANTISSA_BITS;
 const OCTAVES: usize = 59;
 /// Number of bins.
 pub(super) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
-/// In [`Hole::bin`]: the hole is on the books but in no bin.
-pub(super) const UNBINNED: u32 = u32::MAX;
+/// In [`Hole::bin`]: the hole is on the books but held back from the bins.
+const HELD_BACK: u32 = u32::MAX;
 
 /// The bin whose sizes begin at or below `size` (the floor bin).
 #[inline]
@@ -61,13 +61,13 @@ pub(super) struct Hole {
     /// Neighbours in the bin's list.
     prev: u32,
     next: u32,
-    /// The bin it is in, or [`UNBINNED`].
+    /// The bin it is in, or [`HELD_BACK`].
     bin: u32,
 }
 
 impl Hole {
     pub(super) fn new(offset: u64, size: u64, node: u32) -> Self {
-        Hole { offset, size, node, prev: NIL, next: NIL, bin: UNBINNED }
+        Hole { offset, size, node, prev: NIL, next: NIL, bin: HELD_BACK }
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -75,12 +75,12 @@ impl Hole {
     }
 
     pub(super) fn is_binned(&self) -> bool {
-        self.bin != UNBINNED
+        self.bin != HELD_BACK
     }
 }
 
 impl Slot for Hole {
-    const EMPTY: Self = Hole { offset: 0, size: 0, node: NIL, prev: NIL, next: NIL, bin: UNBINNED };
+    const EMPTY: Self = Hole { offset: 0, size: 0, node: NIL, prev: NIL, next: NIL, bin: HELD_BACK };
     fn link(&self) -> u32 {
         self.next
     }
@@ -95,7 +95,7 @@ pub(super) struct Bins {
     heads: Box<[u32; BINS]>,
     fine: [u64; OCTAVES],
     coarse: u64,
-    /// The greatest binned size, and how many holes have it; stale iff the count is 0 and a bin is filled.
+    /// The greatest binned size and how many holes have it; or, if the count is 0, no less than that size.
     largest: u64,
     largest_count: u32,
 }
@@ -148,7 +148,7 @@ impl Bins {
         }
     }
 
-    /// Puts an unbinned hole into the bin of its size, as the first of its list.
+    /// Puts a hole that was held back into the bin of its size, as the first of its list.
     #[inline]
     pub(super) fn push(&mut self, id: u32) {
         let hole = &mut self.holes[id];
@@ -165,12 +165,12 @@ impl Bins {
         self.gain(size);
     }
 
-    /// Takes a binned hole out of its bin and leaves it on the books.
+    /// Takes a binned hole out of its bin and holds it back.
     #[inline]
     pub(super) fn pull(&mut self, id: u32) {
         let hole = &mut self.holes[id];
         let Hole { size, bin, prev, next, .. } = *hole;
-        hole.bin = UNBINNED;
+        hole.bin = HELD_BACK;
         if prev == NIL {
             self.heads[bin as usize] = next;
             if next == NIL {
@@ -276,9 +276,9 @@ impl Bins {
         })
     }
 
-    /// What is known of the largest hole without looking: its size, unless it is stale.
-    pub(super) fn largest_if_fresh(&self) -> Option<u64> {
-        (self.largest_count > 0 || self.coarse == 0).then_some(self.largest)
+    /// What is known of the greatest binned size without looking.
+    pub(super) fn largest_if_known(&self) -> Option<u64> {
+        (self.largest_count > 0).then_some(self.largest)
     }
 
     /// Whether lists and bitmaps agree with each other, for [`super::check`].

@@ -85,6 +85,7 @@ impl Heap {
         if !self.has_names_for(4) {
             return Err(SpaceError::BooksFull { ranges: self.ranges() });
         }
+        self.settle();
         let start = self.capacity;
         self.set_capacity(capacity);
         if self.virgin != NIL {

@@ -71,7 +71,7 @@ impl Core {
 
     #[inline]
     fn publish(&self, heap: &mut Heap) {
-        self.hint.publish(heap.largest_free(), heap.free_bytes());
+        self.hint.publish(heap.largest_free_bound(), heap.free_bytes());
     }
 
     #[inline]
@@ -136,12 +136,13 @@ impl Core {
         }
     }
 
-    /// Frees a used range; returns whether the core is free again.
+    /// Frees a used range, whose size the caller may not know; returns whether the core is free again.
     #[inline]
-    pub(crate) fn free(&self, grant: Grant) -> bool {
+    pub(crate) fn free(&self, grant: Grant, size: Option<u64>) -> bool {
         let mut slot = self.books.lock();
         let Some(books) = &mut *slot else { unused() };
-        books.heap.free(grant.node, grant.offset);
+        let size = size.unwrap_or_else(|| books.heap.size_of(grant));
+        books.heap.free(grant.node, grant.offset, size);
         self.publish(&mut books.heap);
         if books.over() {
             *slot = None;

@@ -23,7 +23,11 @@
 //!
 //! ## 3. Free
 //!
-//! Look at both neighbours; join with those that are free; put the result into its bin.
+//! Look at both neighbours; join with those that are free; put the result into its bin. The range that was freed
+//! last is *pending*: none of this has been done to it, and nobody can tell, because whoever reads the chain or the bins
+//! settles it first. In a store that is full the usual next request is for just the size that was freed for it; it takes
+//! the pending range back, and neither node nor bin is touched. With 4 million ranges alive that saves the second
+//! of two cache misses.
 //!
 //! ## 4. What keeps a hole out of the bins
 //!
@@ -80,6 +84,14 @@ impl Slot for Node {
     }
 }
 
+/// A range that is free although its node is still a used one's; its size is 0 if there is none.
+#[derive(Clone, Copy, Default)]
+struct Pending {
+    node: u32,
+    offset: u64,
+    size: u64,
+}
+
 /// A range handed out: its node and where it begins. Its size is what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
@@ -97,6 +109,8 @@ pub(crate) struct Heap {
     pub(super) virgin: u32,
     /// The hole held back for small objects, or `NIL`.
     pub(super) nursery: u32,
+    /// The range that was freed last, if it is not a hole yet.
+    pending: Pending,
     pub(super) policy: Policy,
     /// Bytes in use.
     pub(super) allocated: u64,
@@ -117,6 +131,7 @@ impl Heap {
             boundary: boundary.unwrap_or(NO_BOUNDARY),
             virgin: NIL,
             nursery: NIL,
+            pending: Pending::default(),
             policy: Policy::new(placement),
             allocated: 0,
             live: 0,
@@ -143,16 +158,35 @@ impl Heap {
     }
 
     /// The longest range that would be granted now. O(1) but for [`Bins::largest`].
-    #[inline]
     pub(crate) fn largest_free(&mut self) -> u64 {
-        let mut largest = self.bins.largest();
-        if self.virgin != NIL {
-            largest = largest.max(self.bins.holes[self.virgin].size.min(self.boundary));
+        self.settle();
+        self.largest_settled()
+    }
+
+    #[inline]
+    fn largest_settled(&mut self) -> u64 {
+        let largest = self.bins.largest();
+        // Both are NIL unless something is held back.
+        if self.virgin & self.nursery == NIL { largest } else { largest.max(self.largest_held_back()) }
+    }
+
+    /// No less than the longest range that would be granted now, and that very length unless a freed range is pending.
+    #[inline]
+    pub(crate) fn largest_free_bound(&mut self) -> u64 {
+        let settled = self.largest_settled();
+        match self.pending.size {
+            0 => settled,
+            // It may turn out to join two others.
+            size => settled.saturating_mul(2).saturating_add(size).min(self.free_bytes()),
         }
-        if self.nursery != NIL {
-            largest = largest.max(self.nursery_joined());
-        }
-        largest
+    }
+
+    #[cold]
+    fn largest_held_back(&self) -> u64 {
+        let virgin =
+            if self.virgin == NIL { 0 } else { self.bins.holes[self.virgin].size.min(self.boundary) };
+        let nursery = if self.nursery == NIL { 0 } else { self.nursery_joined() };
+        virgin.max(nursery)
     }
 
     /// Whether `more` nodes can be booked.
@@ -172,6 +206,12 @@ impl Heap {
     #[inline]
     pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
         let small = self.policy.record(size);
+        if self.pending.size == size {
+            let Pending { node, offset, .. } = std::mem::take(&mut self.pending);
+            self.book(size);
+            return Some(Grant { node, offset });
+        }
+        self.settle();
         if !small {
             let first = self.bins.first(bin_floor(size));
             if first != NIL && self.bins.holes[first].size == size {
@@ -189,14 +229,14 @@ impl Heap {
             return Some(grant);
         }
         self.fit(size).or_else(|| {
-            (self.close_nursery() && self.bins.largest() >= size || self.open_segment(size))
-                .then(|| self.fit(size))
-                .flatten()
+            let opened = self.close_nursery() && self.bins.largest() >= size || self.open_segment(size);
+            opened.then(|| self.fit(size)).flatten()
         })
     }
 
     /// Grants `size` bytes from the binned holes.
     pub(super) fn fit(&mut self, size: u64) -> Option<Grant> {
+        self.settle();
         let mut candidates = Candidates::new();
         let own = bin_floor(size);
         let mut exact = None;
@@ -268,7 +308,7 @@ impl Heap {
     #[inline]
     fn take_whole(&mut self, id: u32) -> Grant {
         let Hole { offset, size, node, .. } = self.bins.remove(id);
-        self.nodes[node].word = offset;
+        self.set_used(node, offset);
         self.book(size);
         Grant { node, offset }
     }
@@ -279,15 +319,23 @@ impl Heap {
         self.live += 1;
     }
 
-    /// Frees the used range `node` that begins at `offset`; returns its size. O(1).
+    /// Frees the used range `node`, `[offset, offset + size)`. O(1).
     #[inline]
-    pub(crate) fn free(&mut self, node: u32, offset: u64) -> u64 {
-        let next = self.nodes[node].next;
-        let size = self.start_of(next) - offset;
+    pub(crate) fn free(&mut self, node: u32, offset: u64, size: u64) {
+        self.settle();
         self.allocated -= size;
         self.live -= 1;
-        self.release(node, offset, size);
-        size
+        self.pending = Pending { node, offset, size };
+    }
+
+    /// Makes a hole of the range that was freed last, if that is still to do. Whoever reads the chain or the bins calls
+    /// it first.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if self.pending.size > 0 {
+            let Pending { node, offset, size } = std::mem::take(&mut self.pending);
+            self.release(node, offset, size);
+        }
     }
 
     /// Turns the linked range `node`, `[offset, offset + size)`, into a hole, joined with its free neighbours.
@@ -299,7 +347,7 @@ impl Heap {
         match (left, right) {
             (None, None) => {
                 let id = self.bins.insert(Hole::new(offset, size, node));
-                self.nodes[node].word = free_word(id);
+                self.set_free(node, id);
             }
             (Some(left), None) => {
                 self.unlink(node);
@@ -352,12 +400,20 @@ impl Heap {
         self.nodes[node].word..self.start_of(self.nodes[node].next)
     }
 
+    /// Length of a used range.
+    #[cold]
+    pub(crate) fn size_of(&self, grant: Grant) -> u64 {
+        self.range_of(grant.node).end - grant.offset
+    }
+
     /// Marks a linked node as a used range that begins at `offset`.
+    #[inline]
     pub(super) fn set_used(&mut self, node: u32, offset: u64) {
         self.nodes[node].word = offset;
     }
 
     /// Marks a linked node as the free range of hole `id`.
+    #[inline]
     pub(super) fn set_free(&mut self, node: u32, id: u32) {
         self.nodes[node].word = free_word(id);
     }

@@ -78,6 +78,7 @@ impl Heap {
 
     /// Gives the nursery's hole back to the bins, joined with its free neighbours. Returns whether there was one.
     pub(super) fn close_nursery(&mut self) -> bool {
+        self.settle();
         if self.nursery == NIL {
             return false;
         }

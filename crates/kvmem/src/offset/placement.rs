@@ -91,12 +91,15 @@ impl Candidates {
 const GRID: usize = 64;
 /// Grid points in all.
 const POINTS: usize = 4 * GRID + 1;
+/// Steps of the table of U within a grid cell.
+const FINE: usize = 4;
+const FINE_POINTS: usize = (POINTS - 1) * FINE + 1;
 /// Requests remembered.
 const RECENT: usize = 1024;
 /// What waiting costs: the weight of a hole's value after a request that does not fit.
 const GAMMA: f64 = 0.85;
 /// Weight of the neighbours' futures against the hole's own.
-const NEIGHBOURS: f64 = 0.2;
+const NEIGHBOURS: f32 = 0.2;
 
 /// The policy's memory: recent requests, and what follows from them.
 pub(super) struct Policy {
@@ -111,10 +114,10 @@ pub(super) struct Policy {
     small_below: u64,
     /// Mean of the recent sizes.
     mean: u64,
-    /// U at multiples of `largest / GRID`.
-    value: Box<[f64; POINTS]>,
-    /// Grid points a byte.
-    scale: f64,
+    /// U between neighbouring multiples of `largest / GRID`.
+    value: Box<[f32; FINE_POINTS]>,
+    /// Grid points a byte, times 2^64.
+    scale: u64,
     /// `seen` at which `value` is out of date.
     stale_at: u64,
 }
@@ -128,8 +131,8 @@ impl Policy {
             review_at: 16,
             small_below: 0,
             mean: 0,
-            value: Box::new([0.0; POINTS]),
-            scale: 0.0,
+            value: Box::new([0.0; FINE_POINTS]),
+            scale: 0,
             stale_at: 0,
         }
     }
@@ -194,7 +197,7 @@ impl Policy {
         size: u64,
         flanks: impl Fn(u32) -> (u64, u64),
     ) -> (u32, End) {
-        let mut best = (f64::NEG_INFINITY, (candidates.holes[0].0, End::Low));
+        let mut best = (f32::NEG_INFINITY, (candidates.holes[0].0, End::Low));
         for &(id, room) in &candidates.holes[..candidates.len] {
             let (left, right) = flanks(id);
             let rest = room - size;
@@ -211,13 +214,21 @@ impl Policy {
         best.1
     }
 
-    /// U(m) by linear interpolation.
+    /// U(m), in units of the largest recent size: the value at the nearest point below.
     #[inline]
-    fn value(&self, size: u64) -> f64 {
-        let x = size as f64 * self.scale;
-        let i = (x as usize).min(POINTS - 2);
-        let (a, b) = (self.value[i], self.value[i + 1]);
-        a + (b - a) * (x - i as f64)
+    fn value(&self, size: u64) -> f32 {
+        let point = (u128::from(size) * u128::from(self.scale) >> 64) as usize;
+        match self.value.get(point) {
+            Some(&value) => value,
+            None => self.value_beyond(point),
+        }
+    }
+
+    /// U beyond the grid, where it goes on as it did over the last largest size.
+    #[cold]
+    fn value_beyond(&self, point: usize) -> f32 {
+        let (last, before) = (self.value[FINE_POINTS - 1], self.value[FINE_POINTS - 1 - GRID * FINE]);
+        last + (last - before) / (GRID * FINE) as f32 * (point - (FINE_POINTS - 1)) as f32
     }
 
     /// Solves the renewal equation for the recent requests.
@@ -232,7 +243,8 @@ impl Policy {
         };
         let small_below = self.small_below;
         let large = || self.remembered().iter().copied().filter(|&size| size >= small_below);
-        let largest = large().max().unwrap_or(1);
+        // No less than the grid, so that a grid point is a byte at least and `self.scale` fits.
+        let largest = large().max().unwrap_or(1).max((GRID * FINE) as u64 + 1);
         let scale = GRID as f64 / largest as f64;
         // Requests by grid cell, cell j being sizes in (j, j + 1] grid points: how many, and their sum.
         let mut count = [0.0; GRID];
@@ -245,16 +257,15 @@ impl Policy {
             sum[cell] += x;
             total += 1.0;
         }
-        // p, the mean place within the cell, and the mean size in bytes.
+        // p, the mean place within the cell, and the mean size as a part of the largest.
         let mut cells = [(0.0, 0.0, 0.0); GRID];
         for (cell, slot) in cells.iter_mut().enumerate() {
             if count[cell] > 0.0 {
                 let mean = sum[cell] / count[cell];
-                *slot = (count[cell] / total, mean - cell as f64, mean / scale);
+                *slot = (count[cell] / total, mean - cell as f64, mean / GRID as f64);
             }
         }
-        let value = &mut self.value;
-        value[0] = 0.0;
+        let mut value = [0.0; POINTS];
         let mut fits = 0.0;
         for m in 1..POINTS {
             if m <= GRID {
@@ -274,6 +285,11 @@ impl Policy {
             }
             value[m] = absorbed / (1.0 - GAMMA * (1.0 - fits) - itself).max(1e-9);
         }
-        self.scale = scale;
+        for (i, fine) in self.value.iter_mut().enumerate() {
+            let (m, within) = (i / FINE, (i % FINE) as f64 / FINE as f64);
+            let next = value[(m + 1).min(POINTS - 1)];
+            *fine = (value[m] + (next - value[m]) * within) as f32;
+        }
+        self.scale = (((GRID * FINE) as u128) << 64).div_ceil(u128::from(largest)) as u64;
     }
 }

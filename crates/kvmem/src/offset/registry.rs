@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::core::Core;
 

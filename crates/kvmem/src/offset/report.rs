@@ -66,6 +66,7 @@ pub struct MapRange {
 
 impl Heap {
     pub(crate) fn metrics(&mut self) -> Metrics {
+        self.settle();
         Metrics {
             capacity: self.capacity,
             allocated: self.allocated,
@@ -78,7 +79,8 @@ impl Heap {
         }
     }
 
-    pub(crate) fn bin_reports(&self) -> Vec<BinReport> {
+    pub(crate) fn bin_reports(&mut self) -> Vec<BinReport> {
+        self.settle();
         // Holes held back stand with those of their size.
         let held = [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL);
         let mut reports: Vec<BinReport> = (0..BINS as u32)
@@ -100,7 +102,8 @@ impl Heap {
         reports
     }
 
-    pub(crate) fn map(&self) -> Vec<MapRange> {
+    pub(crate) fn map(&mut self) -> Vec<MapRange> {
+        self.settle();
         let mut map: Vec<MapRange> = Vec::with_capacity(self.nodes.live() as usize);
         let mut node = self.nodes[WALL].next;
         while node != WALL {

@@ -12,6 +12,7 @@ impl Heap {
         if !self.has_names_for(4) {
             return None;
         }
+        self.settle();
         let cut = grant.offset + new_size;
         let tail = self.link_used_after(grant.node, cut);
         self.allocated -= size - new_size;
@@ -22,6 +23,7 @@ impl Heap {
     /// Lengthens a used range into the free range behind it: it is `new_size ≥ size` bytes afterwards. On failure, the
     /// greatest size it could have. O(1).
     pub(crate) fn extend(&mut self, grant: Grant, size: u64, new_size: u64) -> Result<(), u64> {
+        self.settle();
         let end = grant.offset + size;
         let more = new_size - size;
         let mut room = self.room_behind(grant, end);
@@ -68,6 +70,7 @@ impl Heap {
     /// Frees used ranges, each named once. Ranges that follow each other in the list and in the space are joined
     /// before they meet a bin. O(ranges).
     pub(crate) fn free_run(&mut self, run: &[Grant]) {
+        self.settle();
         let mut rest = run;
         while let Some((&first, mut tail)) = rest.split_first() {
             while let Some((&Grant { node, offset }, after)) = tail.split_first()
@@ -78,7 +81,10 @@ impl Heap {
                 self.live -= 1;
                 tail = after;
             }
-            self.free(first.node, first.offset);
+            let size = self.range_of(first.node).end - first.offset;
+            self.allocated -= size;
+            self.live -= 1;
+            self.release(first.node, first.offset, size);
             rest = tail;
         }
     }

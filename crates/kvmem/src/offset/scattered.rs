@@ -67,7 +67,7 @@ impl Heap {
 
     pub(crate) fn give_back(&mut self, pieces: &[Piece]) {
         for piece in pieces {
-            self.free(piece.grant.node, piece.grant.offset);
+            self.free(piece.grant.node, piece.grant.offset, piece.size);
         }
     }
 }
