@@ -19,7 +19,12 @@ impl Heap {
         if !self.has_names_for(4) {
             return None;
         }
+        let grant = self.allocate_aligned_anywhere(size, align)?;
         self.policy.record(size);
+        Some(grant)
+    }
+
+    fn allocate_aligned_anywhere(&mut self, size: u64, align: u64) -> Option<Grant> {
         if let Some(grant) = self.fit_aligned(size, align) {
             return Some(grant);
         }

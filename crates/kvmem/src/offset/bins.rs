@@ -18,7 +18,9 @@
 //! `largest` is kept as the greatest hole and how many are of that very size. When the last of them goes,
 //! it is found anew among the top bin's entries.
 
-use super::table::{NIL, Slot, Table};
+use std::ops::{Index, IndexMut};
+
+use super::table::NIL;
 
 const MANTISSA_BITS: u32 = 6;
 const PER_OCTAVE: u32 = 1 << MANTISSA_BITS;
@@ -79,19 +81,80 @@ impl Hole {
     }
 }
 
-impl Slot for Hole {
-    const EMPTY: Self = Hole { offset: 0, size: 0, node: NIL, prev: NIL, next: NIL, bin: HELD_BACK };
-    fn link(&self) -> u32 {
-        self.next
+/// The records of all holes. Unlike a node, a record has no name outside of the books: so they stand in one vector, and
+/// when that has become far too long they are moved together ([`Holes::excess`]).
+pub(super) struct Holes {
+    records: Vec<Hole>,
+    /// First free record, chained through `next`.
+    free: u32,
+    live: u32,
+}
+
+impl Holes {
+    fn insert(&mut self, hole: Hole) -> u32 {
+        self.live += 1;
+        let id = self.free;
+        match self.records.get_mut(id as usize) {
+            Some(record) => {
+                self.free = record.next;
+                *record = hole;
+                id
+            }
+            None => self.append(hole),
+        }
     }
-    fn set_link(&mut self, link: u32) {
-        self.next = link;
+
+    #[cold]
+    fn append(&mut self, hole: Hole) -> u32 {
+        let len = self.records.len();
+        if len == self.records.capacity() {
+            // In steps of an eighth: slack costs more than growing does.
+            self.records.reserve_exact((len / 8).max(64));
+        }
+        self.records.push(hole);
+        len as u32
+    }
+
+    fn remove(&mut self, id: u32) -> Hole {
+        self.live -= 1;
+        let record = &mut self.records[id as usize];
+        let hole = *record;
+        *record = Hole { size: 0, next: self.free, ..hole };
+        self.free = id;
+        hole
+    }
+
+    /// Holes on the books.
+    pub(super) fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Whether the vector is so much too long that it should be made anew.
+    #[inline]
+    pub(super) fn excess(&self) -> bool {
+        self.records.len() > 4 * self.live as usize + 1024
+    }
+}
+
+impl Index<u32> for Holes {
+    type Output = Hole;
+
+    #[inline]
+    fn index(&self, id: u32) -> &Hole {
+        &self.records[id as usize]
+    }
+}
+
+impl IndexMut<u32> for Holes {
+    #[inline]
+    fn index_mut(&mut self, id: u32) -> &mut Hole {
+        &mut self.records[id as usize]
     }
 }
 
 /// All holes, in bins or out of them.
 pub(super) struct Bins {
-    pub(super) holes: Table<Hole>,
+    pub(super) holes: Holes,
     heads: Box<[u32; BINS]>,
     fine: [u64; OCTAVES],
     coarse: u64,
@@ -103,7 +166,7 @@ pub(super) struct Bins {
 impl Bins {
     pub(super) fn new() -> Self {
         Bins {
-            holes: Table::new(),
+            holes: Holes { records: Vec::new(), free: NIL, live: 0 },
             heads: Box::new([NIL; BINS]),
             fine: [0; OCTAVES],
             coarse: 0,
@@ -113,7 +176,7 @@ impl Bins {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.holes.bytes() + size_of_val(&*self.heads)
+        self.holes.records.capacity() * size_of::<Hole>() + size_of_val(&*self.heads)
     }
 
     /// Books a new hole and puts it into its bin.
@@ -122,6 +185,41 @@ impl Bins {
         let id = self.holes.insert(hole);
         self.push(id);
         id
+    }
+
+    /// Books a new hole that is held back from the bins.
+    pub(super) fn insert_held_back(&mut self, hole: Hole) -> u32 {
+        self.holes.insert(hole)
+    }
+
+    /// Takes a hole that is held back off the books.
+    pub(super) fn remove_held_back(&mut self, id: u32) -> Hole {
+        self.holes.remove(id)
+    }
+
+    /// Moves all records together and tells of each move, old name and new. O(holes), amortized over as many removals.
+    pub(super) fn compact(&mut self, mut moved: impl FnMut(u32, u32, &Hole)) {
+        let mut order: Vec<u32> = Vec::with_capacity(self.holes.live as usize);
+        order.extend((0..self.holes.records.len() as u32).filter(|&id| self.holes[id].size > 0));
+        let mut new_name = vec![NIL; self.holes.records.len()];
+        for (new, &old) in order.iter().enumerate() {
+            new_name[old as usize] = new as u32;
+        }
+        let rename = |id: u32| if id == NIL { NIL } else { new_name[id as usize] };
+        let records: Vec<Hole> = order
+            .iter()
+            .map(|&old| {
+                let hole = self.holes[old];
+                Hole { prev: rename(hole.prev), next: rename(hole.next), ..hole }
+            })
+            .collect();
+        for head in self.heads.iter_mut() {
+            *head = rename(*head);
+        }
+        for (new, &old) in order.iter().enumerate() {
+            moved(old, new as u32, &records[new]);
+        }
+        self.holes = Holes { records, free: NIL, live: self.holes.live };
     }
 
     /// Takes the hole out of its bin and off the books.
@@ -279,6 +377,11 @@ impl Bins {
     /// What is known of the greatest binned size without looking.
     pub(super) fn largest_if_known(&self) -> Option<u64> {
         (self.largest_count > 0).then_some(self.largest)
+    }
+
+    /// Records, in use or not.
+    pub(super) fn records(&self) -> usize {
+        self.holes.records.len()
     }
 
     /// Whether lists and bitmaps agree with each other, for [`super::check`].

@@ -68,7 +68,7 @@ impl Heap {
             match self.virgin {
                 NIL => {
                     let node = self.link_used_before(WALL, edge);
-                    let id = self.bins.holes.insert(Hole::new(edge, end - edge, node));
+                    let id = self.bins.insert_held_back(Hole::new(edge, end - edge, node));
                     self.set_free(node, id);
                     self.virgin = id;
                 }
@@ -117,7 +117,7 @@ impl Heap {
                 break;
             }
             if id == self.virgin {
-                self.bins.holes.remove(id);
+                self.bins.remove_held_back(id);
                 self.virgin = NIL;
             } else {
                 self.bins.remove(id);

@@ -57,7 +57,7 @@ impl Heap {
                 }
                 Some(id) => {
                     free_ranges += 1;
-                    if !self.bins.holes.contains(id) {
+                    if id as usize >= self.bins.records() {
                         return broken(3, format!("node {node} names hole {id}, which is not on the books"));
                     }
                     let hole = &self.bins.holes[id];

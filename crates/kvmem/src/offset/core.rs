@@ -123,7 +123,15 @@ impl Core {
     #[inline]
     pub(crate) fn allocate(&self, size: u64) -> Result<Grant, AllocError> {
         self.admit(size)?;
-        self.with(|books| books.heap.allocate(size).ok_or_else(|| refusal(&mut books.heap, size)))
+        let mut slot = self.books.lock();
+        let Some(books) = &mut *slot else { unused() };
+        let heap = &mut books.heap;
+        let grant = heap.allocate(size);
+        self.publish(heap);
+        match grant {
+            Some(grant) => Ok(grant),
+            None => Err(refusal(heap, size)),
+        }
     }
 
     #[cold]

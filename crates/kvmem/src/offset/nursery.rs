@@ -23,13 +23,16 @@ impl Heap {
         let fits = self.nursery != NIL && self.bins.holes[self.nursery].size >= size;
         if !fits {
             self.close_nursery();
+            if !self.has_names_for(4) {
+                return None;
+            }
             self.open_nursery(size)?;
         }
         self.book(size);
         let id = self.nursery;
         let hole = &mut self.bins.holes[id];
         if hole.size == size {
-            let hole = self.bins.holes.remove(id);
+            let hole = self.bins.remove_held_back(id);
             self.nursery = NIL;
             self.set_used(hole.node, hole.offset);
             return Some(Grant { node: hole.node, offset: hole.offset });
@@ -71,7 +74,7 @@ impl Heap {
         let Grant { node, offset } = self.take(id, size, End::High);
         self.allocated -= size;
         self.live -= 1;
-        let held = self.bins.holes.insert(Hole::new(offset, size, node));
+        let held = self.bins.insert_held_back(Hole::new(offset, size, node));
         self.set_free(node, held);
         self.nursery = held;
     }
@@ -82,7 +85,7 @@ impl Heap {
         if self.nursery == NIL {
             return false;
         }
-        let Hole { offset, size, node, .. } = self.bins.holes.remove(self.nursery);
+        let Hole { offset, size, node, .. } = self.bins.remove_held_back(self.nursery);
         self.nursery = NIL;
         self.release(node, offset, size);
         true

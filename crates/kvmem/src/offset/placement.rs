@@ -51,7 +51,7 @@ pub(super) enum End {
     High,
 }
 
-const CANDIDATES: usize = 4;
+const CANDIDATES: usize = 2;
 
 /// The first few holes that fit, in the order they were found.
 pub(super) struct Candidates {
@@ -96,8 +96,10 @@ const FINE: usize = 4;
 const FINE_POINTS: usize = (POINTS - 1) * FINE + 1;
 /// Requests remembered.
 const RECENT: usize = 1024;
+/// Requests between two rebuilds of U.
+const REBUILD_EVERY: u64 = 8192;
 /// What waiting costs: the weight of a hole's value after a request that does not fit.
-const GAMMA: f64 = 0.85;
+const GAMMA: f32 = 0.85;
 /// Weight of the neighbours' futures against the hole's own.
 const NEIGHBOURS: f32 = 0.2;
 
@@ -114,10 +116,10 @@ pub(super) struct Policy {
     small_below: u64,
     /// Mean of the recent sizes.
     mean: u64,
-    /// U between neighbouring multiples of `largest / GRID`.
+    /// U, finely.
     value: Box<[f32; FINE_POINTS]>,
-    /// Grid points a byte, times 2^64.
-    scale: u64,
+    /// Bytes between two entries of `value`, as a power of two.
+    step_log2: u32,
     /// `seen` at which `value` is out of date.
     stale_at: u64,
 }
@@ -132,7 +134,7 @@ impl Policy {
             small_below: 0,
             mean: 0,
             value: Box::new([0.0; FINE_POINTS]),
-            scale: 0,
+            step_log2: 0,
             stale_at: 0,
         }
     }
@@ -145,15 +147,26 @@ impl Policy {
         self.placement == Placement::Renewal
     }
 
-    /// Remembers a request; says whether it is a small one.
+    /// Whether a request is a small one.
     #[inline]
-    pub(super) fn record(&mut self, size: u64) -> bool {
+    pub(super) fn is_small(&self, size: u64) -> bool {
+        size < self.small_below
+    }
+
+    /// Whether the next request is likely to be for `size`, as the last one was.
+    #[inline]
+    pub(super) fn expects(&self, size: u64) -> bool {
+        self.recent[self.seen.wrapping_sub(1) as usize % RECENT] == size
+    }
+
+    /// Remembers a request that was granted.
+    #[inline]
+    pub(super) fn record(&mut self, size: u64) {
         self.recent[self.seen as usize % RECENT] = size;
         self.seen += 1;
         if self.seen == self.review_at {
             self.review();
         }
-        size < self.small_below
     }
 
     /// Mean of the recent request sizes.
@@ -214,10 +227,10 @@ impl Policy {
         best.1
     }
 
-    /// U(m), in units of the largest recent size: the value at the nearest point below.
+    /// U(m), in grid steps: the value at the nearest point of the table below.
     #[inline]
     fn value(&self, size: u64) -> f32 {
-        let point = (u128::from(size) * u128::from(self.scale) >> 64) as usize;
+        let point = (size >> self.step_log2) as usize;
         match self.value.get(point) {
             Some(&value) => value,
             None => self.value_beyond(point),
@@ -227,8 +240,8 @@ impl Policy {
     /// U beyond the grid, where it goes on as it did over the last largest size.
     #[cold]
     fn value_beyond(&self, point: usize) -> f32 {
-        let (last, before) = (self.value[FINE_POINTS - 1], self.value[FINE_POINTS - 1 - GRID * FINE]);
-        last + (last - before) / (GRID * FINE) as f32 * (point - (FINE_POINTS - 1)) as f32
+        let last = self.value[FINE_POINTS - 1];
+        last + (last - self.value[FINE_POINTS / 2]) / (FINE_POINTS / 2) as f32 * (point - (FINE_POINTS - 1)) as f32
     }
 
     /// Solves the renewal equation for the recent requests.
@@ -239,57 +252,54 @@ impl Policy {
             16..64 => 64,
             64..256 => 256,
             256..1024 => 1024,
-            seen => seen + 4096,
+            seen => seen + REBUILD_EVERY,
         };
         let small_below = self.small_below;
         let large = || self.remembered().iter().copied().filter(|&size| size >= small_below);
-        // No less than the grid, so that a grid point is a byte at least and `self.scale` fits.
-        let largest = large().max().unwrap_or(1).max((GRID * FINE) as u64 + 1);
-        let scale = GRID as f64 / largest as f64;
-        // Requests by grid cell, cell j being sizes in (j, j + 1] grid points: how many, and their sum.
-        let mut count = [0.0; GRID];
-        let mut sum = [0.0; GRID];
-        let mut total = 0.0;
+        let largest = large().max().unwrap_or(1);
+        // The step is a power of two, so that a grid point is found by a shift: GRID / 2 to GRID points lie below the
+        // largest size.
+        let step_log2 = (largest / GRID as u64).checked_ilog2().map_or(0, |log2| log2 + 1).max(FINE.ilog2());
+        let step = (1u64 << step_log2) as f32;
+        // Requests by grid cell, cell j being sizes in (j, j + 1] steps: how many, and their sum in steps.
+        let mut count = [0.0f32; GRID];
+        let mut sum = [0.0f32; GRID];
+        let mut total = 0.0f32;
         for size in large() {
-            let x = size as f64 * scale;
-            let cell = (x.ceil() as usize).clamp(1, GRID) - 1;
+            let cell = ((size.max(1) - 1) >> step_log2) as usize;
             count[cell] += 1.0;
-            sum[cell] += x;
+            sum[cell] += size as f32 / step;
             total += 1.0;
         }
-        // p, the mean place within the cell, and the mean size as a part of the largest.
-        let mut cells = [(0.0, 0.0, 0.0); GRID];
-        for (cell, slot) in cells.iter_mut().enumerate() {
-            if count[cell] > 0.0 {
-                let mean = sum[cell] / count[cell];
-                *slot = (count[cell] / total, mean - cell as f64, mean / GRID as f64);
-            }
+        // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1): kernel[k] is the weight of
+        // U(m − k) in all. U(m) itself stands on both sides of the equation if sizes below one step occur.
+        let mut kernel = [0.0f32; GRID + 1];
+        let mut value = [0.0f32; POINTS + GRID];
+        let (mut fits, mut absorbed) = (0.0, 0.0);
+        for cell in 0..GRID {
+            let (p, size) = (count[cell] / total, sum[cell] / total);
+            let beyond = size - p * cell as f32;
+            kernel[cell] += p - beyond;
+            kernel[cell + 1] += beyond;
         }
-        let mut value = [0.0; POINTS];
-        let mut fits = 0.0;
+        let itself = kernel[0];
         for m in 1..POINTS {
             if m <= GRID {
-                fits += cells[m - 1].0;
+                fits += count[m - 1] / total;
+                absorbed += sum[m - 1] / total;
             }
-            let mut absorbed = 0.0;
-            let mut itself = 0.0;
-            for (cell, &(p, within, size)) in cells[..m.min(GRID)].iter().enumerate() {
-                // m − s lies between grid points m − cell − 1 and m − cell; the latter is m itself for cell 0.
-                let low = value[m - cell - 1];
-                if cell == 0 {
-                    absorbed += p * (size + low * within);
-                    itself = p * (1.0 - within);
-                } else {
-                    absorbed += p * (size + low * within + value[m - cell] * (1.0 - within));
-                }
+            // So far value[m] has gathered the kernel's terms.
+            let solved = (absorbed + value[m]) / (1.0 - GAMMA * (1.0 - fits) - itself).max(1e-6);
+            value[m] = solved;
+            for (later, weight) in value[m + 1..].iter_mut().zip(&kernel[1..]) {
+                *later += solved * weight;
             }
-            value[m] = absorbed / (1.0 - GAMMA * (1.0 - fits) - itself).max(1e-9);
         }
         for (i, fine) in self.value.iter_mut().enumerate() {
-            let (m, within) = (i / FINE, (i % FINE) as f64 / FINE as f64);
+            let (m, within) = (i / FINE, (i % FINE) as f32 / FINE as f32);
             let next = value[(m + 1).min(POINTS - 1)];
-            *fine = (value[m] + (next - value[m]) * within) as f32;
+            *fine = value[m] + (next - value[m]) * within;
         }
-        self.scale = (((GRID * FINE) as u128) << 64).div_ceil(u128::from(largest)) as u64;
+        self.step_log2 = step_log2 - FINE.ilog2();
     }
 }

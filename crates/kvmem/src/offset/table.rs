@@ -1,9 +1,9 @@
 //! *Table*: slots named by a `u32` that stays good while the slot is in use.
 //!
-//! Slots stand in chunks of [`CHUNK`]; a chunk is one heap block, made when it is first needed and given
-//! back when its last slot is freed, so the table follows the live set both ways and never moves a slot.
-//! Free slots of a chunk are chained through the slots themselves; chunks with a free slot are chained
-//! through [`ChunkBook`]. Every operation is O(1).
+//! Slots stand in chunks of [`CHUNK`]; a chunk is one heap block, so a table never moves a slot while it grows. Free
+//! slots are chained through themselves, last in first out. When three quarters of the slots have become free, a *sweep*
+//! gives back the chunks in which nothing is in use; the next one comes when the slots in use have halved again. So the
+//! table follows the live set both ways. Every operation is O(1), a sweep amortized over the removals before it.
 //!
 //! New slots come in index order out of a fresh chunk: ranges that were cut one after the other lie side
 //! by side in memory, so that looking at a range's neighbours mostly stays in one cache line.
@@ -17,6 +17,9 @@ const SHIFT: u32 = 8;
 /// Slots a chunk.
 pub(super) const CHUNK: usize = 1 << SHIFT;
 
+/// Slots below which no chunk is given back.
+const WORTHWHILE: u32 = 4 * CHUNK as u32;
+
 /// What a table can hold: plain data with room for one link while it is free.
 pub(super) trait Slot: Copy {
     /// A slot that was never used.
@@ -27,34 +30,23 @@ pub(super) trait Slot: Copy {
     fn set_link(&mut self, link: u32);
 }
 
-/// What is known of a chunk without touching it.
-#[derive(Clone, Copy)]
-struct ChunkBook {
-    /// First free slot of the chunk, as an index within the table; `NIL` if none.
-    free: u32,
-    /// Slots in use.
-    live: u32,
-    /// Neighbours in the list of chunks that have a free slot.
-    prev: u32,
-    next: u32,
-}
-
 pub(super) struct Table<T> {
-    /// `chunks[i]` is `None` iff `books[i].live == 0` and the chunk is not the spare one.
+    /// `None` iff the chunk was given back; `in_use` is 0 then.
     chunks: Vec<Option<Box<[T; CHUNK]>>>,
-    books: Vec<ChunkBook>,
-    /// First chunk of those that exist and have a free slot.
-    open: u32,
-    /// One empty chunk that is kept, so that a table at a chunk's edge does not thrash.
-    spare: u32,
-    /// Chunk numbers whose chunk was given back, to be used again before new ones.
-    gone: Vec<u32>,
+    /// For each chunk, slots in use.
+    in_use: Vec<u32>,
+    /// First free slot.
+    free: u32,
     live: u32,
+    /// Slots in chunks that exist.
+    room: u32,
+    /// A sweep is due when fewer slots than this are in use.
+    sweep_below: u32,
 }
 
 impl<T: Slot> Table<T> {
     pub(super) const fn new() -> Self {
-        Table { chunks: Vec::new(), books: Vec::new(), open: NIL, spare: NIL, gone: Vec::new(), live: 0 }
+        Table { chunks: Vec::new(), in_use: Vec::new(), free: NIL, live: 0, room: 0, sweep_below: 0 }
     }
 
     /// Slots in use.
@@ -70,141 +62,112 @@ impl<T: Slot> Table<T> {
 
     /// Bytes on the heap.
     pub(super) fn bytes(&self) -> usize {
-        let chunks = self.chunks.iter().flatten().count();
-        chunks * size_of::<[T; CHUNK]>()
+        self.room as usize * size_of::<T>()
             + self.chunks.capacity() * size_of::<Option<Box<[T; CHUNK]>>>()
-            + self.books.capacity() * size_of::<ChunkBook>()
-            + self.gone.capacity() * size_of::<u32>()
+            + self.in_use.capacity() * size_of::<u32>()
     }
 
     /// Puts `value` into a free slot and returns its name.
     #[inline]
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        if self.open == NIL {
+        if self.free == NIL {
             self.add_chunk();
         }
-        let chunk = self.open;
-        let book = &mut self.books[chunk as usize];
-        let id = book.free;
-        let slot = Self::slot_mut(&mut self.chunks, id);
-        book.free = slot.link();
-        book.live += 1;
+        let id = self.free;
+        let slot = &mut self[id];
+        let next = slot.link();
         *slot = value;
+        self.free = next;
+        self.in_use[(id >> SHIFT) as usize] += 1;
         self.live += 1;
-        if chunk == self.spare {
-            self.spare = NIL;
-        }
-        if book.free == NIL {
-            self.unlink(chunk);
-        }
         id
     }
 
     /// Frees the slot `id`, which must be in use, and returns what it held.
     #[inline]
     pub(super) fn remove(&mut self, id: u32) -> T {
-        let chunk = id >> SHIFT;
-        let book = &mut self.books[chunk as usize];
-        let slot = Self::slot_mut(&mut self.chunks, id);
+        let free = self.free;
+        let slot = &mut self[id];
         let value = *slot;
-        slot.set_link(book.free);
-        let was_full = book.free == NIL;
-        book.free = id;
-        book.live -= 1;
+        slot.set_link(free);
+        self.free = id;
+        self.in_use[(id >> SHIFT) as usize] -= 1;
         self.live -= 1;
-        let empty = book.live == 0;
-        if was_full {
-            self.link(chunk);
-        }
-        if empty {
-            self.retire(chunk);
+        if self.live < self.sweep_below {
+            self.sweep();
         }
         value
     }
 
-    /// Names of all slots that exist, used or not, for checks.
+    /// Whether the slot exists, in use or not.
     pub(super) fn contains(&self, id: u32) -> bool {
         self.chunks.get((id >> SHIFT) as usize).is_some_and(Option::is_some)
     }
 
-    #[inline]
-    fn slot_mut(chunks: &mut [Option<Box<[T; CHUNK]>>], id: u32) -> &mut T {
-        match &mut chunks[(id >> SHIFT) as usize] {
-            Some(chunk) => &mut chunk[id as usize % CHUNK],
-            None => gone(id),
-        }
-    }
-
-    /// Keeps one empty chunk; gives others back.
+    /// Gives back the chunks in which nothing is in use, and takes their slots out of the chain.
+    /// O(slots).
     #[cold]
-    fn retire(&mut self, chunk: u32) {
-        if self.spare == NIL {
-            self.spare = chunk;
-            return;
+    fn sweep(&mut self) {
+        let mut chain = self.free;
+        self.free = NIL;
+        let mut kept = NIL;
+        while chain != NIL {
+            let id = chain;
+            chain = self[id].link();
+            if self.in_use[(id >> SHIFT) as usize] > 0 {
+                match kept {
+                    NIL => self.free = id,
+                    before => self[before].set_link(id),
+                }
+                kept = id;
+            }
         }
-        self.unlink(chunk);
-        self.chunks[chunk as usize] = None;
-        self.gone.push(chunk);
-        if self.live == 0 || self.gone.len() * 2 > self.chunks.len() {
-            self.trim();
+        if kept != NIL {
+            self[kept].set_link(NIL);
         }
-    }
-
-    /// Drops trailing chunk numbers that are not in use, and room in the vectors that is not needed.
-    fn trim(&mut self) {
-        let kept = self.chunks.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        self.chunks.truncate(kept);
-        self.books.truncate(kept);
-        self.gone.retain(|&chunk| (chunk as usize) < kept);
-        self.chunks.shrink_to(kept * 2);
-        self.books.shrink_to(kept * 2);
-        self.gone.shrink_to(self.gone.len() * 2);
+        for (chunk, &in_use) in self.chunks.iter_mut().zip(&self.in_use) {
+            if in_use == 0 && chunk.take().is_some() {
+                self.room -= CHUNK as u32;
+            }
+        }
+        let needed = self.chunks.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        self.chunks.truncate(needed);
+        self.in_use.truncate(needed);
+        self.chunks.shrink_to(needed + needed / 8);
+        self.in_use.shrink_to(needed + needed / 8);
+        self.sweep_below = if self.room <= WORTHWHILE { 0 } else { self.live / 2 };
     }
 
     #[cold]
     fn add_chunk(&mut self) {
-        let chunk = match self.gone.pop() {
-            Some(chunk) => chunk,
-            None => {
-                let chunk = self.chunks.len() as u32;
-                self.chunks.push(None);
-                self.books.push(ChunkBook { free: NIL, live: 0, prev: NIL, next: NIL });
-                chunk
-            }
+        let gone = if self.room as usize == self.chunks.len() * CHUNK {
+            None
+        } else {
+            self.chunks.iter().position(Option::is_none)
         };
-        let first = chunk << SHIFT;
+        let chunk = gone.unwrap_or(self.chunks.len());
+        if chunk == self.chunks.len() {
+            if chunk == self.chunks.capacity() {
+                // In steps of an eighth: slack costs more than growing does.
+                let more = (chunk / 8).max(16);
+                self.chunks.reserve_exact(more);
+                self.in_use.reserve_exact(more);
+            }
+            self.chunks.push(None);
+            self.in_use.push(0);
+        }
+        let first = (chunk << SHIFT) as u32;
         let mut slots = Box::new([T::EMPTY; CHUNK]);
         for (slot, link) in slots.iter_mut().zip(first + 1..) {
             slot.set_link(link);
         }
-        slots[CHUNK - 1].set_link(NIL);
-        self.chunks[chunk as usize] = Some(slots);
-        self.books[chunk as usize] = ChunkBook { free: first, live: 0, prev: NIL, next: NIL };
-        self.link(chunk);
-    }
-
-    fn link(&mut self, chunk: u32) {
-        let next = self.open;
-        let book = &mut self.books[chunk as usize];
-        (book.prev, book.next) = (NIL, next);
-        if next != NIL {
-            self.books[next as usize].prev = chunk;
-        }
-        self.open = chunk;
-    }
-
-    fn unlink(&mut self, chunk: u32) {
-        let ChunkBook { prev, next, .. } = self.books[chunk as usize];
-        match prev {
-            NIL => self.open = next,
-            _ => self.books[prev as usize].next = next,
-        }
-        if next != NIL {
-            self.books[next as usize].prev = prev;
-        }
+        slots[CHUNK - 1].set_link(self.free);
+        self.free = first;
+        self.chunks[chunk] = Some(slots);
+        self.room += CHUNK as u32;
+        self.sweep_below = if self.room <= WORTHWHILE { 0 } else { self.room / 4 };
     }
 }
-
 impl<T: Slot> Index<u32> for Table<T> {
     type Output = T;
 
@@ -220,7 +183,10 @@ impl<T: Slot> Index<u32> for Table<T> {
 impl<T: Slot> IndexMut<u32> for Table<T> {
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut T {
-        Self::slot_mut(&mut self.chunks, id)
+        match &mut self.chunks[(id >> SHIFT) as usize] {
+            Some(chunk) => &mut chunk[id as usize % CHUNK],
+            None => gone(id),
+        }
     }
 }
 
@@ -272,7 +238,7 @@ mod tests {
             table.remove(id);
         }
         assert_eq!(table.live(), 0);
-        assert!(table.bytes() < full / 50, "{} of {full} bytes are left", table.bytes());
+        assert!(table.bytes() < full / 25, "{} of {full} bytes are left", table.bytes());
         // And up again, over names that were used before.
         for n in 0..100_000 {
             let id = table.insert(Number(n));
@@ -281,13 +247,18 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_does_not_thrash() {
+    fn survivors_keep_their_chunks_only() {
         let mut table = Table::new();
-        for n in 0..CHUNK as u32 {
+        for n in 0..100_000 {
             table.insert(Number(n));
         }
-        let id = table.insert(Number(7));
-        table.remove(id);
-        assert!(table.contains(id), "the one empty chunk is kept");
+        let full = table.bytes();
+        for id in (0..100_000).filter(|id| id % 5_000 != 7) {
+            table.remove(id);
+        }
+        for id in (7..100_000).step_by(5_000) {
+            assert_eq!(table[id], Number(id));
+        }
+        assert!(table.bytes() < full / 10, "{} of {full} bytes are left", table.bytes());
     }
 }
