@@ -355,6 +355,9 @@ impl Heap {
             self.pending = Pending { node, offset, size };
         } else {
             self.release(node, offset, size);
+            if self.bins.holes.excess() {
+                self.compact_holes();
+            }
         }
     }
 
@@ -365,6 +368,9 @@ impl Heap {
         if self.pending.size > 0 {
             let Pending { node, offset, size } = std::mem::take(&mut self.pending);
             self.release(node, offset, size);
+            if self.bins.holes.excess() {
+                self.compact_holes();
+            }
         }
     }
 
