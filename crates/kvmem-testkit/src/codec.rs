@@ -5,7 +5,7 @@
 
 use kvmem::offset::Placement;
 
-use crate::op::{Amount, Base, Call, Change, Config, Forgery, Op, Order, Part};
+use crate::op::{Amount, Base, Call, Change, Config, Count, Forgery, Op, Order, Part};
 
 /// The longest space.
 const CAPACITY_MAX: u64 = 1 << 63;
@@ -86,6 +86,14 @@ impl Reader<'_> {
         Some(Amount { base, part })
     }
 
+    fn count(&mut self) -> Option<Count> {
+        Some(match self.case(4)? {
+            0 => Count::AsManyAsFit,
+            1 => Count::OneTooMany,
+            _ => Count::Exactly(self.u8()?),
+        })
+    }
+
     fn align(&mut self) -> Option<u64> {
         let byte = self.u8()?;
         // One in four is any number at all.
@@ -133,7 +141,7 @@ impl Reader<'_> {
         Some(match self.u8()? {
             0..80 => Op::Allocate { size: self.amount()?, raw: self.flag()? },
             80..104 => Op::AllocateAligned { size: self.amount()?, align: self.align()?, raw: self.flag()? },
-            104..112 => Op::AllocateBatch { size: self.amount()?, n: self.u8()? },
+            104..112 => Op::AllocateBatch { size: self.amount()?, n: self.count()? },
             112..120 => Op::AllocateScattered { total: self.amount()?, max_ranges: self.u8()? },
             120..200 => Op::Held(self.u16()?, self.change()?),
             200..208 => Op::Orphan(self.u16()?, self.change()?),
@@ -273,7 +281,14 @@ impl Writer {
             Op::AllocateBatch { size, n } => {
                 self.u8(104);
                 self.amount(size);
-                self.u8(n);
+                match n {
+                    Count::AsManyAsFit => self.u8(0),
+                    Count::OneTooMany => self.u8(1),
+                    Count::Exactly(n) => {
+                        self.u8(2);
+                        self.u8(n);
+                    }
+                }
             }
             Op::AllocateScattered { total, max_ranges } => {
                 self.u8(112);

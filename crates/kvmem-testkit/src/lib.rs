@@ -7,5 +7,7 @@ pub mod driver;
 pub mod modular;
 pub mod op;
 pub mod oracle;
+pub mod random;
+pub mod soak;
 #[cfg(any(test, feature = "proptest"))]
 pub mod strategy;

@@ -74,6 +74,31 @@ impl Amount {
     }
 }
 
+/// How many of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// So many.
+    Exactly(u8),
+    /// As many as fit, but not more than [`Count::MOST`].
+    AsManyAsFit,
+    /// One more than fit. If more than [`Count::MOST`] do, so many.
+    OneTooMany,
+}
+
+impl Count {
+    /// More are only asked for by their number.
+    pub const MOST: u128 = 64;
+
+    /// How many that is where `fit` do.
+    pub fn of(self, fit: u128) -> usize {
+        match self {
+            Count::Exactly(n) => n.into(),
+            Count::AsManyAsFit => fit.min(Self::MOST) as usize,
+            Count::OneTooMany => (fit + 1).min(Self::MOST) as usize,
+        }
+    }
+}
+
 /// The settings of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -163,7 +188,7 @@ pub enum Op {
         /// Size of each.
         size: Amount,
         /// How many.
-        n: u8,
+        n: Count,
     },
     /// `allocate_scattered`
     AllocateScattered {

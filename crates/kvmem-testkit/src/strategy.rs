@@ -6,7 +6,7 @@
 use kvmem::offset::Placement;
 use proptest::prelude::*;
 
-use crate::op::{Amount, Base, Call, Change, Config, Forgery, Op, Order, Part, Pick};
+use crate::op::{Amount, Base, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
 
 /// How large a space is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +114,14 @@ fn align() -> impl Strategy<Value = u64> {
     ]
 }
 
+fn count() -> impl Strategy<Value = Count> {
+    prop_oneof![
+        3 => (0..16u8).prop_map(Count::Exactly),
+        2 => Just(Count::AsManyAsFit),
+        1 => Just(Count::OneTooMany),
+    ]
+}
+
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         9 => Just(Change::Free),
@@ -165,7 +173,7 @@ fn op() -> impl Strategy<Value = Op> {
         32 => (size(), prop::bool::weighted(0.15)).prop_map(|(size, raw)| Op::Allocate { size, raw }),
         8 => (size(), align(), prop::bool::weighted(0.15))
             .prop_map(|(size, align, raw)| Op::AllocateAligned { size, align, raw }),
-        3 => (size(), 0..16u8).prop_map(|(size, n)| Op::AllocateBatch { size, n }),
+        4 => (size(), count()).prop_map(|(size, n)| Op::AllocateBatch { size, n }),
         3 => (size(), 0..8u8).prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
         3 => (of_free, 1..12u8).prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
         24 => (any::<Pick>(), change()).prop_map(|(pick, change)| Op::Held(pick, change)),

@@ -186,6 +186,12 @@ impl Space {
         if to < end_of_last { Err(SpaceError::InUse { asked: to, end_of_last }) } else { Ok(()) }
     }
 
+    pub(super) fn compare_hint(&self) -> Result<()> {
+        let (hint, largest_free) = (self.allocator().largest_free_hint(), self.oracle.largest_free());
+        ensure!(hint >= largest_free, "the hint is {hint}, but {largest_free} bytes are free in one piece");
+        Ok(())
+    }
+
     pub(super) fn compare_figures(&self) -> Result<()> {
         let (allocator, oracle) = (self.allocator(), &self.oracle);
         let metrics = allocator.metrics();
@@ -201,8 +207,6 @@ impl Space {
             got == expected,
             "(capacity, allocated, free, live, largest free) are {got:?} instead of {expected:?}"
         );
-        let hint = allocator.largest_free_hint();
-        ensure!(hint >= oracle.largest_free(), "the hint is {hint}, but {} are free", oracle.largest_free());
         ensure!(allocator.capacity() == oracle.capacity(), "the capacity is {}", allocator.capacity());
         Ok(())
     }

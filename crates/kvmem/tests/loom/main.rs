@@ -1,1 +1,2 @@
+//! Nothing without `--cfg loom`.
 #![cfg(loom)]
