@@ -2,11 +2,11 @@
 //!
 //! Property tests are short: a few hundred steps in a space that was empty a moment ago. What needs a space to be old
 //! (free lists that are long and worn, books that were cut up and joined a million times, a policy that has seen the
-//! traffic change) only a long run reaches. It goes through *ages* of a million steps. An age has a space and a traffic of
-//! its own, drawn from the seed; allocations of the age before die within it.
+//! traffic change) only a long run reaches. It goes through *ages* of up to a million steps. An age has a space and a
+//! traffic of its own, drawn from the seed; allocations of former ages, their allocators gone, die within it.
 //!
 //! Every step is compared as [`Depth::Grants`] says, every eighth as [`Depth::Figures`], and [`Depth::Everything`] is
-//! looked at after each [`LOOK_EVERY`] steps.
+//! looked at every 65,536 steps at most.
 
 use std::fmt;
 
@@ -16,12 +16,12 @@ use crate::driver::{Depth, Driver, Failure, Tally};
 use crate::op::{Amount, Base, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
 use crate::random::Random;
 
-/// Steps of an age.
+/// Steps of an age at most.
 const AGE: u64 = 1_000_000;
-/// Steps between two looks at everything.
-pub const LOOK_EVERY: u64 = 1 << 16;
+/// Steps between two looks at everything at most.
+const LOOK_EVERY: u64 = 1 << 16;
 /// Allocations alive at most.
-const LIVE_MAX: usize = 30_000;
+const LIVE_MAX: usize = 100_000;
 
 /// What requests are like for a while.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ enum Traffic {
 impl Traffic {
     fn draw(capacity: u64, random: &mut Random) -> Self {
         // So that from a few to some ten thousand are alive.
-        let most = (capacity >> random.below(15)).max(1);
+        let most = (capacity >> random.below(17)).max(1);
         match random.below(5) {
             0 => Traffic::Uniform(most),
             1 => Traffic::Even(most),
@@ -99,13 +99,15 @@ pub fn soak(ops: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Re
     let mut config = draw_config(&mut random);
     // Never dropped on failure: broken books may not survive the frees.
     let mut driver = std::mem::ManuallyDrop::new(Driver::new(&config).map_err(failure(0, None))?);
+    let age = (ops / 20).clamp(10_000, AGE);
+    let look_every = LOOK_EVERY.min(age / 4);
     while report.ops < ops {
         let mut traffic = Traffic::draw(config.capacity, &mut random);
         // How full it is kept: of one request in so many the failure is followed by several deaths.
         let thin_out = 1 + random.below(30);
         let mut deaths = 0;
-        for step in 0..AGE.min(ops - report.ops) {
-            if random.once_in(AGE / 4) {
+        for step in 0..age.min(ops - report.ops) {
+            if random.once_in(age / 4) {
                 traffic = Traffic::draw(config.capacity, &mut random);
             }
             let refused = driver.refusals();
@@ -116,7 +118,7 @@ pub fn soak(ops: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Re
                 draw_op(traffic, &mut random)
             };
             let depth = match step {
-                _ if step % LOOK_EVERY == LOOK_EVERY - 1 => Depth::Everything,
+                _ if step % look_every == look_every - 1 => Depth::Everything,
                 _ if random.once_in(8) => Depth::Figures,
                 _ => Depth::Grants,
             };
