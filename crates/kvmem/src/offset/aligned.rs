@@ -56,6 +56,16 @@ impl Heap {
         Some(self.take_at(id, start, size))
     }
 
+    /// Grants `size` bytes at the start of a free slot: the space is thought of as cut into slots of `slot ≥ size` bytes, so
+    /// that whatever dies in one leaves room for whatever comes next. O(1).
+    pub(super) fn fit_slot(&mut self, size: u64, slot: u64) -> Option<Grant> {
+        let (id, start) = self
+            .holes_from(bin_floor(slot))
+            .take(LOOKS)
+            .find_map(|id| Some((id, aligned_start(&self.bins.holes[id], slot, slot)?)))?;
+        Some(self.take_at(id, start, size))
+    }
+
     /// Binned holes from `bin` upwards, bin by bin.
     fn holes_from(&self, bin: u32) -> impl Iterator<Item = u32> {
         let first = self.bins.filled_from(bin);
@@ -83,7 +93,7 @@ impl Heap {
     }
 }
 
-/// Where an aligned range of `size` bytes begins in `hole`, if it fits.
+/// Where a range of `size` bytes at a multiple of `align` begins in `hole`, if it fits.
 fn aligned_start(hole: &Hole, size: u64, align: u64) -> Option<u64> {
     let start = hole.offset.checked_next_multiple_of(align)?;
     (start <= hole.end() && hole.end() - start >= size).then_some(start)

@@ -117,15 +117,10 @@ impl Heap {
         let binned = self.bins.check().or_else(|what| broken(5, what).map(|()| 0))?;
         let held = u32::from(self.virgin != NIL) + u32::from(self.nursery != NIL);
         if binned + held != free_ranges {
-            return broken(
-                5,
-                format!("{binned} holes binned, {held} held back, {free_ranges} free ranges"),
-            );
+            return broken(5, format!("{binned} holes binned, {held} held back, {free_ranges} free ranges"));
         }
         match self.bins.largest_if_known() {
-            Some(known) if known != largest => {
-                broken(7, format!("largest is {largest}, kept as {known}"))
-            }
+            Some(known) if known != largest => broken(7, format!("largest is {largest}, kept as {known}")),
             _ => Ok(()),
         }
     }

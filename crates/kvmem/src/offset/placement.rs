@@ -30,6 +30,12 @@
 //! The end with the larger gain is taken; among the first four holes that fit, the one with the largest
 //! `U(r) − U(h) + 0.2·(U(h) + gain)`.
 //!
+//! ## Slots
+//!
+//! Where the space holds a handful of objects whose sizes differ a little, no hole is ever like another, and chance decides
+//! whether the last object fits. There the space is thought of as slots of the largest recent size: an object is put at the
+//! start of a free slot if there is one, and treated like any other if not.
+//!
 //! All of it is derived from the traffic; nothing is tuned to a workload. Where requests fit exactly, which is
 //! the rule when sizes are few, none of it runs.
 
@@ -88,18 +94,21 @@ impl Candidates {
 }
 
 /// Grid points up to the largest recent size.
-const GRID: usize = 64;
+const GRID: usize = 256;
 /// Grid points in all.
 const POINTS: usize = 4 * GRID + 1;
-/// Steps of the table of U within a grid cell.
-const FINE: usize = 4;
-const FINE_POINTS: usize = (POINTS - 1) * FINE + 1;
 /// Requests remembered.
 const RECENT: usize = 1024;
 /// Requests between two rebuilds of U.
-const REBUILD_EVERY: u64 = 8192;
+const REBUILD_EVERY: u64 = 16384;
+/// Requests between two reviews of what is small, and of slots.
+const REVIEW_EVERY: u64 = 1024;
+/// Slots are for spaces that hold at most so many objects.
+const SLOTS_MAX: u64 = 20;
+/// Up to so many different sizes are exact sizes.
+const EXACT_SIZES: usize = 8;
 /// What waiting costs: the weight of a hole's value after a request that does not fit.
-const GAMMA: f32 = 0.85;
+const GAMMA: f32 = 0.7;
 /// Weight of the neighbours' futures against the hole's own.
 const NEIGHBOURS: f32 = 0.2;
 
@@ -116,16 +125,19 @@ pub(super) struct Policy {
     small_below: u64,
     /// Mean of the recent sizes.
     mean: u64,
-    /// U, finely.
-    value: Box<[f32; FINE_POINTS]>,
-    /// Bytes between two entries of `value`, as a power of two.
-    step_log2: u32,
+    /// Length of the slots, or 0.
+    slot: u64,
+    capacity: u64,
+    /// U at the points of the grid.
+    value: Box<[f32; POINTS]>,
+    /// Entries of `value` a byte, times 2^64.
+    scale: u64,
     /// `seen` at which `value` is out of date.
     stale_at: u64,
 }
 
 impl Policy {
-    pub(super) fn new(placement: Placement) -> Self {
+    pub(super) fn new(placement: Placement, capacity: u64) -> Self {
         Policy {
             placement,
             recent: Box::new([0; RECENT]),
@@ -133,8 +145,10 @@ impl Policy {
             review_at: 16,
             small_below: 0,
             mean: 0,
-            value: Box::new([0.0; FINE_POINTS]),
-            step_log2: 0,
+            slot: 0,
+            capacity,
+            value: Box::new([0.0; POINTS]),
+            scale: 0,
             stale_at: 0,
         }
     }
@@ -169,6 +183,17 @@ impl Policy {
         }
     }
 
+    pub(super) fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+    }
+
+    /// The slot length, if there are slots and a request of `size` bytes should be put into one.
+    #[inline]
+    pub(super) fn slot(&self, size: u64) -> Option<u64> {
+        // Less than a slot's half is not one of the objects that the slots are for.
+        (size <= self.slot && size > self.slot / 2).then_some(self.slot)
+    }
+
     /// Mean of the recent request sizes.
     pub(super) fn mean(&self) -> u64 {
         self.mean
@@ -180,7 +205,7 @@ impl Policy {
 
     #[cold]
     fn review(&mut self) {
-        self.review_at = self.seen + self.seen.clamp(16, RECENT as u64);
+        self.review_at = self.seen + self.seen.clamp(16, REVIEW_EVERY);
         if self.placement != Placement::Renewal {
             return;
         }
@@ -192,6 +217,34 @@ impl Policy {
         let worth_it = small * 10 > recent.len();
         self.mean = mean;
         self.small_below = if worth_it { small_below } else { 0 };
+        self.slot = self.decide_slot();
+    }
+
+    /// The slot length that the recent large sizes call for, or 0.
+    fn decide_slot(&self) -> u64 {
+        let large = || self.remembered().iter().copied().filter(|&size| size >= self.small_below);
+        let (Some(least), Some(most)) = (large().min(), large().max()) else { return 0 };
+        if most > least + least / 4 || self.capacity / most > SLOTS_MAX {
+            return 0;
+        }
+        // A few exact sizes find exact holes; slots would only keep them apart.
+        let mut distinct = [0; EXACT_SIZES];
+        let mut found = 0;
+        for size in large() {
+            if !distinct[..found].contains(&size) {
+                if found == EXACT_SIZES {
+                    // The same slots as before, unless sizes have outgrown them or shrunk a good deal.
+                    return if most <= self.slot && most > self.slot - self.slot / 32 {
+                        self.slot
+                    } else {
+                        most
+                    };
+                }
+                distinct[found] = size;
+                found += 1;
+            }
+        }
+        0
     }
 
     /// Learns the recent traffic, if what it knows is out of date.
@@ -230,7 +283,7 @@ impl Policy {
     /// U(m), in grid steps: the value at the nearest point of the table below.
     #[inline]
     fn value(&self, size: u64) -> f32 {
-        let point = (size >> self.step_log2) as usize;
+        let point = ((u128::from(size) * u128::from(self.scale)) >> 64) as usize;
         match self.value.get(point) {
             Some(&value) => value,
             None => self.value_beyond(point),
@@ -240,8 +293,9 @@ impl Policy {
     /// U beyond the grid, where it goes on as it did over the last largest size.
     #[cold]
     fn value_beyond(&self, point: usize) -> f32 {
-        let last = self.value[FINE_POINTS - 1];
-        last + (last - self.value[FINE_POINTS / 2]) / (FINE_POINTS / 2) as f32 * (point - (FINE_POINTS - 1)) as f32
+        let last = self.value[POINTS - 1];
+        last + (last - self.value[POINTS / 2]) / (POINTS / 2) as f32
+            * (point - (POINTS - 1)) as f32
     }
 
     /// Solves the renewal equation for the recent requests.
@@ -251,24 +305,23 @@ impl Policy {
             0..16 => 16,
             16..64 => 64,
             64..256 => 256,
-            256..1024 => 1024,
-            seen => seen + REBUILD_EVERY,
+            _ => RECENT as u64,
         };
         let small_below = self.small_below;
         let large = || self.remembered().iter().copied().filter(|&size| size >= small_below);
-        let largest = large().max().unwrap_or(1);
-        // The step is a power of two, so that a grid point is found by a shift: GRID / 2 to GRID points lie below the
-        // largest size.
-        let step_log2 = (largest / GRID as u64).checked_ilog2().map_or(0, |log2| log2 + 1).max(FINE.ilog2());
-        let step = (1u64 << step_log2) as f32;
+        // The largest size stands on the last point below `GRID`, so that where there is one size only, the step of U is
+        // where that size is. It is no less than the table is long, so that `scale` fits.
+        let largest = large().max().unwrap_or(1).max(GRID as u64 + 1);
+        let step = largest as f32 / GRID as f32;
         // Requests by grid cell, cell j being sizes in (j, j + 1] steps: how many, and their sum in steps.
         let mut count = [0.0f32; GRID];
         let mut sum = [0.0f32; GRID];
         let mut total = 0.0f32;
         for size in large() {
-            let cell = ((size.max(1) - 1) >> step_log2) as usize;
+            let x = size as f32 / step;
+            let cell = (x.ceil() as usize).clamp(1, GRID) - 1;
             count[cell] += 1.0;
-            sum[cell] += size as f32 / step;
+            sum[cell] += x;
             total += 1.0;
         }
         // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1): kernel[k] is the weight of
@@ -283,6 +336,14 @@ impl Policy {
             kernel[cell + 1] += beyond;
         }
         let itself = kernel[0];
+        // With a few sizes, most of the kernel is zero.
+        let weighty: Vec<usize> = (1..=GRID).filter(|&k| kernel[k] != 0.0).collect();
+        let sparse = weighty.len() < GRID / 8;
+        if self.seen >= RECENT as u64 {
+            // The same effort a request either way.
+            self.stale_at =
+                self.seen + REBUILD_EVERY * (weighty.len() as u64).clamp(8, GRID as u64) / GRID as u64;
+        }
         for m in 1..POINTS {
             if m <= GRID {
                 fits += count[m - 1] / total;
@@ -291,15 +352,21 @@ impl Policy {
             // So far value[m] has gathered the kernel's terms.
             let solved = (absorbed + value[m]) / (1.0 - GAMMA * (1.0 - fits) - itself).max(1e-6);
             value[m] = solved;
-            for (later, weight) in value[m + 1..].iter_mut().zip(&kernel[1..]) {
-                *later += solved * weight;
+            let later = &mut value[m + 1..];
+            if sparse {
+                for &k in &weighty {
+                    later[k - 1] += solved * kernel[k];
+                }
+            } else {
+                for (later, weight) in later.iter_mut().zip(&kernel[1..]) {
+                    *later += solved * weight;
+                }
             }
         }
-        for (i, fine) in self.value.iter_mut().enumerate() {
-            let (m, within) = (i / FINE, (i % FINE) as f32 / FINE as f32);
-            let next = value[(m + 1).min(POINTS - 1)];
-            *fine = value[m] + (next - value[m]) * within;
+        // A hole's size is looked up on the point below it; the step of U that a size makes must not be missed.
+        for (point, entry) in self.value.iter_mut().enumerate() {
+            *entry = value[(point + 1).min(POINTS - 1)];
         }
-        self.step_log2 = step_log2 - FINE.ilog2();
+        self.scale = ((GRID as u128) << 64).div_ceil(u128::from(largest)) as u64;
     }
 }
