@@ -6,7 +6,7 @@
 //! ```text
 //! size  0 1 2 … 63 | 64 65 … 127 | 128‥129 130‥131 … | … | 2^62‥ …
 //! bin   0 1 2 … 63 | 64 65 … 127 | 128     129     … | … |
-//!       octave 0     octave 1      octave 2                octave 58
+//!       octave 0     octave 1      octave 2                octave 57
 //! ```
 //!
 //! so a bin is at most 1/64 of its sizes wide, and bins below 128 are exact. Two levels of bitmap say which
@@ -24,7 +24,8 @@ use super::table::NIL;
 
 const MANTISSA_BITS: u32 = 6;
 const PER_OCTAVE: u32 = 1 << MANTISSA_BITS;
-const OCTAVES: usize = 59;
+/// More than there are, so that no index has to be checked.
+const OCTAVES: usize = 64;
 /// Number of bins.
 pub(super) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
 /// In [`Hole::bin`]: the hole is on the books but held back from the bins.
@@ -39,6 +40,12 @@ pub(super) fn bin_floor(size: u64) -> u32 {
     let exponent = size.ilog2();
     let mantissa = (size >> (exponent - MANTISSA_BITS)) as u32 & (PER_OCTAVE - 1);
     (exponent - MANTISSA_BITS + 1) << MANTISSA_BITS | mantissa
+}
+
+/// Octave and place within it of a bin.
+#[inline]
+fn split(bin: u32) -> (usize, u32) {
+    ((bin >> MANTISSA_BITS) as usize % OCTAVES, bin & (PER_OCTAVE - 1))
 }
 
 /// The least size in `bin`.
@@ -232,59 +239,69 @@ impl Bins {
     /// The binned hole is now `[offset, offset + size)`, with `size > 0`.
     #[inline]
     pub(super) fn change(&mut self, id: u32, offset: u64, size: u64) {
-        let bin = bin_floor(size);
         let hole = &mut self.holes[id];
-        hole.offset = offset;
-        if hole.bin == bin {
-            let before = std::mem::replace(&mut hole.size, size);
-            self.lose(before);
-            self.gain(size);
-        } else {
-            self.pull(id);
-            self.holes[id].size = size;
-            self.push(id);
+        let before = hole.size;
+        (hole.offset, hole.size) = (offset, size);
+        let bin = bin_floor(size);
+        if hole.bin != bin {
+            self.unlist(id);
+            self.list(id, bin);
         }
+        self.lose(before);
+        self.gain(size);
     }
 
     /// Puts a hole that was held back into the bin of its size, as the first of its list.
     #[inline]
     pub(super) fn push(&mut self, id: u32) {
-        let hole = &mut self.holes[id];
-        let size = hole.size;
-        let bin = bin_floor(size);
-        let next = std::mem::replace(&mut self.heads[bin as usize], id);
-        (hole.bin, hole.prev, hole.next) = (bin, NIL, next);
-        if next == NIL {
-            self.fine[(bin >> MANTISSA_BITS) as usize] |= 1 << (bin & (PER_OCTAVE - 1));
-            self.coarse |= 1 << (bin >> MANTISSA_BITS);
-        } else {
-            self.holes[next].prev = id;
-        }
+        let size = self.holes[id].size;
+        self.list(id, bin_floor(size));
         self.gain(size);
     }
 
     /// Takes a binned hole out of its bin and holds it back.
     #[inline]
     pub(super) fn pull(&mut self, id: u32) {
+        self.unlist(id);
         let hole = &mut self.holes[id];
-        let Hole { size, bin, prev, next, .. } = *hole;
         hole.bin = HELD_BACK;
-        if prev == NIL {
-            self.heads[bin as usize] = next;
-            if next == NIL {
-                let octave = (bin >> MANTISSA_BITS) as usize;
-                self.fine[octave] &= !(1 << (bin & (PER_OCTAVE - 1)));
-                if self.fine[octave] == 0 {
-                    self.coarse &= !(1 << octave);
-                }
-            }
+        let size = hole.size;
+        self.lose(size);
+    }
+
+    #[inline]
+    fn list(&mut self, id: u32, bin: u32) {
+        let head = &mut self.heads[bin as usize % BINS];
+        let next = std::mem::replace(head, id);
+        let hole = &mut self.holes[id];
+        (hole.bin, hole.prev, hole.next) = (bin, NIL, next);
+        if next == NIL {
+            let (octave, mantissa) = split(bin);
+            self.fine[octave] |= 1 << mantissa;
+            self.coarse |= 1 << octave;
         } else {
+            self.holes[next].prev = id;
+        }
+    }
+
+    #[inline]
+    fn unlist(&mut self, id: u32) {
+        let Hole { bin, prev, next, .. } = self.holes[id];
+        if prev != NIL {
             self.holes[prev].next = next;
+        } else {
+            self.heads[bin as usize % BINS] = next;
         }
         if next != NIL {
             self.holes[next].prev = prev;
+        } else if prev == NIL {
+            let (octave, mantissa) = split(bin);
+            let left = self.fine[octave] & !(1 << mantissa);
+            self.fine[octave] = left;
+            if left == 0 {
+                self.coarse &= !(1 << octave);
+            }
         }
-        self.lose(size);
     }
 
     #[inline]
@@ -329,7 +346,7 @@ impl Bins {
     fn refresh_largest(&mut self) {
         (self.largest, self.largest_count) = (0, 0);
         let Some(bin) = self.top() else { return };
-        let mut id = self.heads[bin as usize];
+        let mut id = self.heads[bin as usize % BINS];
         while id != NIL {
             let Hole { size, next, .. } = self.holes[id];
             self.gain(size);
@@ -340,31 +357,29 @@ impl Bins {
     /// First hole of `bin`, or `NIL`.
     #[inline]
     pub(super) fn first(&self, bin: u32) -> u32 {
-        self.heads[bin as usize]
+        self.heads[bin as usize % BINS]
     }
 
     /// The first bin at or above `bin` that holds anything.
     #[inline]
     pub(super) fn filled_from(&self, bin: u32) -> Option<u32> {
-        let octave = bin >> MANTISSA_BITS;
-        if octave as usize >= OCTAVES {
-            return None;
-        }
-        let here = self.fine[octave as usize] & (!0 << (bin & (PER_OCTAVE - 1)));
+        let (octave, mantissa) = split(bin);
+        let here = self.fine[octave] & (!0 << mantissa);
         if here != 0 {
-            return Some(octave << MANTISSA_BITS | here.trailing_zeros());
+            return Some((octave as u32) << MANTISSA_BITS | here.trailing_zeros());
         }
+        // Octave 63 is never filled, so that the shift is less than 64 where it matters.
         let above = self.coarse & (!1 << octave);
         if above == 0 {
             return None;
         }
         let octave = above.trailing_zeros();
-        Some(octave << MANTISSA_BITS | self.fine[octave as usize].trailing_zeros())
+        Some(octave << MANTISSA_BITS | self.fine[octave as usize % OCTAVES].trailing_zeros())
     }
 
     /// The holes of `bin`, in list order.
     pub(super) fn holes_of(&self, bin: u32) -> impl Iterator<Item = u32> {
-        let mut id = self.heads[bin as usize];
+        let mut id = self.heads[bin as usize % BINS];
         std::iter::from_fn(move || {
             let this = id;
             (this != NIL).then(|| {
@@ -389,7 +404,7 @@ impl Bins {
         let mut binned = 0;
         for bin in 0..BINS as u32 {
             let octave = (bin >> MANTISSA_BITS) as usize;
-            let filled = self.heads[bin as usize] != NIL;
+            let filled = self.heads[bin as usize % BINS] != NIL;
             let marked = self.fine[octave] >> (bin & (PER_OCTAVE - 1)) & 1 == 1;
             if filled != marked {
                 return Err(format!("bin {bin}: list filled {filled}, bit {marked}"));
@@ -417,15 +432,15 @@ mod tests {
 
     #[test]
     fn bins_tile_all_sizes() {
-        for bin in 0..BINS as u32 {
+        for bin in 0..=bin_floor(u64::MAX) {
             let (min, max) = (bin_size_min(bin), bin_size_max(bin));
             assert_eq!((bin_floor(min), bin_floor(max)), (bin, bin));
             assert!(max - min <= min / 64, "bin {bin} is wider than 1/64");
-            if bin + 1 < BINS as u32 {
+            if max < u64::MAX {
                 assert_eq!(bin_size_min(bin + 1), max + 1);
             }
         }
-        assert_eq!(bin_size_max(BINS as u32 - 1), u64::MAX);
+        assert!(bin_floor(u64::MAX) < BINS as u32);
     }
 
     #[test]

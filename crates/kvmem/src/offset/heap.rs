@@ -271,7 +271,7 @@ impl Heap {
 
     /// Grants `size` bytes from the binned holes.
     pub(super) fn fit(&mut self, size: u64) -> Option<Grant> {
-        let mut candidates = Candidates::new();
+        let mut candidates = self.policy.candidates(size);
         let own = bin_floor(size);
         let mut exact = None;
         for id in self.bins.holes_of(own).take(FLOOR_ENTRIES) {

@@ -57,19 +57,17 @@ pub(super) enum End {
     High,
 }
 
+const PARTS: u64 = 4;
 const CANDIDATES: usize = 2;
 
 /// The first few holes that fit, in the order they were found.
 pub(super) struct Candidates {
     holes: [(u32, u64); CANDIDATES],
     len: usize,
+    wanted: usize,
 }
 
 impl Candidates {
-    pub(super) fn new() -> Self {
-        Candidates { holes: [(0, 0); CANDIDATES], len: 0 }
-    }
-
     /// Adds one; says whether that was the last wanted.
     #[inline]
     pub(super) fn add(&mut self, id: u32, size: u64) -> bool {
@@ -80,7 +78,7 @@ impl Candidates {
 
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.len == CANDIDATES
+        self.len >= self.wanted
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -130,6 +128,8 @@ pub(super) struct Policy {
     capacity: u64,
     /// U at the points of the grid.
     value: Box<[f32; POINTS]>,
+    /// Requests up to this many bytes choose among several holes.
+    several_below: u64,
     /// Entries of `value` a byte, times 2^64.
     scale: u64,
     /// `seen` at which `value` is out of date.
@@ -148,6 +148,7 @@ impl Policy {
             slot: 0,
             capacity,
             value: Box::new([0.0; POINTS]),
+            several_below: u64::MAX,
             scale: 0,
             stale_at: 0,
         }
@@ -155,6 +156,13 @@ impl Policy {
 
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.recent) + size_of_val(&*self.value)
+    }
+
+    /// An empty list for a request of `size` bytes.
+    #[inline]
+    pub(super) fn candidates(&self, size: u64) -> Candidates {
+        let wanted = if size > self.several_below { 1 } else { CANDIDATES };
+        Candidates { holes: [(0, 0); CANDIDATES], len: 0, wanted }
     }
 
     pub(super) fn weighs(&self) -> bool {
@@ -263,6 +271,12 @@ impl Policy {
         size: u64,
         flanks: impl Fn(u32) -> (u64, u64),
     ) -> (u32, End) {
+        if let [(id, room)] = candidates.holes[..candidates.len] {
+            let ((left, right), rest) = (flanks(id), room - size);
+            let low = self.value(left) + self.value(right.saturating_add(rest));
+            let high = self.value(left.saturating_add(rest)) + self.value(right);
+            return (id, if low >= high { End::Low } else { End::High });
+        }
         let mut best = (f32::NEG_INFINITY, (candidates.holes[0].0, End::Low));
         for &(id, room) in &candidates.holes[..candidates.len] {
             let (left, right) = flanks(id);
@@ -294,8 +308,7 @@ impl Policy {
     #[cold]
     fn value_beyond(&self, point: usize) -> f32 {
         let last = self.value[POINTS - 1];
-        last + (last - self.value[POINTS / 2]) / (POINTS / 2) as f32
-            * (point - (POINTS - 1)) as f32
+        last + (last - self.value[POINTS / 2]) / (POINTS / 2) as f32 * (point - (POINTS - 1)) as f32
     }
 
     /// Solves the renewal equation for the recent requests.
@@ -367,6 +380,7 @@ impl Policy {
         for (point, entry) in self.value.iter_mut().enumerate() {
             *entry = value[(point + 1).min(POINTS - 1)];
         }
+        self.several_below = largest / PARTS;
         self.scale = ((GRID as u128) << 64).div_ceil(u128::from(largest)) as u64;
     }
 }

@@ -1,6 +1,6 @@
 //! What an allocator tells of itself.
 
-use super::bins::{BINS, bin_size_max, bin_size_min};
+use super::bins::{bin_floor, bin_size_max, bin_size_min};
 use super::heap::{Heap, WALL};
 use super::table::NIL;
 
@@ -83,7 +83,7 @@ impl Heap {
         self.settle();
         // Holes held back stand with those of their size.
         let held = [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL);
-        let mut reports: Vec<BinReport> = (0..BINS as u32)
+        let mut reports: Vec<BinReport> = (0..=bin_floor(self.capacity))
             .map(|bin| {
                 let (ranges, bytes) = self
                     .bins
@@ -94,7 +94,7 @@ impl Heap {
             .collect();
         for id in held {
             let size = self.bins.holes[id].size;
-            let report = &mut reports[super::bins::bin_floor(size) as usize];
+            let report = &mut reports[bin_floor(size) as usize];
             report.ranges += 1;
             report.bytes += size;
         }
