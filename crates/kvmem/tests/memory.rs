@@ -54,7 +54,8 @@ fn books_cost_what_they_say_and_are_given_back() {
         }),
         ("a part of an allocation last", |space, own, _raw| {
             drop(space);
-            let (left, right) = own.free_range(10..20).unwrap();
+            let part = own.offset() + 10..own.offset() + 20;
+            let (left, right) = own.free_range(part).unwrap();
             drop((left, right));
         }),
         ("all of an allocation as a sub-range last", |space, own, _raw| {
@@ -73,7 +74,6 @@ fn books_cost_what_they_say_and_are_given_back() {
                 let space = OffsetAllocator::new(1 << 20).unwrap();
                 let own = space.allocate(100).unwrap();
                 let raw = space.allocate_raw(100).unwrap().handle;
-                assert_eq!(own.offset(), 0);
                 end(space, own, raw);
             }
         });

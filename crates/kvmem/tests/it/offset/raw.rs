@@ -70,7 +70,8 @@ fn a_handle_does_not_come_back() {
 #[test]
 fn from_raw_to_raii_and_back() {
     let space = OffsetAllocator::new(10_000).unwrap();
-    let first = space.allocate_raw(100).unwrap();
+    let first = space.allocate_raw(10_000).unwrap();
+    space.shrink_raw(first.handle, 100).unwrap();
     let mut own = space.adopt_raw(first.handle).unwrap();
     refuses_all(&space, first.handle, stale(first.handle));
     assert_eq!((own.offset(), own.size()), (first.offset, 100));
