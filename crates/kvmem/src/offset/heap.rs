@@ -359,7 +359,7 @@ impl Heap {
         self.settle();
         self.allocated -= size;
         self.live -= 1;
-        if self.policy.expects(size) && self.free_bytes() < 2 * size {
+        if self.policy.expects(size) && self.free_bytes() / 2 < size {
             self.pending = Pending { node, offset, size };
         } else {
             self.release(node, offset, size);
