@@ -60,6 +60,10 @@ pub(super) fn bin_size_max(bin: u32) -> u64 {
     bin_size_min(bin) + ((1 << width_log2) - 1)
 }
 
+/// The hole of whatever is not free: a record with size 0, so that the bytes free beside a range can be had without
+/// asking first whether there are any.
+pub(super) const NOTHING: u32 = 0;
+
 /// A free range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hole {
@@ -173,7 +177,7 @@ pub(super) struct Bins {
 impl Bins {
     pub(super) fn new() -> Self {
         Bins {
-            holes: Holes { records: Vec::new(), free: NIL, live: 0 },
+            holes: Holes { records: vec![Hole::new(0, 0, NIL)], free: NIL, live: 0 },
             heads: Box::new([NIL; BINS]),
             fine: [0; OCTAVES],
             coarse: 0,
@@ -207,7 +211,8 @@ impl Bins {
     /// Moves all records together and tells of each move, old name and new. O(holes), amortized over as many removals.
     pub(super) fn compact(&mut self, mut moved: impl FnMut(u32, u32, &Hole)) {
         let mut order: Vec<u32> = Vec::with_capacity(self.holes.live as usize);
-        order.extend((0..self.holes.records.len() as u32).filter(|&id| self.holes[id].size > 0));
+        let booked = |&id: &u32| id == NOTHING || self.holes[id].size > 0;
+        order.extend((0..self.holes.records.len() as u32).filter(booked));
         let mut new_name = vec![NIL; self.holes.records.len()];
         for (new, &old) in order.iter().enumerate() {
             new_name[old as usize] = new as u32;
@@ -223,7 +228,7 @@ impl Bins {
         for head in self.heads.iter_mut() {
             *head = rename(*head);
         }
-        for (new, &old) in order.iter().enumerate() {
+        for (new, &old) in order.iter().enumerate().skip(1) {
             moved(old, new as u32, &records[new]);
         }
         self.holes = Holes { records, free: NIL, live: self.holes.live };
@@ -298,26 +303,21 @@ impl Bins {
             let (octave, mantissa) = split(bin);
             let left = self.fine[octave] & !(1 << mantissa);
             self.fine[octave] = left;
-            if left == 0 {
-                self.coarse &= !(1 << octave);
-            }
+            self.coarse &= !(u64::from(left == 0) << octave);
         }
     }
 
+    // Neither of these two branches: with mixed sizes, chance decides.
     #[inline]
     fn gain(&mut self, size: u64) {
-        if size > self.largest {
-            (self.largest, self.largest_count) = (size, 1);
-        } else if size == self.largest {
-            self.largest_count += 1;
-        }
+        let kept = self.largest_count * u32::from(size <= self.largest);
+        self.largest_count = kept + u32::from(size >= self.largest);
+        self.largest = self.largest.max(size);
     }
 
     #[inline]
     fn lose(&mut self, size: u64) {
-        if size == self.largest {
-            self.largest_count -= 1;
-        }
+        self.largest_count -= u32::from(size == self.largest);
     }
 
     /// The greatest binned size; 0 if nothing is binned.
@@ -365,16 +365,15 @@ impl Bins {
     pub(super) fn filled_from(&self, bin: u32) -> Option<u32> {
         let (octave, mantissa) = split(bin);
         let here = self.fine[octave] & (!0 << mantissa);
-        if here != 0 {
-            return Some((octave as u32) << MANTISSA_BITS | here.trailing_zeros());
-        }
-        // Octave 63 is never filled, so that the shift is less than 64 where it matters.
+        // Octave 63 is never filled, so that no shift is by 64 where it matters.
         let above = self.coarse & (!1 << octave);
-        if above == 0 {
+        if here | above == 0 {
             return None;
         }
-        let octave = above.trailing_zeros();
-        Some(octave << MANTISSA_BITS | self.fine[octave as usize % OCTAVES].trailing_zeros())
+        // Which of the two it is, chance decides: no branch.
+        let next = above.trailing_zeros() as usize % OCTAVES;
+        let (octave, word) = if here != 0 { (octave, here) } else { (next, self.fine[next]) };
+        Some((octave as u32) << MANTISSA_BITS | word.trailing_zeros())
     }
 
     /// The holes of `bin`, in list order.

@@ -40,7 +40,7 @@
 
 use std::ops::Range;
 
-use super::bins::{Bins, Hole, bin_floor};
+use super::bins::{Bins, Hole, NOTHING, bin_floor};
 use super::placement::{Candidates, End, Placement, Policy};
 use super::table::{NIL, Slot, Table};
 
@@ -323,19 +323,14 @@ impl Heap {
             return self.take_whole(id);
         }
         self.book(size);
-        match end {
-            End::Low => {
-                let used = self.link_used_before(node, offset);
-                self.bins.change(id, offset + size, room - size);
-                Grant { node: used, offset }
-            }
-            End::High => {
-                let start = offset + room - size;
-                let used = self.link_used_after(node, start);
-                self.bins.change(id, offset, room - size);
-                Grant { node: used, offset: start }
-            }
-        }
+        // Without a branch: the end is as good as random.
+        let Node { prev, next, .. } = self.nodes[node];
+        let low = end == End::Low;
+        let (before, after) = (select(low, prev, node), select(low, node, next));
+        let start = offset + (room - size) * u64::from(!low);
+        let used = self.link_between(before, after, start);
+        self.bins.change(id, offset + size * u64::from(low), room - size);
+        Grant { node: used, offset: start }
     }
 
     /// Grants the whole binned hole `id`.
@@ -432,11 +427,9 @@ impl Heap {
     /// Where the range `node` begins; for the wall, where the space ends.
     #[inline]
     pub(super) fn start_of(&self, node: u32) -> u64 {
+        let hole = self.hole_at(node).offset;
         let node = &self.nodes[node];
-        match node.hole() {
-            Some(id) => self.bins.holes[id].offset,
-            None => node.word,
-        }
+        if node.hole().is_some() { hole } else { node.word }
     }
 
     /// Where the used range `node` lies.
@@ -487,23 +480,27 @@ impl Heap {
     /// The holes that would appear if the left or the right neighbour of hole `id` died: the neighbour's size and the
     /// free range on its far side. A wall, an edge and a hole held back count as no neighbour.
     fn flanks(&self, id: u32) -> (u64, u64) {
-        let joins = |node: u32, seam: u64| match self.nodes[node].hole() {
-            Some(id) if !self.is_edge(seam) => self.bins.holes[id].size,
-            _ => 0,
-        };
+        let free_at = |node: u32, seam: u64| if self.is_edge(seam) { 0 } else { self.hole_at(node).size };
         let hole = &self.bins.holes[id];
         let Node { prev, next, .. } = self.nodes[hole.node];
         let mut sides = (0, 0);
-        if prev != WALL && self.nodes[prev].hole().is_none() {
-            let start = self.nodes[prev].word;
-            sides.0 = hole.offset - start + joins(self.nodes[prev].prev, start);
+        let left = self.nodes[prev];
+        if prev != WALL && left.hole().is_none() {
+            sides.0 = hole.offset - left.word + free_at(left.prev, left.word);
         }
-        if next != WALL && self.nodes[next].hole().is_none() {
-            let beyond = self.nodes[next].next;
-            let end = self.start_of(beyond);
-            sides.1 = end - hole.end() + joins(beyond, end);
+        let right = self.nodes[next];
+        if next != WALL && right.hole().is_none() {
+            let end = self.start_of(right.next);
+            sides.1 = end - hole.end() + free_at(right.next, end);
         }
         sides
+    }
+
+    /// The hole of `node`, or the empty one if it is used.
+    #[inline]
+    fn hole_at(&self, node: u32) -> &Hole {
+        // No branch: whether a neighbour is free, chance decides.
+        &self.bins.holes[self.nodes[node].hole().unwrap_or(NOTHING)]
     }
 
     /// Takes `node` out of the chain and off the books.
@@ -520,4 +517,10 @@ impl Heap {
         self.nodes[WALL].word = capacity;
         self.policy.set_capacity(capacity);
     }
+}
+
+/// `a` if `condition`, else `b`, in a form that the compiler makes no branch of.
+#[inline]
+fn select(condition: bool, a: u32, b: u32) -> u32 {
+    b ^ ((a ^ b) & u32::from(condition).wrapping_neg())
 }

@@ -36,9 +36,7 @@ impl Hint {
         // Relaxed: the hint guards no other memory. That a free is seen by whoever learns of it rests on the
         // coherence of this one atomic, and on whatever told the reader of the free (it pairs with nothing here).
         self.free.store(free, Ordering::Relaxed);
-        if self.largest.load(Ordering::Relaxed) != largest {
-            self.largest.store(largest, Ordering::Relaxed);
-        }
+        self.largest.store(largest, Ordering::Relaxed);
     }
 
     /// Publishes the longest range the space could ever hand out, when that changes.
