@@ -168,12 +168,17 @@ impl Allocation {
     /// Turns the allocation into a raw handle, which has to be freed through
     /// [`OffsetAllocator::free_raw`](super::OffsetAllocator::free_raw). O(1).
     pub fn into_raw(self) -> RawHandle {
-        let handle = self.core().with(|books| RawHandle {
+        let core = self.core();
+        let handle = core.with(|books| RawHandle {
             allocator: books.id,
             slot: self.node,
             generation: books.seals.seal(self.node),
         });
-        self.forget();
+        let index = self.forget();
+        // If the allocator is gone, nobody can free it any more; if it was the last that could be freed, the books go.
+        if core.put_away() {
+            registry::discharge(index);
+        }
         handle
     }
 

@@ -207,21 +207,18 @@ impl Heap {
 
     /// Grants `size` bytes when nothing is pending.
     fn allocate_settled(&mut self, size: u64) -> Option<Grant> {
-        if self.bins.holes.excess() {
-            self.compact_holes();
-        }
-        if self.policy.is_small(size) {
-            if let Some(grant) = self.allocate_in_nursery(size) {
-                return Some(grant);
-            }
-        } else {
+        let small = self.policy.is_small(size);
+        if !small {
             let first = self.bins.first(bin_floor(size));
             if first != NIL && self.bins.holes[first].size == size {
                 return Some(self.take_whole(first));
             }
         }
         if !self.has_names_for(4) {
-            return None;
+            return self.fit_whole(size);
+        }
+        if small && let Some(grant) = self.allocate_in_nursery(size) {
+            return Some(grant);
         }
         if let Some(slot) = self.policy.slot(size)
             && let Some(grant) = self.fit_slot(size, slot)
@@ -235,7 +232,22 @@ impl Heap {
         opened.then(|| self.fit(size)).flatten()
     }
 
-    /// Shortens the records of the holes to what is needed.
+    /// Grants a hole of exactly this size, when there are no names left for a remainder.
+    #[cold]
+    fn fit_whole(&mut self, size: u64) -> Option<Grant> {
+        self.close_nursery();
+        let id = self.bins.holes_of(bin_floor(size)).find(|&id| self.bins.holes[id].size == size)?;
+        Some(self.take_whole(id))
+    }
+
+    /// Shortens the records of the holes if there are far more than holes.
+    #[inline]
+    pub(super) fn trim_holes(&mut self) {
+        if self.bins.holes.excess() {
+            self.compact_holes();
+        }
+    }
+
     #[cold]
     fn compact_holes(&mut self) {
         let (nodes, virgin, nursery) = (&mut self.nodes, self.virgin, self.nursery);

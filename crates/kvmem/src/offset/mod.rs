@@ -13,6 +13,9 @@ mod core;
 mod error;
 mod heap;
 mod hint;
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod loom_face;
 mod nursery;
 mod pending;
 mod placement;

@@ -66,7 +66,7 @@ impl Heap {
         self.allocated -= size;
         self.live -= 1;
         self.pending.streak += 1;
-        if self.policy.expects(size) && self.free_bytes() < 2 * size {
+        if self.policy.expects(size) && self.free_bytes() / 2 < size {
             self.settle();
             self.pending.put(Freed { node, offset, size });
             self.pending.again = size;
@@ -78,6 +78,7 @@ impl Heap {
         } else {
             self.settle();
             self.release(node, offset, size);
+            self.trim_holes();
         }
     }
 
@@ -99,6 +100,7 @@ impl Heap {
             self.release(node, offset, size);
         }
         (self.pending.len, self.pending.bytes, self.pending.again) = (0, 0, 0);
+        self.trim_holes();
     }
 
     /// Reads what releasing the pending ranges will read, all of it at once.

@@ -17,9 +17,23 @@ impl Heap {
         if bytes > u128::from(self.free_bytes()) {
             return None;
         }
+        self.grant_times(size, n, Self::allocate).or_else(|| {
+            // A nursery in the way may have split room for one more. Without it the number of ranges that fit is
+            // exact, for each is cut from an end of its hole.
+            self.close_nursery();
+            self.grant_times(size, n, Self::allocate_in_bins)
+        })
+    }
+
+    fn grant_times(
+        &mut self,
+        size: u64,
+        n: usize,
+        grant: impl Fn(&mut Self, u64) -> Option<Grant>,
+    ) -> Option<Vec<Piece>> {
         let mut pieces = Vec::with_capacity(n.min(1024));
         for _ in 0..n {
-            match self.allocate(size) {
+            match grant(self, size) {
                 Some(grant) => pieces.push(Piece { grant, size }),
                 None => {
                     self.give_back(&pieces);
@@ -28,6 +42,14 @@ impl Heap {
             }
         }
         Some(pieces)
+    }
+
+    /// Grants `size` bytes without a nursery. `None`: no room, or the books are full.
+    fn allocate_in_bins(&mut self, size: u64) -> Option<Grant> {
+        if !self.has_names_for(4) {
+            return None;
+        }
+        self.fit(size).or_else(|| self.open_segment(size).then(|| self.fit(size)).flatten())
     }
 
     /// Grants `total` ≥ 1 bytes in at most `max_ranges` ≥ 1 ranges, or nothing.

@@ -1,0 +1,255 @@
+//! Changing and freeing what is allocated, with its allocator or without.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result, ensure};
+use kvmem::offset::{AllocError, Allocation, RawError, RawHandle};
+
+use super::space::{Held, Space};
+use super::{Driver, Tally, pick_of};
+use crate::op::{Change, Order, Part, Pick};
+
+fn out_of_bounds(part: Range<u64>, whole: Range<u64>) -> AllocError {
+    AllocError::OutOfBounds {
+        start: part.start,
+        end: part.end,
+        allocation_start: whole.start,
+        allocation_end: whole.end,
+    }
+}
+
+/// What the raw face says where the RAII face says something else.
+fn refused(error: RawError) -> Result<AllocError> {
+    match error {
+        RawError::Refused(error) => Ok(error),
+        other => Err(other).context("a good handle"),
+    }
+}
+
+impl Held {
+    fn shrink(&mut self, space: &Space, new_size: u64) -> Result<Result<(), AllocError>> {
+        Ok(match self {
+            Held::Own(allocation) => allocation.shrink(new_size),
+            Held::Raw(handle) => match space.allocator().shrink_raw(*handle, new_size) {
+                Ok(()) => Ok(()),
+                Err(error) => Err(refused(error)?),
+            },
+        })
+    }
+
+    fn extend(&mut self, space: &Space, new_size: u64) -> Result<Result<(), AllocError>> {
+        Ok(match self {
+            Held::Own(allocation) => allocation.extend(new_size),
+            Held::Raw(handle) => match space.allocator().extend_raw(*handle, new_size) {
+                Ok(()) => Ok(()),
+                Err(error) => Err(refused(error)?),
+            },
+        })
+    }
+}
+
+impl Space {
+    /// The range in use that begins at `start`.
+    fn range_at(&self, start: u64) -> Range<u64> {
+        self.oracle.used_at(start).expect("what is held is in use")
+    }
+
+    fn expect_shrink(&self, start: u64, new_size: u64) -> Result<(), AllocError> {
+        let range = self.range_at(start);
+        match new_size {
+            0 => Err(AllocError::ZeroSize),
+            _ if new_size > range.end - start => {
+                Err(out_of_bounds(start..start.saturating_add(new_size), range))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn expect_extend(&self, start: u64, new_size: u64) -> Result<(), AllocError> {
+        let (range, limit) = (self.range_at(start), self.oracle.limit());
+        let most = range.end - start + self.oracle.room_behind(start);
+        if new_size < range.end - start {
+            Err(out_of_bounds(start..start + new_size, range))
+        } else if new_size > limit {
+            Err(AllocError::TooLarge { asked: new_size, limit })
+        } else if new_size > most {
+            Err(AllocError::Blocked { asked: new_size, most })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Changes the allocation at a place. Returns a handle that is no good any more, if there is one.
+    fn change(&mut self, place: usize, change: Change, tally: &mut Tally) -> Result<Option<RawHandle>> {
+        let (start, mut held) = self.take(place);
+        let range = self.range_at(start);
+        let size = range.end - start;
+        match change {
+            Change::Free => {
+                tally.count("free");
+                self.oracle.free(start)?;
+                match held {
+                    Held::Own(allocation) => drop(allocation),
+                    Held::Raw(handle) => {
+                        let freed = self.allocator().free_raw(handle);
+                        ensure!(freed == Ok(size), "{range:?} by handle: {freed:?}");
+                        return Ok(Some(handle));
+                    }
+                }
+            }
+            Change::Shrink(part) => {
+                let new_size = part.of(size);
+                let (got, expected) = (held.shrink(self, new_size)?, self.expect_shrink(start, new_size));
+                ensure!(got == expected, "{range:?} to {new_size} bytes: {got:?} instead of {expected:?}");
+                tally.count(if got.is_ok() { "shrink: granted" } else { "shrink: refused" });
+                self.hold(start, held);
+                if got.is_ok() {
+                    self.oracle.resize(start, new_size)?;
+                }
+            }
+            Change::Extend(part) => {
+                let more = Part { off: 0, ..part }.of(self.oracle.room_behind(start));
+                let new_size = (size + more).saturating_add_signed(part.off.into());
+                let (got, expected) = (held.extend(self, new_size)?, self.expect_extend(start, new_size));
+                ensure!(got == expected, "{range:?} to {new_size} bytes: {got:?} instead of {expected:?}");
+                tally.count(if got.is_ok() { "extend: granted" } else { "extend: refused" });
+                self.hold(start, held);
+                if got.is_ok() {
+                    self.oracle.resize(start, new_size)?;
+                }
+            }
+            Change::FreeRange(from, to) => return self.free_range(start, held, from, to, tally),
+            Change::Turn => match held {
+                Held::Own(allocation) => {
+                    tally.count("into_raw");
+                    self.hold(start, Held::Raw(allocation.into_raw()));
+                }
+                Held::Raw(handle) => {
+                    tally.count("adopt_raw");
+                    let allocation = self.allocator().adopt_raw(handle).context("a good handle")?;
+                    self.hold(start, Held::Own(allocation));
+                    return Ok(Some(handle));
+                }
+            },
+        }
+        Ok(None)
+    }
+
+    fn free_range(
+        &mut self,
+        start: u64,
+        held: Held,
+        from: Part,
+        to: Part,
+        tally: &mut Tally,
+    ) -> Result<Option<RawHandle>> {
+        let range = self.range_at(start);
+        let bound = |part: Part| {
+            let place = start + Part { off: 0, ..part }.of(range.end - start);
+            place.saturating_add_signed(part.off.into())
+        };
+        let sub = bound(from)..bound(to);
+        let (allocation, outdated) = match held {
+            Held::Own(allocation) => (allocation, None),
+            Held::Raw(handle) => (self.allocator().adopt_raw(handle).context("a good handle")?, Some(handle)),
+        };
+        let inside = !sub.is_empty() && sub.start >= range.start && sub.end <= range.end;
+        match allocation.free_range(sub.clone()) {
+            Ok(left_and_right) => {
+                ensure!(inside, "{sub:?} of {range:?} was freed");
+                tally.count("free_range: granted");
+                self.oracle.free_part(start, sub.clone())?;
+                let expected = [range.start..sub.start, sub.end..range.end];
+                let got = [left_and_right.0, left_and_right.1];
+                for (got, expected) in got.into_iter().zip(expected) {
+                    ensure!(
+                        got.as_ref().map(Allocation::range)
+                            == (!expected.is_empty()).then(|| expected.clone()),
+                        "{sub:?} of {range:?} was freed: {got:?} is left instead of {expected:?}"
+                    );
+                    if let Some(allocation) = got {
+                        self.hold(expected.start, Held::Own(allocation));
+                    }
+                }
+            }
+            Err((allocation, got)) => {
+                let expected = out_of_bounds(sub.clone(), range.clone());
+                ensure!(!inside && got == expected, "{sub:?} of {range:?}: {got:?}");
+                tally.count("free_range: refused");
+                self.hold(start, Held::Own(allocation));
+            }
+        }
+        Ok(outdated)
+    }
+}
+
+impl Driver {
+    /// Changes an allocation of the space.
+    pub(super) fn change(&mut self, pick: Pick, change: Change) -> Result<()> {
+        let Some(place) = self.space.pick(pick) else { return Ok(()) };
+        if let Some(handle) = self.space.change(place, change, &mut self.tally)? {
+            self.outdate(handle);
+        }
+        Ok(())
+    }
+
+    /// Changes an allocation whose allocator is gone.
+    pub(super) fn change_orphan(&mut self, pick: Pick, change: Change) -> Result<()> {
+        let total = self.orphans.iter().map(Space::len).sum();
+        let Some(mut place) = pick_of(pick, total) else { return Ok(()) };
+        for orphan in &mut self.orphans {
+            if place < orphan.len() {
+                orphan.change(place, change, &mut self.tally)?;
+                // A raw allocation without an allocator can never be freed: it is out of reach.
+                self.foreign.extend(orphan.orphan());
+                self.tally.count("a change without an allocator");
+                break;
+            }
+            place -= orphan.len();
+        }
+        while self.foreign.len() > super::MEMORY {
+            self.foreign.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Hands back a run of neighbours, and an orphan if there is one.
+    pub(super) fn free_run(&mut self, first: Pick, len: u8, order: Order) -> Result<()> {
+        let Some(place) = self.space.pick(first) else { return Ok(()) };
+        let first = self.space.start_of(place);
+        let starts: Vec<u64> =
+            self.space.oracle.used_from(first).take(len.into()).map(|range| range.start).collect();
+        let mut run = Vec::new();
+        for start in starts {
+            if let Some(allocation) = self.space.take_own_at(start) {
+                self.space.oracle.free(start)?;
+                run.push(allocation);
+            }
+        }
+        match order {
+            Order::Ascending => {}
+            Order::Descending => run.reverse(),
+            Order::Riffled => {
+                let mut place = 0;
+                let (even, odd): (Vec<_>, Vec<_>) = run.into_iter().partition(|_| {
+                    place += 1;
+                    place % 2 == 1
+                });
+                run = even.into_iter().chain(odd).collect();
+            }
+        }
+        if run.len() > 1 {
+            self.tally.count("free_run of several");
+        }
+        if let Some(orphan) = self.orphans.iter_mut().find(|orphan| !orphan.is_empty()) {
+            let (start, held) = orphan.take(0);
+            if let Held::Own(allocation) = held {
+                orphan.oracle.free(start)?;
+                run.push(allocation);
+                self.tally.count("free_run with a stranger");
+            }
+        }
+        self.space.allocator().free_run(run);
+        Ok(())
+    }
+}

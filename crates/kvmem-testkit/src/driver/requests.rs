@@ -1,0 +1,162 @@
+//! Asking for room.
+
+use anyhow::{Context, Result, ensure};
+use kvmem::offset::{AllocError, Allocation};
+
+use super::Driver;
+use super::space::{Held, Space};
+use crate::op::Count;
+
+impl Space {
+    /// What a refusal for want of room has to say.
+    fn no_room(&self, asked: u64) -> AllocError {
+        let oracle = &self.oracle;
+        AllocError::NoRoom { asked, free: oracle.free_bytes(), largest_free: oracle.largest_free() }
+    }
+
+    /// What a request has to come to.
+    fn expect_grant(&self, size: u64, align: u64) -> Result<(), AllocError> {
+        let limit = self.oracle.limit();
+        if !align.is_power_of_two() {
+            return Err(AllocError::BadAlign { align });
+        }
+        match size {
+            0 => Err(AllocError::ZeroSize),
+            _ if size > limit => Err(AllocError::TooLarge { asked: size, limit }),
+            _ if !self.oracle.fits(size, align) => Err(self.no_room(size)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Driver {
+    /// One range, aligned if an alignment is given.
+    pub(super) fn allocate(&mut self, size: u64, align: Option<u64>, raw: bool) -> Result<()> {
+        let align = align.map(|align| self.space.bearable(align));
+        let allocator = self.space.allocator();
+        let own = |allocation: Allocation| (allocation.offset(), allocation.size(), Held::Own(allocation));
+        let got = match (align, raw) {
+            (None, false) => allocator.allocate(size).map(own),
+            (Some(align), false) => allocator.allocate_aligned(size, align).map(own),
+            (_, true) => match align {
+                None => allocator.allocate_raw(size),
+                Some(align) => allocator.allocate_aligned_raw(size, align),
+            }
+            .map(|allocation| (allocation.offset, allocation.size, Held::Raw(allocation.handle))),
+        };
+        let expected = self.space.expect_grant(size, align.unwrap_or(1));
+        self.tally.count(match (align, &got) {
+            (None, Ok(_)) => "allocate: granted",
+            (None, Err(_)) => "allocate: refused",
+            (Some(_), Ok(_)) => "allocate_aligned: granted",
+            (Some(_), Err(_)) => "allocate_aligned: refused",
+        });
+        match got {
+            Ok((offset, got_size, held)) => {
+                ensure!(expected.is_ok(), "{size} bytes at {align:?}: {offset} instead of {expected:?}");
+                ensure!(got_size == size, "{got_size} bytes instead of {size}");
+                ensure!(offset.is_multiple_of(align.unwrap_or(1)), "{offset} is not aligned to {align:?}");
+                self.hold(offset, size, held)
+            }
+            Err(got) => {
+                self.refusals += 1;
+                // Two things wrong at once: either may be told.
+                let both = size == 0 && matches!(expected, Err(AllocError::BadAlign { .. }));
+                ensure!(
+                    self.is_expected(got, expected) || both && got == AllocError::ZeroSize,
+                    "{size} bytes at {align:?}: {got:?} instead of {expected:?}"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a refusal is the one expected. The longest free range in it may be an upper bound, unless the allocator
+    /// has just been asked for it.
+    fn is_expected(&self, got: AllocError, expected: Result<(), AllocError>) -> bool {
+        match (got, expected) {
+            (
+                AllocError::NoRoom { asked, free, largest_free: bound },
+                Err(AllocError::NoRoom { asked: expected_asked, free: expected_free, largest_free }),
+            ) => {
+                (asked, free) == (expected_asked, expected_free)
+                    && bound >= largest_free
+                    && bound <= free
+                    && (bound == largest_free || !self.looked)
+            }
+            _ => expected == Err(got),
+        }
+    }
+
+    pub(super) fn allocate_batch(&mut self, size: u64, n: Count) -> Result<()> {
+        let fit = if size == 0 { 0 } else { self.space.oracle.fits_times(size) };
+        let n = n.of(fit);
+        let got = self.space.allocator().allocate_batch(size, n);
+        let mut expected = if n == 0 { Ok(()) } else { self.space.expect_grant(size, 1) };
+        if expected.is_ok() && n > 0 && fit < n as u128 {
+            expected = Err(self.space.no_room(size));
+        }
+        self.tally.count(if got.is_ok() { "allocate_batch: granted" } else { "allocate_batch: refused" });
+        match got {
+            Ok(batch) => {
+                ensure!(expected.is_ok(), "{n} × {size} bytes were granted instead of {expected:?}");
+                ensure!(batch.len() == n, "{} ranges instead of {n}", batch.len());
+                for allocation in batch {
+                    ensure!(allocation.size() == size, "{} bytes instead of {size}", allocation.size());
+                    self.hold(allocation.offset(), size, Held::Own(allocation))?;
+                }
+                Ok(())
+            }
+            Err(got) => {
+                self.refusals += 1;
+                ensure!(
+                    self.is_expected(got, expected),
+                    "{n} × {size} bytes: {got:?} instead of {expected:?}"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn allocate_scattered(&mut self, total: u64, max_ranges: usize) -> Result<()> {
+        let oracle = &self.space.oracle;
+        let got = self.space.allocator().allocate_scattered(total, max_ranges);
+        let expected = match (total, max_ranges) {
+            (0, _) => Err(AllocError::ZeroSize),
+            (_, 0) => Err(AllocError::NoRanges { asked: total }),
+            _ if total > oracle.capacity() => {
+                Err(AllocError::TooLarge { asked: total, limit: oracle.capacity() })
+            }
+            _ if !oracle.fits_scattered(total, max_ranges) => Err(self.space.no_room(total)),
+            _ => Ok(()),
+        };
+        self.tally.count(match &got {
+            Ok(parts) if parts.len() > 1 => "allocate_scattered: granted in several",
+            Ok(_) => "allocate_scattered: granted in one",
+            Err(_) => "allocate_scattered: refused",
+        });
+        let what = || format!("{total} bytes in {max_ranges} ranges");
+        match got {
+            Ok(parts) => {
+                ensure!(expected.is_ok(), "{} were granted instead of {expected:?}", what());
+                ensure!((1..=max_ranges).contains(&parts.len()), "{}: {parts:?}", what());
+                ensure!(
+                    parts.len() == 1 || total > oracle.largest_free(),
+                    "{} fit into one: {parts:?}",
+                    what()
+                );
+                let sum: u64 = parts.iter().map(Allocation::size).sum();
+                ensure!(sum == total, "{}: {sum} were granted", what());
+                for part in parts {
+                    self.hold(part.offset(), part.size(), Held::Own(part)).with_context(what)?;
+                }
+                Ok(())
+            }
+            Err(got) => {
+                self.refusals += 1;
+                ensure!(self.is_expected(got, expected), "{}: {got:?} instead of {expected:?}", what());
+                Ok(())
+            }
+        }
+    }
+}

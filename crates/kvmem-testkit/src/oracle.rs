@@ -1,0 +1,383 @@
+//! *Interval oracle*: what a space must look like after what was done to it.
+//!
+//! A model so plain that it is right by inspection: used ranges and free ranges in ordered maps, no bins, no
+//! placement, no policy. It does not say *where* an allocation has to go. It is told where it went, refuses what no
+//! allocator may do (overlap, leave the space, straddle a boundary), and answers what any correct allocator without
+//! rounding must agree with: how much is free, what the longest free range is, whether a request fits.
+//!
+//! Free ranges are kept joined, across boundaries too. A boundary cuts a free range into *pieces*, within which an
+//! allocation has to lie; as there may be 2^63 of them, they are counted, not listed:
+//!
+//! ```text
+//! boundaries  0        B        2B       3B       4B
+//!             ├────────┼────────┼────────┼────────┼──
+//! free range        ├──┊────────┊────────┊────┤
+//! pieces            head  whole × 2        tail
+//! ```
+//!
+//! Every change is O(log ranges). The questions are O(log ranges) too, unless they say otherwise.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use thiserror::Error;
+
+use crate::modular::first_in;
+
+/// Something that no correct allocator does.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Violation {
+    /// A range of no bytes was granted.
+    #[error("an empty range at {0} was granted")]
+    Empty(u64),
+    /// A granted range leaves the space.
+    #[error("[{}, {}) was granted in a space of {capacity} bytes", range.start, range.end)]
+    OutOfSpace {
+        /// What was granted.
+        range: Range<u64>,
+        /// Length of the space.
+        capacity: u64,
+    },
+    /// A granted range is not wholly free.
+    #[error("[{}, {}) was granted, but not all of it is free", range.start, range.end)]
+    Overlap {
+        /// What was granted.
+        range: Range<u64>,
+    },
+    /// A granted range lies across a boundary.
+    #[error("[{}, {}) was granted across a multiple of {boundary}", range.start, range.end)]
+    Straddles {
+        /// What was granted.
+        range: Range<u64>,
+        /// The boundary.
+        boundary: u64,
+    },
+    /// A range was freed or changed that is not in use.
+    #[error("no range in use begins at {0}")]
+    NotUsed(u64),
+    /// A part was freed that does not lie in the range it was meant to be part of.
+    #[error("[{}, {}) is not a part of [{}, {})", part.start, part.end, whole.start, whole.end)]
+    NotPart {
+        /// The part.
+        part: Range<u64>,
+        /// The range in use.
+        whole: Range<u64>,
+    },
+    /// The end of the space was moved into a range in use.
+    #[error("the space was shrunk to {capacity} bytes, but a range in use ends at {end_of_last}")]
+    CutOff {
+        /// Length of the space afterwards.
+        capacity: u64,
+        /// One past the last byte in use.
+        end_of_last: u64,
+    },
+}
+
+/// A stretch of a space: offset and length in bytes, and whether it is in use.
+pub type Stretch = (u64, u64, bool);
+
+/// The pieces of one length: the length in bytes, and how many there are.
+type Pieces = (u64, u64);
+
+/// The ranges of a space. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    capacity: u64,
+    boundary: Option<u64>,
+    /// Offset → length.
+    used: BTreeMap<u64, u64>,
+    /// Offset → length; no two touch.
+    free: BTreeMap<u64, u64>,
+    /// (length, offset) of the same.
+    free_by_len: BTreeSet<(u64, u64)>,
+    allocated: u64,
+}
+
+impl Oracle {
+    /// An empty space.
+    pub fn new(capacity: u64, boundary: Option<u64>) -> Self {
+        assert!(capacity > 0 && boundary != Some(0), "no space at all: {capacity}, {boundary:?}");
+        let mut oracle = Oracle {
+            capacity,
+            boundary,
+            used: BTreeMap::new(),
+            free: BTreeMap::new(),
+            free_by_len: BTreeSet::new(),
+            allocated: 0,
+        };
+        oracle.insert_free(0, capacity);
+        oracle
+    }
+
+    /// Length of the space, in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// What no allocation may straddle, in bytes.
+    pub fn boundary(&self) -> Option<u64> {
+        self.boundary
+    }
+
+    /// The longest range that the empty space could hand out, in bytes.
+    pub fn limit(&self) -> u64 {
+        self.boundary.map_or(self.capacity, |boundary| boundary.min(self.capacity))
+    }
+
+    /// Bytes in use.
+    pub fn allocated(&self) -> u64 {
+        self.allocated
+    }
+
+    /// Bytes not in use.
+    pub fn free_bytes(&self) -> u64 {
+        self.capacity - self.allocated
+    }
+
+    /// Ranges in use.
+    pub fn live(&self) -> usize {
+        self.used.len()
+    }
+
+    /// Joined free ranges.
+    pub fn free_ranges(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Free ranges once boundaries have cut them up. O(ranges).
+    pub fn free_pieces(&self) -> u128 {
+        self.all_pieces().map(|(_, count)| u128::from(count)).sum()
+    }
+
+    /// One past the last byte in use; 0 if none is.
+    pub fn end_of_last(&self) -> u64 {
+        self.used.last_key_value().map_or(0, |(start, len)| start + len)
+    }
+
+    /// The used range that begins at `start`.
+    pub fn used_at(&self, start: u64) -> Option<Range<u64>> {
+        self.used.get(&start).map(|len| start..start + len)
+    }
+
+    /// The used ranges that begin at or behind `start`, in address order.
+    pub fn used_from(&self, start: u64) -> impl Iterator<Item = Range<u64>> {
+        self.used.range(start..).map(|(start, len)| *start..start + len)
+    }
+
+    /// The first free range that begins at or behind `at`, or else the first of all.
+    pub fn free_from(&self, at: u64) -> Option<Range<u64>> {
+        let found = self.free.range(at..).next().or_else(|| self.free.first_key_value());
+        found.map(|(start, len)| *start..start + len)
+    }
+
+    /// The whole space in address order, one stretch for each used range, free ranges joined. O(ranges).
+    pub fn map(&self) -> Vec<Stretch> {
+        let mut map: Vec<Stretch> = self.used.iter().map(|(start, len)| (*start, *len, true)).collect();
+        map.extend(self.free.iter().map(|(start, len)| (*start, *len, false)));
+        map.sort_unstable();
+        map
+    }
+
+    /// Longest range that can be granted now, in bytes. O(log ranges) but where many long free ranges lie across
+    /// boundaries.
+    pub fn largest_free(&self) -> u64 {
+        let mut largest = 0;
+        for &(len, start) in self.free_by_len.iter().rev() {
+            if len <= largest {
+                break;
+            }
+            largest = self.pieces(start, len).map(|(len, _)| len).into_iter().fold(largest, u64::max);
+        }
+        largest
+    }
+
+    /// Whether `size` bytes can be granted at a multiple of `align`, a power of two. O(ranges) unless `align` is 1.
+    pub fn fits(&self, size: u64, align: u64) -> bool {
+        assert!(size > 0 && align.is_power_of_two(), "no request: {size} bytes at {align}");
+        match align {
+            1 => size <= self.largest_free(),
+            _ => {
+                self.free_by_len.range((size, 0)..).any(|&(len, start)| self.fits_in(start, len, size, align))
+            }
+        }
+    }
+
+    /// How many ranges of `size` bytes can be granted, all at once. O(ranges).
+    pub fn fits_times(&self, size: u64) -> u128 {
+        self.all_pieces().map(|(len, count)| u128::from(len / size) * u128::from(count)).sum()
+    }
+
+    /// Whether `total` bytes can be granted in at most `max_ranges` ranges. They can iff the longest pieces add up to
+    /// it. O(ranges·log ranges).
+    pub fn fits_scattered(&self, total: u64, max_ranges: usize) -> bool {
+        let mut pieces: Vec<Pieces> = self.all_pieces().collect();
+        pieces.sort_unstable_by_key(|&(len, _)| std::cmp::Reverse(len));
+        let (mut sum, mut ranges_left) = (0, max_ranges as u64);
+        for (len, count) in pieces {
+            let taken = count.min(ranges_left);
+            sum += u128::from(len) * u128::from(taken);
+            ranges_left -= taken;
+        }
+        sum >= u128::from(total)
+    }
+
+    /// Free bytes directly behind the used range at `start` that it could take in. 0 if nothing is in use there.
+    pub fn room_behind(&self, start: u64) -> u64 {
+        let Some(Range { end, .. }) = self.used_at(start) else { return 0 };
+        let free = self.free.get(&end).copied().unwrap_or(0);
+        match self.boundary {
+            Some(boundary) if end.is_multiple_of(boundary) => 0,
+            Some(boundary) => free.min(boundary - end % boundary),
+            None => free,
+        }
+    }
+
+    /// `[start, start + size)` was granted.
+    pub fn grant(&mut self, start: u64, size: u64) -> Result<(), Violation> {
+        if size == 0 {
+            return Err(Violation::Empty(start));
+        }
+        let range = start..start.saturating_add(size);
+        if range.end > self.capacity {
+            return Err(Violation::OutOfSpace { range, capacity: self.capacity });
+        }
+        if let Some(boundary) = self.boundary
+            && start / boundary != (range.end - 1) / boundary
+        {
+            return Err(Violation::Straddles { range, boundary });
+        }
+        let hole = self.free.range(..=start).next_back().map(|(start, len)| (*start, *len));
+        let Some((hole_start, hole_len)) = hole.filter(|(start, len)| start + len >= range.end) else {
+            return Err(Violation::Overlap { range });
+        };
+        self.remove_free(hole_start, hole_len);
+        self.insert_free(hole_start, start - hole_start);
+        self.insert_free(range.end, hole_start + hole_len - range.end);
+        self.used.insert(start, size);
+        self.allocated += size;
+        Ok(())
+    }
+
+    /// The used range that begins at `start` was freed; returns its length.
+    pub fn free(&mut self, start: u64) -> Result<u64, Violation> {
+        let size = self.used.remove(&start).ok_or(Violation::NotUsed(start))?;
+        self.allocated -= size;
+        self.join(start, size);
+        Ok(size)
+    }
+
+    /// The used range that begins at `start` is `new_size` bytes from now on, more or less than before.
+    pub fn resize(&mut self, start: u64, new_size: u64) -> Result<(), Violation> {
+        // Freed and granted anew at the same place: what it may not grow into is not free.
+        let size = self.free(start)?;
+        self.grant(start, new_size).inspect_err(|_| {
+            self.grant(start, size).expect("it was granted before");
+        })
+    }
+
+    /// `part` of the used range that begins at `start` was freed; what is left on both sides is in use.
+    pub fn free_part(&mut self, start: u64, part: Range<u64>) -> Result<(), Violation> {
+        let whole = self.used_at(start).ok_or(Violation::NotUsed(start))?;
+        if part.is_empty() || part.start < whole.start || part.end > whole.end {
+            return Err(Violation::NotPart { part, whole });
+        }
+        self.free(start)?;
+        for side in [whole.start..part.start, part.end..whole.end] {
+            if !side.is_empty() {
+                self.grant(side.start, side.end - side.start)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of the space was moved, up or down.
+    pub fn set_capacity(&mut self, capacity: u64) -> Result<(), Violation> {
+        let end_of_last = self.end_of_last();
+        if capacity < end_of_last {
+            return Err(Violation::CutOff { capacity, end_of_last });
+        }
+        if let Some((&start, &len)) = self.free.last_key_value()
+            && start + len == self.capacity
+        {
+            self.remove_free(start, len);
+        }
+        self.capacity = capacity;
+        self.insert_free(end_of_last, capacity - end_of_last);
+        Ok(())
+    }
+
+    fn insert_free(&mut self, start: u64, len: u64) {
+        if len > 0 {
+            self.free.insert(start, len);
+            self.free_by_len.insert((len, start));
+        }
+    }
+
+    fn remove_free(&mut self, start: u64, len: u64) {
+        self.free.remove(&start);
+        self.free_by_len.remove(&(len, start));
+    }
+
+    /// Adds a free range, joined with what it touches.
+    fn join(&mut self, start: u64, len: u64) {
+        let (mut joined_start, mut joined_len) = (start, len);
+        let before = self.free.range(..start).next_back().map(|(start, len)| (*start, *len));
+        if let Some((before, before_len)) = before.filter(|(before, len)| before + len == start) {
+            self.remove_free(before, before_len);
+            (joined_start, joined_len) = (before, joined_len + before_len);
+        }
+        if let Some(&behind_len) = self.free.get(&(start + len)) {
+            self.remove_free(start + len, behind_len);
+            joined_len += behind_len;
+        }
+        self.insert_free(joined_start, joined_len);
+    }
+
+    /// Head, whole segments and tail of a free range.
+    fn pieces(&self, start: u64, len: u64) -> [Pieces; 3] {
+        let Some(boundary) = self.boundary else { return [(len, 1), (0, 0), (0, 0)] };
+        let head = match start % boundary {
+            0 => 0,
+            into => (boundary - into).min(len),
+        };
+        let rest = len - head;
+        let piece = |len| (len, u64::from(len > 0));
+        [
+            piece(head),
+            if rest < boundary { (0, 0) } else { (boundary, rest / boundary) },
+            piece(rest % boundary),
+        ]
+    }
+
+    fn all_pieces(&self) -> impl Iterator<Item = Pieces> {
+        self.free.iter().flat_map(|(start, len)| self.pieces(*start, *len)).filter(|(_, count)| *count > 0)
+    }
+
+    /// Whether an aligned range fits into the free range `[start, start + len)`.
+    fn fits_in(&self, start: u64, len: u64, size: u64, align: u64) -> bool {
+        let fits_piece = |start: u64, len: u64| {
+            let aligned = start.checked_next_multiple_of(align);
+            aligned.is_some_and(|aligned| aligned - start <= len && len - (aligned - start) >= size)
+        };
+        let Some(boundary) = self.boundary else { return fits_piece(start, len) };
+        let [(head, _), (_, whole), (tail, _)] = self.pieces(start, len);
+        if fits_piece(start, head) || fits_piece(start + len - tail, tail) {
+            return true;
+        }
+        if whole == 0 || size > boundary {
+            return false;
+        }
+        // Whole segment i begins at first + i·B; the way up from there to a multiple of the alignment, which is
+        // −(first + i·B) mod align, must leave `size` bytes of the segment.
+        let slack = boundary - size;
+        if slack >= align - 1 {
+            return true;
+        }
+        let negative = |value: u64| (align - value % align) % align;
+        first_in(negative(start + head), negative(boundary), align, 0, slack)
+            .is_some_and(|segment| segment < u128::from(whole))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! *Strategies*: spaces and operations for proptest, weighted towards what has gone wrong in allocators.
+//!
+//! Requests ask for exactly what is there, a byte more or less, the size of what has died, crumbs beside bulk, and
+//! now and then for nonsense.
+
+use kvmem::offset::Placement;
+use proptest::prelude::*;
+
+use crate::op::{Amount, Base, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
+
+/// How large a space is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Up to 600 bytes: every bin is exact, and anything can be next to anything.
+    Small,
+    /// Up to 1 GiB: bins are wide, and small objects are set apart.
+    Medium,
+    /// Numbers that overflow what is less than 64 bits.
+    Huge,
+}
+
+/// A space of this scale.
+pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
+    let capacity = match scale {
+        Scale::Small => (1..=600u64).boxed(),
+        Scale::Medium => {
+            (16..=30u32, any::<u64>()).prop_map(|(log2, bits)| 1 << log2 | bits >> (64 - log2)).boxed()
+        }
+        Scale::Huge => prop_oneof![
+            Just((1 << 40) - 1),
+            Just(1000 << 30),
+            Just((1 << 40) + 1),
+            Just(4 << 30),
+            Just(15 << 28),
+            Just((1 << 62) + 12_345),
+            Just((1 << 63) - 1),
+            Just(1 << 63),
+            (1u64 << 32..=1 << 63),
+        ]
+        .boxed(),
+    };
+    let boundary = prop_oneof![
+        4 => Just(None),
+        // From two segments to a few thousand, seldom of a round length.
+        2 => (1..=12u32, any::<u16>()).prop_map(|(log2, more)| Some((log2, u64::from(more)))),
+        1 => (1..=12u32).prop_map(|log2| Some((log2, 0))),
+    ];
+    (capacity, boundary, any::<bool>()).prop_map(|(capacity, boundary, best_fit)| Config {
+        capacity,
+        boundary: boundary.map(|(log2, more)| {
+            let boundary = (capacity >> log2).max(1);
+            if more == 0 { 1 << boundary.ilog2() } else { boundary + more % boundary }
+        }),
+        placement: if best_fit { Placement::BestFit } else { Placement::Renewal },
+    })
+}
+
+/// A sequence of operations.
+pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
+    prop::collection::vec(op(), 1..=len)
+}
+
+/// A sequence that mostly mixes crumbs with bulk: what a store with small index entries does.
+pub fn mixed_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
+    let bulk = (400..9000u16).prop_map(|share| of(Base::Capacity, Part { share, off: 0 }));
+    let crumb = (1..=40u64).prop_map(Amount::bytes);
+    let step = prop_oneof![
+        5 => bulk.prop_map(|size| Op::Allocate { size, raw: false }),
+        5 => crumb.prop_map(|size| Op::Allocate { size, raw: false }),
+        7 => any::<Pick>().prop_map(|pick| Op::Held(pick, Change::Free)),
+        3 => op(),
+    ];
+    prop::collection::vec(step, 1..=len)
+}
+
+fn of(base: Base, part: Part) -> Amount {
+    Amount { base, part }
+}
+
+/// All of it; a byte or a few more or less; any share; a small share.
+fn part() -> impl Strategy<Value = Part> {
+    prop_oneof![
+        5 => Just(Part::ALL),
+        2 => (-2..=2i8).prop_map(|off| Part { off, ..Part::ALL }),
+        1 => any::<i8>().prop_map(|off| Part { off, ..Part::ALL }),
+        3 => any::<u16>().prop_map(|share| Part { share, off: 0 }),
+        2 => (0..14u32, any::<i8>()).prop_map(|(shift, off)| Part { share: u16::MAX >> shift, off }),
+        1 => any::<i8>().prop_map(|off| Part { share: 0, off }),
+    ]
+}
+
+/// A size to ask for.
+fn size() -> impl Strategy<Value = Amount> {
+    let any_part = |base| part().prop_map(move |part| of(base, part));
+    let few = (2..14u32).prop_map(|shift| of(Base::Capacity, Part { share: u16::MAX >> shift, off: 0 }));
+    prop_oneof![
+        6 => few,
+        6 => (1..=64u64).prop_map(Amount::bytes),
+        6 => (any::<Pick>(), part()).prop_map(|(pick, part)| of(Base::Hole(pick), part)),
+        4 => (any::<Pick>(), part()).prop_map(|(pick, part)| of(Base::Held(pick), part)),
+        3 => any_part(Base::Largest),
+        2 => any_part(Base::Limit),
+        1 => any_part(Base::Free),
+        1 => any_part(Base::Capacity),
+        1 => prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), Just(u64::from(u32::MAX))].prop_map(Amount::bytes),
+    ]
+}
+
+fn align() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        8 => (0..13u32).prop_map(|log2| 1 << log2),
+        2 => (0..64u32).prop_map(|log2| 1 << log2),
+        1 => prop_oneof![Just(0), Just(3), Just(u64::MAX), any::<u64>()],
+    ]
+}
+
+fn count() -> impl Strategy<Value = Count> {
+    prop_oneof![
+        3 => (0..16u8).prop_map(Count::Exactly),
+        2 => Just(Count::AsManyAsFit),
+        1 => Just(Count::OneTooMany),
+    ]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        9 => Just(Change::Free),
+        2 => part().prop_map(Change::Shrink),
+        3 => part().prop_map(Change::Extend),
+        2 => (part(), part()).prop_map(|(from, to)| Change::FreeRange(from, to)),
+        1 => (any::<u16>(), any::<u16>()).prop_map(|(a, b)| {
+            let part = |share| Part { share, off: 0 };
+            Change::FreeRange(part(a.min(b)), part(a.max(b)))
+        }),
+        3 => Just(Change::Turn),
+    ]
+}
+
+fn misuse() -> impl Strategy<Value = Op> {
+    let call = prop_oneof![
+        Just(Call::Free),
+        Just(Call::Resolve),
+        Just(Call::Shrink),
+        Just(Call::Extend),
+        Just(Call::Adopt)
+    ];
+    let handle = prop_oneof![
+        3 => any::<Pick>().prop_map(Forgery::Stale),
+        2 => any::<Pick>().prop_map(Forgery::Foreign),
+        2 => (any::<Pick>(), any::<u8>()).prop_map(|(pick, bit)| Forgery::Flipped(pick, bit)),
+        1 => (any::<u64>(), any::<u64>()).prop_map(|(high, low)| Forgery::Garbage(high, low)),
+    ];
+    (call, handle).prop_map(|(call, handle)| Op::Misuse { call, handle })
+}
+
+fn run() -> impl Strategy<Value = Op> {
+    let order = prop_oneof![Just(Order::Ascending), Just(Order::Descending), Just(Order::Riffled)];
+    (any::<Pick>(), 0..12u8, order).prop_map(|(first, len, order)| Op::FreeRun { first, len, order })
+}
+
+fn any_config() -> impl Strategy<Value = Config> {
+    prop_oneof![config(Scale::Small), config(Scale::Medium), config(Scale::Huge)]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let new_end = || {
+        let base = prop_oneof![Just(Base::Capacity), Just(Base::EndOfLast), Just(Base::Bytes(1 << 63))];
+        (base, part()).prop_map(|(base, part)| of(base, part))
+    };
+    let of_free = part().prop_map(|part| of(Base::Free, part));
+    let wider = (1..3000u64, any::<i8>(), any::<bool>());
+    prop_oneof![
+        32 => (size(), prop::bool::weighted(0.15)).prop_map(|(size, raw)| Op::Allocate { size, raw }),
+        8 => (size(), align(), prop::bool::weighted(0.15))
+            .prop_map(|(size, align, raw)| Op::AllocateAligned { size, align, raw }),
+        4 => (size(), count()).prop_map(|(size, n)| Op::AllocateBatch { size, n }),
+        3 => (size(), 0..8u8).prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
+        3 => (of_free, 1..12u8).prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
+        24 => (any::<Pick>(), change()).prop_map(|(pick, change)| Op::Held(pick, change)),
+        3 => (any::<Pick>(), change()).prop_map(|(pick, change)| Op::Orphan(pick, change)),
+        2 => run(),
+        4 => misuse(),
+        2 => new_end().prop_map(Op::ShrinkTo),
+        1 => new_end().prop_map(Op::Grow),
+        1 => wider.prop_map(|(bytes, off, absolute)| {
+            let base = if absolute { Base::Bytes(bytes) } else { Base::Capacity };
+            Op::Grow(of(base, Part { off, ..Part::ALL }))
+        }),
+        1 => Just(Op::Clone),
+        1 => any_config().prop_map(Op::Replace),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{decode, encode};
+
+    /// What an amount of bytes loses on its way: the parts it was written in.
+    fn plain(op: Op) -> Op {
+        let plain = |amount: Amount| match amount.base {
+            Base::Bytes(bytes) => Amount::bytes(amount.part.of(bytes)),
+            _ => amount,
+        };
+        match op {
+            Op::Allocate { size, raw } => Op::Allocate { size: plain(size), raw },
+            Op::AllocateAligned { size, align, raw } => Op::AllocateAligned { size: plain(size), align, raw },
+            Op::AllocateBatch { size, n } => Op::AllocateBatch { size: plain(size), n },
+            Op::AllocateScattered { total, max_ranges } => {
+                Op::AllocateScattered { total: plain(total), max_ranges }
+            }
+            Op::Grow(to) => Op::Grow(plain(to)),
+            Op::ShrinkTo(to) => Op::ShrinkTo(plain(to)),
+            other => other,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_and_back(config in any_config(), ops in ops(50)) {
+            let bytes = encode(&config, &ops);
+            let expected = (config, ops.into_iter().map(plain).collect::<Vec<_>>());
+            prop_assert_eq!(decode(&bytes), Some(expected));
+        }
+
+        #[test]
+        fn any_bytes_are_a_test(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Some((config, ops)) = decode(&bytes) {
+                prop_assert!((1..=1 << 63).contains(&config.capacity) && config.boundary != Some(0));
+                prop_assert!(ops.len() <= bytes.len());
+            } else {
+                // Two numbers and two flags.
+                prop_assert!(bytes.len() < 2 * 9 + 2);
+            }
+        }
+    }
+}

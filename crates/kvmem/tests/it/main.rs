@@ -1,0 +1,3 @@
+//! The layers from outside, through their public faces alone.
+
+mod offset;

@@ -1,0 +1,23 @@
+//! L3: offsets.
+
+use kvmem::offset::{Metrics, OffsetAllocator};
+
+mod bad_input;
+mod concurrent;
+mod handles;
+mod metadata;
+mod properties;
+mod raw;
+mod soak;
+mod traps;
+
+/// A space with boundary, or without.
+fn space(capacity: u64, boundary: Option<u64>) -> OffsetAllocator {
+    let builder = OffsetAllocator::builder(capacity);
+    boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary)).build().expect("a good space")
+}
+
+/// The figures that a refusal must not change: what is on the books, but not how they are kept.
+fn figures(metrics: Metrics) -> (u64, u64, u64, u64, u64) {
+    (metrics.capacity, metrics.allocated, metrics.free, metrics.largest_free, metrics.live)
+}

@@ -1,0 +1,305 @@
+//! Many threads on one space.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement, RawHandle};
+
+use kvmem_testkit::random::Random;
+
+use super::space;
+
+const THREADS: u64 = 8;
+const STEPS: u64 = 4000;
+
+/// Who has which byte: a second owner is seen at once, from whatever thread.
+struct Ground(Vec<AtomicU8>);
+
+impl Ground {
+    fn new(capacity: u64) -> Self {
+        Ground((0..capacity).map(|_| AtomicU8::new(0)).collect())
+    }
+
+    fn of(&self, range: Range<u64>) -> &[AtomicU8] {
+        &self.0[range.start as usize..range.end as usize]
+    }
+
+    /// Marks a range that was just granted.
+    fn take(&self, range: Range<u64>) {
+        for byte in self.of(range.clone()) {
+            assert_eq!(byte.swap(1, Ordering::Relaxed), 0, "a byte of {range:?} has an owner");
+        }
+    }
+
+    /// Clears a range before it is freed.
+    fn leave(&self, range: Range<u64>) {
+        for byte in self.of(range.clone()) {
+            assert_eq!(byte.swap(0, Ordering::Relaxed), 1, "a byte of {range:?} has no owner");
+        }
+    }
+}
+
+enum Parcel {
+    Own(Allocation),
+    Raw(RawHandle),
+}
+
+struct Worker<'a> {
+    space: OffsetAllocator,
+    ground: &'a Ground,
+    random: Random,
+    inbox: Receiver<Parcel>,
+    outboxes: Vec<Sender<Parcel>>,
+}
+
+impl Worker<'_> {
+    /// Frees or sends away.
+    fn dispose(&mut self, parcel: Parcel) {
+        if self.random.below(3) == 0 {
+            let to = self.random.below(THREADS) as usize;
+            // A worker that is gone has left its parcels to the rest.
+            if let Err(mpsc::SendError(parcel)) = self.outboxes[to].send(parcel) {
+                self.free(parcel);
+            }
+        } else {
+            self.free(parcel);
+        }
+    }
+
+    fn free(&self, parcel: Parcel) {
+        match parcel {
+            Parcel::Own(allocation) => {
+                self.ground.leave(allocation.range());
+                drop(allocation);
+            }
+            Parcel::Raw(handle) => {
+                let range = self.space.resolve_raw(handle).unwrap();
+                self.ground.leave(range.clone());
+                assert_eq!(self.space.free_raw(handle), Ok(range.end - range.start));
+                assert!(self.space.free_raw(handle).is_err(), "twice");
+            }
+        }
+    }
+
+    fn work(mut self) {
+        let mut live: Vec<Parcel> = Vec::new();
+        for _ in 0..STEPS {
+            let most = if self.random.once_in(5) { 2000 } else { 90 };
+            let size = 1 + self.random.below(most);
+            match self.random.below(12) {
+                0..4 => match self.space.allocate(size) {
+                    Ok(granted) => {
+                        assert_eq!(granted.size(), size);
+                        self.ground.take(granted.range());
+                        live.push(Parcel::Own(granted));
+                    }
+                    Err(AllocError::NoRoom { asked, .. }) => assert_eq!(asked, size),
+                    Err(other) => panic!("{other}"),
+                },
+                4 => {
+                    if let Ok(granted) = self.space.allocate_aligned(size, 64) {
+                        assert!(granted.offset().is_multiple_of(64));
+                        self.ground.take(granted.range());
+                        live.push(Parcel::Own(granted));
+                    }
+                }
+                5 => {
+                    for granted in self.space.allocate_batch(size.min(64), 5).unwrap_or_default() {
+                        self.ground.take(granted.range());
+                        live.push(Parcel::Own(granted));
+                    }
+                }
+                6 => {
+                    let parts = self.space.allocate_scattered(size * 4, 4).unwrap_or_default();
+                    for part in parts {
+                        self.ground.take(part.range());
+                        live.push(Parcel::Own(part));
+                    }
+                }
+                7 => {
+                    if let Ok(granted) = self.space.allocate_raw(size) {
+                        self.ground.take(granted.offset..granted.offset + size);
+                        live.push(Parcel::Raw(granted.handle));
+                    }
+                }
+                8 => {
+                    let run: Vec<Allocation> = live
+                        .extract_if(.., |parcel| matches!(parcel, Parcel::Own(_)))
+                        .take(6)
+                        .map(own)
+                        .collect();
+                    run.iter().for_each(|allocation| self.ground.leave(allocation.range()));
+                    self.space.free_run(run);
+                }
+                9 => {
+                    if let Some(Parcel::Own(allocation)) = live.last_mut() {
+                        let (range, size) = (allocation.range(), allocation.size());
+                        let shorter = 1 + self.random.below(size);
+                        self.ground.leave(range.start + shorter..range.end);
+                        allocation.shrink(shorter).unwrap();
+                        if allocation.extend(shorter + 10).is_ok() {
+                            self.ground.take(range.start + shorter..allocation.range().end);
+                        }
+                    }
+                }
+                _ => {
+                    if !live.is_empty() {
+                        let parcel = live.swap_remove(self.random.below(live.len() as u64) as usize);
+                        self.dispose(parcel);
+                    }
+                }
+            }
+            while let Ok(parcel) = self.inbox.try_recv() {
+                self.free(parcel);
+            }
+        }
+        self.outboxes.clear();
+        live.drain(..).for_each(|parcel| self.free(parcel));
+        // Until all the others have let go of their ends.
+        while let Ok(parcel) = self.inbox.recv() {
+            self.free(parcel);
+        }
+    }
+}
+
+fn own(parcel: Parcel) -> Allocation {
+    match parcel {
+        Parcel::Own(allocation) => allocation,
+        Parcel::Raw(_) => unreachable!("only RAII allocations were chosen"),
+    }
+}
+
+fn stress(space: &OffsetAllocator, seed: u64) {
+    let capacity = space.capacity();
+    let ground = Ground::new(capacity);
+    let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut looks = 0u64;
+            while !done.load(Ordering::Relaxed) {
+                let metrics = space.metrics();
+                assert_eq!((metrics.capacity, metrics.allocated + metrics.free), (capacity, capacity));
+                assert!(metrics.largest_free <= metrics.free && space.largest_free_hint() <= capacity);
+                if looks.is_multiple_of(64) {
+                    space.check().unwrap();
+                    let map = space.map();
+                    assert_eq!(map.iter().map(|range| range.size).sum::<u64>(), capacity);
+                }
+                looks += 1;
+            }
+            looks
+        });
+        let workers: Vec<_> = inboxes
+            .into_iter()
+            .zip(0..)
+            .map(|(inbox, thread)| {
+                let (space, outboxes, ground) = (space.clone(), outboxes.clone(), &ground);
+                let random = Random::new(seed * 100 + thread);
+                scope.spawn(move || Worker { space, ground, random, inbox, outboxes }.work())
+            })
+            .collect();
+        drop(outboxes);
+        let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        results
+            .into_iter()
+            .for_each(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        assert!(reader.join().unwrap() > 0);
+    });
+    let left = space.metrics();
+    assert_eq!((left.live, left.allocated, left.free), (0, 0, capacity));
+    assert_eq!(left.largest_free, capacity.min(space.boundary().unwrap_or(u64::MAX)));
+    assert!(space.largest_free_hint() >= left.largest_free);
+    space.check().unwrap();
+}
+
+#[test]
+fn eight_threads_with_renewal_placement() {
+    stress(&space(1 << 16, None), 1);
+}
+
+#[test]
+fn eight_threads_with_best_fit_and_boundary() {
+    let space = OffsetAllocator::builder(1 << 16).boundary(5000).placement(Placement::BestFit).build();
+    stress(&space.unwrap(), 2);
+}
+
+/// Whoever learns of a free may count on the room, without a lock of its own.
+#[test]
+fn what_was_freed_before_is_there() {
+    const SIZE: u64 = 4096;
+    const TURNS: u64 = 20_000;
+    let space = space(SIZE, None);
+    let turn = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for me in 0..2 {
+            let (space, turn) = (&space, &turn);
+            scope.spawn(move || {
+                for round in 0..TURNS {
+                    // Acquire pairs with the Release below: the other's free happened before.
+                    while turn.load(Ordering::Acquire) != 2 * round + me {
+                        thread::yield_now();
+                    }
+                    assert!(space.largest_free_hint() >= SIZE);
+                    let granted = space.allocate(SIZE).expect("the other has freed it");
+                    assert!(space.allocate(1).is_err());
+                    drop(granted);
+                    turn.store(2 * round + me + 1, Ordering::Release);
+                }
+            });
+        }
+    });
+}
+
+/// Threads that still hold allocations when the last allocator goes.
+#[test]
+fn threads_outlive_the_allocator() {
+    for round in 0..50 {
+        let space = space(1 << 20, None);
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let mut live = space.allocate_batch(1000 + thread, 20).unwrap();
+                thread::spawn(move || {
+                    let mut random = Random::new(round * THREADS + thread);
+                    while !live.is_empty() {
+                        let mut gone = live.swap_remove(random.below(live.len() as u64) as usize);
+                        assert_eq!(gone.size(), 1000 + thread);
+                        gone.shrink(1).unwrap();
+                    }
+                })
+            })
+            .collect();
+        drop(space);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// Spaces that are made, used and dropped all at the same time, their books handed from one to the next.
+#[test]
+fn books_change_hands() {
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let mut kept: Vec<Allocation> = Vec::new();
+                for round in 0..300 {
+                    let capacity = 1000 * (thread + 1) + round;
+                    let space = OffsetAllocator::new(capacity).unwrap();
+                    let raw = space.allocate_raw(10).unwrap();
+                    kept.push(space.allocate(capacity - 10).unwrap());
+                    assert_eq!((space.metrics().live, space.metrics().free), (2, 0));
+                    if round % 2 == 0 {
+                        assert_eq!(space.free_raw(raw.handle), Ok(10));
+                    }
+                    drop(space);
+                    assert_eq!(kept.last().unwrap().size(), capacity - 10);
+                    if round % 7 == 0 {
+                        kept.clear();
+                    }
+                }
+            });
+        }
+    });
+}

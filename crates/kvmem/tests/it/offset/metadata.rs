@@ -1,0 +1,73 @@
+//! Metadata follows the live set, up and down.
+
+use std::mem::size_of;
+
+use kvmem::offset::{Allocation, OffsetAllocator};
+
+use kvmem_testkit::random::Random;
+
+const LIVE: u64 = 1_000_000;
+const SIZE: u64 = 4096;
+
+fn a_million() -> (OffsetAllocator, u64, Vec<Allocation>) {
+    let space = OffsetAllocator::new(1 << 40).unwrap();
+    let at_start = space.metrics().metadata_bytes;
+    let live = (0..LIVE).map(|_| space.allocate(SIZE).unwrap()).collect();
+    (space, at_start, live)
+}
+
+#[test]
+fn forty_bytes_an_allocation() {
+    let (space, at_start, live) = a_million();
+    assert!(at_start < 64 << 10, "an empty space of 1 TiB costs {at_start} bytes");
+    let metrics = space.metrics();
+    assert_eq!((metrics.live, metrics.allocated), (LIVE, LIVE * SIZE));
+    let each = metrics.metadata_bytes as f64 / LIVE as f64 + size_of::<Allocation>() as f64;
+    assert!(each <= 40.0, "{each} bytes for each live allocation, its handle included");
+    assert!(each > 24.0, "{each} bytes cannot be all: the chain alone has 16");
+    drop(live);
+    let left = space.metrics();
+    assert_eq!((left.live, left.free_ranges, left.largest_free), (0, 1, 1 << 40));
+    assert!(
+        left.metadata_bytes < at_start + (64 << 10),
+        "{} bytes are left of {at_start}",
+        left.metadata_bytes
+    );
+}
+
+/// One in a thousand lives on, anywhere: what they need may not be what the others needed.
+#[test]
+fn survivors_do_not_hold_the_books_of_the_dead() {
+    let (space, _, mut live) = a_million();
+    let peak = space.metrics().metadata_bytes;
+    let mut random = Random::new(3);
+    while live.len() as u64 > LIVE / 1000 {
+        drop(live.swap_remove(random.below(live.len() as u64) as usize));
+    }
+    let left = space.metrics();
+    eprintln!("{peak} bytes for {LIVE}, {} for {}", left.metadata_bytes, left.live);
+    assert!(left.metadata_bytes * 2 < peak, "{} bytes of {peak} are left", left.metadata_bytes);
+    space.check().unwrap();
+    drop(live);
+    assert!(space.metrics().metadata_bytes < 128 << 10);
+}
+
+/// Up and down a hundred times: the books neither grow from it, nor with the number of operations.
+#[test]
+fn the_books_do_not_creep() {
+    let space = OffsetAllocator::new(1 << 40).unwrap();
+    let mut random = Random::new(4);
+    let mut after_first = 0;
+    for round in 0..100 {
+        let mut live: Vec<Allocation> =
+            (0..3000).map(|_| space.allocate(1 + random.below(1 << 20)).unwrap()).collect();
+        while !live.is_empty() {
+            drop(live.swap_remove(random.below(live.len() as u64) as usize));
+        }
+        let left = space.metrics().metadata_bytes;
+        if round == 0 {
+            after_first = left;
+        }
+        assert!(left <= after_first + 16_384, "round {round}: {left} bytes, {after_first} after the first");
+    }
+}

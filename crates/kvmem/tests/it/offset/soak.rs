@@ -1,0 +1,33 @@
+//! A long run; see `kvmem_testkit::soak`.
+//!
+//! `KVMEM_SOAK_OPS=100000000 cargo test --release -p kvmem --test it soak -- --nocapture` makes it as long as it says;
+//! `KVMEM_SOAK_SEED` chooses another one.
+
+use std::time::Instant;
+
+use kvmem_testkit::soak::soak;
+
+fn setting(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(value) => value.replace('_', "").parse().unwrap_or_else(|error| panic!("{name}={value}: {error}")),
+        Err(_) => default,
+    }
+}
+
+#[test]
+fn long_lives() {
+    let (ops, seed) = (setting("KVMEM_SOAK_OPS", 200_000), setting("KVMEM_SOAK_SEED", 1));
+    let start = Instant::now();
+    let report = soak(ops, seed, |report| {
+        if report.ages % 10 == 0 {
+            eprintln!("{} operations in {:.0?}", report.ops, start.elapsed());
+        }
+    });
+    let report = report.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    let seconds = start.elapsed().as_secs_f64();
+    eprintln!(
+        "seed {seed}, {seconds:.1} s, {:.0} operations a second\n{report}",
+        report.ops as f64 / seconds
+    );
+    assert_eq!(report.ops, ops);
+}

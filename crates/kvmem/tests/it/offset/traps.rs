@@ -1,0 +1,215 @@
+//! Traps that allocators of offsets are known to have fallen into, this one's own past included.
+
+use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement};
+use kvmem_testkit::driver;
+use kvmem_testkit::op::{Amount, Base, Change, Config, Count, Op, Part, Pick};
+
+use kvmem_testkit::random::Random;
+
+use super::space;
+
+const PLACEMENTS: [Placement; 2] = [Placement::Renewal, Placement::BestFit];
+
+/// Capacities that have been special to somebody: powers of two, what 32 bits and floats cannot say, and all small ones.
+fn capacities() -> impl Iterator<Item = u64> {
+    let special = [699_050, (1 << 40) - 1, 1000 << 30, 15 << 28, 4 << 30, (1 << 63) - 1, 1 << 63];
+    let near_powers = (2..63).flat_map(|log2| [(1 << log2) - 1, 1 << log2, (1 << log2) + 1]);
+    let uneven = (10..63).flat_map(|log2| [(1u64 << log2) / 3 * 2 + 1, (1 << log2) / 127 * 126]);
+    (1..=3000).chain(special).chain(near_powers).chain(uneven)
+}
+
+#[test]
+fn request_and_range_in_one_bin() {
+    let space = OffsetAllocator::new(699_050).unwrap();
+    assert_eq!(space.allocate(664_908).map(|granted| granted.size()), Ok(664_908));
+
+    let space = OffsetAllocator::new(324).unwrap();
+    let before = space.allocate(255).unwrap();
+    let granted = space.allocate(67).expect("69 bytes are free in one piece");
+    assert_eq!((granted.size(), space.metrics().free), (67, 2));
+    assert!(before.range().end <= granted.offset() || granted.range().end <= before.offset());
+}
+
+#[test]
+fn every_request_up_to_the_range_fits() {
+    for capacity in [1, 2, 63, 64, 65, 127, 128, 129, 324, 1000, 4095, 4097] {
+        let space = OffsetAllocator::new(capacity).unwrap();
+        for size in 1..=capacity {
+            assert_eq!(space.allocate(size).map(|granted| granted.size()), Ok(size), "of {capacity}");
+        }
+        assert_eq!(
+            space.allocate(capacity + 1).map(drop),
+            Err(AllocError::TooLarge { asked: capacity + 1, limit: capacity })
+        );
+    }
+}
+
+#[test]
+fn the_largest_allocation_is_the_whole_space() {
+    for capacity in capacities() {
+        let space = OffsetAllocator::new(capacity).unwrap();
+        assert_eq!(space.largest_free_hint(), capacity);
+        // Twice: the range that was freed is as good as the one that was never used.
+        for _ in 0..2 {
+            let all = space.allocate(capacity).unwrap_or_else(|error| panic!("{capacity}: {error}"));
+            assert_eq!(all.range(), 0..capacity);
+            assert_eq!((space.metrics().free, space.largest_free_hint()), (0, 0));
+        }
+        // And after the space was in pieces.
+        let pieces =
+            space.allocate_batch(capacity.div_ceil(7), capacity.div_euclid(capacity.div_ceil(7)) as usize);
+        drop(pieces.unwrap());
+        assert!(space.allocate(capacity).is_ok(), "{capacity}");
+    }
+}
+
+/// Whatever is free in one piece can be had in one piece, behind neighbours of any size in the same bin.
+#[test]
+fn the_longest_of_many_alike_is_found() {
+    for placement in PLACEMENTS {
+        // One bin above 2^20 is 16 KiB wide: 40 holes share it. The longest is freed first, hence last in the list.
+        let space = OffsetAllocator::builder(1 << 30).placement(placement).build().unwrap();
+        let mut rest = space.allocate(1 << 30).unwrap();
+        let (mut holes, mut walls) = (Vec::new(), Vec::new());
+        let longest = |i: u64| (1 << 20) + 8000 - 200 * i;
+        for i in 0..40 {
+            let wall = rest.offset();
+            let (left, right) = rest.free_range(wall + 1..wall + 1 + longest(i)).unwrap();
+            walls.extend(left);
+            rest = right.unwrap();
+        }
+        for i in 0..40 {
+            assert_eq!(space.metrics().largest_free, longest(i));
+            assert!(space.allocate(longest(i) + 1).is_err());
+            holes.push(space.allocate(longest(i)).expect("it is free"));
+        }
+        assert_eq!(space.metrics().free, 0);
+        drop(holes);
+        drop((walls, rest));
+        space.check().unwrap();
+    }
+}
+
+#[test]
+fn the_hint_is_never_below_the_truth() {
+    for (placement, boundary) in
+        [(PLACEMENTS[0], None), (PLACEMENTS[1], None), (PLACEMENTS[0], Some(3 << 20))]
+    {
+        let builder = OffsetAllocator::builder(1 << 34).placement(placement);
+        let space = boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary)).build().unwrap();
+        let mut random = Random::new(1);
+        let mut live: Vec<Allocation> = Vec::new();
+        // Up to some 50,000 ranges on the books, and down again.
+        for step in 0..150_000u64 {
+            let up = step < 100_000;
+            if random.below(4) < if up { 3 } else { 1 } {
+                live.extend(space.allocate(1 + (random.bits() >> (40 + random.below(24)))));
+            } else if !live.is_empty() {
+                drop(live.swap_remove(random.below(live.len() as u64) as usize));
+            }
+            let hint = space.largest_free_hint();
+            if step % 16 == 0 {
+                let truth = space.metrics().largest_free;
+                assert!(hint >= truth, "step {step}: the hint is {hint}, the truth {truth}");
+            }
+        }
+        space.check().unwrap();
+    }
+}
+
+/// A full space: whatever is freed can be had again at once, exactly.
+#[test]
+fn what_was_freed_can_be_had_again() {
+    for (seed, boundary) in [(1, None), (2, None), (3, Some(1 << 20)), (4, Some(70_001))] {
+        let space = space(1 << 24, boundary);
+        let mut random = Random::new(seed);
+        let mut live = Vec::new();
+        while let Ok(granted) = space.allocate(1 + random.below(60_000)) {
+            live.push(granted);
+        }
+        while space.metrics().free > 0 {
+            live.push(space.allocate(space.metrics().largest_free).unwrap());
+        }
+        for step in 0..20_000 {
+            let gone = live.swap_remove(random.below(live.len() as u64) as usize);
+            let (offset, size) = (gone.offset(), gone.size());
+            drop(gone);
+            let again = space.allocate(size).unwrap_or_else(|error| panic!("step {step}, {size}: {error}"));
+            assert_eq!((again.offset(), space.largest_free_hint()), (offset, 0), "nothing else was free");
+            live.push(again);
+        }
+        space.check().unwrap();
+    }
+}
+
+/// The same in a space with room, where the freed range may have been joined and cut elsewhere since.
+#[test]
+fn one_freed_and_one_asked_for_never_fails() {
+    for (seed, placement) in [(5, PLACEMENTS[0]), (6, PLACEMENTS[1])] {
+        let space = OffsetAllocator::builder(1 << 24).placement(placement).build().unwrap();
+        let mut random = Random::new(seed);
+        let mut live = Vec::new();
+        for _ in 0..30_000 {
+            // Crumbs and bulk, so that crumbs are set apart.
+            let size = 1 + if random.below(3) == 0 { random.below(90) } else { random.below(200_000) };
+            match space.allocate(size) {
+                Ok(granted) => live.push(granted),
+                Err(_) => {
+                    let gone = live.swap_remove(random.below(live.len() as u64) as usize);
+                    let size = gone.size();
+                    drop(gone);
+                    assert!(space.largest_free_hint() >= size);
+                    // Half of them with a look between, which settles what was put off.
+                    if random.below(2) == 0 {
+                        assert!(space.metrics().largest_free >= size);
+                    }
+                    live.push(space.allocate(size).expect("it was free a moment ago"));
+                    drop(live.swap_remove(random.below(live.len() as u64) as usize));
+                }
+            }
+        }
+        space.check().unwrap();
+    }
+}
+
+#[test]
+fn an_exact_fit_needs_nothing_else() {
+    let space = OffsetAllocator::new(1 << 20).unwrap();
+    // Every other range of the whole space is free: no two holes join, none is a byte too long.
+    let all = space.allocate_batch(64, 1 << 14).unwrap();
+    let mut at = 0u32;
+    let (kept, gone): (Vec<_>, Vec<_>) = all.into_iter().partition(|_| {
+        at += 1;
+        at.is_multiple_of(2)
+    });
+    drop(gone);
+    assert_eq!((space.metrics().free_ranges, space.metrics().largest_free), (1 << 13, 64));
+    let again = space.allocate_batch(64, 1 << 13).unwrap();
+    assert_eq!(space.metrics().free, 0);
+    assert!(space.allocate(1).is_err());
+    drop((kept, again));
+    assert_eq!(space.metrics().largest_free, 1 << 20);
+}
+
+/// Crumbs had been set apart in the middle of a range, and a batch that filled the range was refused.
+#[test]
+fn a_batch_that_fits_is_granted_beside_crumbs() {
+    let config = Config { capacity: 1 << 20, boundary: None, placement: Placement::Renewal };
+    for seed in 0..150 {
+        let mut random = Random::new(seed);
+        let mut ops = Vec::new();
+        for _ in 0..60 {
+            let pick = random.bits() as Pick;
+            let share = random.below(6000) as u16;
+            let bulk = Amount { base: Base::Capacity, part: Part { share, off: 0 } };
+            let few = Amount { base: Base::Hole(pick), part: Part { share: u16::MAX / 8, off: 0 } };
+            ops.push(match random.below(10) {
+                0..3 => Op::Allocate { size: bulk, raw: false },
+                3..6 => Op::Allocate { size: Amount::bytes(1 + random.below(50)), raw: false },
+                6..9 => Op::Held(pick, Change::Free),
+                _ => Op::AllocateBatch { size: few, n: Count::AsManyAsFit },
+            });
+        }
+        driver::run(&config, &ops).unwrap_or_else(|failure| panic!("seed {seed}, {failure}"));
+    }
+}

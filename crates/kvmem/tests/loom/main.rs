@@ -1,0 +1,6 @@
+//! Model checks: every order in which threads can meet, and every value that a relaxed load may still see.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p kvmem --test loom`; without the flag there is nothing here.
+#![cfg(loom)]
+
+mod offset;
