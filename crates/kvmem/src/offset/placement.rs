@@ -58,7 +58,7 @@ pub(super) enum End {
 }
 
 const PARTS: u64 = 4;
-const CANDIDATES: usize = 2;
+const CANDIDATES: usize = 4;
 
 /// The first few holes that fit, in the order they were found.
 pub(super) struct Candidates {
@@ -92,18 +92,18 @@ impl Candidates {
 }
 
 /// Grid points up to the largest recent size.
-const GRID: usize = 256;
+const GRID: usize = 320;
 /// Grid points in all.
 const POINTS: usize = 4 * GRID + 1;
 /// Requests remembered.
 const RECENT: usize = 1024;
 /// A rebuild is due after `REBUILD_EVERY` requests of all sizes; with a few sizes it is less work, and due sooner in
 /// proportion, but never counted as less than this of `GRID`.
-const LEAST_EFFORT: u64 = 8;
+const LEAST_EFFORT: u64 = 4;
 /// Requests between two rebuilds of U.
 const REBUILD_EVERY: u64 = 16384;
 /// Requests between two reviews of what is small, and of slots.
-const REVIEW_EVERY: u64 = 1024;
+const REVIEW_EVERY: u64 = 256;
 /// Slots are for spaces that hold at most so many objects.
 const SLOTS_MAX: u64 = 20;
 /// Up to so many different sizes are exact sizes.
@@ -131,7 +131,9 @@ pub(super) struct Policy {
     capacity: u64,
     /// U at the points of the grid.
     value: Box<[f32; POINTS]>,
-    /// Requests up to this many bytes choose among several holes.
+    /// The recent requests are of a few sizes only.
+    few_sizes: bool,
+    /// Where they are of many sizes, requests up to this many bytes choose among several holes.
     several_below: u64,
     /// Entries of `value` a byte, times 2^64.
     scale: u64,
@@ -151,6 +153,7 @@ impl Policy {
             slot: 0,
             capacity,
             value: Box::new([0.0; POINTS]),
+            few_sizes: false,
             several_below: u64::MAX,
             scale: 0,
             stale_at: 0,
@@ -164,7 +167,11 @@ impl Policy {
     /// An empty list for a request of `size` bytes.
     #[inline]
     pub(super) fn candidates(&self, size: u64) -> Candidates {
-        let wanted = if size > self.several_below { 1 } else { CANDIDATES };
+        let wanted = match self.few_sizes {
+            true => CANDIDATES,
+            false if size > self.several_below => 1,
+            false => 2,
+        };
         Candidates { holes: [(0, 0); CANDIDATES], len: 0, wanted }
     }
 
@@ -221,21 +228,25 @@ impl Policy {
             return;
         }
         let recent = self.remembered();
-        let sum: u128 = recent.iter().map(|&size| u128::from(size)).sum();
-        let mean = (sum / recent.len() as u128) as u64;
+        let largest = recent.iter().copied().max().unwrap_or(0);
+        let mean = if largest < u64::MAX / RECENT as u64 {
+            recent.iter().sum::<u64>() / recent.len() as u64
+        } else {
+            (recent.iter().map(|&size| u128::from(size)).sum::<u128>() / recent.len() as u128) as u64
+        };
         let small_below = mean / 16;
         let small = recent.iter().filter(|&&size| size < small_below).count();
         let worth_it = small * 10 > recent.len();
         self.mean = mean;
         self.small_below = if worth_it { small_below } else { 0 };
-        self.slot = self.decide_slot();
+        self.slot = if self.capacity / largest.max(1) > SLOTS_MAX { 0 } else { self.decide_slot() };
     }
 
     /// The slot length that the recent large sizes call for, or 0.
     fn decide_slot(&self) -> u64 {
         let large = || self.remembered().iter().copied().filter(|&size| size >= self.small_below);
         let (Some(least), Some(most)) = (large().min(), large().max()) else { return 0 };
-        if most > least + least / 4 || self.capacity / most > SLOTS_MAX {
+        if most > least + least / 4 {
             return 0;
         }
         // A few exact sizes find exact holes; slots would only keep them apart.
@@ -384,6 +395,7 @@ impl Policy {
             *entry = value[(point + 1).min(POINTS - 1)];
         }
         self.several_below = largest / PARTS;
+        self.few_sizes = sparse;
         self.scale = ((GRID as u128) << 64).div_ceil(u128::from(largest)) as u64;
     }
 }
