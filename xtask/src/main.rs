@@ -1,2 +1,49 @@
-//! stub
-fn main() {}
+//! The project's own chores, run as `cargo xtask <command>`.
+//!
+//! One binary instead of a folder of scripts: what CI runs, what a newcomer runs and what a maintainer runs
+//! are the same code, and the only thing needed beforehand is a Rust toolchain.
+//!
+//! - [`checks`] names the steps of `cargo xtask test`,
+//! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
+//! - [`setup`] looks for the tools the steps need and gets those it can,
+//! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
+//! - [`record`] files a benchmark run under its date and machine.
+
+mod checks;
+mod record;
+mod setup;
+mod step;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// kvmem's own chores.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Check everything: format, lints, unit, integration, doc and example tests, loom models, fuzz targets,
+    /// documentation. Goes on after a failing step and ends with `N passed, N failed`.
+    Test(checks::Options),
+    /// Run the long soak: a mixed sequence of operations against the interval oracle.
+    Soak(record::SoakOptions),
+    /// Run the full benchmark and file its rows as `bench/record/<date>-<machine>.json`.
+    BenchRecord,
+}
+
+fn main() -> Result<ExitCode> {
+    let root = workspace::root()?;
+    match Cli::parse().chore {
+        Chore::Test(options) => checks::run(&root, &options),
+        Chore::Soak(options) => record::soak(&root, &options),
+        Chore::BenchRecord => record::bench(&root),
+    }
+}

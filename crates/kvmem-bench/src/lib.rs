@@ -1,1 +1,31 @@
-//! kvmem-bench
+//! How kvmem's layers compare: workloads × contenders → rows.
+//!
+//! - [`contender`]: what is measured: the library, models of published allocators, yardsticks, and the bare loop.
+//! - [`loops`]: what it is measured with: each loop drives one contender through one workload. The generators of
+//!   requests are in [`kvmem_testkit::workload`].
+//! - [`published`]: the figures that others published for the same workloads.
+//! - [`offset`]: the benchmark of the offset layer: [`offset::run`] gives a [`report::Report`], which is JSON through
+//!   `serde` and a table through `Display`.
+//!
+//! The library takes its time and returns values; it prints nothing. [`progress::Progress`] tells a caller how far it has
+//! come.
+//!
+//! ```no_run
+//! use kvmem_bench::offset::{self, Options};
+//!
+//! let options = Options { quick: true, ..Options::default() };
+//! let report = offset::run(&options, &mut ()).expect("every contender can serve the usual workloads");
+//! print!("{report}");
+//! ```
+
+pub mod clock;
+pub mod contender;
+pub mod live;
+pub mod loops;
+pub mod machine;
+pub mod offset;
+pub mod progress;
+pub mod published;
+pub mod report;
+pub mod stats;
+mod table;

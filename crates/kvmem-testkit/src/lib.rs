@@ -12,3 +12,4 @@ pub mod random;
 pub mod soak;
 #[cfg(any(test, feature = "proptest"))]
 pub mod strategy;
+pub mod workload;

@@ -25,12 +25,7 @@
 //!
 //! Look at both neighbours; join with those that are free; put the result into its bin.
 //!
-//! In a full store of one size, the next request is for just the range that was freed for it. So a range of the size
-//! that was requested last is left *pending* when less than that size was free before: none of the above has been done
-//! to it, and the next request of its size takes it back without touching node or bin, which with 4 million ranges alive
-//! saves the second of two cache misses. Nobody can tell, because whoever reads the chain or the bins settles it
-//! first. (Were more free than that, joining the neighbours could make room for another object, and taking the
-//! range back would keep them apart for good.)
+//! This is put off a little where that pays: see [pending](super::pending).
 //!
 //! ## 4. What keeps a hole out of the bins
 //!
@@ -41,6 +36,7 @@
 use std::ops::Range;
 
 use super::bins::{Bins, Hole, NOTHING, bin_floor};
+use super::pending::{Freed, Pending};
 use super::placement::{Candidates, End, Placement, Policy};
 use super::table::{NIL, Slot, Table};
 
@@ -70,6 +66,12 @@ fn free_word(hole: u32) -> u64 {
 }
 
 impl Node {
+    /// The first word as it is.
+    #[inline]
+    pub(super) fn word(&self) -> u64 {
+        self.word
+    }
+
     /// The hole of a free range.
     #[inline]
     pub(super) fn hole(&self) -> Option<u32> {
@@ -85,14 +87,6 @@ impl Slot for Node {
     fn set_link(&mut self, link: u32) {
         self.next = link;
     }
-}
-
-/// A range that is free although its node is still a used one's; its size is 0 if there is none.
-#[derive(Clone, Copy, Default)]
-struct Pending {
-    node: u32,
-    offset: u64,
-    size: u64,
 }
 
 /// A range handed out: its node and where it begins. Its size is what was asked for.
@@ -112,8 +106,8 @@ pub(crate) struct Heap {
     pub(super) virgin: u32,
     /// The hole held back for small objects, or `NIL`.
     pub(super) nursery: u32,
-    /// The range that was freed last, if it is not a hole yet.
-    pending: Pending,
+    /// What was freed last, as far as it is not a hole yet.
+    pub(super) pending: Pending,
     pub(super) policy: Policy,
     /// Bytes in use.
     pub(super) allocated: u64,
@@ -167,21 +161,10 @@ impl Heap {
     }
 
     #[inline]
-    fn largest_settled(&mut self) -> u64 {
+    pub(super) fn largest_settled(&mut self) -> u64 {
         let largest = self.bins.largest();
         // Both are NIL unless something is held back.
         if self.virgin & self.nursery == NIL { largest } else { largest.max(self.largest_held_back()) }
-    }
-
-    /// No less than the longest range that would be granted now, and that very length unless a freed range is pending.
-    #[inline]
-    pub(crate) fn largest_free_bound(&mut self) -> u64 {
-        let settled = self.largest_settled();
-        match self.pending.size {
-            0 => settled,
-            // It may turn out to join two others.
-            size => settled.saturating_mul(2).saturating_add(size).min(self.free_bytes()),
-        }
     }
 
     #[cold]
@@ -208,8 +191,7 @@ impl Heap {
     /// on to the end of its own bin.
     #[inline]
     pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
-        if self.pending.size == size {
-            let Pending { node, offset, .. } = std::mem::take(&mut self.pending);
+        if let Some(Freed { node, offset, .. }) = self.pending.take_back(size) {
             self.policy.record(size);
             self.book(size);
             return Some(Grant { node, offset });
@@ -225,21 +207,18 @@ impl Heap {
 
     /// Grants `size` bytes when nothing is pending.
     fn allocate_settled(&mut self, size: u64) -> Option<Grant> {
-        if self.bins.holes.excess() {
-            self.compact_holes();
-        }
-        if self.policy.is_small(size) {
-            if let Some(grant) = self.allocate_in_nursery(size) {
-                return Some(grant);
-            }
-        } else {
+        let small = self.policy.is_small(size);
+        if !small {
             let first = self.bins.first(bin_floor(size));
             if first != NIL && self.bins.holes[first].size == size {
                 return Some(self.take_whole(first));
             }
         }
         if !self.has_names_for(4) {
-            return None;
+            return self.fit_whole(size);
+        }
+        if small && let Some(grant) = self.allocate_in_nursery(size) {
+            return Some(grant);
         }
         if let Some(slot) = self.policy.slot(size)
             && let Some(grant) = self.fit_slot(size, slot)
@@ -253,7 +232,22 @@ impl Heap {
         opened.then(|| self.fit(size)).flatten()
     }
 
-    /// Shortens the records of the holes to what is needed.
+    /// Grants a hole of exactly this size, when there are no names left for a remainder.
+    #[cold]
+    fn fit_whole(&mut self, size: u64) -> Option<Grant> {
+        self.close_nursery();
+        let id = self.bins.holes_of(bin_floor(size)).find(|&id| self.bins.holes[id].size == size)?;
+        Some(self.take_whole(id))
+    }
+
+    /// Shortens the records of the holes if there are far more than holes.
+    #[inline]
+    pub(super) fn trim_holes(&mut self) {
+        if self.bins.holes.excess() {
+            self.compact_holes();
+        }
+    }
+
     #[cold]
     fn compact_holes(&mut self) {
         let (nodes, virgin, nursery) = (&mut self.nodes, self.virgin, self.nursery);
@@ -346,35 +340,6 @@ impl Heap {
     pub(super) fn book(&mut self, size: u64) {
         self.allocated += size;
         self.live += 1;
-    }
-
-    /// Frees the used range `node`, `[offset, offset + size)`. O(1).
-    #[inline]
-    pub(crate) fn free(&mut self, node: u32, offset: u64, size: u64) {
-        self.settle();
-        self.allocated -= size;
-        self.live -= 1;
-        if self.policy.expects(size) && self.free_bytes() / 2 < size {
-            self.pending = Pending { node, offset, size };
-        } else {
-            self.release(node, offset, size);
-            if self.bins.holes.excess() {
-                self.compact_holes();
-            }
-        }
-    }
-
-    /// Makes a hole of the range that was freed last, if that is still to do. Whoever reads the chain or the bins calls
-    /// it first.
-    #[inline]
-    pub(super) fn settle(&mut self) {
-        if self.pending.size > 0 {
-            let Pending { node, offset, size } = std::mem::take(&mut self.pending);
-            self.release(node, offset, size);
-            if self.bins.holes.excess() {
-                self.compact_holes();
-            }
-        }
     }
 
     /// Turns the linked range `node`, `[offset, offset + size)`, into a hole, joined with its free neighbours.

@@ -17,6 +17,7 @@ mod hint;
 #[doc(hidden)]
 pub mod loom_face;
 mod nursery;
+mod pending;
 mod placement;
 mod raw;
 #[cfg(not(loom))]

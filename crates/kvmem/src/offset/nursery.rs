@@ -23,9 +23,6 @@ impl Heap {
         let fits = self.nursery != NIL && self.bins.holes[self.nursery].size >= size;
         if !fits {
             self.close_nursery();
-            if !self.has_names_for(4) {
-                return None;
-            }
             self.open_nursery(size)?;
         }
         self.book(size);

@@ -97,6 +97,9 @@ const GRID: usize = 256;
 const POINTS: usize = 4 * GRID + 1;
 /// Requests remembered.
 const RECENT: usize = 1024;
+/// A rebuild is due after `REBUILD_EVERY` requests of all sizes; with a few sizes it is less work, and due sooner in
+/// proportion, but never counted as less than this of `GRID`.
+const LEAST_EFFORT: u64 = 8;
 /// Requests between two rebuilds of U.
 const REBUILD_EVERY: u64 = 16384;
 /// Requests between two reviews of what is small, and of slots.
@@ -354,8 +357,8 @@ impl Policy {
         let sparse = weighty.len() < GRID / 8;
         if self.seen >= RECENT as u64 {
             // The same effort a request either way.
-            self.stale_at =
-                self.seen + REBUILD_EVERY * (weighty.len() as u64).clamp(8, GRID as u64) / GRID as u64;
+            self.stale_at = self.seen
+                + REBUILD_EVERY * (weighty.len() as u64).clamp(LEAST_EFFORT, GRID as u64) / GRID as u64;
         }
         for m in 1..POINTS {
             if m <= GRID {

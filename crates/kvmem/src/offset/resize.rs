@@ -87,5 +87,6 @@ impl Heap {
             self.release(first.node, first.offset, size);
             rest = tail;
         }
+        self.trim_holes();
     }
 }

@@ -1,0 +1,208 @@
+//! Bins, bitmaps, nodes and the stack of spare nodes.
+
+use super::small_float::{MANTISSA_BITS, MANTISSA_MASK, bin_ceil, bin_floor, bin_size};
+
+/// No node.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A range of the space, used or free, or a spare node.
+#[derive(Clone, Copy)]
+pub(super) struct Node {
+    offset: u32,
+    size: u32,
+    /// Neighbours in the list of the node's bin; only while free.
+    bin_prev: u32,
+    bin_next: u32,
+    /// Neighbours in address order.
+    near_prev: u32,
+    near_next: u32,
+    used: bool,
+}
+
+const BLANK: Node = Node {
+    offset: 0,
+    size: 0,
+    bin_prev: NONE,
+    bin_next: NONE,
+    near_prev: NONE,
+    near_next: NONE,
+    used: false,
+};
+
+/// Bins, bitmaps and nodes; offsets and sizes in units.
+pub(super) struct Heap<const ROUND: bool> {
+    exponents: u32,
+    mantissas: [u8; 32],
+    heads: [u32; 256],
+    nodes: Box<[Node]>,
+    spare: Box<[u32]>,
+    /// How many entries of `spare` are spare.
+    spare_len: usize,
+}
+
+impl<const ROUND: bool> Heap<ROUND> {
+    pub(super) fn new(size: u32, max_nodes: u32) -> Self {
+        let mut heap = Self {
+            exponents: 0,
+            mantissas: [0; 32],
+            heads: [NONE; 256],
+            nodes: vec![BLANK; max_nodes as usize].into_boxed_slice(),
+            // Popped from the end: nodes are first used in the order in which they lie in memory.
+            spare: (0..max_nodes).rev().collect(),
+            spare_len: max_nodes as usize,
+        };
+        heap.file(0, size, NONE, NONE);
+        heap
+    }
+
+    /// The first bin from `from` on that is not empty.
+    #[inline]
+    fn first_bin_from(&self, from: u8) -> Option<u8> {
+        let (exponent, mantissa) = (from >> MANTISSA_BITS, from & MANTISSA_MASK as u8);
+        let here = self.mantissas[usize::from(exponent)] & (0xff << mantissa);
+        if here != 0 {
+            return Some(exponent << MANTISSA_BITS | here.trailing_zeros() as u8);
+        }
+        // Exponents run to 31, and a shift by 32 must give no bits.
+        let above = self.exponents & (u64::MAX << (exponent + 1)) as u32;
+        if above == 0 {
+            return None;
+        }
+        let exponent = above.trailing_zeros() as u8 & 31;
+        let mantissa = self.mantissas[usize::from(exponent)].trailing_zeros() as u8;
+        Some(exponent << MANTISSA_BITS | mantissa)
+    }
+
+    /// Takes a range of at least `asked` units; gives its offset and node.
+    #[inline]
+    pub(super) fn allocate(&mut self, asked: u32) -> Option<(u32, u32)> {
+        // The last node is never handed out: the remainder of a split may need it.
+        if self.spare_len <= 1 {
+            return None;
+        }
+        let bin_min = bin_ceil(asked);
+        let size = if ROUND { bin_size(bin_min) } else { asked };
+        let bin = self.first_bin_from(bin_min)?;
+        let index = self.heads[usize::from(bin)];
+        let node = &mut self.nodes[index as usize];
+        let (offset, total, next, after) = (node.offset, node.size, node.bin_next, node.near_next);
+        node.size = size;
+        node.used = true;
+        self.heads[usize::from(bin)] = next;
+        if next == NONE {
+            self.mark_empty(bin);
+        } else {
+            self.nodes[next as usize].bin_prev = NONE;
+        }
+        let rest = total - size;
+        if rest > 0 {
+            let tail = self.file(offset + size, rest, index, after);
+            if after != NONE {
+                self.nodes[after as usize].near_prev = tail;
+            }
+            self.nodes[index as usize].near_next = tail;
+        }
+        Some((offset, index))
+    }
+
+    /// Frees the range of node `index` and merges it with free neighbours.
+    #[inline]
+    pub(super) fn free(&mut self, index: u32) {
+        let node = self.nodes[index as usize];
+        let (mut offset, mut size) = (node.offset, node.size);
+        let (mut before, mut after) = (node.near_prev, node.near_next);
+        if before != NONE {
+            let prev = self.nodes[before as usize];
+            if !prev.used {
+                offset = prev.offset;
+                size += prev.size;
+                self.unfile(before, prev);
+                before = prev.near_prev;
+            }
+        }
+        if after != NONE {
+            let next = self.nodes[after as usize];
+            if !next.used {
+                size += next.size;
+                self.unfile(after, next);
+                after = next.near_next;
+            }
+        }
+        self.give_spare(index);
+        let merged = self.file(offset, size, before, after);
+        if before != NONE {
+            self.nodes[before as usize].near_next = merged;
+        }
+        if after != NONE {
+            self.nodes[after as usize].near_prev = merged;
+        }
+    }
+
+    /// Files a free range at the head of its bin, on a spare node.
+    #[inline]
+    fn file(&mut self, offset: u32, size: u32, near_prev: u32, near_next: u32) -> u32 {
+        let bin = bin_floor(size);
+        let head = self.heads[usize::from(bin)];
+        if head == NONE {
+            let exponent = bin >> MANTISSA_BITS;
+            self.mantissas[usize::from(exponent)] |= 1 << (bin & MANTISSA_MASK as u8);
+            self.exponents |= 1 << exponent;
+        }
+        self.spare_len -= 1;
+        let index = self.spare[self.spare_len];
+        self.nodes[index as usize] =
+            Node { offset, size, bin_prev: NONE, bin_next: head, near_prev, near_next, used: false };
+        if head != NONE {
+            self.nodes[head as usize].bin_prev = index;
+        }
+        self.heads[usize::from(bin)] = index;
+        index
+    }
+
+    /// Takes free node `index`, of which `node` is a copy, out of its bin; the node is spare afterwards.
+    #[inline]
+    fn unfile(&mut self, index: u32, node: Node) {
+        if node.bin_prev != NONE {
+            self.nodes[node.bin_prev as usize].bin_next = node.bin_next;
+            if node.bin_next != NONE {
+                self.nodes[node.bin_next as usize].bin_prev = node.bin_prev;
+            }
+        } else {
+            let bin = bin_floor(node.size);
+            self.heads[usize::from(bin)] = node.bin_next;
+            if node.bin_next != NONE {
+                self.nodes[node.bin_next as usize].bin_prev = NONE;
+            } else {
+                self.mark_empty(bin);
+            }
+        }
+        self.give_spare(index);
+    }
+
+    #[inline]
+    fn mark_empty(&mut self, bin: u8) {
+        let exponent = bin >> MANTISSA_BITS;
+        let left = &mut self.mantissas[usize::from(exponent)];
+        *left &= !(1 << (bin & MANTISSA_MASK as u8));
+        if *left == 0 {
+            self.exponents &= !(1 << exponent);
+        }
+    }
+
+    #[inline]
+    fn give_spare(&mut self, index: u32) {
+        self.spare[self.spare_len] = index;
+        self.spare_len += 1;
+    }
+
+    /// Bytes of the nodes in use and of their places in the stack.
+    pub(super) fn metadata_bytes(&self) -> usize {
+        (self.nodes.len() - self.spare_len) * (size_of::<Node>() + size_of::<u32>())
+    }
+
+    /// Whether `index` is a used node at `offset`.
+    pub(super) fn is_used_at(&self, index: u32, offset: u32) -> bool {
+        let node = &self.nodes[index as usize];
+        node.used && node.offset == offset
+    }
+}

@@ -1,0 +1,65 @@
+//! Bin names: sizes as floating-point numbers of five bits of exponent and three of mantissa.
+
+pub(super) const MANTISSA_BITS: u32 = 3;
+pub(super) const MANTISSA_MASK: u32 = (1 << MANTISSA_BITS) - 1;
+/// The largest size that a bin stands for: 15 · 2^28 bytes.
+pub(super) const MAX_BIN_SIZE: u64 = 15 << 28;
+
+/// The largest bin whose size is at most `size`.
+#[inline]
+pub(super) fn bin_floor(size: u32) -> u8 {
+    if size <= MANTISSA_MASK {
+        return size as u8;
+    }
+    let shift = 31 - size.leading_zeros() - MANTISSA_BITS;
+    (((shift + 1) << MANTISSA_BITS) + ((size >> shift) & MANTISSA_MASK)) as u8
+}
+
+/// The smallest bin whose size is at least `size`.
+#[inline]
+pub(super) fn bin_ceil(size: u32) -> u8 {
+    if size <= MANTISSA_MASK {
+        return size as u8;
+    }
+    let shift = 31 - size.leading_zeros() - MANTISSA_BITS;
+    let inexact = size & ((1 << shift) - 1) != 0;
+    // A mantissa of eight carries into the exponent, as it should.
+    (((shift + 1) << MANTISSA_BITS) + ((size >> shift) & MANTISSA_MASK) + u32::from(inexact)) as u8
+}
+
+/// The size that bin `bin` stands for.
+#[inline]
+pub(super) fn bin_size(bin: u8) -> u32 {
+    let (exponent, mantissa) = (u32::from(bin) >> MANTISSA_BITS, u32::from(bin) & MANTISSA_MASK);
+    if exponent == 0 { mantissa } else { (mantissa | 1 << MANTISSA_BITS) << (exponent - 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_bracket_every_size() {
+        let around = |size: u32| [size.saturating_sub(1), size, size.saturating_add(1)];
+        let sizes = (0..32)
+            .flat_map(|shift| [8u32, 9, 11, 15].map(|mantissa| mantissa << shift >> 3))
+            .flat_map(around);
+        for size in sizes.filter(|&size| u64::from(size) <= MAX_BIN_SIZE) {
+            let (floor, ceil) = (bin_floor(size), bin_ceil(size));
+            assert!(bin_size(floor) <= size && size <= bin_size(ceil), "{size}");
+            assert!(ceil - floor <= 1, "{size}");
+            assert_eq!(floor == ceil, bin_size(floor) == size, "{size}");
+        }
+    }
+
+    #[test]
+    fn bins_stand_for_eight_sizes_in_each_power_of_two() {
+        for bin in 0..239 {
+            let (size, next) = (bin_size(bin), bin_size(bin + 1));
+            assert_eq!((bin_floor(size), bin_ceil(size)), (bin, bin));
+            assert_eq!(bin_floor(next - 1), bin);
+            assert!(size < 16 || next - size == 1 << (28 - size.leading_zeros()), "{size} {next}");
+        }
+        assert_eq!(u64::from(bin_size(bin_floor(u32::MAX))), MAX_BIN_SIZE);
+    }
+}

@@ -1,0 +1,100 @@
+//! How full a pool can be when nothing is evicted.
+//!
+//! A run of [`Bimodal`] is laid down first, so its peak of live bytes is known whatever the allocator does. The *live
+//! fraction* is that peak over the pool: the same run is replayed in smaller and smaller pools. An object that does
+//! not fit is given up, and the run goes on without it. Reported is the highest live fraction, in steps of 0.01 from
+//! 1.00 downwards, at which no object fails, and at which at most one payload in 10,000 does.
+//!
+//! The peak is a rare moment: the longer the run, the further it stands out, and the higher are the fractions of an allocator that
+//! copes with the rest. Fractions are to be compared at equal numbers of payloads only.
+
+use kvmem_testkit::workload::{Bimodal, Calendar, PAYLOADS};
+
+use super::LoopError;
+use crate::contender::{Contender, Space};
+
+/// Failures of a replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// Payloads that did not fit.
+    pub payloads: u64,
+    /// Metadata objects that did not fit.
+    pub metadata: u64,
+}
+
+impl Failures {
+    fn any(&self) -> bool {
+        self.payloads + self.metadata > 0
+    }
+}
+
+/// Share of the payloads of `run` that fail in a pool of `pool` bytes.
+pub fn fail_rate<C: Contender>(run: &Bimodal, pool: u64) -> Result<f64, LoopError> {
+    Ok(replay::<C>(run, pool, |_| false)?.payloads as f64 / run.payloads() as f64)
+}
+
+/// Replays `run` in `pool` bytes; stops once `enough` says that the failures so far decide.
+pub fn replay<C: Contender>(
+    run: &Bimodal,
+    pool: u64,
+    enough: impl Fn(&Failures) -> bool,
+) -> Result<Failures, LoopError> {
+    let space = C::create(Space { capacity: pool, max_live: run.live_max() })?;
+    let mut due = Calendar::<Vec<C::Handle>>::default();
+    let mut failures = Failures::default();
+    for step in run.steps() {
+        due.now().clear();
+        for batch in step {
+            for (i, object) in batch.iter().enumerate() {
+                match space.allocate(u64::from(object.size)) {
+                    Some(handle) => due.in_steps(object.life).push(handle),
+                    None if i < PAYLOADS => failures.payloads += 1,
+                    None => failures.metadata += 1,
+                }
+            }
+        }
+        if enough(&failures) {
+            break;
+        }
+        due.next();
+    }
+    Ok(failures)
+}
+
+/// Steps of the grid of live fractions.
+const GRID: u64 = 100;
+
+/// The highest live fractions that hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Highest {
+    /// Without any failure.
+    pub no_failure: f64,
+    /// With at most one payload in 10,000 failed.
+    pub few_failures: f64,
+}
+
+/// The pool in which the peak of `run` is `percent` hundredths.
+pub fn pool_for(run: &Bimodal, percent: u64) -> u64 {
+    run.peak_bytes() * GRID / percent
+}
+
+/// Walks down the grid from 1.00. Whether a fraction holds does not follow from one below it, so each is tried,
+/// but a replay ends with the failure that decides.
+pub fn highest<C: Contender>(run: &Bimodal) -> Result<Highest, LoopError> {
+    let allowed = run.payloads() / 10_000;
+    let mut few = None;
+    for percent in (1..=GRID).rev() {
+        let fraction = percent as f64 / GRID as f64;
+        let sought = few.is_none();
+        let failures = replay::<C>(run, pool_for(run, percent), |failures| {
+            if sought { failures.payloads > allowed } else { failures.any() }
+        })?;
+        if sought && failures.payloads <= allowed {
+            few = Some(fraction);
+        }
+        if !failures.any() {
+            return Ok(Highest { no_failure: fraction, few_failures: few.unwrap_or(fraction) });
+        }
+    }
+    Ok(Highest { no_failure: 0.0, few_failures: few.unwrap_or(0.0) })
+}

@@ -1,0 +1,203 @@
+//! The figures that the library sets out to reach, found in the rows.
+//!
+//! A goal appears when the rows that it needs are there. Where several rows count, the worst is given with its name.
+
+use super::WorkloadId;
+use crate::contender::ContenderId;
+use crate::report::{Goal, Row};
+use crate::stats::mean;
+
+/// Uniform rows with at most this many live objects run from the cache.
+const FEW_LIVE: u64 = 20_000;
+
+/// All goals that `rows` can tell about.
+pub(super) fn of(rows: &[Row]) -> Vec<Goal> {
+    let rows = Rows(rows);
+    let mut goals = Vec::new();
+    rows.utilization(&mut goals);
+    rows.rl(&mut goals);
+    rows.time(&mut goals);
+    rows.metadata(&mut goals);
+    rows.models(&mut goals);
+    goals
+}
+
+struct Rows<'a>(&'a [Row]);
+
+impl<'a> Rows<'a> {
+    fn of(&self, workload: WorkloadId, contender: ContenderId) -> impl Iterator<Item = &'a Row> {
+        self.0.iter().filter(move |row| row.workload == workload && row.contender == contender)
+    }
+
+    fn ours(&self, workload: WorkloadId) -> impl Iterator<Item = &'a Row> {
+        self.of(workload, ContenderId::Kvmem)
+    }
+
+    /// Each of our rows of `workload` with the same row of `other`.
+    fn beside(&self, workload: WorkloadId, other: ContenderId) -> impl Iterator<Item = (&'a Row, &'a Row)> {
+        self.ours(workload).filter_map(move |row| {
+            let same = |theirs: &&Row| theirs.variant == row.variant && theirs.size_bytes == row.size_bytes;
+            Some((row, self.of(workload, other).find(same)?))
+        })
+    }
+
+    fn utilization(&self, goals: &mut Vec<Goal>) {
+        let gaps = self.ours(WorkloadId::Uniform).filter_map(|row| {
+            let gap = (row.util_bound? - row.util_min?).abs();
+            Some((gap, name(row)))
+        });
+        goals.extend(at_most("uniform: smallest utilization below the bound", gaps, 1e-6));
+        for row in self.ours(WorkloadId::Random) {
+            goals.extend(at_least("random: mean utilization of three seeds", [(row.util_avg, None)], 0.874));
+        }
+        for row in self.ours(WorkloadId::Paired) {
+            goals.extend(at_least("paired: mean utilization", [(row.util_avg, None)], 0.9996));
+            goals.extend(at_least("paired: smallest utilization", [(row.util_min, None)], 0.999));
+        }
+        for (workload, what, limit) in [
+            (WorkloadId::Shift, "shift: one to two turnovers after, mean of the five ratios", 0.905),
+            (WorkloadId::Mix, "mix: mean of the seven distributions", 0.885),
+        ] {
+            let all: Vec<f64> = self.ours(workload).filter_map(|row| row.util_avg).collect();
+            goals.extend(at_least(what, [(mean(&all), None)], limit));
+        }
+        let ahead = self
+            .beside(WorkloadId::Mix, ContenderId::Binned)
+            .map(|(ours, theirs)| (ours.util_avg.zip(theirs.util_avg).map(|(a, b)| a - b), name(ours)));
+        goals.extend(at_least("mix: ahead of binned in every distribution", ahead, 0.0));
+        for (ranges, limit) in [(2, 0.945), (4, 0.97)] {
+            let variant = format!("ranges<={ranges}");
+            let rows = self.ours(WorkloadId::Scatter).filter(|row| row.variant.as_ref() == Some(&variant));
+            let what = format!("scatter: mean utilization with at most {ranges} ranges");
+            goals.extend(at_least(&what, rows.map(|row| (row.util_avg, None)), limit));
+        }
+    }
+
+    fn rl(&self, goals: &mut Vec<Goal>) {
+        let rates = self.ours(WorkloadId::Rl).filter_map(|row| Some((row.fail_rate?, name(row))));
+        goals.extend(at_most("rl: share of payloads that fail at 0.95 live", rates, 1e-4));
+    }
+
+    fn time(&self, goals: &mut Vec<Goal>) {
+        let few = |row: &Row| row.live.is_some_and(|live| live <= FEW_LIVE);
+        let ratios = |workload, other, keep: fn(bool) -> bool| {
+            self.beside(workload, other)
+                .filter(move |(ours, _)| keep(few(ours)))
+                .filter_map(|(ours, theirs)| Some((ours.ns_per_op? / theirs.ns_per_op?, name(ours))))
+        };
+        let uniform = WorkloadId::Uniform;
+        let binned = ContenderId::Binned;
+        goals.extend(at_most(
+            "uniform, up to 20,000 live: time over that of binned",
+            ratios(uniform, binned, |few| few),
+            0.5,
+        ));
+        goals.extend(at_most(
+            "uniform, more live: time over that of binned",
+            ratios(uniform, binned, |few| !few),
+            0.65,
+        ));
+        goals.extend(at_most(
+            "uniform, up to 20,000 live: time over that of the loop alone",
+            ratios(uniform, ContenderId::Null, |few| few),
+            5.0,
+        ));
+        goals.extend(at_most(
+            "paired: time over that of binned",
+            ratios(WorkloadId::Paired, binned, |_| true),
+            0.65,
+        ));
+        goals.extend(at_most(
+            "random: time over that of binned",
+            ratios(WorkloadId::Random, binned, |_| true),
+            1.0,
+        ));
+    }
+
+    fn metadata(&self, goals: &mut Vec<Goal>) {
+        let packed =
+            || self.ours(WorkloadId::Metadata).filter(|row| row.variant.as_deref() == Some("packed"));
+        let bytes = packed().filter_map(|row| Some((row.metadata_bytes_per_live?, None)));
+        goals.extend(at_most("metadata: bytes for each of 1,000,000 live, handle included", bytes, 40.0));
+        let resident = packed().filter_map(|row| Some((row.resident_bytes? as f64, None)));
+        goals.extend(at_most("metadata: bytes resident in a fresh space of 1 TiB", resident, 65_535.0));
+    }
+
+    /// Whether the models are what they stand for.
+    fn models(&self, goals: &mut Vec<Goal>) {
+        let off = [WorkloadId::Uniform, WorkloadId::Random, WorkloadId::Paired]
+            .into_iter()
+            .flat_map(|workload| [ContenderId::Binned, ContenderId::BinnedUnrounded].map(|id| (workload, id)))
+            .flat_map(|(workload, id)| self.of(workload, id))
+            .filter_map(|row| Some(((row.util_avg? - row.published_util_avg?).abs(), name(row))));
+        goals.extend(at_most("models: mean utilization off the published figure", off, 0.002));
+    }
+}
+
+fn name(row: &Row) -> Option<String> {
+    let form = row.variant.clone().or_else(|| row.size_bytes.map(|size| format!("{size} B")));
+    form.map(|form| format!("{}, {form}", row.contender))
+}
+
+/// The largest of `found`, which is not to exceed `limit`.
+fn at_most(what: &str, found: impl IntoIterator<Item = (f64, Option<String>)>, limit: f64) -> Option<Goal> {
+    let (value, at) = found.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(Goal { name: what.to_owned(), value, limit, at_least: false, at })
+}
+
+/// The smallest of `found`, which is not to fall below `limit`.
+fn at_least(
+    what: &str,
+    found: impl IntoIterator<Item = (Option<f64>, Option<String>)>,
+    limit: f64,
+) -> Option<Goal> {
+    let known = found.into_iter().filter_map(|(value, at)| Some((value?, at)));
+    let (value, at) = known.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(Goal { name: what.to_owned(), value, limit, at_least: true, at })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(workload: WorkloadId, contender: ContenderId, fill: impl Fn(&mut Row)) -> Row {
+        let mut row = Row::new(workload, contender);
+        fill(&mut row);
+        row
+    }
+
+    fn uniform(contender: ContenderId, size: u64, live: u64, ns: f64) -> Row {
+        row(WorkloadId::Uniform, contender, |row| {
+            row.size_bytes = Some(size);
+            row.live = Some(live);
+            row.ns_per_op = Some(ns);
+        })
+    }
+
+    #[test]
+    fn the_worst_row_of_the_right_kind_counts() {
+        use ContenderId::{Binned, Kvmem};
+        let rows = [
+            uniform(Kvmem, 1, 10, 40.0),
+            uniform(Binned, 1, 10, 100.0),
+            uniform(Kvmem, 2, 10, 30.0),
+            uniform(Binned, 2, 10, 50.0),
+            uniform(Kvmem, 3, 1_000_000, 60.0),
+            uniform(Binned, 3, 1_000_000, 100.0),
+        ];
+        let goals = of(&rows);
+        assert_eq!(goals.len(), 2);
+        assert_eq!((goals[0].value, goals[0].met()), (0.6, false));
+        assert_eq!(goals[0].at.as_deref(), Some("kvmem, 2 B"));
+        assert_eq!((goals[1].value, goals[1].met()), (0.6, true));
+    }
+
+    #[test]
+    fn means_need_every_row_and_limits_are_inclusive() {
+        let shift = |util| row(WorkloadId::Shift, ContenderId::Kvmem, |row| row.util_avg = Some(util));
+        let goals = of(&[shift(0.9), shift(0.91)]);
+        assert_eq!(goals.len(), 1);
+        assert!(goals[0].met(), "{goals:?}");
+        assert!(of(&[]).is_empty());
+    }
+}

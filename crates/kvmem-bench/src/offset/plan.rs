@@ -1,0 +1,200 @@
+//! What a run consists of: jobs, who takes part in each, and how long loops are.
+
+use kvmem_testkit::workload::Lifetimes;
+
+use super::{Options, WorkloadId};
+use crate::contender::ContenderId;
+use crate::loops::{random, shift, uniform};
+
+use ContenderId::{BestFit, Binned, BinnedUnrounded, Kvmem, Null, OffsetAllocator};
+
+/// With more live objects than this, uniform rows are left to those who are quick about it.
+const MANY_LIVE: u64 = 20_000;
+/// With more live objects than this, a quick run is too short for the allocator without rounding to come to rest.
+const SETTLES_QUICKLY: u64 = 5_000;
+
+/// How long loops are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Repetitions of timed loops.
+    pub(super) reps: u32,
+    /// Measured requests of `uniform`.
+    pub(super) uniform_ops: u64,
+    /// Measured requests of `random`.
+    pub(super) random_ops: u64,
+    /// Rounds of `paired`, warm-up and measured.
+    pub(super) paired_rounds: (u64, u64),
+    /// Batches of `rl`, of all producers together.
+    pub(super) rl_batches: usize,
+    /// Seeds of `shift`.
+    pub(super) shift_seeds: u64,
+    /// Measured requests of each distribution of `mix`.
+    pub(super) mix_ops: u64,
+    /// Measured requests of `scatter`.
+    pub(super) scatter_ops: u64,
+}
+
+impl Effort {
+    pub(super) fn of(options: &Options) -> Self {
+        let mut effort = if options.quick {
+            Self {
+                reps: 1,
+                uniform_ops: 200_000,
+                random_ops: 300_000,
+                paired_rounds: (5_000, 5_000),
+                rl_batches: 8_000,
+                shift_seeds: 1,
+                mix_ops: 100_000,
+                scatter_ops: 50_000,
+            }
+        } else {
+            Self {
+                reps: 3,
+                uniform_ops: 1_000_000,
+                random_ops: 1_000_000,
+                paired_rounds: (5_000, 50_000),
+                rl_batches: 64_000,
+                shift_seeds: 3,
+                mix_ops: 1_000_000,
+                scatter_ops: 250_000,
+            }
+        };
+        if let Some(reps) = options.reps {
+            effort.reps = reps.max(1);
+        }
+        effort
+    }
+}
+
+/// One workload in one form.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Job {
+    /// Metadata of a live set, packed or churned, and of a fresh space.
+    Metadata { churn: bool },
+    /// One size.
+    Uniform { size: u64 },
+    /// The published mixture.
+    Random,
+    /// The published pair.
+    Paired,
+    /// Producers and their lifetimes.
+    Rl { producers: usize, lifetimes: Lifetimes },
+    /// From size A to `ratio` · A.
+    Shift { ratio: f64 },
+    /// The distribution of that index.
+    Mix { index: usize },
+    /// At most that many ranges.
+    Scatter { max_ranges: usize },
+}
+
+impl Job {
+    /// All jobs of `workload`.
+    fn of(workload: WorkloadId) -> Vec<Self> {
+        match workload {
+            WorkloadId::Metadata => [false, true].map(|churn| Self::Metadata { churn }).to_vec(),
+            WorkloadId::Uniform => uniform::sizes().into_iter().map(|size| Self::Uniform { size }).collect(),
+            WorkloadId::Random => vec![Self::Random],
+            WorkloadId::Paired => vec![Self::Paired],
+            WorkloadId::Rl => [Lifetimes::Object, Lifetimes::Batch]
+                .into_iter()
+                .flat_map(|lifetimes| [1, 2, 8].map(|producers| Self::Rl { producers, lifetimes }))
+                .collect(),
+            WorkloadId::Shift => shift::RATIOS.map(|ratio| Self::Shift { ratio }).to_vec(),
+            WorkloadId::Mix => (0..random::mixes().len()).map(|index| Self::Mix { index }).collect(),
+            WorkloadId::Scatter => [2, 4].map(|max_ranges| Self::Scatter { max_ranges }).to_vec(),
+        }
+    }
+
+    /// Who can take part at all.
+    fn able(self) -> &'static [ContenderId] {
+        match self {
+            Self::Metadata { .. } => &[Kvmem, Binned],
+            Self::Uniform { .. } | Self::Random | Self::Mix { .. } => &ContenderId::ALL,
+            // The crate ends at 3.75 GiB.
+            Self::Paired | Self::Shift { .. } => &[Kvmem, Binned, BinnedUnrounded, BestFit, Null],
+            Self::Rl { .. } => &[Kvmem, Binned, BinnedUnrounded, OffsetAllocator, BestFit],
+            Self::Scatter { .. } => &[Kvmem, BestFit],
+        }
+    }
+
+    /// Who takes part when nobody is named.
+    fn usual(self, quick: bool) -> &'static [ContenderId] {
+        match self {
+            Self::Uniform { size } => {
+                let live = uniform::pool_for(size) / size;
+                if quick && live <= SETTLES_QUICKLY {
+                    &[Kvmem, Binned, BinnedUnrounded, Null]
+                } else if quick {
+                    &[Kvmem, Binned, Null]
+                } else if live <= MANY_LIVE {
+                    &ContenderId::ALL
+                } else {
+                    &[Kvmem, Binned, BinnedUnrounded, Null]
+                }
+            }
+            Self::Paired if quick => &[Kvmem, Binned, Null],
+            Self::Rl { .. } | Self::Shift { .. } => &[Kvmem, Binned, BestFit],
+            Self::Mix { .. } => &[Kvmem, Binned, BestFit, Null],
+            Self::Metadata { .. } | Self::Random | Self::Paired | Self::Scatter { .. } => self.able(),
+        }
+    }
+
+    /// How often `contender` is measured: those whose time is compared with nothing, once.
+    pub(super) fn reps(self, contender: ContenderId, effort: &Effort) -> u32 {
+        match self {
+            // Its figure is that of three seeds.
+            Self::Random => effort.reps.max(3),
+            Self::Uniform { .. } | Self::Paired if matches!(contender, Kvmem | Binned | Null) => effort.reps,
+            _ => 1,
+        }
+    }
+
+    /// About how many milliseconds one measurement takes.
+    pub(super) fn units(self, contender: ContenderId, effort: &Effort) -> u64 {
+        let ns = |live: u64| match contender {
+            Null => 30,
+            BestFit => 400,
+            _ if live > MANY_LIVE => 250,
+            _ => 120,
+        };
+        let batches = effort.rl_batches as u64;
+        let nanoseconds = match self {
+            Self::Metadata { .. } => 500_000_000,
+            Self::Uniform { size } => {
+                let live = uniform::pool_for(size) / size;
+                effort.uniform_ops * ns(live) + live * 100
+            }
+            Self::Random => effort.random_ops * ns(0),
+            Self::Paired => (effort.paired_rounds.0 + effort.paired_rounds.1) * 129 * ns(1 << 20),
+            Self::Rl { .. } => batches * 34 * ns(0) * 6,
+            Self::Shift { .. } => effort.shift_seeds * 200_000_000,
+            Self::Mix { .. } => effort.mix_ops * ns(0),
+            Self::Scatter { .. } => effort.scatter_ops * 500,
+        };
+        nanoseconds / 1_000_000 + 1
+    }
+}
+
+/// A job and who takes part in it.
+pub(super) struct Entry {
+    pub(super) job: Job,
+    pub(super) contenders: Vec<ContenderId>,
+}
+
+/// Everything that `options` ask for, in order.
+pub(super) fn entries(options: &Options) -> Vec<Entry> {
+    WorkloadId::ALL
+        .into_iter()
+        .filter(|workload| options.workloads.is_empty() || options.workloads.contains(workload))
+        .flat_map(Job::of)
+        .map(|job| {
+            let contenders = if options.contenders.is_empty() {
+                job.usual(options.quick).to_vec()
+            } else {
+                job.able().iter().copied().filter(|id| options.contenders.contains(id)).collect()
+            };
+            Entry { job, contenders }
+        })
+        .filter(|entry| !entry.contenders.is_empty())
+        .collect()
+}

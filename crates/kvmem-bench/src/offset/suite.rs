@@ -1,0 +1,163 @@
+//! Runs the plan.
+
+use std::time::Instant;
+
+use kvmem_testkit::workload::{Bimodal, Lifetimes};
+
+use super::measure::{Loop, Measure};
+use super::measure::{MetadataLoop, PairedLoop, RandomLoop, RlLoop, ScatterLoop, ShiftLoop, UniformLoop};
+use super::measure::{metadata_row, mixed_row, rl_row, set_published, shift_row, uniform_row};
+use super::plan::{Effort, Entry, Job, entries};
+use super::{BenchError, Options, WorkloadId, goals};
+use crate::contender::ContenderId;
+use crate::loops::{memory, paired, random};
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::published;
+use crate::report::{Report, Row};
+
+pub(super) fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    let start = Instant::now();
+    let effort = Effort::of(options);
+    let entries = entries(options);
+    let units = |entry: &Entry| -> u64 {
+        let of = |&id: &ContenderId| u64::from(entry.job.reps(id, &effort)) * entry.job.units(id, &effort);
+        entry.contenders.iter().map(of).sum()
+    };
+    progress.begin(entries.iter().map(units).sum());
+    let mut rows = Vec::new();
+    for entry in &entries {
+        let mut turn = Turn { options, effort, entry, progress };
+        rows.extend(turn.rows()?);
+    }
+    let goals = goals::of(&rows);
+    Ok(Report {
+        suite: "offset".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        seed: options.seed,
+        quick: options.quick,
+        reps: effort.reps,
+        machine: Machine::here(),
+        seconds: start.elapsed().as_secs_f64(),
+        rows,
+        goals,
+    })
+}
+
+/// One entry of the plan.
+struct Turn<'a> {
+    options: &'a Options,
+    effort: Effort,
+    entry: &'a Entry,
+    progress: &'a mut dyn Progress,
+}
+
+impl Turn<'_> {
+    /// Runs the entry: one row for each contender.
+    fn rows(&mut self) -> Result<Vec<Row>, BenchError> {
+        let Effort {
+            uniform_ops,
+            random_ops,
+            paired_rounds,
+            rl_batches,
+            shift_seeds,
+            mix_ops,
+            scatter_ops,
+            ..
+        } = self.effort;
+        let seed = self.options.seed;
+        let job = self.entry.job;
+        match job {
+            Job::Metadata { churn } => {
+                let name = if churn { "churned" } else { "packed" };
+                let churn = if churn { memory::LIVE / 2 } else { 0 };
+                self.each(WorkloadId::Metadata, name, MetadataLoop { seed, churn }, metadata_row)
+            }
+            Job::Uniform { size } => self.each(
+                WorkloadId::Uniform,
+                &size.to_string(),
+                UniformLoop { seed, size, ops: uniform_ops },
+                |row, outcomes| uniform_row(row, size, outcomes),
+            ),
+            Job::Random => {
+                let run = RandomLoop { seed, index: None, ops: random_ops };
+                self.each(WorkloadId::Random, "", run, |row, outcomes| {
+                    let published = published::random(row.contender);
+                    mixed_row(row, random::POOL, outcomes);
+                    set_published(row, Some(published));
+                })
+            }
+            Job::Paired => {
+                let run = PairedLoop { seed, rounds: paired_rounds };
+                self.each(WorkloadId::Paired, "", run, |row, outcomes| {
+                    let published = published::paired(row.contender);
+                    mixed_row(row, paired::POOL, outcomes);
+                    set_published(row, published);
+                })
+            }
+            Job::Rl { producers, lifetimes } => {
+                let whose = match lifetimes {
+                    Lifetimes::Object => "object",
+                    Lifetimes::Batch => "batch",
+                };
+                let name = format!("producers={producers} lifetimes={whose}");
+                let events = Bimodal::new(seed, producers, lifetimes, rl_batches / producers);
+                self.each(WorkloadId::Rl, &name, RlLoop { events: &events }, rl_row)
+            }
+            Job::Shift { ratio } => {
+                let run = ShiftLoop { seed, seeds: shift_seeds, ratio };
+                self.each(WorkloadId::Shift, &format!("B/A={ratio}"), run, shift_row)
+            }
+            Job::Mix { index } => {
+                let run = RandomLoop { seed, index: Some(index), ops: mix_ops };
+                self.each(WorkloadId::Mix, random::mixes()[index].0, run, |row, outcomes| {
+                    mixed_row(row, random::POOL, outcomes);
+                })
+            }
+            Job::Scatter { max_ranges } => {
+                let run = ScatterLoop { seed, max_ranges, ops: scatter_ops };
+                self.each(WorkloadId::Scatter, &format!("ranges<={max_ranges}"), run, |row, outcomes| {
+                    mixed_row(row, random::POOL, outcomes);
+                })
+            }
+        }
+    }
+
+    /// Measures every contender, taking turns, and fills one row for each from what its repetitions saw.
+    fn each<M, L>(
+        &mut self,
+        workload: WorkloadId,
+        variant: &str,
+        run: L,
+        fill: impl Fn(&mut Row, &[M]),
+    ) -> Result<Vec<Row>, BenchError>
+    where
+        L: Loop<Seen = M>,
+    {
+        let contenders = &self.entry.contenders;
+        let reps = |id| self.entry.job.reps(id, &self.effort);
+        let mut seen: Vec<Vec<M>> = contenders.iter().map(|_| Vec::new()).collect();
+        for rep in 0..contenders.iter().map(|&id| reps(id)).max().unwrap_or(0) {
+            for i in 0..contenders.len() {
+                let i = (i + rep as usize) % contenders.len();
+                let id = contenders[i];
+                if rep >= reps(id) {
+                    continue;
+                }
+                self.progress.step(&format!("{workload} {variant} {id}"));
+                let outcome = id.visit(Measure { run, rep });
+                seen[i].push(outcome.map_err(|error| BenchError { workload, contender: id, error })?);
+                self.progress.advance(self.entry.job.units(id, &self.effort));
+            }
+        }
+        let row = |(&id, outcomes): (&ContenderId, &Vec<M>)| {
+            let mut row = Row::new(workload, id);
+            let named = !variant.is_empty() && workload != WorkloadId::Uniform;
+            row.variant = named.then(|| variant.to_owned());
+            fill(&mut row, outcomes);
+            self.progress.row(&row);
+            row
+        };
+        Ok(contenders.iter().zip(&seen).map(row).collect())
+    }
+}

@@ -1,0 +1,317 @@
+//! The report as text.
+//!
+//! `uniform` has one line for each size with the contenders side by side; the other workloads have one for each row. The
+//! published figure stands beside ours wherever there is one, and a dash where there is none.
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::contender::ContenderId;
+use crate::offset::WorkloadId;
+use crate::report::{Goal, Report, Row};
+
+/// Columns of text, aligned to the right but for the first.
+struct Columns {
+    lines: Vec<Vec<String>>,
+}
+
+impl Columns {
+    fn new(head: impl IntoIterator<Item = String>) -> Self {
+        Self { lines: vec![head.into_iter().collect()] }
+    }
+
+    fn push(&mut self, line: impl IntoIterator<Item = String>) {
+        self.lines.push(line.into_iter().collect());
+    }
+}
+
+impl Display for Columns {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let columns = self.lines.iter().map(Vec::len).max().unwrap_or(0);
+        let wide = |column: usize| {
+            self.lines
+                .iter()
+                .filter_map(|line| line.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(wide).collect();
+        for line in &self.lines {
+            let mut text = String::from(" ");
+            for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
+                let cell = if column == 0 { format!(" {cell:<width$}") } else { format!("  {cell:>width$}") };
+                text.push_str(&cell);
+            }
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+fn share(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.4}"))
+}
+
+fn exact_share(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.6}"))
+}
+
+fn nanoseconds(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.0}"))
+}
+
+fn count(value: Option<u64>) -> String {
+    let Some(value) = value else { return "–".to_owned() };
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn strings<const N: usize>(cells: [&str; N]) -> [String; N] {
+    cells.map(str::to_owned)
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let machine = &self.machine;
+        let pace = if self.quick { "quick" } else { "full" };
+        writeln!(
+            f,
+            "kvmem {} · {} · {pace} run, seed {}, {} repetition(s), {:.0} s",
+            self.version, self.suite, self.seed, self.reps, self.seconds
+        )?;
+        writeln!(f, "{} · {} cores · {} {}", machine.cpu, machine.cores, machine.os, machine.kernel)?;
+        for workload in WorkloadId::ALL {
+            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.workload == workload).collect();
+            if rows.is_empty() {
+                continue;
+            }
+            writeln!(f, "\n{}", title(workload))?;
+            if workload == WorkloadId::Uniform {
+                for yardsticks in [false, true] {
+                    if rows.iter().any(|row| is_yardstick(row.contender) == yardsticks) {
+                        let gap = if yardsticks { "\n" } else { "" };
+                        write!(f, "{gap}{}", uniform(&rows, yardsticks))?;
+                    }
+                }
+            } else {
+                write!(f, "{}", section(workload, &rows))?;
+            }
+        }
+        if !self.goals.is_empty() {
+            writeln!(f, "\nFigures to reach")?;
+            write!(f, "{}", goals(&self.goals))?;
+        }
+        Ok(())
+    }
+}
+
+fn title(workload: WorkloadId) -> &'static str {
+    match workload {
+        WorkloadId::Metadata => {
+            "metadata: bytes for each live allocation, handle included; bytes resident in a fresh 1 TiB space"
+        }
+        WorkloadId::Uniform => {
+            "uniform: one size at a time. Utilization (ours: the smallest; others: the mean) and ns per request;\n  \
+             in brackets what was published"
+        }
+        WorkloadId::Random => "random: 1 KiB to 64 MiB in 2 GiB. Utilization and ns per request",
+        WorkloadId::Paired => {
+            "paired: KV and index objects in 1 TiB. Utilization before each eviction, ns per request"
+        }
+        WorkloadId::Rl => {
+            "rl: highest share of the pool alive at the peak, and share of payloads failed at 0.95"
+        }
+        WorkloadId::Shift => "shift: one size gives way to another. Utilization during and after the change",
+        WorkloadId::Mix => "mix: seven other distributions in 2 GiB. Utilization",
+        WorkloadId::Scatter => "scatter: random, with several ranges for a request. Utilization",
+    }
+}
+
+fn section(workload: WorkloadId, rows: &[&Row]) -> Columns {
+    match workload {
+        WorkloadId::Metadata => metadata(rows),
+        WorkloadId::Rl => rl(rows),
+        WorkloadId::Shift => shift(rows),
+        _ => mixed(rows),
+    }
+}
+
+fn variant(row: &Row) -> String {
+    row.variant.clone().unwrap_or_else(|| row.workload.to_string())
+}
+
+/// Yardsticks that run in few uniform rows, and get a table of their own.
+fn is_yardstick(id: ContenderId) -> bool {
+    matches!(id, ContenderId::OffsetAllocator | ContenderId::BestFit)
+}
+
+fn uniform(rows: &[&Row], yardsticks: bool) -> Columns {
+    let rows = || rows.iter().filter(|row| is_yardstick(row.contender) == yardsticks);
+    let present: Vec<ContenderId> =
+        ContenderId::ALL.into_iter().filter(|&id| rows().any(|row| row.contender == id)).collect();
+    // One published column for each form of the published allocator is enough, unless it is not there itself.
+    let is_model = |id| matches!(id, ContenderId::Binned | ContenderId::BinnedUnrounded);
+    let all = !present.contains(&ContenderId::Binned);
+    let with_published = |id| all || is_model(id);
+    let mut head: Vec<String> = strings(["size", "live", "bound"]).into();
+    for &id in &present {
+        head.extend([id.to_string(), "ns".to_owned()]);
+        if with_published(id) {
+            head.extend(strings(["(publ.", "ns)"]));
+        }
+    }
+    let mut columns = Columns::new(head);
+    let mut sizes: Vec<u64> = rows().filter_map(|row| row.size_bytes).collect();
+    sizes.dedup();
+    for size in sizes {
+        let of = |id| rows().find(|row| row.size_bytes == Some(size) && row.contender == id);
+        let any = rows().find(|row| row.size_bytes == Some(size));
+        let mut line = vec![
+            count(Some(size)),
+            count(any.and_then(|row| row.live)),
+            exact_share(any.and_then(|row| row.util_bound)),
+        ];
+        for &id in &present {
+            let row = of(id);
+            let ours = id == ContenderId::Kvmem;
+            line.push(if ours {
+                exact_share(row.and_then(|row| row.util_min))
+            } else {
+                share(row.and_then(|row| row.util_avg))
+            });
+            line.push(nanoseconds(row.and_then(|row| row.ns_per_op)));
+            if with_published(id) {
+                line.push(format!("({}", share(row.and_then(|row| row.published_util_avg))));
+                line.push(format!("{})", nanoseconds(row.and_then(|row| row.published_ns))));
+            }
+        }
+        columns.push(line);
+    }
+    columns
+}
+
+fn mixed(rows: &[&Row]) -> Columns {
+    let mut columns = Columns::new(strings([
+        "",
+        "contender",
+        "min",
+        "p99",
+        "p90",
+        "p50",
+        "max",
+        "avg",
+        "(publ. avg)",
+        "ns",
+        "(publ. ns)",
+    ]));
+    for row in rows {
+        columns.push([
+            variant(row),
+            row.contender.to_string(),
+            share(row.util_min),
+            share(row.util_p99),
+            share(row.util_p90),
+            share(row.util_p50),
+            share(row.util_max),
+            share(row.util_avg),
+            format!("({})", share(row.published_util_avg)),
+            nanoseconds(row.ns_per_op),
+            format!("({})", nanoseconds(row.published_ns)),
+        ]);
+    }
+    columns
+}
+
+fn rl(rows: &[&Row]) -> Columns {
+    let two = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
+    let mut columns = Columns::new(strings([
+        "",
+        "contender",
+        "no failure",
+        "≤ 1 in 10,000",
+        "failed at 0.95",
+        "(published)",
+    ]));
+    for row in rows {
+        columns.push([
+            variant(row),
+            row.contender.to_string(),
+            two(row.live_fraction_no_failure),
+            two(row.live_fraction),
+            row.fail_rate.map_or_else(|| "–".to_owned(), |rate| format!("{:.4} %", rate * 100.0)),
+            share(row.published_util_avg),
+        ]);
+    }
+    columns
+}
+
+fn shift(rows: &[&Row]) -> Columns {
+    let mut columns = Columns::new(strings([
+        "",
+        "contender",
+        "during",
+        "min",
+        "1–2 turnovers after",
+        "10–20",
+        "(published)",
+    ]));
+    for row in rows {
+        columns.push([
+            variant(row),
+            row.contender.to_string(),
+            share(row.util_during),
+            share(row.util_min),
+            share(row.util_avg),
+            share(row.util_late),
+            share(row.published_util_avg),
+        ]);
+    }
+    columns
+}
+
+fn metadata(rows: &[&Row]) -> Columns {
+    let mut columns = Columns::new(strings(["", "contender", "live", "bytes each", "resident"]));
+    for row in rows {
+        let each = row.metadata_bytes_per_live.map_or_else(|| "–".to_owned(), |bytes| format!("{bytes:.1}"));
+        columns.push([
+            variant(row),
+            row.contender.to_string(),
+            count(row.live),
+            each,
+            count(row.resident_bytes),
+        ]);
+    }
+    columns
+}
+
+fn goals(goals: &[Goal]) -> Columns {
+    let mut columns = Columns::new(strings(["", "found", "limit", "", ""]));
+    for goal in goals {
+        let sign = if goal.at_least { "≥" } else { "≤" };
+        columns.push([
+            goal.name.clone(),
+            short(goal.value),
+            format!("{sign} {}", short(goal.limit)),
+            if goal.met() { "reached".to_owned() } else { "MISSED".to_owned() },
+            goal.at.clone().unwrap_or_default(),
+        ]);
+    }
+    columns
+}
+
+/// Enough digits to tell a figure from its limit.
+fn short(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        size if size < 0.001 => format!("{value:.1e}"),
+        size if size < 10.0 => format!("{value:.5}").trim_end_matches('0').trim_end_matches('.').to_owned(),
+        _ => format!("{value:.0}"),
+    }
+}

@@ -1,0 +1,129 @@
+//! The report of a small run: its JSON, its table, its progress.
+
+use kvmem_bench::contender::ContenderId;
+use kvmem_bench::offset::{self, Options, WorkloadId};
+use kvmem_bench::progress::Progress;
+use kvmem_bench::report::{Report, Row};
+
+#[derive(Default)]
+struct Watch {
+    planned: u64,
+    done: u64,
+    steps: usize,
+    rows: usize,
+}
+
+impl Progress for Watch {
+    fn begin(&mut self, units: u64) {
+        self.planned = units;
+    }
+
+    fn step(&mut self, what: &str) {
+        assert!(what.starts_with("shift B/A="), "{what}");
+        self.steps += 1;
+    }
+
+    fn advance(&mut self, units: u64) {
+        self.done += units;
+    }
+
+    fn row(&mut self, _row: &Row) {
+        self.rows += 1;
+    }
+}
+
+fn small() -> (Report, Watch) {
+    let options = Options {
+        quick: true,
+        contenders: vec![ContenderId::Binned, ContenderId::Null],
+        workloads: vec![WorkloadId::Shift],
+        ..Options::default()
+    };
+    let mut watch = Watch::default();
+    let report = offset::run(&options, &mut watch).unwrap();
+    (report, watch)
+}
+
+#[test]
+fn a_run_is_reported_in_full() {
+    let (report, watch) = small();
+    assert_eq!(report.rows.len(), 10);
+    assert_eq!((watch.steps, watch.rows), (10, 10));
+    assert_eq!(watch.planned, watch.done);
+
+    let json = serde_json::to_value(&report).unwrap();
+    for key in ["suite", "version", "seed", "quick", "machine", "seconds", "rows", "goals"] {
+        assert!(json.get(key).is_some(), "{key}");
+    }
+    let row = &json["rows"][0];
+    assert_eq!(row["workload"], "shift");
+    assert_eq!(row["contender"], "binned");
+    for key in [
+        "size_bytes",
+        "util_p99",
+        "util_p90",
+        "util_p50",
+        "util_max",
+        "util_bound",
+        "ns_per_op",
+        "live",
+        "published_util_avg",
+        "published_ns",
+    ] {
+        assert!(row.get(key).is_some_and(serde_json::Value::is_null), "{key}");
+    }
+    for key in ["pool_bytes", "util_min", "util_avg"] {
+        assert!(row[key].is_number(), "{key}");
+    }
+    assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+
+    let table = report.to_string();
+    for part in ["shift: ", "B/A=0.3", "B/A=2.3", "binned", "null"] {
+        assert!(table.contains(part), "{part} in\n{table}");
+    }
+    assert!(table.ends_with('\n') && !table.contains("uniform"));
+}
+
+#[test]
+fn published_figures_stand_in_the_table() {
+    let mut row = Row::new(WorkloadId::Uniform, ContenderId::Binned);
+    row.size_bytes = Some(33_554_449);
+    row.util_avg = Some(0.87654);
+    row.ns_per_op = Some(77.2);
+    row.published_util_avg = Some(0.875);
+    row.published_ns = Some(100.0);
+    let mut ours = Row::new(WorkloadId::Uniform, ContenderId::Kvmem);
+    ours.size_bytes = row.size_bytes;
+    ours.util_min = Some(0.984_375);
+    let (mut report, _) = small();
+    report.rows = vec![ours, row];
+    let table = report.to_string();
+    let line = table.lines().find(|line| line.contains("33,554,449")).unwrap();
+    for part in ["0.984375", "0.8765", "77", "(0.8750", "100)"] {
+        assert!(line.contains(part), "{part} in\n{table}");
+    }
+}
+
+#[test]
+fn names_lead_back_to_workloads() {
+    for id in WorkloadId::ALL {
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
+    }
+    assert!("nothing".parse::<WorkloadId>().unwrap_err().to_string().contains("nothing"));
+}
+
+#[test]
+fn the_memory_of_contenders_is_told() {
+    let options = Options {
+        workloads: vec![WorkloadId::Metadata],
+        contenders: vec![ContenderId::Binned],
+        ..Options::default()
+    };
+    let report = offset::run(&options, &mut ()).unwrap();
+    let packed = report.rows.iter().find(|row| row.variant.as_deref() == Some("packed")).unwrap();
+    let each = packed.metadata_bytes_per_live.unwrap();
+    assert!((72.0..72.1).contains(&each), "{each} bytes");
+    // Tables for a million objects are there from the start.
+    assert!(packed.resident_bytes.is_none_or(|bytes| bytes > 60 << 20));
+}

@@ -1,0 +1,176 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use kvmem_bench::contender::ContenderId;
+use kvmem_bench::offset::WorkloadId;
+
+use crate::replay::model::{BlockLayout, LayoutError, Model};
+
+/// vmem for KV caches: benchmarks and trace replays of the kvmem library.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "kvmem", version)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the command can do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Measure a layer on the published workloads, beside the published figures and other allocators
+    Bench {
+        /// What to measure.
+        #[command(subcommand)]
+        suite: BenchSuite,
+    },
+    /// Replay a KV-cache trace through a prefix cache on an allocator of offsets
+    Replay(ReplayArgs),
+}
+
+/// What can be measured.
+#[derive(Clone, Debug, Subcommand)]
+pub enum BenchSuite {
+    /// The allocator of offsets: utilization and time per operation
+    Offset(BenchOffsetArgs),
+}
+
+/// Options of `kvmem bench offset`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct BenchOffsetArgs {
+    /// Fewer operations: well under a minute instead of minutes
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Seed of every random choice
+    #[arg(long, value_name = "N", default_value_t = kvmem_bench::offset::DEFAULT_SEED)]
+    pub seed: u64,
+
+    /// Only these workloads (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = workload())]
+    pub workload: Vec<WorkloadId>,
+
+    /// Only these allocators (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = contender())]
+    pub contender: Vec<ContenderId>,
+
+    /// Repetitions of each timed loop, of which the median counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub reps: Option<u32>,
+
+    /// Write the rows as JSON to FILE; - for standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `kvmem replay`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ReplayArgs {
+    /// The trace: one JSON object a line with timestamp, input_length, output_length and hash_ids, where each hash id
+    /// stands for a block of 512 tokens; - for standard input
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+
+    /// Size of the pool in bytes, or with a unit: 64GiB, 1TiB (GB is 10^9)
+    #[arg(long, value_name = "SIZE", default_value = "1TiB", value_parser = size)]
+    pub pool: u64,
+
+    /// The model whose KV cache the blocks are
+    #[arg(long, value_enum, default_value = "glm-5.1-dsa")]
+    pub model: Model,
+
+    /// Instead of a model: the sizes of the objects that a page of --page-tokens tokens is kept in
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size, conflicts_with = "model")]
+    pub object_bytes: Option<Vec<u64>>,
+
+    /// Tokens of a page; a block of 512 tokens is 512 / N pages
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub page_tokens: u64,
+
+    /// The allocator
+    #[arg(long, value_name = "NAME", default_value = "kvmem", value_parser = contender())]
+    pub contender: ContenderId,
+
+    /// Put real memory behind the pool, write every block, and verify its checksum whenever it is hit
+    #[arg(long)]
+    pub backed: bool,
+
+    /// Stop after the first N requests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub requests: Option<u64>,
+
+    /// Write the report as JSON to FILE; - for standard output instead of the text
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+impl ReplayArgs {
+    /// What the blocks are made of, and its name.
+    ///
+    /// # Errors
+    /// [`LayoutError`] if there can be no such block.
+    pub fn layout(&self) -> Result<(BlockLayout, String), LayoutError> {
+        match &self.object_bytes {
+            Some(sizes) => Ok((BlockLayout::of_objects(sizes, self.page_tokens)?, "custom".into())),
+            None => Ok((BlockLayout::of_model(self.model, self.page_tokens)?, self.model.name())),
+        }
+    }
+}
+
+/// Contenders by name; the names are listed in the help and in the message about a wrong one.
+fn contender() -> impl TypedValueParser<Value = ContenderId> {
+    PossibleValuesParser::new(ContenderId::ALL.map(ContenderId::name))
+        .try_map(|name| name.parse::<ContenderId>())
+}
+
+/// Workloads by name.
+fn workload() -> impl TypedValueParser<Value = WorkloadId> {
+    PossibleValuesParser::new(WorkloadId::ALL.map(WorkloadId::name))
+        .try_map(|name| name.parse::<WorkloadId>())
+}
+
+/// A number of bytes, exactly: `1099511627775`, `64GiB`, `1.5TiB`, `100MB`.
+fn size(text: &str) -> Result<u64, String> {
+    parse_size::parse_size(text).map_err(|error| format!("{error}; examples: 4096, 64GiB, 1.5TiB"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_are_exact() {
+        assert_eq!(size("1TiB"), Ok(1 << 40));
+        assert_eq!(size("64 GiB"), Ok(64 << 30));
+        assert_eq!(size("1.5KiB"), Ok(1536));
+        assert_eq!(size("1MB"), Ok(1_000_000));
+        assert_eq!(size("1099511627775"), Ok((1 << 40) - 1));
+        for bad in ["", "GiB", "-1", "1XiB", "99999999999TiB"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn blocks_come_from_the_model_or_from_object_sizes() {
+        let layout = |args: &[&str]| {
+            let args = [&["kvmem", "replay", "t"], args].concat();
+            match Args::try_parse_from(args).unwrap().command {
+                Command::Replay(replay) => replay.layout().unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(layout(&[]).1, "glm-5.1-dsa");
+        assert_eq!(layout(&["--model", "llama-3.1-8b"]).0.objects(), [8 << 20; 8]);
+        let (custom, name) = layout(&["--object-bytes", "4KiB,100", "--page-tokens", "256"]);
+        assert_eq!((custom.objects(), name.as_str()), ([4096, 4096, 100, 100].as_slice(), "custom"));
+    }
+}

@@ -1,0 +1,48 @@
+//! `kvmem bench`: from the options to `kvmem-bench`, with a progress bar on the way and its table out again.
+
+use indicatif::ProgressBar;
+use kvmem_bench::offset;
+use kvmem_bench::progress::Progress;
+
+use crate::args::{BenchOffsetArgs, BenchSuite};
+use crate::output::{Failure, JsonSink, progress_bar};
+
+/// Runs a suite and prints its table.
+pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
+    match suite {
+        BenchSuite::Offset(args) => run_offset(args),
+    }
+}
+
+fn run_offset(args: &BenchOffsetArgs) -> Result<(), Failure> {
+    let options = offset::Options {
+        seed: args.seed,
+        quick: args.quick,
+        reps: args.reps,
+        contenders: args.contender.clone(),
+        workloads: args.workload.clone(),
+    };
+    let json = JsonSink::open(args.json.as_deref())?;
+    let mut bar = Bar(progress_bar(None, "{elapsed_precise} {wide_bar} {percent:>3} % {msg}"));
+    let report = offset::run(&options, &mut bar);
+    bar.0.finish_and_clear();
+    let report = report.map_err(|error| Failure::new(error, 1))?;
+    json.write(&report, &report)
+}
+
+/// A progress bar that a benchmark moves.
+struct Bar(ProgressBar);
+
+impl Progress for Bar {
+    fn begin(&mut self, units: u64) {
+        self.0.set_length(units);
+    }
+
+    fn step(&mut self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+
+    fn advance(&mut self, units: u64) {
+        self.0.inc(units);
+    }
+}

@@ -1,0 +1,28 @@
+//! The logic of the `kvmem` command: [`args`] says what can be asked for, [`run`] does it.
+//!
+//! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in [`replay`].
+
+pub mod args;
+mod bench_command;
+mod output;
+pub mod replay;
+mod replay_command;
+
+use args::{Args, Command};
+pub use output::Failure;
+
+/// Does what was asked for.
+///
+/// # Errors
+/// [`Failure`]: a message for the user and the exit status that goes with it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::Bench { suite } => bench_command::run(&suite),
+        Command::Replay(replay) => replay_command::run(&replay),
+    }
+}
+
+/// The library example of the front page, which must compile and run like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct FrontPage;

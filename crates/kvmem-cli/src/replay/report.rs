@@ -1,0 +1,167 @@
+//! What a replay found, for people and for programs.
+
+use std::fmt;
+
+use indicatif::{BinaryBytes, HumanCount};
+use serde::Serialize;
+
+use super::latency::LatencyFigures;
+
+/// The result of a replay.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// Always `replay`.
+    pub suite: &'static str,
+    /// The version of the command.
+    pub version: &'static str,
+    /// The trace, as it was named.
+    pub trace: String,
+    /// The model's name, or `custom`.
+    pub model: String,
+    /// The allocator's name.
+    pub contender: &'static str,
+    /// The size of the pool.
+    pub pool_bytes: u64,
+    /// Tokens of a block.
+    pub block_tokens: u64,
+    /// Tokens of a page.
+    pub page_tokens: u64,
+    /// All objects of a block together.
+    pub block_bytes: u64,
+    /// Objects of a block.
+    pub block_objects: u64,
+    /// Requests of the trace that were replayed.
+    pub requests: u64,
+    /// Time between the first and the last of them, by the trace's clock.
+    pub trace_span_s: f64,
+    /// Blocks they asked for.
+    pub blocks: u64,
+    /// Prompt tokens they asked for.
+    pub tokens: u64,
+    /// Blocks found in the cache while the prefix was.
+    pub hits: u64,
+    /// `hits / blocks`.
+    pub hit_rate_blocks: f64,
+    /// The share of the prompt tokens that lie in hit blocks.
+    pub hit_rate_tokens: f64,
+    /// Blocks held although the prefix before them was not; no hits.
+    pub hits_behind_gap: u64,
+    /// Blocks left out because a single request exceeded the pool.
+    pub not_cached: u64,
+    /// Blocks in the cache at the end.
+    pub blocks_held: u64,
+    /// Blocks evicted.
+    pub evictions: u64,
+    /// Requested bytes of the held blocks over the pool, at the end.
+    pub utilization_end: f64,
+    /// The mean of the same over all requests since the pool was first full; absent if it never was.
+    pub utilization_full_mean: Option<f64>,
+    /// The least of the same.
+    pub utilization_full_min: Option<f64>,
+    /// Objects allocated.
+    pub allocations: u64,
+    /// Calls of allocate that found no room.
+    pub failed_allocations: u64,
+    /// Objects freed.
+    pub frees: u64,
+    /// Latency of a call of allocate, those without room included, timer included.
+    pub allocate_ns: LatencyFigures,
+    /// The same of the calls that found no room alone.
+    pub no_room_ns: LatencyFigures,
+    /// What an empty call is measured with.
+    pub timer_overhead_ns: u64,
+    /// Bytes of metadata the allocator holds at the end, handles not included, where it tells.
+    pub metadata_bytes: Option<u64>,
+    /// Calls of allocate and free, over the whole replay's time.
+    pub ops_per_s: f64,
+    /// The whole replay: reading, cache, allocator, memory.
+    pub wall_s: f64,
+    /// What was verified, when there was memory behind the pool.
+    pub backed: Option<Backed>,
+}
+
+/// What was verified of the memory behind the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Backed {
+    /// Bytes whose checksum was compared when their block was hit.
+    pub verified_on_hits_bytes: u64,
+    /// Bytes whose checksum was compared at the end: all blocks held.
+    pub verified_at_end_bytes: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+        let count = |number: u64| HumanCount(number).to_string();
+        let mut line = |name: &str, value: String| writeln!(f, "{name:<14} {value}");
+
+        line(
+            "trace",
+            format!("{}: {} requests over {:.0} s", self.trace, count(self.requests), self.trace_span_s),
+        )?;
+        line(
+            "model",
+            format!(
+                "{}: a block of {} tokens is {} objects, {}",
+                self.model,
+                self.block_tokens,
+                self.block_objects,
+                BinaryBytes(self.block_bytes)
+            ),
+        )?;
+        line("pool", format!("{}, allocator {}", BinaryBytes(self.pool_bytes), self.contender))?;
+        line(
+            "hit rate",
+            format!(
+                "{} of {} blocks, {} of {} tokens",
+                percent(self.hit_rate_blocks),
+                count(self.blocks),
+                percent(self.hit_rate_tokens),
+                count(self.tokens)
+            ),
+        )?;
+        line("blocks held", format!("{}, {} evicted", count(self.blocks_held), count(self.evictions)))?;
+        if self.not_cached > 0 {
+            line("not cached", format!("{} blocks of prompts larger than the pool", count(self.not_cached)))?;
+        }
+        let full = match (self.utilization_full_mean, self.utilization_full_min) {
+            (Some(mean), Some(min)) => format!("{} mean, {} least since full", percent(mean), percent(min)),
+            _ => "never full".into(),
+        };
+        line("utilization", format!("{} at the end, {full}", percent(self.utilization_end)))?;
+        let latency = |figures: &LatencyFigures| {
+            format!(
+                "p50 {} ns, p99 {} ns, p99.9 {} ns, mean {:.0} ns, longest {} ns",
+                figures.p50, figures.p99, figures.p999, figures.mean, figures.max
+            )
+        };
+        line(
+            "allocate",
+            format!("{} (each with {} ns of timer)", latency(&self.allocate_ns), self.timer_overhead_ns),
+        )?;
+        if self.no_room_ns.count > 0 {
+            line("  no room", latency(&self.no_room_ns))?;
+        }
+        line(
+            "calls",
+            format!(
+                "{} allocated, {} without room, {} freed",
+                count(self.allocations),
+                count(self.failed_allocations),
+                count(self.frees)
+            ),
+        )?;
+        line("speed", format!("{} calls/s, {:.2} s in all", count(self.ops_per_s as u64), self.wall_s))?;
+        if let Some(backed) = &self.backed {
+            line(
+                "verified",
+                format!(
+                    "{} bytes on hits, {} bytes at the end, no mismatch",
+                    count(backed.verified_on_hits_bytes),
+                    count(backed.verified_at_end_bytes)
+                ),
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! `kvmem bench` as its users meet it. What the figures mean is tested where they are made, in `kvmem-bench`.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn kvmem(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kvmem")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn rows_come_as_a_table_and_as_json() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-rows.json", std::process::id()));
+    let json = file.to_str().unwrap();
+    let chosen = ["--workload", "paired", "--contender", "kvmem,null", "--seed", "7"];
+    let output = kvmem(&[&["bench", "offset", "--quick", "--json", json], &chosen[..]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in ["paired", "kvmem", "null", "0.9523"] {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!((&report["suite"], &report["seed"]), (&"offset".into(), &7.into()));
+    let rows = report["rows"].as_array().unwrap();
+    let contenders: Vec<_> = rows.iter().map(|row| row["contender"].as_str().unwrap()).collect();
+    assert_eq!(contenders, ["kvmem", "null"]);
+    for row in rows {
+        assert_eq!((&row["workload"], &row["pool_bytes"]), (&"paired".into(), &(1u64 << 40).into()));
+        assert_eq!(row["published_util_avg"], 0.952343);
+        assert!(row["ns_per_op"].as_f64() > Some(0.0), "{row}");
+    }
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    for (arguments, expected) in [
+        (&["--workload", "nosuch"][..], "uniform"),
+        (&["--contender", "nosuch"], "binned-unrounded"),
+        (&["--seed", "x"], "--seed"),
+        (&["--reps", "0"], "--reps"),
+        (&["--json", "no/such/folder/rows.json", "--quick"], "cannot write no/such/folder/rows.json"),
+    ] {
+        let output = kvmem(&[&["bench", "offset"], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    }
+    assert_eq!(kvmem(&["bench"]).status.code(), Some(2));
+    assert_eq!(kvmem(&["bench", "nosuch"]).status.code(), Some(2));
+}

@@ -1,0 +1,188 @@
+//! Few large payloads and many small metadata objects with short lives, as rollouts of reinforcement
+//! learning pass them between producers and trainers.
+//!
+//! Producers keep step. At each step what is due is removed, of all producers; then they allocate in turn, each three
+//! payloads and 31 metadata objects. Each object is removed one, two or three steps later, equally likely; the
+//! draw is made for each object, or once for the whole batch of a producer. Nothing is evicted.
+
+use rand::RngExt;
+
+use super::{Rng, stream};
+
+/// Bytes of a payload: 10.5 to 12.4 MiB, every size equally likely.
+pub const PAYLOAD_BYTES: std::ops::RangeInclusive<u64> = 11_010_048..=13_002_342;
+/// Bytes of a metadata object, equally likely.
+pub const METADATA_SIZES: [u64; 10] = [256, 512, 808, 1_232, 1_640, 2_472, 3_296, 4_944, 7_416, 9_896];
+/// Payloads of a batch; they come first.
+pub const PAYLOADS: usize = 3;
+/// Objects of a batch.
+pub const BATCH_OBJECTS: usize = PAYLOADS + 31;
+/// The longest life in steps.
+const LIFE_MAX: u8 = 3;
+
+/// Whether the objects of a batch live and die together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetimes {
+    /// Each object has a life of its own.
+    Object,
+    /// One life for the whole batch.
+    Batch,
+}
+
+/// An object of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Size in bytes.
+    pub size: u32,
+    /// Removed that many steps later: 1, 2 or 3.
+    pub life: u8,
+}
+
+/// What one producer allocates in one step, payloads first.
+pub type Batch = [Object; BATCH_OBJECTS];
+
+/// A run, laid down in advance.
+#[derive(Clone, Debug)]
+pub struct Bimodal {
+    producers: usize,
+    batches: Vec<Batch>,
+    peak_bytes: u64,
+}
+
+impl Bimodal {
+    /// `steps` steps of `producers` producers, drawn from `seed`.
+    ///
+    /// # Panics
+    /// When there is no producer.
+    pub fn new(seed: u64, producers: usize, lifetimes: Lifetimes, steps: usize) -> Self {
+        let mut rng = stream(seed, 0);
+        let batches: Vec<Batch> = (0..steps * producers).map(|_| batch(&mut rng, lifetimes)).collect();
+        let mut run = Self { producers, batches, peak_bytes: 0 };
+        run.peak_bytes = run.peak();
+        run
+    }
+
+    /// The steps in order: what each producer allocates, in turn.
+    pub fn steps(&self) -> impl Iterator<Item = &[Batch]> {
+        self.batches.chunks_exact(self.producers)
+    }
+
+    /// Payloads of the whole run.
+    pub fn payloads(&self) -> u64 {
+        (self.batches.len() * PAYLOADS) as u64
+    }
+
+    /// Objects that can be alive at once.
+    pub fn live_max(&self) -> usize {
+        self.producers * BATCH_OBJECTS * usize::from(LIFE_MAX)
+    }
+
+    /// The most bytes that are alive at any time, if nothing fails.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+
+    fn peak(&self) -> u64 {
+        let mut due = Calendar::<u64>::default();
+        let (mut live, mut peak) = (0, 0);
+        for step in self.steps() {
+            live -= std::mem::take(due.now());
+            for object in step.iter().flatten() {
+                *due.in_steps(object.life) += u64::from(object.size);
+                live += u64::from(object.size);
+            }
+            peak = peak.max(live);
+            due.next();
+        }
+        peak
+    }
+}
+
+/// What falls due at each of the coming steps.
+#[derive(Clone, Debug, Default)]
+pub struct Calendar<T> {
+    days: [T; LIFE_MAX as usize + 1],
+    now: usize,
+}
+
+impl<T> Calendar<T> {
+    /// What is due at this step.
+    pub fn now(&mut self) -> &mut T {
+        &mut self.days[self.now]
+    }
+
+    /// What is due `life` steps later; a life is at most three steps.
+    pub fn in_steps(&mut self, life: u8) -> &mut T {
+        let day = (self.now + usize::from(life)) % self.days.len();
+        &mut self.days[day]
+    }
+
+    /// Goes on to the next step.
+    pub fn next(&mut self) {
+        self.now = (self.now + 1) % self.days.len();
+    }
+}
+
+fn batch(rng: &mut Rng, lifetimes: Lifetimes) -> Batch {
+    let life = |rng: &mut Rng| rng.random_range(1..=LIFE_MAX);
+    let common = life(rng);
+    std::array::from_fn(|i| {
+        let size = if i < PAYLOADS {
+            rng.random_range(PAYLOAD_BYTES)
+        } else {
+            METADATA_SIZES[rng.random_range(0..METADATA_SIZES.len())]
+        };
+        let life = match lifetimes {
+            Lifetimes::Object => life(rng),
+            Lifetimes::Batch => common,
+        };
+        Object { size: size as u32, life }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(run: &Bimodal) -> Vec<Vec<Batch>> {
+        run.steps().map(<[Batch]>::to_vec).collect()
+    }
+
+    #[test]
+    fn sizes_and_lives_are_in_range_and_repeat() {
+        let run = Bimodal::new(3, 8, Lifetimes::Object, 100);
+        assert_eq!(run.steps().count(), 100);
+        assert_eq!(run.payloads(), 100 * 8 * 3);
+        for batch in run.steps().flatten() {
+            assert!(batch.iter().all(|o| (1..=3).contains(&o.life)));
+            assert!(batch[..PAYLOADS].iter().all(|o| PAYLOAD_BYTES.contains(&u64::from(o.size))));
+            assert!(batch[PAYLOADS..].iter().all(|o| METADATA_SIZES.contains(&u64::from(o.size))));
+        }
+        assert_eq!(all(&run), all(&Bimodal::new(3, 8, Lifetimes::Object, 100)));
+        assert_ne!(all(&run), all(&Bimodal::new(4, 8, Lifetimes::Object, 100)));
+    }
+
+    #[test]
+    fn a_batch_dies_together_when_asked_to() {
+        let together = |lifetimes| {
+            let run = Bimodal::new(3, 2, lifetimes, 100);
+            run.steps().flatten().all(|batch| batch.iter().all(|o| o.life == batch[0].life))
+        };
+        assert!(together(Lifetimes::Batch));
+        assert!(!together(Lifetimes::Object));
+    }
+
+    #[test]
+    fn peak_is_that_of_a_plain_replay() {
+        let run = Bimodal::new(5, 2, Lifetimes::Object, 60);
+        let mut live: Vec<(usize, u64)> = Vec::new(); // (step at which it is due, bytes)
+        let mut peak = 0;
+        for (now, step) in run.steps().enumerate() {
+            live.retain(|&(due, _)| due != now);
+            let objects = step.iter().flatten();
+            live.extend(objects.map(|o| (now + usize::from(o.life), u64::from(o.size))));
+            peak = peak.max(live.iter().map(|&(_, bytes)| bytes).sum());
+        }
+        assert_eq!(run.peak_bytes(), peak);
+    }
+}

@@ -1,0 +1,168 @@
+//! Distributions of request sizes.
+
+use rand::RngExt;
+use rand_distr::{Distribution, Exp1, StandardNormal};
+
+use super::Rng;
+
+/// A distribution of request sizes in bytes. All of them give sizes of at least one byte.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sizes {
+    /// Always the same.
+    Fixed(u64),
+    /// Every size from `min` to `max`, both included, equally likely.
+    Uniform {
+        /// Smallest size.
+        min: u64,
+        /// Largest size.
+        max: u64,
+    },
+    /// The logarithm is uniform: each power of two between `min` and `max` is equally likely.
+    LogUniform {
+        /// Smallest size.
+        min: u64,
+        /// Largest size.
+        max: u64,
+    },
+    /// The logarithm is normal with deviation `sigma` around that of `median`; held between `min` and `max`.
+    LogNormal {
+        /// Half of the sizes are below.
+        median: f64,
+        /// Standard deviation of the natural logarithm.
+        sigma: f64,
+        /// Smaller draws become this.
+        min: u64,
+        /// Larger draws become this.
+        max: u64,
+    },
+    /// Exponential around `mean`; held between `min` and `max`.
+    Exponential {
+        /// Mean before the limits apply.
+        mean: f64,
+        /// Smaller draws become this.
+        min: u64,
+        /// Larger draws become this.
+        max: u64,
+    },
+    /// One of a few sizes, equally likely.
+    OneOf(Vec<u64>),
+    /// One of a few sizes with probability `share`, otherwise from `rest`.
+    Hot {
+        /// The few sizes, equally likely among themselves.
+        sizes: Vec<u64>,
+        /// How often one of them is asked for, in 0..=1.
+        share: f64,
+        /// What is asked for otherwise.
+        rest: Box<Sizes>,
+    },
+}
+
+impl Sizes {
+    /// One size.
+    ///
+    /// # Panics
+    /// When the distribution is empty: `min` above `max`, or no size to choose from.
+    #[inline]
+    pub fn sample(&self, rng: &mut Rng) -> u64 {
+        match *self {
+            Self::Fixed(size) => size,
+            Self::Uniform { min, max } => rng.random_range(min..=max),
+            Self::LogUniform { min, max } => {
+                let (low, high) = ((min as f64).ln(), (max as f64).ln());
+                hold(rng.random_range(low..=high).exp(), min, max)
+            }
+            Self::LogNormal { median, sigma, min, max } => {
+                let normal: f64 = StandardNormal.sample(rng);
+                hold(median * (sigma * normal).exp(), min, max)
+            }
+            Self::Exponential { mean, min, max } => {
+                let unit: f64 = Exp1.sample(rng);
+                hold(mean * unit, min, max)
+            }
+            Self::OneOf(ref sizes) => sizes[rng.random_range(0..sizes.len())],
+            Self::Hot { ref sizes, share, ref rest } => {
+                if rng.random_bool(share) {
+                    sizes[rng.random_range(0..sizes.len())]
+                } else {
+                    rest.sample(rng)
+                }
+            }
+        }
+    }
+
+    /// The smallest size that can come.
+    pub fn min(&self) -> u64 {
+        match *self {
+            Self::Fixed(size) => size,
+            Self::Uniform { min, .. }
+            | Self::LogUniform { min, .. }
+            | Self::LogNormal { min, .. }
+            | Self::Exponential { min, .. } => min,
+            Self::OneOf(ref sizes) => sizes.iter().copied().min().unwrap_or(0),
+            Self::Hot { ref sizes, ref rest, .. } => {
+                sizes.iter().copied().min().map_or(rest.min(), |hot| hot.min(rest.min()))
+            }
+        }
+    }
+}
+
+/// `size` in whole bytes, not outside `min..=max`.
+fn hold(size: f64, min: u64, max: u64) -> u64 {
+    (size as u64).clamp(min, max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::stream;
+
+    const MIB: u64 = 1 << 20;
+
+    fn draw(sizes: &Sizes, n: usize) -> Vec<u64> {
+        let mut rng = stream(7, 0);
+        (0..n).map(|_| sizes.sample(&mut rng)).collect()
+    }
+
+    #[test]
+    fn every_distribution_keeps_its_limits_and_repeats() {
+        let uniform = Sizes::Uniform { min: 1024, max: 64 * MIB };
+        let all = [
+            Sizes::Fixed(77),
+            uniform.clone(),
+            Sizes::LogUniform { min: 4096, max: 64 * MIB },
+            Sizes::LogNormal { median: 4e6, sigma: 1.0, min: 4096, max: 64 * MIB },
+            Sizes::Exponential { mean: 8e6, min: 4096, max: 64 * MIB },
+            Sizes::OneOf(vec![3, 5, 8]),
+            Sizes::Hot { sizes: vec![100, 200], share: 0.5, rest: Box::new(uniform) },
+        ];
+        for sizes in &all {
+            let drawn = draw(sizes, 10_000);
+            assert!(drawn.iter().all(|&s| (sizes.min()..=64 * MIB).contains(&s)), "{sizes:?}");
+            assert_eq!(drawn, draw(sizes, 10_000), "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn means_and_medians_are_as_named() {
+        let mean = |sizes| draw(&sizes, 100_000).iter().sum::<u64>() as f64 / 1e5;
+        let near =
+            |value: f64, want: f64| assert!((value / want - 1.0).abs() < 0.02, "{value} is not near {want}");
+        near(mean(Sizes::Uniform { min: 0, max: 2_000_000 }), 1e6);
+        near(mean(Sizes::Exponential { mean: 1e6, min: 1, max: u64::MAX }), 1e6);
+        near(
+            mean(Sizes::LogUniform { min: 1 << 10, max: 1 << 20 }),
+            ((1 << 20) - (1 << 10)) as f64 / 1024f64.ln(),
+        );
+        let mut drawn = draw(&Sizes::LogNormal { median: 1e6, sigma: 1.0, min: 1, max: u64::MAX }, 100_000);
+        drawn.sort_unstable();
+        near(drawn[50_000] as f64, 1e6);
+        let hot = draw(&Sizes::Hot { sizes: vec![1], share: 0.8, rest: Box::new(Sizes::Fixed(2)) }, 100_000);
+        near(hot.iter().filter(|&&s| s == 1).count() as f64, 8e4);
+    }
+
+    #[test]
+    fn every_choice_comes() {
+        let drawn = draw(&Sizes::OneOf(vec![3, 5, 8]), 1000);
+        assert!([3, 5, 8].iter().all(|size| drawn.contains(size)));
+    }
+}

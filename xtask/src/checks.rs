@@ -1,0 +1,166 @@
+//! `cargo xtask test`: every check of the project, one named step after the other.
+//!
+//! A failing step does not stop the run. The last line is the sum over all steps, `N passed, N failed`:
+//! every test counts once, and so does every step that is not made of tests.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use crate::setup;
+use crate::step::{Kind, Report};
+use crate::workspace::{cargo, targets};
+
+/// What to run and for how long.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Seconds of random inputs for each fuzz target.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    fuzz_seconds: u64,
+    /// Run only these groups of steps (all of them when none is named).
+    #[arg(value_enum, value_name = "GROUP")]
+    groups: Vec<Group>,
+}
+
+/// The groups of steps, in the order they run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Group {
+    /// `cargo fmt --check`, workspace and fuzz targets.
+    Fmt,
+    /// clippy with warnings as errors, workspace and fuzz targets.
+    Clippy,
+    /// Unit, integration and doc tests.
+    Test,
+    /// The library's examples, run.
+    Examples,
+    /// Model checks of the concurrent parts.
+    Loom,
+    /// Every fuzz target: its stored corpus, then random inputs.
+    Fuzz,
+    /// The documentation, built with warnings as errors.
+    Doc,
+}
+
+/// Runs the steps and prints the summary; the exit status tells whether anything failed.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
+    let mut report = Report::default();
+    let wanted = |group| options.groups.is_empty() || options.groups.contains(&group);
+
+    if report.check("setup: C linker", setup::linker) {
+        if wanted(Group::Fmt) {
+            fmt(root, &mut report);
+        }
+        if wanted(Group::Clippy) {
+            clippy(root, &mut report);
+        }
+        if wanted(Group::Test) {
+            let mut tests = cargo_in(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
+            report.command("test: unit, integration, doc", Kind::Tests, &mut tests);
+        }
+        if wanted(Group::Examples) {
+            examples(root, &mut report);
+        }
+        if wanted(Group::Loom) {
+            loom(root, &mut report);
+        }
+        if wanted(Group::Fuzz) {
+            fuzz(root, &mut report, options.fuzz_seconds);
+        }
+        if wanted(Group::Doc) {
+            let mut doc = cargo_in(root, &["doc", "--workspace", "--no-deps", "--locked"]);
+            report.command("doc", Kind::Plain, doc.env("RUSTDOCFLAGS", "-D warnings"));
+        }
+    }
+
+    report.print();
+    Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn fmt(root: &Path, report: &mut Report) {
+    if report.check("setup: rustfmt", || setup::component("fmt", "rustfmt")) {
+        report.command("fmt", Kind::Plain, &mut cargo_in(root, &["fmt", "--all", "--check"]));
+        let mut fuzz = cargo_in(root, &["fmt", "--manifest-path", FUZZ, "--check"]);
+        report.command("fmt: fuzz targets", Kind::Plain, &mut fuzz);
+    }
+}
+
+fn clippy(root: &Path, report: &mut Report) {
+    if report.check("setup: clippy", || setup::component("clippy", "clippy")) {
+        let mut clippy = cargo_in(root, &["clippy", "--workspace", "--all-targets", "--locked"]);
+        report.command("clippy", Kind::Plain, clippy.args(["--", "-D", "warnings"]));
+        let mut fuzz = cargo_in(root, &["clippy", "--manifest-path", FUZZ, "--all-targets"]);
+        report.command("clippy: fuzz targets", Kind::Plain, fuzz.args(["--", "-D", "warnings"]));
+    }
+}
+
+/// Runs every example of the library: an example that no longer runs is a broken promise of the documentation.
+fn examples(root: &Path, report: &mut Report) {
+    let mut names = Vec::new();
+    report.check("examples: list", || {
+        names = targets(&root.join("crates/kvmem/Cargo.toml"), "example")?;
+        ensure!(!names.is_empty(), "crate kvmem has no examples");
+        Ok(())
+    });
+    for name in names {
+        let mut example = cargo_in(root, &["run", "--locked", "--package", "kvmem", "--example", &name]);
+        report.command(&format!("example: {name}"), Kind::Plain, &mut example);
+    }
+}
+
+/// Model checks: the library is built against loom's atomics, in a target folder of its own because the flags
+/// would otherwise rebuild everything twice.
+fn loom(root: &Path, report: &mut Report) {
+    let mut loom = cargo_in(root, &["test", "--release", "--locked", "--package", "kvmem", "--test", "loom"]);
+    loom.env("RUSTFLAGS", "--cfg loom").args(["--target-dir", "target/loom"]);
+    report.command("loom", Kind::Tests, &mut loom);
+}
+
+/// Every fuzz target: on any toolchain its stored corpus and then random inputs, and coverage-guided as well where
+/// cargo-fuzz and a nightly toolchain are at hand.
+fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
+    let mut names = Vec::new();
+    report.check("fuzz: list", || {
+        names = targets(&root.join(FUZZ), "bin")?;
+        ensure!(!names.is_empty(), "{FUZZ} has no [[bin]]");
+        for name in &names {
+            std::fs::create_dir_all(root.join(scratch_corpus(name)))?;
+        }
+        Ok(())
+    });
+    let seconds = seconds.to_string();
+    let guided = !names.is_empty() && setup::can_guide_fuzzing();
+    for name in &names {
+        let mut replay = cargo_in(root, &["run", "--release", "--manifest-path", FUZZ, "--bin", name]);
+        replay.args(["--", "--seconds", &seconds]);
+        report.command(&format!("fuzz: {name}"), Kind::Plain, &mut replay);
+        if guided {
+            // What is found goes into the first folder; the stored corpus is only read.
+            let mut guided = Command::new("rustup");
+            guided.current_dir(root).args(["run", "nightly", "cargo", "fuzz", "run", name]);
+            guided.args([&scratch_corpus(name), &format!("fuzz/corpus/{name}"), "--"]);
+            guided.arg(format!("-max_total_time={seconds}"));
+            report.command(&format!("fuzz: {name}, guided by coverage"), Kind::Plain, &mut guided);
+        }
+    }
+    if !names.is_empty() && !guided {
+        println!(
+            "(guided by coverage too with: rustup toolchain install nightly && cargo install cargo-fuzz)"
+        );
+    }
+}
+
+/// Where coverage-guided runs leave the inputs they find.
+fn scratch_corpus(name: &str) -> String {
+    format!("target/fuzz-corpus/{name}")
+}
+
+/// The manifest of the fuzz targets, which are a workspace of their own.
+const FUZZ: &str = "fuzz/Cargo.toml";
+
+fn cargo_in(root: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(cargo());
+    command.current_dir(root).args(args);
+    command
+}

@@ -1,0 +1,80 @@
+//! The long runs: the soak, and benchmark records filed under their date and machine.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use time::OffsetDateTime;
+
+use crate::step::{Kind, Report};
+use crate::workspace::cargo;
+
+/// How long to soak.
+#[derive(Args)]
+pub(crate) struct SoakOptions {
+    /// Operations in all.
+    #[arg(long, value_name = "N", default_value_t = 100_000_000)]
+    ops: u64,
+}
+
+/// Runs the library's soak test at the length that is asked for, through `KVMEM_SOAK_OPS`.
+pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
+    let mut soak = Command::new(cargo());
+    soak.current_dir(root).env("KVMEM_SOAK_OPS", options.ops.to_string());
+    soak.args(["test", "--release", "--locked", "--package", "kvmem", "--test", "it", "soak"]);
+    soak.args(["--", "--include-ignored", "--nocapture"]);
+    let mut report = Report::default();
+    report.command(&format!("soak: {} operations", options.ops), Kind::Tests, &mut soak);
+    report.print();
+    Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the full benchmark of every layer and writes its rows to `bench/record/<date>-<machine>.json`.
+pub(crate) fn bench(root: &Path) -> Result<ExitCode> {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let name = format!("{}-{}-{cores}c.json", OffsetDateTime::now_utc().date(), machine(&cpuinfo));
+    let folder = root.join("bench/record");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let file = folder.join(name);
+
+    let mut bench = Command::new(cargo());
+    bench.current_dir(root).args(["run", "--release", "--locked", "--package", "kvmem-cli"]);
+    bench.args(["--", "bench", "offset", "--json"]).arg(&file);
+    let status = bench.status().context("cannot run cargo")?;
+    if !status.success() {
+        eprintln!("the benchmark ended with {status}");
+        return Ok(ExitCode::FAILURE);
+    }
+    println!("recorded in {}", file.strip_prefix(root).unwrap_or(&file).display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A file-name form of the processor's model: lower-case words joined by `-`.
+fn machine(cpuinfo: &str) -> String {
+    let model =
+        cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, m)| m));
+    let words: Vec<String> = model
+        .unwrap_or(std::env::consts::ARCH)
+        .replace("(R)", " ")
+        .replace("(TM)", " ")
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_ascii_lowercase)
+        .collect();
+    words.join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_names_are_fit_for_files() {
+        let cpuinfo =
+            "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8488C @ 2.4GHz\nmodel name\t: b\n";
+        assert_eq!(machine(cpuinfo), "intel-xeon-platinum-8488c-2-4ghz");
+        assert_eq!(machine("processor: 0\n"), std::env::consts::ARCH.replace('_', "-"));
+    }
+}

@@ -1,0 +1,82 @@
+//! What cargo knows about the workspace: its root, and the targets of its packages.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// The folder that holds the workspace's `Cargo.toml`: the parent of this crate's folder.
+pub(crate) fn root() -> Result<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.parent().context("the chores' crate has no parent folder")?;
+    if !root.join("Cargo.toml").is_file() {
+        bail!("{} holds no Cargo.toml: was the checkout moved since this was built?", root.display());
+    }
+    Ok(root.to_owned())
+}
+
+/// The cargo that started this program, so that a `+toolchain` chosen by the user stays chosen.
+pub(crate) fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// The names of the targets of one kind (`bin`, `example`, …) in the package at `manifest`, in name order.
+pub(crate) fn targets(manifest: &Path, kind: &str) -> Result<Vec<String>> {
+    let output = Command::new(cargo())
+        .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
+        .arg(manifest)
+        .output()
+        .context("cannot run cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
+    let manifest = manifest.canonicalize().with_context(|| format!("{} is missing", manifest.display()))?;
+    targets_in(&metadata, &manifest, kind)
+}
+
+fn targets_in(metadata: &Value, manifest: &Path, kind: &str) -> Result<Vec<String>> {
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let package = packages
+        .iter()
+        .find(|package| package["manifest_path"].as_str().is_some_and(|path| Path::new(path) == manifest))
+        .with_context(|| format!("cargo metadata does not list {}", manifest.display()))?;
+    let mut names: Vec<String> = package["targets"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == kind)))
+        .filter_map(|target| target["name"].as_str().map(str::to_owned))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn picks_the_package_by_manifest_and_the_targets_by_kind() {
+        let metadata = json!({"packages": [
+            {"manifest_path": "/w/a/Cargo.toml", "targets": [{"name": "other", "kind": ["bin"]}]},
+            {"manifest_path": "/w/fuzz/Cargo.toml", "targets": [
+                {"name": "replay", "kind": ["bin"]},
+                {"name": "fuzz", "kind": ["lib"]},
+                {"name": "offset", "kind": ["bin"]},
+            ]},
+        ]});
+        let names = targets_in(&metadata, Path::new("/w/fuzz/Cargo.toml"), "bin").unwrap();
+        assert_eq!(names, ["offset", "replay"]);
+        assert!(targets_in(&metadata, Path::new("/w/b/Cargo.toml"), "bin").is_err());
+    }
+
+    #[test]
+    fn this_workspace_has_its_command() {
+        let manifest = root().unwrap().join("crates/kvmem-cli/Cargo.toml");
+        assert_eq!(targets(&manifest, "bin").unwrap(), ["kvmem"]);
+    }
+}
