@@ -181,7 +181,8 @@ pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
             };
             Op::Misuse { call: CALLS[random.below(5) as usize], handle }
         }
-        985..995 => Op::Orphan(pick, Change::Free),
+        985..993 => Op::Orphan(pick, Change::Free),
+        993..995 => Op::Burst { seed: pick, n: random.below(60) as u8 },
         995 => Op::ShrinkTo(Amount { base: Base::Capacity, part: Part { share: u16::MAX - 900, off: 0 } }),
         996 => Op::ShrinkTo(Amount::all(Base::EndOfLast)),
         997 => Op::Grow(Amount { base: Base::Capacity, part: Part { share: u16::MAX, off: 100 } }),
