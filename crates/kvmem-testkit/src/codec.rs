@@ -143,7 +143,8 @@ impl Reader<'_> {
             80..104 => Op::AllocateAligned { size: self.amount()?, align: self.align()?, raw: self.flag()? },
             104..112 => Op::AllocateBatch { size: self.amount()?, n: self.count()? },
             112..120 => Op::AllocateScattered { total: self.amount()?, max_ranges: self.u8()? },
-            120..200 => Op::Held(self.u16()?, self.change()?),
+            120..192 => Op::Held(self.u16()?, self.change()?),
+            192..200 => Op::Burst { seed: self.u16()?, n: self.u8()? },
             200..208 => Op::Orphan(self.u16()?, self.change()?),
             208..216 => {
                 const ORDERS: [Order; 3] = [Order::Ascending, Order::Descending, Order::Riffled];
@@ -310,6 +311,11 @@ impl Writer {
                 self.u16(first);
                 self.u8(len);
                 self.u8(order as u8);
+            }
+            Op::Burst { seed, n } => {
+                self.u8(192);
+                self.u16(seed);
+                self.u8(n);
             }
             Op::Misuse { call, handle } => {
                 self.u8(216);

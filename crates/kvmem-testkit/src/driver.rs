@@ -183,6 +183,7 @@ impl Driver {
             Op::Held(pick, change) => self.change(pick, change)?,
             Op::Orphan(pick, change) => self.change_orphan(pick, change)?,
             Op::FreeRun { first, len, order } => self.free_run(first, len, order)?,
+            Op::Burst { seed, n } => self.burst(seed, n)?,
             Op::Misuse { call, handle } => self.misuse(call, handle)?,
             Op::Grow(to) => self.grow(self.space.amount(to))?,
             Op::ShrinkTo(to) => self.shrink_to(self.space.amount(to))?,

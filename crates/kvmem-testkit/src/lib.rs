@@ -3,6 +3,7 @@
 //! Models, generators and runners that more than one test, fuzz target or benchmark uses.
 
 pub mod codec;
+pub mod corpus;
 pub mod driver;
 pub mod modular;
 pub mod op;

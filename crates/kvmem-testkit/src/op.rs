@@ -210,6 +210,13 @@ pub enum Op {
         /// In this order.
         order: Order,
     },
+    /// Frees many, one after the other, from everywhere: nobody looks before the last is gone.
+    Burst {
+        /// Chooses them.
+        seed: Pick,
+        /// How many at most.
+        n: u8,
+    },
     /// Misuses the raw face.
     Misuse {
         /// What is asked for.

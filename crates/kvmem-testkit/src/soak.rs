@@ -25,7 +25,7 @@ const LIVE_MAX: usize = 100_000;
 
 /// What requests are like for a while.
 #[derive(Clone, Copy, Debug)]
-enum Traffic {
+pub(crate) enum Traffic {
     /// One size.
     Uniform(u64),
     /// Any size up to this.
@@ -39,7 +39,7 @@ enum Traffic {
 }
 
 impl Traffic {
-    fn draw(capacity: u64, random: &mut Random) -> Self {
+    pub(crate) fn draw(capacity: u64, random: &mut Random) -> Self {
         // So that from a few to some ten thousand are alive.
         let most = (capacity >> random.below(17)).max(1);
         match random.below(5) {
@@ -150,7 +150,7 @@ fn draw_config(random: &mut Random) -> Config {
     Config { capacity, boundary, placement }
 }
 
-fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
+pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
     let pick = random.bits() as Pick;
     let part = |random: &mut Random| Part { share: random.bits() as u16, off: 0 };
     let size = Amount::bytes(traffic.size(random));
@@ -181,7 +181,8 @@ fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
             };
             Op::Misuse { call: CALLS[random.below(5) as usize], handle }
         }
-        985..995 => Op::Orphan(pick, Change::Free),
+        985..993 => Op::Orphan(pick, Change::Free),
+        993..995 => Op::Burst { seed: pick, n: random.below(60) as u8 },
         995 => Op::ShrinkTo(Amount { base: Base::Capacity, part: Part { share: u16::MAX - 900, off: 0 } }),
         996 => Op::ShrinkTo(Amount::all(Base::EndOfLast)),
         997 => Op::Grow(Amount { base: Base::Capacity, part: Part { share: u16::MAX, off: 100 } }),

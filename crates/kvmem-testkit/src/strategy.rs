@@ -67,7 +67,8 @@ pub fn mixed_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let step = prop_oneof![
         5 => bulk.prop_map(|size| Op::Allocate { size, raw: false }),
         5 => crumb.prop_map(|size| Op::Allocate { size, raw: false }),
-        7 => any::<Pick>().prop_map(|pick| Op::Held(pick, Change::Free)),
+        6 => any::<Pick>().prop_map(|pick| Op::Held(pick, Change::Free)),
+        1 => (any::<Pick>(), 0..40u8).prop_map(|(seed, n)| Op::Burst { seed, n }),
         3 => op(),
     ];
     prop::collection::vec(step, 1..=len)
@@ -132,7 +133,7 @@ fn change() -> impl Strategy<Value = Change> {
             let part = |share| Part { share, off: 0 };
             Change::FreeRange(part(a.min(b)), part(a.max(b)))
         }),
-        3 => Just(Change::Turn),
+        4 => Just(Change::Turn),
     ]
 }
 
@@ -179,6 +180,7 @@ fn op() -> impl Strategy<Value = Op> {
         24 => (any::<Pick>(), change()).prop_map(|(pick, change)| Op::Held(pick, change)),
         3 => (any::<Pick>(), change()).prop_map(|(pick, change)| Op::Orphan(pick, change)),
         2 => run(),
+        3 => (any::<Pick>(), 0..40u8).prop_map(|(seed, n)| Op::Burst { seed, n }),
         4 => misuse(),
         2 => new_end().prop_map(Op::ShrinkTo),
         1 => new_end().prop_map(Op::Grow),

@@ -193,6 +193,17 @@ impl Driver {
         Ok(())
     }
 
+    /// Frees many, one after the other.
+    pub(super) fn burst(&mut self, seed: Pick, n: u8) -> Result<()> {
+        for i in 0..Pick::from(n) {
+            // Steps of a golden section: everywhere, and never soon in the same place again.
+            self.change(seed.wrapping_add(i.wrapping_mul(40_503)), Change::Free)?;
+            self.space.compare_hint()?;
+        }
+        self.tally.count("burst");
+        Ok(())
+    }
+
     /// Changes an allocation whose allocator is gone.
     pub(super) fn change_orphan(&mut self, pick: Pick, change: Change) -> Result<()> {
         let total = self.orphans.iter().map(Space::len).sum();

@@ -51,7 +51,7 @@ fn the_sequences_reach_everything() {
         (config(Scale::Medium).boxed(), mixed_ops(200).boxed()),
     ];
     for (config, ops) in strategies {
-        for _ in 0..30 {
+        for _ in 0..60 {
             let mut draw = || {
                 let config = config.new_tree(&mut runner).unwrap().current();
                 (config, ops.new_tree(&mut runner).unwrap().current())
@@ -71,6 +71,7 @@ fn the_sequences_reach_everything() {
         "allocate_scattered: granted in several",
         "allocate_scattered: refused",
         "free",
+        "burst",
         "free_run of several",
         "free_run with a stranger",
         "free_range: granted",

@@ -1,0 +1,127 @@
+//! *Corpus*: inputs that a fuzzer should start from.
+//!
+//! Short sequences of sensible operations, for a fuzzer to change: each kind of traffic on each kind of space, and the
+//! traps that allocators have fallen into.
+
+use kvmem::offset::Placement;
+
+use crate::codec::encode;
+use crate::op::{Amount, Base, Change, Config, Count, Op, Part};
+use crate::random::Random;
+use crate::soak;
+
+/// Steps of a sequence of traffic.
+const STEPS: usize = 30;
+
+/// Names and bytes of the inputs for offset spaces.
+pub fn offset() -> Vec<(String, Vec<u8>)> {
+    let mut inputs = traps();
+    let configs = [
+        ("small", Config { capacity: 500, boundary: None, placement: Placement::Renewal }),
+        ("small-bounded", Config { capacity: 500, boundary: Some(60), placement: Placement::BestFit }),
+        ("medium", Config { capacity: 16 << 20, boundary: None, placement: Placement::Renewal }),
+        (
+            "medium-bounded",
+            Config { capacity: 3 << 20, boundary: Some(1 << 16), placement: Placement::Renewal },
+        ),
+        ("uneven", Config { capacity: 699_050, boundary: Some(70_001), placement: Placement::BestFit }),
+        ("huge", Config { capacity: 1 << 63, boundary: None, placement: Placement::Renewal }),
+    ];
+    let mut random = Random::new(7);
+    for (name, config) in configs {
+        for round in 0..4 {
+            let traffic = soak::Traffic::draw(config.capacity, &mut random);
+            let ops: Vec<Op> = (0..STEPS).map(|_| soak::draw_op(traffic, &mut random)).collect();
+            inputs.push((format!("{name}-{round}"), encode(&config, &ops)));
+        }
+    }
+    inputs
+}
+
+fn traps() -> Vec<(String, Vec<u8>)> {
+    let allocate = |size| Op::Allocate { size, raw: false };
+    let free = |pick| Op::Held(pick, Change::Free);
+    let most = || Amount::all(Base::Largest);
+    let plain = |capacity| Config { capacity, boundary: None, placement: Placement::Renewal };
+    let share = |share| Part { share, off: 0 };
+    let traps = [
+        ("one-bin", plain(699_050), vec![allocate(Amount::bytes(664_908)), free(0), allocate(most())]),
+        (
+            "one-bin-again",
+            plain(324),
+            vec![allocate(Amount::bytes(255)), allocate(Amount::bytes(67)), free(0)],
+        ),
+        ("whole", plain((1 << 40) - 1), vec![allocate(most()), free(0), allocate(most())]),
+        (
+            "pending-joins",
+            plain(1000),
+            vec![
+                Op::AllocateBatch { size: Amount::bytes(10), n: Count::Exactly(9) },
+                free(10_000),
+                free(30_000),
+                free(20_000),
+                allocate(Amount::bytes(10)),
+                allocate(Amount::bytes(30)),
+            ],
+        ),
+        (
+            "parts-and-runs",
+            Config { boundary: Some(256), ..plain(4096) },
+            vec![
+                Op::AllocateBatch { size: Amount::all(Base::Limit), n: Count::AsManyAsFit },
+                Op::Held(9000, Change::FreeRange(share(10_000), share(20_000))),
+                Op::Held(50_000, Change::Shrink(share(30_000))),
+                Op::Held(50_000, Change::Extend(Part::ALL)),
+                Op::FreeRun { first: 20_000, len: 8, order: crate::op::Order::Riffled },
+                Op::AllocateScattered { total: Amount::all(Base::Free), max_ranges: 20 },
+            ],
+        ),
+        (
+            "ends-move",
+            Config { boundary: Some(1000), ..plain(3500) },
+            vec![
+                allocate(Amount::bytes(900)),
+                Op::ShrinkTo(Amount::all(Base::EndOfLast)),
+                Op::Grow(Amount::bytes(1 << 63)),
+                Op::AllocateAligned { size: Amount::bytes(500), align: 512, raw: true },
+                Op::ShrinkTo(Amount::bytes(3000)),
+            ],
+        ),
+        (
+            "orphans",
+            plain(10_000),
+            vec![
+                Op::AllocateBatch { size: Amount::bytes(100), n: Count::Exactly(20) },
+                Op::Held(5, Change::Turn),
+                Op::Replace(plain(5000)),
+                Op::Orphan(1000, Change::FreeRange(share(1000), share(9000))),
+                Op::Orphan(2000, Change::Turn),
+                Op::Orphan(3000, Change::Free),
+                Op::FreeRun { first: 0, len: 2, order: crate::op::Order::Ascending },
+            ],
+        ),
+    ];
+    traps.into_iter().map(|(name, config, ops)| (format!("trap-{name}"), encode(&config, &ops))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::decode;
+    use crate::driver;
+
+    #[test]
+    fn inputs_mean_something() {
+        let inputs = offset();
+        let mut tally = driver::Tally::default();
+        for (name, bytes) in &inputs {
+            let (config, ops) = decode(bytes).expect("an input of ours");
+            assert!(ops.len() > 2, "{name} has {} steps", ops.len());
+            tally.add(&driver::run(&config, &ops).unwrap_or_else(|failure| panic!("{name}: {failure}")));
+        }
+        for what in ["allocate: granted", "free", "allocate_scattered: granted in several", "extend: granted"]
+        {
+            assert!(tally.of(what) > 0, "nothing comes to “{what}”:\n{tally}");
+        }
+    }
+}
