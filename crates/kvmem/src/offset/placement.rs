@@ -5,7 +5,7 @@
 //!
 //! ## Choice
 //!
-//! An exact hole wins without asking. Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two
+//! An exact hole among the first entries of its bin wins without asking. Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two
 //! neighbours. Let *mL*, *mR* be the holes that would appear if the left or right neighbour died. Cutting from the
 //! low end leaves *r* on the right, so the futures change by
 //!
@@ -14,8 +14,9 @@
 //! gain(high) = U(mL + r) − U(mL + h)  +  U(mR)     − U(mR + h)
 //! ```
 //!
-//! The end with the larger gain is taken; among the first four holes that fit, the one with the largest
-//! `U(r) − U(h) + 0.2·(U(h) + gain)`.
+//! The end with the larger gain is taken; among the holes weighed, the one with the largest
+//! `U(r) − U(h) + 0.2·(U(h) + gain)`. The first four that fit are weighed where sizes are few; where they are many, the first
+//! two for small requests, and for larger ones the first alone.
 //!
 //! ## Slots
 //!
@@ -35,7 +36,7 @@ pub enum Placement {
     /// By renewal value, with a nursery for small objects: most live bytes under mixed sizes.
     #[default]
     Renewal,
-    /// The tightest of the first few holes that fit, cut from its low end: fewest instructions.
+    /// The tightest of the first four holes that fit, cut from its low end: fewest instructions.
     BestFit,
 }
 
@@ -48,7 +49,7 @@ pub(super) enum End {
 
 /// Holes to choose from where sizes are few.
 const CANDIDATES: usize = 4;
-/// Where they are many, requests up to this part of the largest choose from two holes, others take the tightest. (Weighing
+/// Where they are many, requests up to this part of the largest choose from two holes, others take the first. (Weighing
 /// more of them gains nothing that can be measured, and costs 15 ns each.)
 const SMALL_PART: u64 = 4;
 

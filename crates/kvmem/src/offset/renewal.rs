@@ -79,6 +79,9 @@ impl Renewal {
     /// Learns U from recent request sizes.
     #[cold]
     pub(super) fn learn(&mut self, sizes: impl Iterator<Item = u64> + Clone) {
+        if sizes.clone().next().is_none() {
+            return;
+        }
         // The largest size stands on a point, so that where there is one size only, the step of U is where that size
         // is. It is no less than the grid is long, so that `scale` fits.
         let largest = sizes.clone().max().unwrap_or(1).max(GRID as u64 + 1);
