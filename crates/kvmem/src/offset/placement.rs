@@ -47,6 +47,13 @@ pub(super) enum End {
     High,
 }
 
+/// The end with the larger gain; the low one unless the other is ahead by more than rounding, so that an empty space fills
+/// in address order.
+#[inline]
+fn better_end(low: f32, high: f32) -> End {
+    if high > low + low * 1e-6 { End::High } else { End::Low }
+}
+
 /// Holes to choose from where sizes are few.
 const CANDIDATES: usize = 4;
 /// Where they are many, requests up to this part of the largest choose from two holes, others take the first. (Weighing
@@ -269,7 +276,7 @@ impl Policy {
             let ((left, right), rest) = (flanks(id), room - size);
             let low = self.renewal.value(left) + self.renewal.value(right.saturating_add(rest));
             let high = self.renewal.value(left.saturating_add(rest)) + self.renewal.value(right);
-            return (id, if low >= high { End::Low } else { End::High });
+            return (id, better_end(low, high));
         }
         let mut best = (f32::NEG_INFINITY, (candidates.holes[0].0, End::Low));
         for &(id, room) in &candidates.holes[..candidates.len] {
@@ -279,7 +286,7 @@ impl Policy {
             let high = self.renewal.value(left.saturating_add(rest)) + self.renewal.value(right);
             let before = self.renewal.value(left.saturating_add(room))
                 + self.renewal.value(right.saturating_add(room));
-            let (end, gain) = if low >= high { (End::Low, low - before) } else { (End::High, high - before) };
+            let (end, gain) = (better_end(low, high), low.max(high) - before);
             let own = self.renewal.value(room);
             let score = self.renewal.value(rest) - own + NEIGHBOURS * (own + gain);
             if score > best.0 {

@@ -201,7 +201,7 @@ mod tests {
         }
         for m in [100, 500, 900, 1000, 1500, 1900] {
             let (found, expected) =
-                (f64::from(u.value(m as u64 * largest / 1000)), plain[m] * 384.0 / 1000.0 / 2.0);
+                (f64::from(u.value(m as u64 * largest / 1000)), plain[m] * (GRID / FOLD) as f64 / 1000.0);
             assert!(
                 (found - expected).abs() < 0.02 * expected + 0.2,
                 "U({m}) is {found}, plainly {expected}"
