@@ -33,12 +33,9 @@ impl Heap {
         {
             return Some(grant);
         }
-        while self.has_names_for(4) && self.open_segment(size) {
-            if let Some(grant) = self.fit_aligned(size, align) {
-                return Some(grant);
-            }
-        }
-        None
+        let start = self.virgin_start(size, align)?;
+        let id = self.open_segments_to(start)?;
+        Some(self.take_at(id, start, size))
     }
 
     fn fit_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {

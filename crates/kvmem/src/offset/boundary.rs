@@ -36,6 +36,43 @@ impl Heap {
         true
     }
 
+    /// Where an aligned range of `size` bytes would begin in the virgin, if one of its segments has room for it. Found by
+    /// arithmetic, before any is opened: O(1) unless boundary and alignment share few factors; then as many steps as it
+    /// takes for their multiples to fall together, or to the end of the space.
+    pub(super) fn virgin_start(&self, size: u64, align: u64) -> Option<u64> {
+        if self.virgin == NIL || size > self.boundary {
+            return None;
+        }
+        let Hole { offset, size: rest, .. } = self.bins.holes[self.virgin];
+        let (end, boundary) = (offset + rest, self.boundary);
+        let shared = 1 << align.trailing_zeros().min(boundary.trailing_zeros());
+        let mut start = offset.checked_next_multiple_of(align)?;
+        for _ in 0..=align.max(boundary) / shared {
+            if start >= end || end - start < size {
+                return None;
+            }
+            let within = start % boundary;
+            if boundary - within >= size {
+                return Some(start);
+            }
+            start = (start - within).checked_add(boundary)?.checked_next_multiple_of(align)?;
+        }
+        None
+    }
+
+    /// Opens the segments of the virgin up to the one that contains `start`; returns that one's hole. `None`: the books are
+    /// full. O(segments opened).
+    pub(super) fn open_segments_to(&mut self, start: u64) -> Option<u32> {
+        while self.virgin != NIL && self.bins.holes[self.virgin].offset <= start {
+            if !self.has_names_for(4) {
+                return None;
+            }
+            self.open_segment(1);
+        }
+        let behind = if self.virgin == NIL { WALL } else { self.bins.holes[self.virgin].node };
+        self.nodes[self.nodes[behind].prev].hole()
+    }
+
     /// Takes wholly free segments before the virgin back into it. O(1) amortized: each was opened once.
     pub(super) fn return_segments(&mut self) {
         loop {
