@@ -73,8 +73,17 @@ impl Heap {
         self.nodes[self.nodes[behind].prev].hole()
     }
 
-    /// Takes wholly free segments before the virgin back into it. O(1) amortized: each was opened once.
+    /// Takes wholly free segments at the end of the space back into the virgin. O(1) amortized: each was opened once.
     pub(super) fn return_segments(&mut self) {
+        if self.virgin == NIL {
+            let Some(id) = self.nodes[self.nodes[WALL].prev].hole() else { return };
+            let hole = self.bins.holes[id];
+            if !hole.is_binned() || !self.is_edge(hole.offset) {
+                return;
+            }
+            self.bins.pull(id);
+            self.virgin = id;
+        }
         loop {
             let Hole { offset, node, .. } = self.bins.holes[self.virgin];
             let Some(id) = self.nodes[self.nodes[node].prev].hole() else { return };
