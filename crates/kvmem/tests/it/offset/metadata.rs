@@ -6,6 +6,8 @@ use kvmem::offset::{Allocation, OffsetAllocator};
 
 use kvmem_testkit::random::Random;
 
+use super::space;
+
 const LIVE: u64 = 1_000_000;
 const SIZE: u64 = 4096;
 
@@ -69,5 +71,51 @@ fn the_books_do_not_creep() {
             after_first = left;
         }
         assert!(left <= after_first + 16_384, "round {round}: {left} bytes, {after_first} after the first");
+    }
+}
+
+/// The records of holes are moved together when most holes have gone. Those that are held back (the room behind the last
+/// boundary, and what is set apart for small objects) are moved with them.
+#[test]
+fn books_are_shortened_around_what_is_held_back() {
+    for boundary in [None, Some(1 << 20)] {
+        // A full space, of which every other range is freed: ten thousand holes.
+        let space = space(100 << 20, boundary);
+        let mut all = space.allocate_batch(5000, 20_000).unwrap();
+        while space.metrics().free > 0 {
+            all.push(space.allocate(space.metrics().largest_free).unwrap());
+        }
+        all.sort_unstable_by_key(Allocation::offset);
+        let mut at = 0u32;
+        let (even, odd): (Vec<_>, Vec<_>) = all.into_iter().partition(|_| {
+            at += 1;
+            at.is_multiple_of(2)
+        });
+        drop(even);
+        // Behind them in the books: the room behind the last boundary, and what is set apart for crumbs beside bulk.
+        space.grow(1 << 32).unwrap();
+        let (mut crumbs, mut bulk) = (Vec::new(), Vec::new());
+        for i in 0..2000 {
+            match i % 3 {
+                0 => crumbs.push(space.allocate(8).unwrap()),
+                _ => bulk.push(space.allocate(60_000 + i).unwrap()),
+            }
+        }
+        let many = space.metrics();
+        assert!(many.free_ranges > 5000, "{many:?}");
+        drop(odd);
+        let few = space.metrics();
+        assert!(
+            few.free_ranges < 1000 && few.metadata_bytes + 100_000 < many.metadata_bytes,
+            "{many:?} → {few:?}"
+        );
+        space.check().unwrap();
+        // What is held back can still be had, and given back.
+        crumbs.extend((0..5000).map(|_| space.allocate(8).unwrap()));
+        let rest = space.allocate(space.metrics().largest_free).unwrap();
+        space.check().unwrap();
+        drop((crumbs, bulk, rest));
+        assert_eq!(space.metrics().largest_free, boundary.unwrap_or(1 << 32));
+        space.check().unwrap();
     }
 }
