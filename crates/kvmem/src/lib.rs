@@ -1,6 +1,39 @@
-//! # kvmem — vmem for KV caches
+//! # kvmem: vmem for KV caches
 //!
-//! The host-memory stack under an LLM inference server.
+//! The host-memory stack under an LLM inference server. Four layers, after Bonwick's slabs and his *Magazines and Vmem*;
+//! a layer uses only what stands below it, and [`offset`] stands on nothing.
+//!
+//! | layer | hands out | Bonwick's word | today |
+//! |---|---|---|---|
+//! | L4 slab | objects: fixed-size, cached per thread | slab, magazine, depot | planned |
+//! | L3 [`offset`] | offsets: ranges of an abstract space | vmem | **stands** |
+//! | L2 register | keys: the right to DMA into bytes | | planned |
+//! | L1 arena | bytes: mapped, resident, placed | page allocator | planned |
+//!
+//! One layer stands today: [`offset::OffsetAllocator`] hands out byte ranges of a space of up to 2^63 bytes in constant
+//! time, and never touches the bytes. Whoever maps and registers memory by other means can use it now.
+//!
+//! ```
+//! use kvmem::offset::{AllocError, OffsetAllocator};
+//!
+//! // 1 TiB of memory that was registered in chunks of 1 GiB: nothing is handed out across two of them.
+//! let space = OffsetAllocator::builder(1 << 40).boundary(1 << 30).build()?;
+//!
+//! // One page of KV cache and its index. Sizes are exact: nothing is rounded up.
+//! let kv = space.allocate(3_274_752)?;
+//! let index = space.allocate_aligned(658_432, 4096)?;
+//! println!("KV cache at {:?}, index at {:?}", kv.range(), index.range());
+//! assert_eq!(space.metrics().allocated, 3_274_752 + 658_432);
+//!
+//! // What cannot be is a small value that says why.
+//! let refused = space.allocate(2 << 30).map(drop);
+//! assert_eq!(refused, Err(AllocError::TooLarge { asked: 2 << 30, limit: 1 << 30 }));
+//!
+//! // Dropping frees. Free neighbours are one range.
+//! drop((kv, index));
+//! assert_eq!(space.metrics().free, space.capacity());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 // The model check uses a part of what is there.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]

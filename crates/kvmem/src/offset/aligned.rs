@@ -10,8 +10,8 @@ const LOOKS: usize = 24;
 impl Heap {
     /// Grants `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
     ///
-    /// O(1) while a hole of `size + align − 1` bytes is free; else every hole of at least `size` bytes may be
-    /// looked at before the request is refused.
+    /// O(1) while a hole in a bin above that of `size + align − 1` is there; else every hole of at least `size` bytes may
+    /// be looked at before the request is refused.
     pub(crate) fn allocate_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
         if align == 1 {
             return self.allocate(size);

@@ -92,8 +92,8 @@ impl Allocation {
     /// Gives back the tail: the allocation is `new_size` bytes afterwards and begins where it did. O(1).
     ///
     /// # Errors
-    /// [`AllocError::ZeroSize`], or [`AllocError::OutOfBounds`] if it is shorter than that already; nothing is changed
-    /// then.
+    /// [`AllocError::ZeroSize`]; [`AllocError::OutOfBounds`] if it is shorter than that already;
+    /// [`AllocError::BooksFull`]. Nothing is changed then.
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
         let grant = self.grant();
         self.core().with(|books| resize_down(&mut books.heap, grant, new_size))?;
@@ -106,7 +106,8 @@ impl Allocation {
     ///
     /// # Errors
     /// [`AllocError::Blocked`] if the range behind is in use, too short, or beyond a boundary;
-    /// [`AllocError::TooLarge`] if the whole space is too short; [`AllocError::OutOfBounds`] if the allocation is longer than that already. Nothing is changed then.
+    /// [`AllocError::TooLarge`] if no range of this space can be that long; [`AllocError::OutOfBounds`] if the
+    /// allocation is longer than that already. Nothing is changed then.
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
         let grant = self.grant();
         self.core().with(|books| resize_up(&mut books.heap, grant, new_size))?;
@@ -117,7 +118,8 @@ impl Allocation {
     /// Frees the part `sub` of the range, in bytes of the space, and returns what is left before and behind it. O(1).
     ///
     /// # Errors
-    /// [`AllocError::OutOfBounds`] if `sub` is empty or not within the allocation, which comes back unharmed.
+    /// [`AllocError::OutOfBounds`] if `sub` is empty or not within the allocation, [`AllocError::BooksFull`]; the allocation
+    /// comes back unharmed.
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;

@@ -29,7 +29,7 @@ const CAPACITY_MAX: u64 = 1 << 63;
 ///
 /// One lock guards the books; threads that allocate at the same time queue for it.
 /// A request that only fits into the very bin of its own size, behind more than eight holes that are too short, and
-/// the first look at the largest free range after the last one of that size has gone, read through one bin, which
+/// a call that takes the last of the longest free ranges, read through one bin, which
 /// holds all free ranges within 1/64 of each other's size.
 ///
 /// ```
@@ -162,8 +162,8 @@ impl OffsetAllocator {
 
     /// Grants `size` bytes that begin at a multiple of `align`, a power of two. What lies before stays free.
     ///
-    /// O(1) while `size + align − 1` bytes are free in one piece; otherwise every free range that is long enough may
-    /// be looked at.
+    /// O(1) while a free range a little longer than `size + align − 1` is there (1/32 is enough); otherwise every free
+    /// range that is long enough may be looked at.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate), and [`AllocError::BadAlign`].
@@ -284,8 +284,8 @@ impl OffsetAllocator {
 
     /// An upper bound of the largest free range, in bytes, without the lock. O(1).
     ///
-    /// It is exact but after a free, whose range may turn out to join two others: until the next request that does not
-    /// take just that range back, the bound allows for it.
+    /// It is exact unless freed ranges are pending, which may turn out to join others: until something settles them (any
+    /// request that does not take just that range back, or any report), the bound allows for it.
     #[inline]
     pub fn largest_free_hint(&self) -> u64 {
         self.core.largest_free_hint()

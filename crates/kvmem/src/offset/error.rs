@@ -69,7 +69,7 @@ pub enum AllocError {
         /// One past the last byte of the allocation.
         allocation_end: u64,
     },
-    /// 2^32 − 256 ranges, used and free, are on the books: no more can be named.
+    /// About 2^32 ranges, used and free, are on the books: no more can be named.
     #[error("the books are full: {ranges} ranges are in use or free; free some, or use a second space")]
     BooksFull {
         /// Ranges on the books.

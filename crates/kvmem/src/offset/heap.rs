@@ -187,8 +187,8 @@ impl Heap {
 
     /// Grants `size` ≥ 1 bytes. `None`: no free range is that long, or the books are full.
     ///
-    /// O(1): at most [`FLOOR_ENTRIES`] holes and four bins are looked at; only a request that nothing else fits reads
-    /// on to the end of its own bin.
+    /// O(1): at most [`FLOOR_ENTRIES`] holes and four bins are looked at, besides 24 holes where there are slots and 256 ranges
+    /// when a nursery is opened. Only a request that nothing else fits reads on to the end of its own bin.
     #[inline]
     pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
         if let Some(Freed { node, offset, .. }) = self.pending.take_back(size) {
@@ -274,8 +274,8 @@ impl Heap {
                 exact = Some(id);
                 break;
             }
-            if room > size && candidates.add(id, room) {
-                break;
+            if room > size && !candidates.is_full() {
+                candidates.add(id, room);
             }
         }
         if let Some(id) = exact {
@@ -443,7 +443,8 @@ impl Heap {
     }
 
     /// The holes that would appear if the left or the right neighbour of hole `id` died: the neighbour's size and the
-    /// free range on its far side. A wall, an edge and a hole held back count as no neighbour.
+    /// free range on its far side. A wall, an edge and a hole held back have no neighbour
+    /// behind them.
     fn flanks(&self, id: u32) -> (u64, u64) {
         let free_at = |node: u32, seam: u64| if self.is_edge(seam) { 0 } else { self.hole_at(node).size };
         let hole = &self.bins.holes[id];

@@ -22,6 +22,7 @@ mod placement;
 mod raw;
 #[cfg(not(loom))]
 mod registry;
+mod renewal;
 mod report;
 mod resize;
 mod scattered;

@@ -6,7 +6,7 @@
 //! join.
 //!
 //! - *Taken back.* In a full store of one size, the next request is for just the range that was freed for it. So a range
-//!   of the size that was requested last stays pending if less than that size was free before, and the next
+//!   of the size that was granted last stays pending if less than that size was free before, and the next
 //!   request of its size takes it back, without any node or bin being touched. (Were more free than that, joining
 //!   could make room for another object, and taking the range back would keep its neighbours apart for good.)
 //! - *Together.* Evictions come in bursts. From the fifth free in a row on, sixteen at a time are joined in one go, after
@@ -37,7 +37,7 @@ pub(super) struct Pending {
     bytes: u64,
     /// Size of the one pending range if it may be taken back, or 0.
     again: u64,
-    /// Frees since the last allocation.
+    /// Frees since the last plain allocation.
     streak: u32,
 }
 

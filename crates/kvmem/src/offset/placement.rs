@@ -1,24 +1,11 @@
 //! *Placement*: which of the holes that fit, and which end of it.
 //!
-//! ## Renewal value
-//!
-//! A hole of size *m* is worth the bytes of current traffic that it can be expected to absorb. Let *p* be the
-//! distribution of the recent request sizes, *F* its cumulative form. The next request is of size *s* with
-//! probability *p(s)*; if it fits, *s* bytes are absorbed and a hole of *m − s* is left, otherwise the hole waits,
-//! at a discount γ:
-//!
-//! ```text
-//!            Σ_{s ≤ m} p(s) · (s + U(m − s))
-//! U(m)  =   ─────────────────────────────────
-//!                1 − γ · (1 − F(m))
-//! ```
-//!
-//! This is a renewal equation, solved from small *m* to large on a grid of 64 points up to the largest recent size
-//! and on to four times that; beyond, *U* grows as it did over the last size.
+//! A hole is weighed by its [renewal value](super::renewal) *U*: the bytes of current traffic that it can be expected to
+//! absorb.
 //!
 //! ## Choice
 //!
-//! An exact hole wins without asking. Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two
+//! An exact hole among the first entries of its bin wins without asking. Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two
 //! neighbours. Let *mL*, *mR* be the holes that would appear if the left or right neighbour died. Cutting from the
 //! low end leaves *r* on the right, so the futures change by
 //!
@@ -27,8 +14,9 @@
 //! gain(high) = U(mL + r) − U(mL + h)  +  U(mR)     − U(mR + h)
 //! ```
 //!
-//! The end with the larger gain is taken; among the first four holes that fit, the one with the largest
-//! `U(r) − U(h) + 0.2·(U(h) + gain)`.
+//! The end with the larger gain is taken; among the holes weighed, the one with the largest
+//! `U(r) − U(h) + 0.2·(U(h) + gain)`. The first four that fit are weighed where sizes are few; where they are many, the first
+//! two for small requests, and for larger ones the first alone.
 //!
 //! ## Slots
 //!
@@ -39,6 +27,8 @@
 //! All of it is derived from the traffic; nothing is tuned to a workload. Where requests fit exactly, which is
 //! the rule when sizes are few, none of it runs.
 
+use super::renewal::Renewal;
+
 /// How an [`OffsetAllocator`](super::OffsetAllocator) chooses among the holes that fit a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -46,7 +36,7 @@ pub enum Placement {
     /// By renewal value, with a nursery for small objects: most live bytes under mixed sizes.
     #[default]
     Renewal,
-    /// The tightest of the first few holes that fit, cut from its low end: fewest instructions.
+    /// The tightest of the first four holes that fit, cut from its low end: fewest instructions.
     BestFit,
 }
 
@@ -57,8 +47,18 @@ pub(super) enum End {
     High,
 }
 
-const PARTS: u64 = 4;
-const CANDIDATES: usize = 2;
+/// The end with the larger gain; the low one unless the other is ahead by more than rounding, so that an empty space fills
+/// in address order.
+#[inline]
+fn better_end(low: f32, high: f32) -> End {
+    if high > low + low * 1e-6 { End::High } else { End::Low }
+}
+
+/// Holes to choose from where sizes are few.
+const CANDIDATES: usize = 4;
+/// Where they are many, requests up to this part of the largest choose from two holes, others take the first. (Weighing
+/// more of them gains nothing that can be measured, and costs 15 ns each.)
+const SMALL_PART: u64 = 4;
 
 /// The first few holes that fit, in the order they were found.
 pub(super) struct Candidates {
@@ -91,25 +91,18 @@ impl Candidates {
     }
 }
 
-/// Grid points up to the largest recent size.
-const GRID: usize = 256;
-/// Grid points in all.
-const POINTS: usize = 4 * GRID + 1;
 /// Requests remembered.
 const RECENT: usize = 1024;
-/// A rebuild is due after `REBUILD_EVERY` requests of all sizes; with a few sizes it is less work, and due sooner in
-/// proportion, but never counted as less than this of `GRID`.
-const LEAST_EFFORT: u64 = 8;
-/// Requests between two rebuilds of U.
-const REBUILD_EVERY: u64 = 16384;
+/// Requests between two lessons where sizes are many.
+const LEARN_EVERY: u64 = 8192;
+/// Where sizes are few a lesson is less work; requests between two for each of the sizes.
+const LEARN_EVERY_A_SIZE: u64 = 64;
 /// Requests between two reviews of what is small, and of slots.
 const REVIEW_EVERY: u64 = 1024;
 /// Slots are for spaces that hold at most so many objects.
 const SLOTS_MAX: u64 = 20;
 /// Up to so many different sizes are exact sizes.
 const EXACT_SIZES: usize = 8;
-/// What waiting costs: the weight of a hole's value after a request that does not fit.
-const GAMMA: f32 = 0.7;
 /// Weight of the neighbours' futures against the hole's own.
 const NEIGHBOURS: f32 = 0.2;
 
@@ -129,13 +122,8 @@ pub(super) struct Policy {
     /// Length of the slots, or 0.
     slot: u64,
     capacity: u64,
-    /// U at the points of the grid.
-    value: Box<[f32; POINTS]>,
-    /// Requests up to this many bytes choose among several holes.
-    several_below: u64,
-    /// Entries of `value` a byte, times 2^64.
-    scale: u64,
-    /// `seen` at which `value` is out of date.
+    renewal: Renewal,
+    /// `seen` at which `renewal` is out of date.
     stale_at: u64,
 }
 
@@ -150,21 +138,23 @@ impl Policy {
             mean: 0,
             slot: 0,
             capacity,
-            value: Box::new([0.0; POINTS]),
-            several_below: u64::MAX,
-            scale: 0,
+            renewal: Renewal::new(),
             stale_at: 0,
         }
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.recent) + size_of_val(&*self.value)
+        size_of_val(&*self.recent) + self.renewal.bytes()
     }
 
     /// An empty list for a request of `size` bytes.
     #[inline]
     pub(super) fn candidates(&self, size: u64) -> Candidates {
-        let wanted = if size > self.several_below { 1 } else { CANDIDATES };
+        let wanted = match self.renewal.few_sizes() {
+            Some(_) => CANDIDATES,
+            None if size > self.renewal.largest() / SMALL_PART => 1,
+            None => 2,
+        };
         Candidates { holes: [(0, 0); CANDIDATES], len: 0, wanted }
     }
 
@@ -216,26 +206,34 @@ impl Policy {
 
     #[cold]
     fn review(&mut self) {
-        self.review_at = self.seen + self.seen.clamp(16, REVIEW_EVERY);
         if self.placement != Placement::Renewal {
+            self.review_at = u64::MAX;
             return;
         }
         let recent = self.remembered();
-        let sum: u128 = recent.iter().map(|&size| u128::from(size)).sum();
-        let mean = (sum / recent.len() as u128) as u64;
+        let largest = recent.iter().copied().max().unwrap_or(0).max(1);
+        let handful = self.capacity / largest <= SLOTS_MAX;
+        let mean = if largest < u64::MAX / RECENT as u64 {
+            recent.iter().sum::<u64>() / recent.len() as u64
+        } else {
+            (recent.iter().map(|&size| u128::from(size)).sum::<u128>() / recent.len() as u128) as u64
+        };
         let small_below = mean / 16;
         let small = recent.iter().filter(|&&size| size < small_below).count();
         let worth_it = small * 10 > recent.len();
+        // Where slots may be called for, it has to be seen soon.
+        let most = if handful { REVIEW_EVERY / 4 } else { REVIEW_EVERY };
+        self.review_at = self.seen + self.seen.clamp(16, most);
         self.mean = mean;
         self.small_below = if worth_it { small_below } else { 0 };
-        self.slot = self.decide_slot();
+        self.slot = if handful { self.decide_slot() } else { 0 };
     }
 
     /// The slot length that the recent large sizes call for, or 0.
     fn decide_slot(&self) -> u64 {
         let large = || self.remembered().iter().copied().filter(|&size| size >= self.small_below);
         let (Some(least), Some(most)) = (large().min(), large().max()) else { return 0 };
-        if most > least + least / 4 || self.capacity / most > SLOTS_MAX {
+        if most > least + least / 4 {
             return 0;
         }
         // A few exact sizes find exact holes; slots would only keep them apart.
@@ -262,7 +260,7 @@ impl Policy {
     #[inline]
     pub(super) fn refresh(&mut self) {
         if self.seen >= self.stale_at {
-            self.rebuild();
+            self.learn();
         }
     }
 
@@ -276,20 +274,21 @@ impl Policy {
     ) -> (u32, End) {
         if let [(id, room)] = candidates.holes[..candidates.len] {
             let ((left, right), rest) = (flanks(id), room - size);
-            let low = self.value(left) + self.value(right.saturating_add(rest));
-            let high = self.value(left.saturating_add(rest)) + self.value(right);
-            return (id, if low >= high { End::Low } else { End::High });
+            let low = self.renewal.value(left) + self.renewal.value(right.saturating_add(rest));
+            let high = self.renewal.value(left.saturating_add(rest)) + self.renewal.value(right);
+            return (id, better_end(low, high));
         }
         let mut best = (f32::NEG_INFINITY, (candidates.holes[0].0, End::Low));
         for &(id, room) in &candidates.holes[..candidates.len] {
             let (left, right) = flanks(id);
             let rest = room - size;
-            let low = self.value(left) + self.value(right.saturating_add(rest));
-            let high = self.value(left.saturating_add(rest)) + self.value(right);
-            let before = self.value(left.saturating_add(room)) + self.value(right.saturating_add(room));
-            let (end, gain) = if low >= high { (End::Low, low - before) } else { (End::High, high - before) };
-            let own = self.value(room);
-            let score = self.value(rest) - own + NEIGHBOURS * (own + gain);
+            let low = self.renewal.value(left) + self.renewal.value(right.saturating_add(rest));
+            let high = self.renewal.value(left.saturating_add(rest)) + self.renewal.value(right);
+            let before = self.renewal.value(left.saturating_add(room))
+                + self.renewal.value(right.saturating_add(room));
+            let (end, gain) = (better_end(low, high), low.max(high) - before);
+            let own = self.renewal.value(room);
+            let score = self.renewal.value(rest) - own + NEIGHBOURS * (own + gain);
             if score > best.0 {
                 best = (score, (id, end));
             }
@@ -297,93 +296,20 @@ impl Policy {
         best.1
     }
 
-    /// U(m), in grid steps: the value at the nearest point of the table below.
-    #[inline]
-    fn value(&self, size: u64) -> f32 {
-        let point = ((u128::from(size) * u128::from(self.scale)) >> 64) as usize;
-        match self.value.get(point) {
-            Some(&value) => value,
-            None => self.value_beyond(point),
-        }
-    }
-
-    /// U beyond the grid, where it goes on as it did over the last largest size.
     #[cold]
-    fn value_beyond(&self, point: usize) -> f32 {
-        let last = self.value[POINTS - 1];
-        last + (last - self.value[POINTS / 2]) / (POINTS / 2) as f32 * (point - (POINTS - 1)) as f32
-    }
-
-    /// Solves the renewal equation for the recent requests.
-    #[cold]
-    fn rebuild(&mut self) {
+    fn learn(&mut self) {
+        let small_below = self.small_below;
+        let large = self.recent[..self.seen.min(RECENT as u64) as usize].iter().copied();
+        self.renewal.learn(large.filter(|&size| size >= small_below));
         self.stale_at = match self.seen {
             0..16 => 16,
             16..64 => 64,
             64..256 => 256,
-            _ => RECENT as u64,
+            256..1024 => 1024,
+            seen => match self.renewal.few_sizes() {
+                Some(sizes) => seen + LEARN_EVERY_A_SIZE * (sizes as u64).max(4),
+                None => seen + LEARN_EVERY,
+            },
         };
-        let small_below = self.small_below;
-        let large = || self.remembered().iter().copied().filter(|&size| size >= small_below);
-        // The largest size stands on the last point below `GRID`, so that where there is one size only, the step of U is
-        // where that size is. It is no less than the table is long, so that `scale` fits.
-        let largest = large().max().unwrap_or(1).max(GRID as u64 + 1);
-        let step = largest as f32 / GRID as f32;
-        // Requests by grid cell, cell j being sizes in (j, j + 1] steps: how many, and their sum in steps.
-        let mut count = [0.0f32; GRID];
-        let mut sum = [0.0f32; GRID];
-        let mut total = 0.0f32;
-        for size in large() {
-            let x = size as f32 / step;
-            let cell = (x.ceil() as usize).clamp(1, GRID) - 1;
-            count[cell] += 1.0;
-            sum[cell] += x;
-            total += 1.0;
-        }
-        // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1): kernel[k] is the weight of
-        // U(m − k) in all. U(m) itself stands on both sides of the equation if sizes below one step occur.
-        let mut kernel = [0.0f32; GRID + 1];
-        let mut value = [0.0f32; POINTS + GRID];
-        let (mut fits, mut absorbed) = (0.0, 0.0);
-        for cell in 0..GRID {
-            let (p, size) = (count[cell] / total, sum[cell] / total);
-            let beyond = size - p * cell as f32;
-            kernel[cell] += p - beyond;
-            kernel[cell + 1] += beyond;
-        }
-        let itself = kernel[0];
-        // With a few sizes, most of the kernel is zero.
-        let weighty: Vec<usize> = (1..=GRID).filter(|&k| kernel[k] != 0.0).collect();
-        let sparse = weighty.len() < GRID / 8;
-        if self.seen >= RECENT as u64 {
-            // The same effort a request either way.
-            self.stale_at = self.seen
-                + REBUILD_EVERY * (weighty.len() as u64).clamp(LEAST_EFFORT, GRID as u64) / GRID as u64;
-        }
-        for m in 1..POINTS {
-            if m <= GRID {
-                fits += count[m - 1] / total;
-                absorbed += sum[m - 1] / total;
-            }
-            // So far value[m] has gathered the kernel's terms.
-            let solved = (absorbed + value[m]) / (1.0 - GAMMA * (1.0 - fits) - itself).max(1e-6);
-            value[m] = solved;
-            let later = &mut value[m + 1..];
-            if sparse {
-                for &k in &weighty {
-                    later[k - 1] += solved * kernel[k];
-                }
-            } else {
-                for (later, weight) in later.iter_mut().zip(&kernel[1..]) {
-                    *later += solved * weight;
-                }
-            }
-        }
-        // A hole's size is looked up on the point below it; the step of U that a size makes must not be missed.
-        for (point, entry) in self.value.iter_mut().enumerate() {
-            *entry = value[(point + 1).min(POINTS - 1)];
-        }
-        self.several_below = largest / PARTS;
-        self.scale = ((GRID as u128) << 64).div_ceil(u128::from(largest)) as u64;
     }
 }

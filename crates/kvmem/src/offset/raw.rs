@@ -1,7 +1,7 @@
-//! *Raw handles*: allocations named by plain data, for C, Python and shared memory.
+//! *Raw handles*: allocations named by plain data, for C and Python.
 //!
 //! A raw handle can be copied, kept too long, freed twice or given to the wrong allocator. It carries the identity
-//! of its allocator, the slot of its range and the *seal* that was put on the slot when the handle was made; freeing
+//! of its allocator (good within one process), the slot of its range and the *seal* that was put on the slot when the handle was made; freeing
 //! breaks the seal. So every misuse is seen, in release builds too, and nothing is touched. Seals are numbered by a
 //! 32-bit counter for each allocator: a stale handle could pass only if exactly a multiple of 2^32 − 1 handles were
 //! made since, the last of them on the same slot.

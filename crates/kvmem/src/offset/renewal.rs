@@ -1,0 +1,221 @@
+//! *Renewal value*: what a hole of size *m* is worth.
+//!
+//! It is worth the bytes of current traffic that it can be expected to absorb. Let *p* be the distribution of the recent
+//! request sizes, *F* its cumulative form. The next request is of size *s* with probability *p(s)*; if it fits, *s*
+//! bytes are absorbed and a hole of *m − s* is left, otherwise the hole waits, at a discount γ:
+//!
+//! ```text
+//!            Σ_{s ≤ m} p(s) · (s + U(m − s))
+//! U(m)  =   ─────────────────────────────────
+//!                1 − γ · (1 − F(m))
+//! ```
+//!
+//! This is a renewal equation (Feller, *An Introduction to Probability Theory and Its Applications*, vol. 2, ch. XI), solved
+//! from small *m* to large on a grid up to the largest recent size and on to four times that; beyond, *U* grows as it
+//! did before.
+//!
+//! Where sizes are few, U is a staircase and the grid has to be fine, but few terms are not zero. Where they are many,
+//! every term counts, but U is smooth and a grid with half of the points does. Either way a solution costs a few
+//! microseconds.
+
+/// Grid points up to the largest recent size.
+const GRID: usize = 320;
+/// Grid points in all.
+const POINTS: usize = 4 * GRID + 1;
+/// Fine cells to a coarse one, where sizes are many.
+const FOLD: usize = 2;
+/// Sizes are few while fewer cells than this are filled.
+const FEW_CELLS: usize = 24;
+/// What waiting costs: the weight of a hole's value after a request that does not fit.
+const GAMMA: f32 = 0.7;
+
+/// U, tabulated.
+pub(super) struct Renewal {
+    /// U at the points of the grid, in a unit of its own: it is only ever compared with itself.
+    value: Box<[f32; POINTS]>,
+    /// Grid points a byte, times 2^64.
+    scale: u64,
+    largest: u64,
+    filled: usize,
+}
+
+impl Renewal {
+    /// U of no traffic: nothing is worth anything.
+    pub(super) fn new() -> Self {
+        Renewal { value: Box::new([0.0; POINTS]), scale: 0, largest: 0, filled: 0 }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.value)
+    }
+
+    /// The largest size that was learnt from.
+    pub(super) fn largest(&self) -> u64 {
+        self.largest
+    }
+
+    /// Of how many clearly different sizes the traffic consists, if they are few.
+    pub(super) fn few_sizes(&self) -> Option<usize> {
+        (self.filled < FEW_CELLS).then_some(self.filled)
+    }
+
+    /// U(size), in a unit of its own.
+    #[inline]
+    pub(super) fn value(&self, size: u64) -> f32 {
+        let point = ((u128::from(size) * u128::from(self.scale)) >> 64) as usize;
+        match self.value.get(point) {
+            Some(&value) => value,
+            None => self.value_beyond(point),
+        }
+    }
+
+    #[cold]
+    fn value_beyond(&self, point: usize) -> f32 {
+        let last = self.value[POINTS - 1];
+        let slope = (last - self.value[POINTS / 2]) / (POINTS / 2) as f32;
+        last + slope * (point - (POINTS - 1)) as f32
+    }
+
+    /// Learns U from recent request sizes.
+    #[cold]
+    pub(super) fn learn(&mut self, sizes: impl Iterator<Item = u64> + Clone) {
+        if sizes.clone().next().is_none() {
+            return;
+        }
+        // The largest size stands on a point, so that where there is one size only, the step of U is where that size
+        // is. It is no less than the grid is long, so that `scale` fits.
+        let largest = sizes.clone().max().unwrap_or(1).max(GRID as u64 + 1);
+        // Cell j is of sizes in (j, j + 1] points: how many requests, and their sum in points.
+        let mut cells = [Cell::default(); GRID];
+        let points_a_byte = GRID as f32 / largest as f32;
+        let mut requests = 0.0;
+        for size in sizes {
+            let points = size as f32 * points_a_byte;
+            let cell = &mut cells[(points.ceil() as usize).clamp(1, GRID) - 1];
+            cell.requests += 1.0;
+            cell.sum += points;
+            requests += 1.0;
+        }
+        self.filled = cells.iter().filter(|cell| cell.requests > 0.0).count();
+        let mut value = [0.0; POINTS + GRID];
+        if self.few_sizes().is_some() {
+            solve(&cells, requests, true, &mut value);
+        } else {
+            let mut coarse = [Cell::default(); GRID / FOLD];
+            for (i, cell) in cells.iter().enumerate() {
+                coarse[i / FOLD].requests += cell.requests;
+                coarse[i / FOLD].sum += cell.sum / FOLD as f32;
+            }
+            solve(&coarse, requests, false, &mut value[..(POINTS + GRID) / FOLD]);
+            for i in (0..POINTS).rev() {
+                let (a, b, within) = (value[i / FOLD], value[i / FOLD + 1], (i % FOLD) as f32 / FOLD as f32);
+                value[i] = a + (b - a) * within;
+            }
+        }
+        // A hole's size is looked up at the point below it; the step of U that a size makes must not be missed.
+        for (entry, &next) in self.value.iter_mut().zip(&value[1..]) {
+            *entry = next;
+        }
+        self.value[POINTS - 1] = value[POINTS - 1];
+        self.scale = ((GRID as u128) << 64).div_ceil(u128::from(largest)) as u64;
+        self.largest = largest;
+    }
+}
+
+/// Requests within one cell of the grid.
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    requests: f32,
+    sum: f32,
+}
+
+/// Solves the renewal equation on the grid of `cells`, up to four times its length; `value` is longer than that by
+/// one more, and zero.
+fn solve(cells: &[Cell], requests: f32, few: bool, value: &mut [f32]) {
+    // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1): kernel[k] is the weight of
+    // U(m − k) in all. U(m) itself stands on both sides of the equation if sizes below one step occur.
+    let mut kernel = [0.0f32; GRID + 1];
+    for (j, cell) in cells.iter().enumerate() {
+        let beyond = (cell.sum - cell.requests * j as f32) / requests;
+        kernel[j] += cell.requests / requests - beyond;
+        kernel[j + 1] += beyond;
+    }
+    let kernel = &kernel[..cells.len() + 1];
+    let weighty: Vec<usize> = (1..kernel.len()).filter(|&k| kernel[k] != 0.0).collect();
+    let (mut fits, mut absorbed) = (0.0, 0.0);
+    for m in 1..=4 * cells.len() {
+        if let Some(cell) = cells.get(m - 1) {
+            fits += cell.requests / requests;
+            absorbed += cell.sum / requests;
+        }
+        // So far value[m] has gathered the kernel's terms of what lies below.
+        let solved = (absorbed + value[m]) / (1.0 - GAMMA * (1.0 - fits) - kernel[0]).max(1e-6);
+        value[m] = solved;
+        let above = &mut value[m + 1..];
+        if few {
+            for &k in &weighty {
+                above[k - 1] += solved * kernel[k];
+            }
+        } else {
+            for (above, weight) in above.iter_mut().zip(&kernel[1..]) {
+                *above += solved * weight;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(sizes: &[u64]) -> Renewal {
+        let mut renewal = Renewal::new();
+        renewal.learn(sizes.iter().copied());
+        renewal
+    }
+
+    #[test]
+    fn one_size_makes_a_staircase() {
+        let size = 3_274_752;
+        let u = of(&[size; 100]);
+        assert_eq!(u.few_sizes(), Some(1));
+        assert!(u.value(size - size / 100) < 1e-3, "a hole that is too short is worth nothing");
+        let one = u.value(size);
+        assert!(one > 0.0);
+        assert!((u.value(size + size / 2) - one).abs() < one * 1e-3, "half a size more is worth no more");
+        assert!((u.value(2 * size) - 2.0 * one).abs() < one * 1e-2, "two sizes are worth twice as much");
+    }
+
+    #[test]
+    fn the_equation_holds_for_many_sizes() {
+        // Sizes evenly spread up to `largest`: checked against the plain recursion on a grid of its own.
+        let largest = 1_000_000u64;
+        let sizes: Vec<u64> = (1..=1000).map(|i| i * largest / 1000).collect();
+        let u = of(&sizes);
+        assert_eq!(u.few_sizes(), None);
+        let mut plain = vec![0.0f64; 2001];
+        for m in 1..plain.len() {
+            let fitting = m.min(1000);
+            let sum: f64 = (1..=fitting).map(|s| (s as f64 + plain[m - s]) / 1000.0).sum();
+            plain[m] = sum / (1.0 - f64::from(GAMMA) * (1.0 - fitting as f64 / 1000.0));
+        }
+        for m in [100, 500, 900, 1000, 1500, 1900] {
+            let (found, expected) =
+                (f64::from(u.value(m as u64 * largest / 1000)), plain[m] * (GRID / FOLD) as f64 / 1000.0);
+            assert!(
+                (found - expected).abs() < 0.02 * expected + 0.2,
+                "U({m}) is {found}, plainly {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn it_never_falls_and_goes_on_beyond_the_grid() {
+        let sizes: Vec<u64> = (0..1024u64).map(|i| 1000 + i * i % 7919 * 500).collect();
+        let u = of(&sizes);
+        let values: Vec<f32> = (0..100).map(|i| u.value(i * u.largest() / 10)).collect();
+        assert!(values.windows(2).all(|pair| pair[0] <= pair[1] * 1.001), "{values:?}");
+        assert!(values[99] > values[50]);
+        assert!(u.value(1 << 63).is_finite());
+    }
+}
