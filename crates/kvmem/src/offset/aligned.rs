@@ -1,5 +1,7 @@
 //! Aligned allocation: the start is aligned, and what lies before it stays free.
 
+use std::ops::Range;
+
 use super::bins::{Hole, bin_floor};
 use super::heap::{Grant, Heap};
 use super::placement::End;
@@ -11,7 +13,8 @@ impl Heap {
     /// Grants `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
     ///
     /// O(1) while a hole in a bin above that of `size + align − 1` is there; else every hole of at least `size` bytes may
-    /// be looked at before the request is refused.
+    /// be looked at before the request is refused. Where the alignment does not divide the boundary, up to
+    /// [`AHEAD`](super::boundary::AHEAD) segments may be opened.
     pub(crate) fn allocate_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
         if align == 1 {
             return self.allocate(size);
@@ -33,12 +36,12 @@ impl Heap {
         {
             return Some(grant);
         }
-        while self.has_names_for(4) && self.open_segment(size) {
-            if let Some(grant) = self.fit_aligned(size, align) {
-                return Some(grant);
+        for _ in 0..=self.virgin_segments_before(size, align)? {
+            if !self.has_names_for(4) || !self.open_segment(1) {
+                return None;
             }
         }
-        None
+        self.fit_aligned(size, align)
     }
 
     fn fit_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
@@ -95,6 +98,11 @@ impl Heap {
 
 /// Where a range of `size` bytes at a multiple of `align` begins in `hole`, if it fits.
 fn aligned_start(hole: &Hole, size: u64, align: u64) -> Option<u64> {
-    let start = hole.offset.checked_next_multiple_of(align)?;
-    (start <= hole.end() && hole.end() - start >= size).then_some(start)
+    aligned_start_in(hole.offset..hole.end(), size, align)
+}
+
+/// The same for any `range`.
+pub(super) fn aligned_start_in(range: Range<u64>, size: u64, align: u64) -> Option<u64> {
+    let start = range.start.checked_next_multiple_of(align)?;
+    (start <= range.end && range.end - start >= size).then_some(start)
 }

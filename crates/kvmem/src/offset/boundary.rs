@@ -7,10 +7,15 @@
 //! held back. A request that finds no room elsewhere opens its first segment; a last segment that is wholly free
 //! again goes back to it.
 
+use super::aligned::aligned_start_in;
 use super::bins::Hole;
 use super::error::SpaceError;
 use super::heap::{Heap, NO_BOUNDARY, WALL};
 use super::table::NIL;
+
+/// Segments of the virgin that an aligned request looks at. If none of so many has a place for it, its alignment and the
+/// boundary hardly ever meet, and it is refused: opening more would cost more than it is worth.
+pub(super) const AHEAD: u64 = 1 << 16;
 
 impl Heap {
     /// Opens the first segment of the virgin if it is long enough for `size` bytes; says whether it did.
@@ -36,8 +41,33 @@ impl Heap {
         true
     }
 
-    /// Takes wholly free segments before the virgin back into it. O(1) amortized: each was opened once.
+    /// How many segments of the virgin come before the first in which `size` bytes fit at a multiple of `align`, if there
+    /// is one among the next [`AHEAD`].
+    pub(super) fn virgin_segments_before(&self, size: u64, align: u64) -> Option<u64> {
+        if self.virgin == NIL {
+            return None;
+        }
+        let Hole { offset, size: rest, .. } = self.bins.holes[self.virgin];
+        let end = offset + rest;
+        let segments = rest.div_ceil(self.boundary).min(AHEAD);
+        (0..segments).find(|segment| {
+            let start = offset + segment * self.boundary;
+            let segment = start..end.min(start.saturating_add(self.boundary));
+            aligned_start_in(segment, size, align).is_some()
+        })
+    }
+
+    /// Takes wholly free segments at the end of the space back into the virgin. O(1) amortized: each was opened once.
     pub(super) fn return_segments(&mut self) {
+        if self.virgin == NIL {
+            let Some(id) = self.nodes[self.nodes[WALL].prev].hole() else { return };
+            let hole = self.bins.holes[id];
+            if !hole.is_binned() || !self.is_edge(hole.offset) {
+                return;
+            }
+            self.bins.pull(id);
+            self.virgin = id;
+        }
         loop {
             let Hole { offset, node, .. } = self.bins.holes[self.virgin];
             let Some(id) = self.nodes[self.nodes[node].prev].hole() else { return };

@@ -371,7 +371,7 @@ impl Heap {
                 self.bins.change(left, offset, before + size + after.size);
             }
         }
-        if self.virgin != NIL {
+        if self.boundary != NO_BOUNDARY {
             self.return_segments();
         }
     }

@@ -119,3 +119,24 @@ fn books_are_shortened_around_what_is_held_back() {
         space.check().unwrap();
     }
 }
+
+/// A boundary cuts free room into segments on the books; once all is free, they are one again.
+#[test]
+fn segments_leave_the_books() {
+    for capacity in [1 << 30, (1 << 30) + 4097] {
+        let space = space(capacity, Some(64 << 10));
+        let at_start = space.metrics();
+        let mut random = Random::new(5);
+        let mut live = space.allocate_batch(64 << 10, 1 << 14).unwrap();
+        live.extend(space.allocate(capacity - (1 << 30)));
+        let full = space.metrics();
+        assert_eq!((full.free, full.free_ranges), (0, 0));
+        while !live.is_empty() {
+            drop(live.swap_remove(random.below(live.len() as u64) as usize));
+        }
+        let left = space.metrics();
+        assert_eq!((left.free_ranges, left.largest_free), (1, 64 << 10));
+        assert!(left.metadata_bytes < at_start.metadata_bytes + (64 << 10), "{at_start:?} → {left:?}");
+        space.check().unwrap();
+    }
+}

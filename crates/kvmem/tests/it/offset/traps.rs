@@ -214,3 +214,25 @@ fn a_batch_that_fits_is_granted_beside_crumbs() {
         driver::run(&config, &ops).unwrap_or_else(|failure| panic!("seed {seed}, {failure}"));
     }
 }
+
+/// Every segment was opened and all of them searched again and again: a single byte took minutes.
+#[test]
+fn alignments_that_boundaries_seldom_meet_are_quick() {
+    // A boundary that no alignment divides: among a third of a trillion segments, only the first begins right.
+    let odd = space(1 << 40, Some(3));
+    let first = odd.allocate_aligned(3, 1 << 40).unwrap();
+    assert_eq!(first.offset(), 0);
+    for _ in 0..100 {
+        let error = odd.allocate_aligned(3, 1 << 40).unwrap_err();
+        assert_eq!(error, AllocError::NoRoom { asked: 3, free: (1 << 40) - 3, largest_free: 3 });
+    }
+    assert!(odd.metrics().free_ranges < 10, "refusals leave nothing behind");
+    // One in 4096 does, and each is found.
+    let even = space(1 << 30, Some(1 << 12));
+    let found: Vec<_> = (0..64).map(|_| even.allocate_aligned(1, 1 << 24).unwrap()).collect();
+    assert_eq!(found.iter().map(|found| found.offset() >> 24).max(), Some(63));
+    assert!(even.allocate_aligned(1, 1 << 24).is_err());
+    even.check().unwrap();
+    drop((first, found));
+    assert_eq!((odd.metrics().free_ranges, even.metrics().free_ranges), (1, 1));
+}
