@@ -1,7 +1,5 @@
 //! Aligned allocation: the start is aligned, and what lies before it stays free.
 
-use std::ops::Range;
-
 use super::bins::{Hole, bin_floor};
 use super::heap::{Grant, Heap};
 use super::placement::End;
@@ -13,8 +11,7 @@ impl Heap {
     /// Grants `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
     ///
     /// O(1) while a hole in a bin above that of `size + align − 1` is there; else every hole of at least `size` bytes may
-    /// be looked at before the request is refused. Where the alignment does not divide the boundary, up to
-    /// [`AHEAD`](super::boundary::AHEAD) segments may be opened.
+    /// be looked at before the request is refused.
     pub(crate) fn allocate_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
         if align == 1 {
             return self.allocate(size);
@@ -36,12 +33,9 @@ impl Heap {
         {
             return Some(grant);
         }
-        for _ in 0..=self.virgin_segments_before(size, align)? {
-            if !self.has_names_for(4) || !self.open_segment(1) {
-                return None;
-            }
-        }
-        self.fit_aligned(size, align)
+        let start = self.virgin_start(size, align)?;
+        let id = self.open_segments_to(start)?;
+        Some(self.take_at(id, start, size))
     }
 
     fn fit_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
@@ -98,11 +92,6 @@ impl Heap {
 
 /// Where a range of `size` bytes at a multiple of `align` begins in `hole`, if it fits.
 fn aligned_start(hole: &Hole, size: u64, align: u64) -> Option<u64> {
-    aligned_start_in(hole.offset..hole.end(), size, align)
-}
-
-/// The same for any `range`.
-pub(super) fn aligned_start_in(range: Range<u64>, size: u64, align: u64) -> Option<u64> {
-    let start = range.start.checked_next_multiple_of(align)?;
-    (start <= range.end && range.end - start >= size).then_some(start)
+    let start = hole.offset.checked_next_multiple_of(align)?;
+    (start <= hole.end() && hole.end() - start >= size).then_some(start)
 }

@@ -7,15 +7,10 @@
 //! held back. A request that finds no room elsewhere opens its first segment; a last segment that is wholly free
 //! again goes back to it.
 
-use super::aligned::aligned_start_in;
 use super::bins::Hole;
 use super::error::SpaceError;
 use super::heap::{Heap, NO_BOUNDARY, WALL};
 use super::table::NIL;
-
-/// Segments of the virgin that an aligned request looks at. If none of so many has a place for it, its alignment and the
-/// boundary hardly ever meet, and it is refused: opening more would cost more than it is worth.
-pub(super) const AHEAD: u64 = 1 << 16;
 
 impl Heap {
     /// Opens the first segment of the virgin if it is long enough for `size` bytes; says whether it did.
@@ -41,20 +36,41 @@ impl Heap {
         true
     }
 
-    /// How many segments of the virgin come before the first in which `size` bytes fit at a multiple of `align`, if there
-    /// is one among the next [`AHEAD`].
-    pub(super) fn virgin_segments_before(&self, size: u64, align: u64) -> Option<u64> {
-        if self.virgin == NIL {
+    /// Where an aligned range of `size` bytes would begin in the virgin, if one of its segments has room for it. Found by
+    /// arithmetic, before any is opened: O(1) unless boundary and alignment share few factors; then as many steps as it
+    /// takes for their multiples to fall together, or to the end of the space.
+    pub(super) fn virgin_start(&self, size: u64, align: u64) -> Option<u64> {
+        if self.virgin == NIL || size > self.boundary {
             return None;
         }
         let Hole { offset, size: rest, .. } = self.bins.holes[self.virgin];
-        let end = offset + rest;
-        let segments = rest.div_ceil(self.boundary).min(AHEAD);
-        (0..segments).find(|segment| {
-            let start = offset + segment * self.boundary;
-            let segment = start..end.min(start.saturating_add(self.boundary));
-            aligned_start_in(segment, size, align).is_some()
-        })
+        let (end, boundary) = (offset + rest, self.boundary);
+        let shared = 1 << align.trailing_zeros().min(boundary.trailing_zeros());
+        let mut start = offset.checked_next_multiple_of(align)?;
+        for _ in 0..=align.max(boundary) / shared {
+            if start >= end || end - start < size {
+                return None;
+            }
+            let within = start % boundary;
+            if boundary - within >= size {
+                return Some(start);
+            }
+            start = (start - within).checked_add(boundary)?.checked_next_multiple_of(align)?;
+        }
+        None
+    }
+
+    /// Opens the segments of the virgin up to the one that contains `start`; returns that one's hole. `None`: the books are
+    /// full. O(segments opened).
+    pub(super) fn open_segments_to(&mut self, start: u64) -> Option<u32> {
+        while self.virgin != NIL && self.bins.holes[self.virgin].offset <= start {
+            if !self.has_names_for(4) {
+                return None;
+            }
+            self.open_segment(1);
+        }
+        let behind = if self.virgin == NIL { WALL } else { self.bins.holes[self.virgin].node };
+        self.nodes[self.nodes[behind].prev].hole()
     }
 
     /// Takes wholly free segments at the end of the space back into the virgin. O(1) amortized: each was opened once.
