@@ -143,7 +143,7 @@ pub fn soak(ops: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Re
 
 fn draw_config(random: &mut Random) -> Config {
     let capacity = 1 + random.log_below(1 << 63);
-    // No bound on the ratio but that segments are opened one at a time and looked at one by one.
+    // From two segments to some thousand, of any length.
     let boundary =
         random.once_in(3).then(|| (capacity >> (1 + random.below(10))).max(1) + random.log_below(1000));
     let placement = if random.once_in(3) { Placement::BestFit } else { Placement::Renewal };

@@ -153,8 +153,8 @@ impl Space {
         })
     }
 
-    /// An alignment that can be searched for in reasonable time: an allocator may have to go through as many segments
-    /// as there are boundaries before it knows that none of them begins right.
+    /// An alignment that can be searched for in reasonable time: with very many boundaries, an allocator may give up
+    /// before it has come to the one segment in which such a range begins right.
     pub(super) fn bearable(&self, align: u64) -> u64 {
         match self.oracle.boundary() {
             Some(boundary)
