@@ -141,7 +141,8 @@ impl Allocation {
         let core = self.core();
         let freed = core.with(|books| {
             let heap = &mut books.heap;
-            if !heap.has_names_for(4) {
+            // Enough for the split and the shrink together: neither may fail halfway.
+            if !heap.has_names_for(8) {
                 return Err(AllocError::BooksFull { ranges: heap.ranges() });
             }
             let right = if sub.end < range.end { heap.split(grant, sub.end) } else { None };
