@@ -3,6 +3,7 @@
 use super::bins::{Hole, bin_floor};
 use super::heap::{Grant, Heap};
 use super::placement::End;
+use super::table::NIL;
 
 /// Holes looked at, tightest bins first, before one that is certain to fit is taken.
 const LOOKS: usize = 24;
@@ -54,9 +55,13 @@ impl Heap {
         Some(self.take_at(id, start, size))
     }
 
-    /// Grants `size` bytes at the start of a free slot: the space is thought of as cut into slots of `slot ≥ size` bytes, so
-    /// that whatever dies in one leaves room for whatever comes next. O(1).
+    /// Grants `size` bytes at the start of a free slot, unless an exact hole is at hand: the space is thought of as cut into
+    /// slots of `slot ≥ size` bytes, so that whatever dies in one leaves room for whatever comes next. O(1).
     pub(super) fn fit_slot(&mut self, size: u64, slot: u64) -> Option<Grant> {
+        let first = self.bins.first(bin_floor(size));
+        if first != NIL && self.bins.holes[first].size == size {
+            return None;
+        }
         let (id, start) = self
             .holes_from(bin_floor(slot))
             .take(LOOKS)

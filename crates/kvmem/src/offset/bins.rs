@@ -18,6 +18,7 @@
 //! `largest` is kept as the greatest hole and how many are of that very size. When the last of them goes,
 //! it is found anew among the top bin's entries.
 
+use std::hint::select_unpredictable;
 use std::ops::{Index, IndexMut};
 
 use super::table::NIL;
@@ -242,7 +243,7 @@ impl Bins {
     }
 
     /// The binned hole is now `[offset, offset + size)`, with `size > 0`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn change(&mut self, id: u32, offset: u64, size: u64) {
         let hole = &mut self.holes[id];
         let before = hole.size;
@@ -274,7 +275,7 @@ impl Bins {
         self.lose(size);
     }
 
-    #[inline]
+    #[inline(always)]
     fn list(&mut self, id: u32, bin: u32) {
         let head = &mut self.heads[bin as usize % BINS];
         let next = std::mem::replace(head, id);
@@ -289,7 +290,7 @@ impl Bins {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn unlist(&mut self, id: u32) {
         let Hole { bin, prev, next, .. } = self.holes[id];
         if prev != NIL {
@@ -372,7 +373,7 @@ impl Bins {
         }
         // Which of the two it is, chance decides: no branch.
         let next = above.trailing_zeros() as usize % OCTAVES;
-        let (octave, word) = if here != 0 { (octave, here) } else { (next, self.fine[next]) };
+        let (octave, word) = select_unpredictable(here != 0, (octave, here), (next, self.fine[next]));
         Some((octave as u32) << MANTISSA_BITS | word.trailing_zeros())
     }
 

@@ -33,11 +33,12 @@
 //! [nursery](super::nursery) of small objects. They count as free; a request that finds no room gets them opened up
 //! before it is refused.
 
+use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use super::bins::{Bins, Hole, NOTHING, bin_floor};
 use super::pending::{Freed, Pending};
-use super::placement::{Candidates, End, Placement, Policy};
+use super::placement::{End, Placement, Policy};
 use super::table::{NIL, Slot, Table};
 
 /// Entries of the request's own bin that are looked at before the next bin up.
@@ -76,6 +77,12 @@ impl Node {
     #[inline]
     pub(super) fn hole(&self) -> Option<u32> {
         (self.word >= FREE).then_some(self.word as u32)
+    }
+
+    /// The hole of a free range, or the empty one. No branch: whether a neighbour is free, chance decides.
+    #[inline]
+    fn hole_or_nothing(&self) -> u32 {
+        select_unpredictable(self.word >= FREE, self.word as u32, NOTHING)
     }
 }
 
@@ -206,18 +213,14 @@ impl Heap {
     }
 
     /// Grants `size` bytes when nothing is pending.
+    #[inline(always)]
     fn allocate_settled(&mut self, size: u64) -> Option<Grant> {
-        let small = self.policy.is_small(size);
-        if !small {
-            let first = self.bins.first(bin_floor(size));
-            if first != NIL && self.bins.holes[first].size == size {
-                return Some(self.take_whole(first));
-            }
-        }
         if !self.has_names_for(4) {
             return self.fit_whole(size);
         }
-        if small && let Some(grant) = self.allocate_in_nursery(size) {
+        if self.policy.is_small(size)
+            && let Some(grant) = self.allocate_in_nursery(size)
+        {
             return Some(grant);
         }
         if let Some(slot) = self.policy.slot(size)
@@ -264,22 +267,56 @@ impl Heap {
     }
 
     /// Grants `size` bytes from the binned holes.
+    #[inline(always)]
     pub(super) fn fit(&mut self, size: u64) -> Option<Grant> {
-        let mut candidates = self.policy.candidates(size);
         let own = bin_floor(size);
-        let mut exact = None;
+        let found = match self.look_in(own, size) {
+            NIL => match self.bins.filled_from(own + 1) {
+                Some(bin) => self.bins.first(bin),
+                None => self.last_of(own, size)?,
+            },
+            found if self.bins.holes[found].size == size => return Some(self.take_whole(found)),
+            found => found,
+        };
+        self.policy.refresh();
+        let (id, end) = if self.policy.takes_first(size) {
+            (found, self.policy.better_end(self.bins.holes[found].size - size, self.flanks(found)))
+        } else {
+            self.best_of_several(own, size, found)
+        };
+        Some(self.take(id, size, end))
+    }
+
+    /// Among the first entries of the request's own bin an exact hole, or else the first that is long enough, or `NIL`.
+    #[inline(always)]
+    fn look_in(&self, own: u32, size: u64) -> u32 {
+        let mut found = NIL;
         for id in self.bins.holes_of(own).take(FLOOR_ENTRIES) {
             let room = self.bins.holes[id].size;
             if room == size {
-                exact = Some(id);
-                break;
+                return id;
             }
-            if room > size && !candidates.is_full() {
-                candidates.add(id, room);
+            if room > size && found == NIL {
+                found = id;
             }
         }
-        if let Some(id) = exact {
-            return Some(self.take_whole(id));
+        found
+    }
+
+    /// A hole of `size` bytes or more behind the first entries of the request's own bin.
+    #[cold]
+    fn last_of(&self, own: u32, size: u64) -> Option<u32> {
+        self.bins.holes_of(own).skip(FLOOR_ENTRIES).find(|&id| self.bins.holes[id].size >= size)
+    }
+
+    /// Lets the policy choose among the first few holes that fit, `found` being the very first, and none of them exact.
+    fn best_of_several(&self, own: u32, size: u64, found: u32) -> (u32, End) {
+        let mut candidates = self.policy.candidates();
+        for id in self.bins.holes_of(own).take(FLOOR_ENTRIES) {
+            let room = self.bins.holes[id].size;
+            if room > size && candidates.add(id, room) {
+                break;
+            }
         }
         let mut bin = own;
         'up: while !candidates.is_full()
@@ -293,34 +330,23 @@ impl Heap {
             bin = filled;
         }
         if candidates.is_empty() {
-            let mut last_resort = self.bins.holes_of(own).skip(FLOOR_ENTRIES);
-            let id = last_resort.find(|&id| self.bins.holes[id].size >= size)?;
-            candidates.add(id, self.bins.holes[id].size);
+            candidates.add(found, self.bins.holes[found].size);
         }
-        let (id, end) = self.place(&candidates, size);
-        Some(self.take(id, size, end))
-    }
-
-    /// Lets the policy choose among holes that fit.
-    fn place(&mut self, candidates: &Candidates, size: u64) -> (u32, End) {
-        if !self.policy.weighs() {
-            return (candidates.tightest(), End::Low);
-        }
-        self.policy.refresh();
-        self.policy.choose(candidates, size, |id| self.flanks(id))
+        self.policy.choose(&candidates, size, |id| self.flanks(id))
     }
 
     /// Grants `size` bytes at one end of the binned hole `id`, which is at least that long.
+    #[inline(always)]
     pub(super) fn take(&mut self, id: u32, size: u64, end: End) -> Grant {
         let Hole { offset, size: room, node, .. } = self.bins.holes[id];
         if room == size {
             return self.take_whole(id);
         }
         self.book(size);
-        // Without a branch: the end is as good as random.
+        // Without a branch: chance decides the end.
         let Node { prev, next, .. } = self.nodes[node];
         let low = end == End::Low;
-        let (before, after) = (select(low, prev, node), select(low, node, next));
+        let (before, after) = select_unpredictable(low, (prev, node), (node, next));
         let start = offset + (room - size) * u64::from(!low);
         let used = self.link_between(before, after, start);
         self.bins.change(id, offset + size * u64::from(low), room - size);
@@ -392,9 +418,8 @@ impl Heap {
     /// Where the range `node` begins; for the wall, where the space ends.
     #[inline]
     pub(super) fn start_of(&self, node: u32) -> u64 {
-        let hole = self.hole_at(node).offset;
         let node = &self.nodes[node];
-        if node.hole().is_some() { hole } else { node.word }
+        node.hole().map_or(node.word, |id| self.bins.holes[id].offset)
     }
 
     /// Where the used range `node` lies.
@@ -434,7 +459,7 @@ impl Heap {
         self.link_between(node, next, offset)
     }
 
-    #[inline]
+    #[inline(always)]
     fn link_between(&mut self, prev: u32, next: u32, offset: u64) -> u32 {
         let id = self.nodes.insert(Node { word: offset, prev, next });
         self.nodes[prev].next = id;
@@ -445,32 +470,30 @@ impl Heap {
     /// The holes that would appear if the left or the right neighbour of hole `id` died: the neighbour's size and the
     /// free range on its far side. A wall, an edge and a hole held back have no neighbour
     /// behind them.
+    #[inline(always)]
     fn flanks(&self, id: u32) -> (u64, u64) {
-        let free_at = |node: u32, seam: u64| if self.is_edge(seam) { 0 } else { self.hole_at(node).size };
         let hole = &self.bins.holes[id];
         let Node { prev, next, .. } = self.nodes[hole.node];
         let mut sides = (0, 0);
         let left = self.nodes[prev];
         if prev != WALL && left.hole().is_none() {
-            sides.0 = hole.offset - left.word + free_at(left.prev, left.word);
+            let beyond = self.nodes[left.prev].hole_or_nothing();
+            let free = if self.is_edge(left.word) { 0 } else { self.bins.holes[beyond].size };
+            sides.0 = hole.offset - left.word + free;
         }
         let right = self.nodes[next];
         if next != WALL && right.hole().is_none() {
-            let end = self.start_of(right.next);
-            sides.1 = end - hole.end() + free_at(right.next, end);
+            let behind = self.nodes[right.next];
+            let beyond = &self.bins.holes[behind.hole_or_nothing()];
+            let end = select_unpredictable(behind.hole().is_some(), beyond.offset, behind.word);
+            let free = if self.is_edge(end) { 0 } else { beyond.size };
+            sides.1 = end - hole.end() + free;
         }
         sides
     }
 
-    /// The hole of `node`, or the empty one if it is used.
-    #[inline]
-    fn hole_at(&self, node: u32) -> &Hole {
-        // No branch: whether a neighbour is free, chance decides.
-        &self.bins.holes[self.nodes[node].hole().unwrap_or(NOTHING)]
-    }
-
     /// Takes `node` out of the chain and off the books.
-    #[inline]
+    #[inline(always)]
     pub(super) fn unlink(&mut self, node: u32) {
         let Node { prev, next, .. } = self.nodes.remove(node);
         self.nodes[prev].next = next;
@@ -483,10 +506,4 @@ impl Heap {
         self.nodes[WALL].word = capacity;
         self.policy.set_capacity(capacity);
     }
-}
-
-/// `a` if `condition`, else `b`, in a form that the compiler makes no branch of.
-#[inline]
-fn select(condition: bool, a: u32, b: u32) -> u32 {
-    b ^ ((a ^ b) & u32::from(condition).wrapping_neg())
 }

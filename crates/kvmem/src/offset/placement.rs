@@ -50,15 +50,16 @@ pub(super) enum End {
 /// The end with the larger gain; the low one unless the other is ahead by more than rounding, so that an empty space fills
 /// in address order.
 #[inline]
-fn better_end(low: f32, high: f32) -> End {
+fn end_of(low: f32, high: f32) -> End {
     if high > low + low * 1e-6 { End::High } else { End::Low }
 }
 
 /// Holes to choose from where sizes are few.
 const CANDIDATES: usize = 4;
-/// Where they are many, requests up to this part of the largest choose from two holes, others take the first. (Weighing
-/// more of them gains nothing that can be measured, and costs 15 ns each.)
-const SMALL_PART: u64 = 4;
+/// Where they are many: weighing more of them gains nothing that can be measured, and costs 15 ns each.
+const CANDIDATES_OF_MANY: usize = 2;
+/// Where they are many, requests up to this part of the largest choose, others take the first hole that fits.
+const CHOOSY_PART: u64 = 4;
 
 /// The first few holes that fit, in the order they were found.
 pub(super) struct Candidates {
@@ -93,8 +94,12 @@ impl Candidates {
 
 /// Requests remembered.
 const RECENT: usize = 1024;
-/// Requests between two lessons where sizes are many.
+/// Requests between two lessons where sizes are many: the least, and the most when lesson after lesson finds the traffic
+/// steady.
 const LEARN_EVERY: u64 = 8192;
+const LEARN_EVERY_STEADY: u64 = 8 * LEARN_EVERY;
+/// Traffic is steady while its mean stays within this part of the mean last learnt.
+const STEADY_PART: u64 = 8;
 /// Where sizes are few a lesson is less work; requests between two for each of the sizes.
 const LEARN_EVERY_A_SIZE: u64 = 64;
 /// Requests between two reviews of what is small, and of slots.
@@ -122,9 +127,14 @@ pub(super) struct Policy {
     /// Length of the slots, or 0.
     slot: u64,
     capacity: u64,
+    /// Longest request that chooses among holes.
+    choosy_to: u64,
     renewal: Renewal,
     /// `seen` at which `renewal` is out of date.
     stale_at: u64,
+    /// Mean of the recent sizes, and requests to the next lesson, at the last one.
+    learnt_mean: u64,
+    lasts: u64,
 }
 
 impl Policy {
@@ -138,8 +148,11 @@ impl Policy {
             mean: 0,
             slot: 0,
             capacity,
+            choosy_to: u64::MAX,
             renewal: Renewal::new(),
-            stale_at: 0,
+            stale_at: if placement == Placement::Renewal { 0 } else { u64::MAX },
+            learnt_mean: 0,
+            lasts: LEARN_EVERY,
         }
     }
 
@@ -147,19 +160,16 @@ impl Policy {
         size_of_val(&*self.recent) + self.renewal.bytes()
     }
 
-    /// An empty list for a request of `size` bytes.
+    /// Whether a request of `size` bytes is put into the first hole that fits, without a choice.
     #[inline]
-    pub(super) fn candidates(&self, size: u64) -> Candidates {
-        let wanted = match self.renewal.few_sizes() {
-            Some(_) => CANDIDATES,
-            None if size > self.renewal.largest() / SMALL_PART => 1,
-            None => 2,
-        };
-        Candidates { holes: [(0, 0); CANDIDATES], len: 0, wanted }
+    pub(super) fn takes_first(&self, size: u64) -> bool {
+        size > self.choosy_to
     }
 
-    pub(super) fn weighs(&self) -> bool {
-        self.placement == Placement::Renewal
+    /// An empty list for the holes to choose from.
+    pub(super) fn candidates(&self) -> Candidates {
+        let wanted = if self.choosy_to == u64::MAX { CANDIDATES } else { CANDIDATES_OF_MANY };
+        Candidates { holes: [(0, 0); CANDIDATES], len: 0, wanted }
     }
 
     /// Whether a request is a small one.
@@ -225,6 +235,9 @@ impl Policy {
         let most = if handful { REVIEW_EVERY / 4 } else { REVIEW_EVERY };
         self.review_at = self.seen + self.seen.clamp(16, most);
         self.mean = mean;
+        if !self.is_steady() {
+            self.stale_at = self.stale_at.min(self.seen + LEARN_EVERY);
+        }
         self.small_below = if worth_it { small_below } else { 0 };
         self.slot = if handful { self.decide_slot() } else { 0 };
     }
@@ -272,28 +285,38 @@ impl Policy {
         size: u64,
         flanks: impl Fn(u32) -> (u64, u64),
     ) -> (u32, End) {
-        if let [(id, room)] = candidates.holes[..candidates.len] {
-            let ((left, right), rest) = (flanks(id), room - size);
-            let low = self.renewal.value(left) + self.renewal.value(right.saturating_add(rest));
-            let high = self.renewal.value(left.saturating_add(rest)) + self.renewal.value(right);
-            return (id, better_end(low, high));
+        if self.placement == Placement::BestFit {
+            return (candidates.tightest(), End::Low);
         }
+        let value = |size: u64| self.renewal.value(size);
         let mut best = (f32::NEG_INFINITY, (candidates.holes[0].0, End::Low));
         for &(id, room) in &candidates.holes[..candidates.len] {
             let (left, right) = flanks(id);
             let rest = room - size;
-            let low = self.renewal.value(left) + self.renewal.value(right.saturating_add(rest));
-            let high = self.renewal.value(left.saturating_add(rest)) + self.renewal.value(right);
-            let before = self.renewal.value(left.saturating_add(room))
-                + self.renewal.value(right.saturating_add(room));
-            let (end, gain) = (better_end(low, high), low.max(high) - before);
-            let own = self.renewal.value(room);
-            let score = self.renewal.value(rest) - own + NEIGHBOURS * (own + gain);
+            let (low, high) = self.futures(rest, (left, right));
+            let before = value(left.saturating_add(room)) + value(right.saturating_add(room));
+            let gain = low.max(high) - before;
+            let score = value(rest) - value(room) + NEIGHBOURS * (value(room) + gain);
             if score > best.0 {
-                best = (score, (id, end));
+                best = (score, (id, end_of(low, high)));
             }
         }
         best.1
+    }
+
+    /// The end of a hole to cut from if `rest` bytes of it are left, and `flanks` would appear if its left or right neighbour
+    /// died.
+    #[inline(always)]
+    pub(super) fn better_end(&self, rest: u64, flanks: (u64, u64)) -> End {
+        let (low, high) = self.futures(rest, flanks);
+        end_of(low, high)
+    }
+
+    /// What would be left to absorb traffic after a neighbour's death, if cut from the low end and from the high one.
+    #[inline(always)]
+    fn futures(&self, rest: u64, (left, right): (u64, u64)) -> (f32, f32) {
+        let value = |size: u64| self.renewal.value(size);
+        (value(left) + value(right.saturating_add(rest)), value(left.saturating_add(rest)) + value(right))
     }
 
     #[cold]
@@ -301,6 +324,10 @@ impl Policy {
         let small_below = self.small_below;
         let large = self.recent[..self.seen.min(RECENT as u64) as usize].iter().copied();
         self.renewal.learn(large.filter(|&size| size >= small_below));
+        self.choosy_to = match self.renewal.few_sizes() {
+            Some(_) => u64::MAX,
+            None => self.renewal.largest() / CHOOSY_PART,
+        };
         self.stale_at = match self.seen {
             0..16 => 16,
             16..64 => 64,
@@ -308,8 +335,18 @@ impl Policy {
             256..1024 => 1024,
             seen => match self.renewal.few_sizes() {
                 Some(sizes) => seen + LEARN_EVERY_A_SIZE * (sizes as u64).max(4),
-                None => seen + LEARN_EVERY,
+                None => {
+                    let longer = if self.is_steady() { 2 * self.lasts } else { LEARN_EVERY };
+                    self.lasts = longer.min(LEARN_EVERY_STEADY);
+                    seen + self.lasts
+                }
             },
         };
+        self.learnt_mean = self.mean;
+    }
+
+    /// Whether recent traffic is much like what was learnt last, going by its mean.
+    fn is_steady(&self) -> bool {
+        self.mean.abs_diff(self.learnt_mean) <= self.learnt_mean / STEADY_PART
     }
 }

@@ -9,7 +9,9 @@
 //! Seals stand beside the nodes and exist only where raw handles do: a program that uses RAII pays nothing.
 
 use super::error::RawError;
-use super::table::CHUNK;
+
+/// Slots that share a lane.
+const LANE: usize = 256;
 
 /// Plain-data name of an allocation: 16 bytes, any bits are safe to pass back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,10 +46,10 @@ pub struct RawAllocation {
     pub size: u64,
 }
 
-/// The seals of one chunk of nodes.
+/// The seals of some neighbouring slots.
 struct Lane {
     /// 0: no raw handle names this slot.
-    seals: [u32; CHUNK],
+    seals: [u32; LANE],
     sealed: u32,
 }
 
@@ -78,12 +80,12 @@ impl Seals {
     /// Puts a new seal on a slot that has none.
     pub(crate) fn seal(&mut self, slot: u32) -> u32 {
         self.last = self.last.checked_add(1).unwrap_or(1);
-        let chunk = slot as usize / CHUNK;
+        let chunk = slot as usize / LANE;
         if chunk >= self.lanes.len() {
             self.lanes.resize_with(chunk + 1, || None);
         }
-        let lane = self.lanes[chunk].get_or_insert_with(|| Box::new(Lane { seals: [0; CHUNK], sealed: 0 }));
-        lane.seals[slot as usize % CHUNK] = self.last;
+        let lane = self.lanes[chunk].get_or_insert_with(|| Box::new(Lane { seals: [0; LANE], sealed: 0 }));
+        lane.seals[slot as usize % LANE] = self.last;
         lane.sealed += 1;
         self.sealed += 1;
         self.last
@@ -91,8 +93,8 @@ impl Seals {
 
     /// Whether the slot bears this seal.
     pub(crate) fn verify(&self, slot: u32, generation: u32) -> Result<(), RawError> {
-        let lane = self.lanes.get(slot as usize / CHUNK).and_then(Option::as_ref);
-        match lane.map(|lane| lane.seals[slot as usize % CHUNK]) {
+        let lane = self.lanes.get(slot as usize / LANE).and_then(Option::as_ref);
+        match lane.map(|lane| lane.seals[slot as usize % LANE]) {
             Some(seal) if seal != 0 && seal == generation => Ok(()),
             _ => Err(RawError::Stale { slot, generation }),
         }
@@ -100,9 +102,9 @@ impl Seals {
 
     /// Breaks the seal of a slot that has one.
     pub(crate) fn unseal(&mut self, slot: u32) {
-        let chunk = slot as usize / CHUNK;
+        let chunk = slot as usize / LANE;
         let Some(lane) = &mut self.lanes[chunk] else { return };
-        lane.seals[slot as usize % CHUNK] = 0;
+        lane.seals[slot as usize % LANE] = 0;
         lane.sealed -= 1;
         self.sealed -= 1;
         if lane.sealed == 0 {

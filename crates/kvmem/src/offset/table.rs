@@ -1,9 +1,11 @@
 //! *Table*: slots named by a `u32` that stays good while the slot is in use.
 //!
-//! Slots stand in chunks of [`CHUNK`]; a chunk is one heap block, so a table never moves a slot while it grows. Free
-//! slots are chained through themselves, last in first out. When three quarters of the slots have become free, a *sweep*
-//! gives back the chunks in which nothing is in use; the next one comes when the slots in use have halved again. So the
-//! table follows the live set both ways. Every operation is O(1), a sweep amortized over the removals before it.
+//! Slots stand in blocks, so a table never moves a slot while it grows: [`FIRST`] of them in a block that lives as long as
+//! the table, which spares small spaces one step of every look-up, the rest in chunks of [`CHUNK`]. Free slots are
+//! chained through themselves, last in first out. When three quarters of the slots have become free, a *sweep* gives back
+//! the chunks in which nothing is in use; the next one comes when the slots in use have halved again. So the table
+//! follows the live set both ways; chunks are short so that few survivors keep little. Every operation is O(1), a
+//! sweep amortized over the removals before it.
 //!
 //! New slots come in index order out of a fresh chunk: ranges that were cut one after the other lie side
 //! by side in memory, so that looking at a range's neighbours mostly stays in one cache line.
@@ -13,12 +15,13 @@ use std::ops::{Index, IndexMut};
 /// The `u32` that names no slot.
 pub(super) const NIL: u32 = u32::MAX;
 
-const SHIFT: u32 = 8;
-/// Slots a chunk.
-pub(super) const CHUNK: usize = 1 << SHIFT;
-
-/// Slots below which no chunk is given back.
-const WORTHWHILE: u32 = 4 * CHUNK as u32;
+/// Slots of the first block.
+const FIRST: usize = 256;
+const SHIFT: u32 = 6;
+/// Slots of each chunk.
+const CHUNK: usize = 1 << SHIFT;
+/// Chunks that are not worth a sweep.
+const WORTHWHILE: usize = 12;
 
 /// What a table can hold: plain data with room for one link while it is free.
 pub(super) trait Slot: Copy {
@@ -31,22 +34,43 @@ pub(super) trait Slot: Copy {
 }
 
 pub(super) struct Table<T> {
-    /// `None` iff the chunk was given back; `in_use` is 0 then.
+    /// The slots below [`FIRST`].
+    first: [T; FIRST],
+    /// The slots from [`FIRST`] up. `None` iff the chunk was given back; `in_use` is 0 then.
     chunks: Vec<Option<Box<[T; CHUNK]>>>,
     /// For each chunk, slots in use.
-    in_use: Vec<u32>,
+    in_use: Vec<u8>,
+    /// No chunk below this one was given back.
+    none_gone_below: usize,
     /// First free slot.
     free: u32,
     live: u32,
-    /// Slots in chunks that exist.
+    /// Slots in blocks that exist.
     room: u32,
     /// A sweep is due when fewer slots than this are in use.
     sweep_below: u32,
 }
 
+/// The chunk of a slot from [`FIRST`] up.
+#[inline]
+fn chunk_of(id: u32) -> usize {
+    (id as usize - FIRST) >> SHIFT
+}
+
 impl<T: Slot> Table<T> {
-    pub(super) const fn new() -> Self {
-        Table { chunks: Vec::new(), in_use: Vec::new(), free: NIL, live: 0, room: 0, sweep_below: 0 }
+    pub(super) fn new() -> Self {
+        let mut first = [T::EMPTY; FIRST];
+        chain(&mut first, 0, NIL);
+        Table {
+            first,
+            chunks: Vec::new(),
+            in_use: Vec::new(),
+            none_gone_below: 0,
+            free: 0,
+            live: 0,
+            room: FIRST as u32,
+            sweep_below: 0,
+        }
     }
 
     /// Slots in use.
@@ -57,14 +81,14 @@ impl<T: Slot> Table<T> {
     /// Whether `more` slots can still be named.
     pub(super) fn has_names_for(&self, more: u32) -> bool {
         // The last chunk is never made, so that no slot is called NIL.
-        self.live <= NIL - 2 * CHUNK as u32 - more
+        more <= (NIL - 2 * CHUNK as u32).saturating_sub(self.live)
     }
 
-    /// Bytes on the heap.
+    /// Bytes on the heap, without the first block.
     pub(super) fn bytes(&self) -> usize {
-        self.room as usize * size_of::<T>()
+        (self.room as usize - FIRST) * size_of::<T>()
             + self.chunks.capacity() * size_of::<Option<Box<[T; CHUNK]>>>()
-            + self.in_use.capacity() * size_of::<u32>()
+            + self.in_use.capacity()
     }
 
     /// Puts `value` into a free slot and returns its name.
@@ -78,7 +102,9 @@ impl<T: Slot> Table<T> {
         let next = slot.link();
         *slot = value;
         self.free = next;
-        self.in_use[(id >> SHIFT) as usize] += 1;
+        if id as usize >= FIRST {
+            self.in_use[chunk_of(id)] += 1;
+        }
         self.live += 1;
         id
     }
@@ -91,7 +117,9 @@ impl<T: Slot> Table<T> {
         let value = *slot;
         slot.set_link(free);
         self.free = id;
-        self.in_use[(id >> SHIFT) as usize] -= 1;
+        if id as usize >= FIRST {
+            self.in_use[chunk_of(id)] -= 1;
+        }
         self.live -= 1;
         if self.live < self.sweep_below {
             self.sweep();
@@ -101,20 +129,20 @@ impl<T: Slot> Table<T> {
 
     /// Whether the slot exists, in use or not.
     pub(super) fn contains(&self, id: u32) -> bool {
-        self.chunks.get((id >> SHIFT) as usize).is_some_and(Option::is_some)
+        (id as usize) < FIRST || self.chunks.get(chunk_of(id)).is_some_and(Option::is_some)
     }
 
     /// Gives back the chunks in which nothing is in use, and takes their slots out of the chain.
     /// O(slots).
     #[cold]
     fn sweep(&mut self) {
-        let mut chain = self.free;
+        let mut rest = self.free;
         self.free = NIL;
         let mut kept = NIL;
-        while chain != NIL {
-            let id = chain;
-            chain = self[id].link();
-            if self.in_use[(id >> SHIFT) as usize] > 0 {
+        while rest != NIL {
+            let id = rest;
+            rest = self[id].link();
+            if (id as usize) < FIRST || self.in_use[chunk_of(id)] > 0 {
                 match kept {
                     NIL => self.free = id,
                     before => self[before].set_link(id),
@@ -135,17 +163,18 @@ impl<T: Slot> Table<T> {
         self.in_use.truncate(needed);
         self.chunks.shrink_to(needed + needed / 8);
         self.in_use.shrink_to(needed + needed / 8);
-        self.sweep_below = if self.room <= WORTHWHILE { 0 } else { self.live / 2 };
+        self.none_gone_below = 0;
+        self.sweep_below = if self.chunks.len() <= WORTHWHILE { 0 } else { self.live / 2 + 1 };
     }
 
     #[cold]
     fn add_chunk(&mut self) {
-        let gone = if self.room as usize == self.chunks.len() * CHUNK {
-            None
-        } else {
-            self.chunks.iter().position(Option::is_none)
-        };
-        let chunk = gone.unwrap_or(self.chunks.len());
+        // Every chunk is passed by once between two sweeps.
+        let mut chunk = self.none_gone_below;
+        while self.chunks.get(chunk).is_some_and(Option::is_some) {
+            chunk += 1;
+        }
+        self.none_gone_below = chunk + 1;
         if chunk == self.chunks.len() {
             if chunk == self.chunks.capacity() {
                 // In steps of an eighth: slack costs more than growing does.
@@ -156,26 +185,54 @@ impl<T: Slot> Table<T> {
             self.chunks.push(None);
             self.in_use.push(0);
         }
-        let first = (chunk << SHIFT) as u32;
+        let start = (FIRST + (chunk << SHIFT)) as u32;
         let mut slots = Box::new([T::EMPTY; CHUNK]);
-        for (slot, link) in slots.iter_mut().zip(first + 1..) {
-            slot.set_link(link);
-        }
-        slots[CHUNK - 1].set_link(self.free);
-        self.free = first;
+        chain(&mut *slots, start, self.free);
+        self.free = start;
         self.chunks[chunk] = Some(slots);
         self.room += CHUNK as u32;
-        self.sweep_below = if self.room <= WORTHWHILE { 0 } else { self.room / 4 };
+        // A sweep reads all slots and all chunks; the removals up to it have to be worth that.
+        if self.chunks.len() > WORTHWHILE && self.room as usize >= self.chunks.len() {
+            self.sweep_below = self.room / 4;
+        }
+    }
+
+    /// A slot from [`FIRST`] up.
+    #[inline]
+    fn further(&self, id: u32) -> &T {
+        match &self.chunks[chunk_of(id)] {
+            Some(chunk) => &chunk[id as usize % CHUNK],
+            None => gone(id),
+        }
+    }
+
+    /// A slot from [`FIRST`] up.
+    #[inline]
+    fn further_mut(&mut self, id: u32) -> &mut T {
+        match &mut self.chunks[chunk_of(id)] {
+            Some(chunk) => &mut chunk[id as usize % CHUNK],
+            None => gone(id),
+        }
     }
 }
+
+/// Chains the slots of a new block, which are named from `start` on, in order and with `then` behind them.
+fn chain<T: Slot>(slots: &mut [T], start: u32, then: u32) {
+    let last = slots.len() - 1;
+    for (slot, link) in slots.iter_mut().zip(start + 1..) {
+        slot.set_link(link);
+    }
+    slots[last].set_link(then);
+}
+
 impl<T: Slot> Index<u32> for Table<T> {
     type Output = T;
 
     #[inline]
     fn index(&self, id: u32) -> &T {
-        match &self.chunks[(id >> SHIFT) as usize] {
-            Some(chunk) => &chunk[id as usize % CHUNK],
-            None => gone(id),
+        match self.first.get(id as usize) {
+            Some(slot) => slot,
+            None => self.further(id),
         }
     }
 }
@@ -183,10 +240,7 @@ impl<T: Slot> Index<u32> for Table<T> {
 impl<T: Slot> IndexMut<u32> for Table<T> {
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut T {
-        match &mut self.chunks[(id >> SHIFT) as usize] {
-            Some(chunk) => &mut chunk[id as usize % CHUNK],
-            None => gone(id),
-        }
+        if (id as usize) < FIRST { &mut self.first[id as usize] } else { self.further_mut(id) }
     }
 }
 
@@ -200,7 +254,9 @@ fn gone(id: u32) -> ! {
 mod tests {
     use super::*;
 
+    /// As long as a node.
     #[derive(Clone, Copy, PartialEq, Debug)]
+    #[repr(align(16))]
     struct Number(u32);
 
     impl Slot for Number {
@@ -238,11 +294,11 @@ mod tests {
             table.remove(id);
         }
         assert_eq!(table.live(), 0);
-        assert!(table.bytes() < full / 25, "{} of {full} bytes are left", table.bytes());
+        assert!(table.bytes() < full / 30, "{} of {full} bytes are left", table.bytes());
         // And up again, over names that were used before.
         for n in 0..100_000 {
             let id = table.insert(Number(n));
-            assert!(id < 100_000 + 2 * CHUNK as u32);
+            assert!(id < 100_000 + CHUNK as u32);
         }
     }
 
@@ -259,6 +315,6 @@ mod tests {
         for id in (7..100_000).step_by(5_000) {
             assert_eq!(table[id], Number(id));
         }
-        assert!(table.bytes() < full / 10, "{} of {full} bytes are left", table.bytes());
+        assert!(table.bytes() < full / 30, "{} of {full} bytes are left", table.bytes());
     }
 }
