@@ -94,6 +94,8 @@ impl Candidates {
 
 /// Requests remembered.
 const RECENT: usize = 1024;
+/// As many of the latest requests are learnt from where sizes are few: so a change of sizes shows soon.
+const LATEST: u64 = 128;
 /// Requests between two lessons where sizes are many: the least, and the most when lesson after lesson finds the traffic
 /// steady.
 const LEARN_EVERY: u64 = 8192;
@@ -321,9 +323,12 @@ impl Policy {
 
     #[cold]
     fn learn(&mut self) {
-        let small_below = self.small_below;
-        let large = self.recent[..self.seen.min(RECENT as u64) as usize].iter().copied();
-        self.renewal.learn(large.filter(|&size| size >= small_below));
+        let (recent, small_below) = (&self.recent, self.small_below);
+        let last = |n: u64| {
+            let sizes = (self.seen.saturating_sub(n)..self.seen).map(|i| recent[i as usize % RECENT]);
+            sizes.filter(move |&size| size >= small_below)
+        };
+        self.renewal.learn(last(LATEST), last(RECENT as u64));
         self.choosy_to = match self.renewal.few_sizes() {
             Some(_) => u64::MAX,
             None => self.renewal.largest() / CHOOSY_PART,

@@ -76,27 +76,20 @@ impl Renewal {
         last + slope * (point - (POINTS - 1)) as f32
     }
 
-    /// Learns U from recent request sizes.
+    /// Learns U from the latest request sizes if those are few, so that a change of sizes shows soon, and otherwise from all
+    /// that are remembered.
     #[cold]
-    pub(super) fn learn(&mut self, sizes: impl Iterator<Item = u64> + Clone) {
-        if sizes.clone().next().is_none() {
+    pub(super) fn learn(
+        &mut self,
+        latest: impl Iterator<Item = u64> + Clone,
+        all: impl Iterator<Item = u64> + Clone,
+    ) {
+        let latest = Traffic::of(latest).filter(Traffic::is_few);
+        let Some(Traffic { cells, requests, largest, filled }) = latest.or_else(|| Traffic::of(all)) else {
             return;
-        }
-        // The largest size stands on a point, so that where there is one size only, the step of U is where that size
-        // is. It is no less than the grid is long, so that `scale` fits.
-        let largest = sizes.clone().max().unwrap_or(1).max(GRID as u64 + 1);
-        // Cell j is of sizes in (j, j + 1] points: how many requests, and their sum in points.
-        let mut cells = [Cell::default(); GRID];
-        let points_a_byte = GRID as f32 / largest as f32;
-        let mut requests = 0.0;
-        for size in sizes {
-            let points = size as f32 * points_a_byte;
-            let cell = &mut cells[(points.ceil() as usize).clamp(1, GRID) - 1];
-            cell.requests += 1.0;
-            cell.sum += points;
-            requests += 1.0;
-        }
-        self.filled = cells.iter().filter(|cell| cell.requests > 0.0).count();
+        };
+        (self.largest, self.filled) = (largest, filled);
+        self.scale = ((GRID as u128) << 64).div_ceil(u128::from(largest)) as u64;
         let mut value = [0.0; POINTS + GRID];
         if self.few_sizes().is_some() {
             solve(&cells, requests, true, &mut value);
@@ -117,8 +110,43 @@ impl Renewal {
             *entry = next;
         }
         self.value[POINTS - 1] = value[POINTS - 1];
-        self.scale = ((GRID as u128) << 64).div_ceil(u128::from(largest)) as u64;
-        self.largest = largest;
+    }
+}
+
+/// Request sizes on the grid.
+struct Traffic {
+    /// Cell j is of sizes in (j, j + 1] points.
+    cells: [Cell; GRID],
+    requests: f32,
+    /// The largest size; it stands on the last point.
+    largest: u64,
+    /// Cells that hold any.
+    filled: usize,
+}
+
+impl Traffic {
+    fn of(sizes: impl Iterator<Item = u64> + Clone) -> Option<Self> {
+        // The largest size stands on a point, so that where there is one size only, the step of U is where that size
+        // is. It is no less than the grid is long, so that the scale fits.
+        let largest = sizes.clone().max()?.max(GRID as u64 + 1);
+        let mut traffic = Traffic { cells: [Cell::default(); GRID], requests: 0.0, largest, filled: 0 };
+        let points_a_byte = GRID as f32 / largest as f32;
+        for size in sizes {
+            let points = size as f32 * points_a_byte;
+            let whole = points as usize;
+            // A size on a point belongs to the cell below it.
+            let j = whole - usize::from(whole as f32 == points && whole > 0);
+            let cell = &mut traffic.cells[j.min(GRID - 1)];
+            traffic.filled += usize::from(cell.requests == 0.0);
+            cell.requests += 1.0;
+            cell.sum += points;
+            traffic.requests += 1.0;
+        }
+        Some(traffic)
+    }
+
+    fn is_few(&self) -> bool {
+        self.filled < FEW_CELLS
     }
 }
 
@@ -135,30 +163,62 @@ fn solve(cells: &[Cell], requests: f32, few: bool, value: &mut [f32]) {
     // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1): kernel[k] is the weight of
     // U(m − k) in all. U(m) itself stands on both sides of the equation if sizes below one step occur.
     let mut kernel = [0.0f32; GRID + 1];
+    let share = requests.recip();
     for (j, cell) in cells.iter().enumerate() {
-        let beyond = (cell.sum - cell.requests * j as f32) / requests;
-        kernel[j] += cell.requests / requests - beyond;
+        let beyond = (cell.sum - cell.requests * j as f32) * share;
+        kernel[j] += cell.requests * share - beyond;
         kernel[j + 1] += beyond;
     }
     let kernel = &kernel[..cells.len() + 1];
-    let weighty: Vec<usize> = (1..kernel.len()).filter(|&k| kernel[k] != 0.0).collect();
-    let (mut fits, mut absorbed) = (0.0, 0.0);
-    for m in 1..=4 * cells.len() {
-        if let Some(cell) = cells.get(m - 1) {
-            fits += cell.requests / requests;
-            absorbed += cell.sum / requests;
+    // By point: what a request that fits absorbs at once, and the factor for a wait.
+    let mut absorbed = [0.0; GRID];
+    let mut wait = [0.0; GRID];
+    let (mut fits, mut bytes) = (0.0, 0.0);
+    for (i, cell) in cells.iter().enumerate() {
+        fits += cell.requests * share;
+        bytes += cell.sum * share;
+        (absorbed[i], wait[i]) = (bytes, (1.0 - GAMMA * (1.0 - fits) - kernel[0]).max(1e-6).recip());
+    }
+    // From the largest size on, everything fits.
+    let last = cells.len() - 1;
+    let solved = |m: usize, gathered: f32| (absorbed[(m - 1).min(last)] + gathered) * wait[(m - 1).min(last)];
+    if few {
+        // Each point needs only those that lie one of a few steps below: a block as long as the shortest step can be
+        // gathered in one go.
+        let mut steps = [(0, 0.0); 2 * FEW_CELLS];
+        let mut len = 0;
+        for (k, &weight) in kernel.iter().enumerate().skip(1).filter(|(_, weight)| **weight != 0.0) {
+            steps[len] = (k, weight);
+            len += 1;
         }
-        // So far value[m] has gathered the kernel's terms of what lies below.
-        let solved = (absorbed + value[m]) / (1.0 - GAMMA * (1.0 - fits) - kernel[0]).max(1e-6);
-        value[m] = solved;
-        let above = &mut value[m + 1..];
-        if few {
-            for &k in &weighty {
-                above[k - 1] += solved * kernel[k];
+        let steps = &steps[..len];
+        let points = 4 * cells.len();
+        let mut m = 1;
+        while m <= points {
+            let end = (m + steps[0].0).min(points + 1);
+            for &(k, weight) in steps.iter().filter(|(k, _)| *k < end) {
+                let skip = k.saturating_sub(m);
+                let (below, block) = value.split_at_mut(m);
+                let below = &below[m + skip - k..];
+                for (sum, &u) in block[skip..end - m].iter_mut().zip(below) {
+                    *sum += u * weight;
+                }
             }
-        } else {
-            for (above, weight) in above.iter_mut().zip(&kernel[1..]) {
-                *above += solved * weight;
+            let block = &mut value[m..end];
+            if m > last {
+                block.iter_mut().for_each(|u| *u = (absorbed[last] + *u) * wait[last]);
+            } else {
+                block.iter_mut().zip(m..).for_each(|(u, m)| *u = solved(m, *u));
+            }
+            m = end;
+        }
+    } else {
+        // So far value[m] has gathered the kernel's terms of what lies below.
+        for m in 1..=4 * cells.len() {
+            let u = solved(m, value[m]);
+            value[m] = u;
+            for (above, weight) in value[m + 1..].iter_mut().zip(&kernel[1..]) {
+                *above += u * weight;
             }
         }
     }
@@ -170,7 +230,7 @@ mod tests {
 
     fn of(sizes: &[u64]) -> Renewal {
         let mut renewal = Renewal::new();
-        renewal.learn(sizes.iter().copied());
+        renewal.learn(sizes.iter().copied(), sizes.iter().copied());
         renewal
     }
 
