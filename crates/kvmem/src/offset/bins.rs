@@ -103,35 +103,36 @@ pub(super) struct Holes {
 }
 
 impl Holes {
+    #[inline]
     fn insert(&mut self, hole: Hole) -> u32 {
-        self.live += 1;
-        let id = self.free;
-        match self.records.get_mut(id as usize) {
-            Some(record) => {
-                self.free = record.next;
-                *record = hole;
-                id
-            }
-            None => self.append(hole),
+        if self.free == NIL {
+            self.add_record();
         }
+        let id = self.free;
+        let record = &mut self.records[id as usize];
+        self.free = record.next;
+        *record = hole;
+        self.live += 1;
+        id
     }
 
     #[cold]
-    fn append(&mut self, hole: Hole) -> u32 {
+    fn add_record(&mut self) {
         let len = self.records.len();
         if len == self.records.capacity() {
             // In steps of an eighth: slack costs more than growing does.
             self.records.reserve_exact((len / 8).max(64));
         }
-        self.records.push(hole);
-        len as u32
+        self.records.push(Hole::new(0, 0, NIL));
+        self.free = len as u32;
     }
 
+    #[inline]
     fn remove(&mut self, id: u32) -> Hole {
         self.live -= 1;
         let record = &mut self.records[id as usize];
         let hole = *record;
-        *record = Hole { size: 0, next: self.free, ..hole };
+        (record.size, record.next) = (0, self.free);
         self.free = id;
         hole
     }

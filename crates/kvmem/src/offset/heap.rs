@@ -412,7 +412,12 @@ impl Heap {
     /// Whether free ranges stay apart at `offset`.
     #[inline]
     pub(super) fn is_edge(&self, offset: u64) -> bool {
-        self.boundary != NO_BOUNDARY && offset.is_multiple_of(self.boundary)
+        self.boundary != NO_BOUNDARY && self.is_at_boundary(offset)
+    }
+
+    #[cold]
+    fn is_at_boundary(&self, offset: u64) -> bool {
+        offset.is_multiple_of(self.boundary)
     }
 
     /// Where the range `node` begins; for the wall, where the space ends.

@@ -59,7 +59,7 @@ const CANDIDATES: usize = 4;
 /// Where they are many: weighing more of them gains nothing that can be measured, and costs 15 ns each.
 const CANDIDATES_OF_MANY: usize = 2;
 /// Where they are many, requests up to this part of the largest choose, others take the first hole that fits.
-const CHOOSY_PART: u64 = 4;
+const CHOOSY_PART: u64 = 5;
 
 /// The first few holes that fit, in the order they were found.
 pub(super) struct Candidates {
