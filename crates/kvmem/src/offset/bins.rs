@@ -88,6 +88,11 @@ impl Hole {
         self.offset + self.size
     }
 
+    /// The bin of a binned hole.
+    pub(super) fn bin(&self) -> u32 {
+        self.bin
+    }
+
     pub(super) fn is_binned(&self) -> bool {
         self.bin != HELD_BACK
     }
@@ -379,8 +384,19 @@ impl Bins {
     }
 
     /// The holes of `bin`, in list order.
+    #[inline]
     pub(super) fn holes_of(&self, bin: u32) -> impl Iterator<Item = u32> {
-        let mut id = self.heads[bin as usize % BINS];
+        self.listed_from(self.first(bin))
+    }
+
+    /// The holes behind `id` in its list.
+    #[inline]
+    pub(super) fn after(&self, id: u32) -> impl Iterator<Item = u32> {
+        self.listed_from(self.holes[id].next)
+    }
+
+    #[inline]
+    fn listed_from(&self, mut id: u32) -> impl Iterator<Item = u32> {
         std::iter::from_fn(move || {
             let this = id;
             (this != NIL).then(|| {

@@ -279,10 +279,9 @@ impl Heap {
             found => found,
         };
         self.policy.refresh();
-        let (id, end) = if self.policy.takes_first(size) {
-            (found, self.policy.better_end(self.bins.holes[found].size - size, self.flanks(found)))
-        } else {
-            self.best_of_several(own, size, found)
+        let (id, end) = match self.policy.choices(size) {
+            1 => (found, self.policy.better_end(self.bins.holes[found].size - size, self.flanks(found))),
+            choices => self.best_of(choices, found, size),
         };
         Some(self.take(id, size, end))
     }
@@ -309,30 +308,33 @@ impl Heap {
         self.bins.holes_of(own).skip(FLOOR_ENTRIES).find(|&id| self.bins.holes[id].size >= size)
     }
 
-    /// Lets the policy choose among the first few holes that fit, `found` being the very first, and none of them exact.
-    fn best_of_several(&self, own: u32, size: u64, found: u32) -> (u32, End) {
-        let mut candidates = self.policy.candidates();
-        for id in self.bins.holes_of(own).take(FLOOR_ENTRIES) {
-            let room = self.bins.holes[id].size;
-            if room > size && candidates.add(id, room) {
+    /// The best of so many holes that fit, `found` being the first, and the end of it to cut from.
+    fn best_of(&self, choices: usize, found: u32, size: u64) -> (u32, End) {
+        let weigh = |id: u32| self.policy.weigh(self.bins.holes[id].size, size, || self.flanks(id));
+        let (mut best, mut end) = weigh(found);
+        let (mut id, mut chosen) = (found, found);
+        for _ in 1..choices {
+            id = self.next_fit(id, size);
+            if id == NIL {
                 break;
             }
-        }
-        let mut bin = own;
-        'up: while !candidates.is_full()
-            && let Some(filled) = self.bins.filled_from(bin + 1)
-        {
-            for id in self.bins.holes_of(filled) {
-                if candidates.add(id, self.bins.holes[id].size) {
-                    break 'up;
-                }
+            let (score, its_end) = weigh(id);
+            if score > best {
+                (best, end, chosen) = (score, its_end, id);
             }
-            bin = filled;
         }
-        if candidates.is_empty() {
-            candidates.add(found, self.bins.holes[found].size);
+        (chosen, end)
+    }
+
+    /// The hole that fits next after `id`: further on in its list, or the first of the next bin, or `NIL`.
+    #[inline(always)]
+    fn next_fit(&self, id: u32, size: u64) -> u32 {
+        // In the request's own bin some are too short.
+        let mut further = self.bins.after(id).take(FLOOR_ENTRIES);
+        if let Some(next) = further.find(|&next| self.bins.holes[next].size >= size) {
+            return next;
         }
-        self.policy.choose(&candidates, size, |id| self.flanks(id))
+        self.bins.filled_from(self.bins.holes[id].bin() + 1).map_or(NIL, |bin| self.bins.first(bin))
     }
 
     /// Grants `size` bytes at one end of the binned hole `id`, which is at least that long.

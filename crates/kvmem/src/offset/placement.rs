@@ -55,42 +55,11 @@ fn end_of(low: f32, high: f32) -> End {
 }
 
 /// Holes to choose from where sizes are few.
-const CANDIDATES: usize = 4;
+const CHOICES: usize = 4;
 /// Where they are many: weighing more of them gains nothing that can be measured, and costs 15 ns each.
-const CANDIDATES_OF_MANY: usize = 2;
+const CHOICES_OF_MANY: usize = 2;
 /// Where they are many, requests up to this part of the largest choose, others take the first hole that fits.
 const CHOOSY_PART: u64 = 5;
-
-/// The first few holes that fit, in the order they were found.
-pub(super) struct Candidates {
-    holes: [(u32, u64); CANDIDATES],
-    len: usize,
-    wanted: usize,
-}
-
-impl Candidates {
-    /// Adds one; says whether that was the last wanted.
-    #[inline]
-    pub(super) fn add(&mut self, id: u32, size: u64) -> bool {
-        self.holes[self.len] = (id, size);
-        self.len += 1;
-        self.is_full()
-    }
-
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.len >= self.wanted
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    pub(super) fn tightest(&self) -> u32 {
-        let all = &self.holes[..self.len];
-        all.iter().min_by_key(|(_, size)| size).expect("the search adds a candidate or gives up").0
-    }
-}
 
 /// Requests remembered.
 const RECENT: usize = 1024;
@@ -129,8 +98,9 @@ pub(super) struct Policy {
     /// Length of the slots, or 0.
     slot: u64,
     capacity: u64,
-    /// Longest request that chooses among holes.
+    /// Longest request that chooses among holes, and among how many.
     choosy_to: u64,
+    choices: usize,
     renewal: Renewal,
     /// `seen` at which `renewal` is out of date.
     stale_at: u64,
@@ -151,6 +121,7 @@ impl Policy {
             slot: 0,
             capacity,
             choosy_to: u64::MAX,
+            choices: CHOICES,
             renewal: Renewal::new(),
             stale_at: if placement == Placement::Renewal { 0 } else { u64::MAX },
             learnt_mean: 0,
@@ -162,16 +133,10 @@ impl Policy {
         size_of_val(&*self.recent) + self.renewal.bytes()
     }
 
-    /// Whether a request of `size` bytes is put into the first hole that fits, without a choice.
+    /// How many of the holes that fit a request of `size` bytes are weighed.
     #[inline]
-    pub(super) fn takes_first(&self, size: u64) -> bool {
-        size > self.choosy_to
-    }
-
-    /// An empty list for the holes to choose from.
-    pub(super) fn candidates(&self) -> Candidates {
-        let wanted = if self.choosy_to == u64::MAX { CANDIDATES } else { CANDIDATES_OF_MANY };
-        Candidates { holes: [(0, 0); CANDIDATES], len: 0, wanted }
+    pub(super) fn choices(&self, size: u64) -> usize {
+        if size > self.choosy_to { 1 } else { self.choices }
     }
 
     /// Whether a request is a small one.
@@ -279,31 +244,20 @@ impl Policy {
         }
     }
 
-    /// The hole to take and the end to cut from. `flanks` tells what would appear if its left or right neighbour
-    /// died.
-    pub(super) fn choose(
-        &self,
-        candidates: &Candidates,
-        size: u64,
-        flanks: impl Fn(u32) -> (u64, u64),
-    ) -> (u32, End) {
+    /// How good it is to cut `size` bytes from a hole of `room`, and from which end. `flanks` tells what would appear if the
+    /// hole's left or right neighbour died.
+    #[inline(always)]
+    pub(super) fn weigh(&self, room: u64, size: u64, flanks: impl Fn() -> (u64, u64)) -> (f32, End) {
         if self.placement == Placement::BestFit {
-            return (candidates.tightest(), End::Low);
+            return (-(room as f32), End::Low);
         }
         let value = |size: u64| self.renewal.value(size);
-        let mut best = (f32::NEG_INFINITY, (candidates.holes[0].0, End::Low));
-        for &(id, room) in &candidates.holes[..candidates.len] {
-            let (left, right) = flanks(id);
-            let rest = room - size;
-            let (low, high) = self.futures(rest, (left, right));
-            let before = value(left.saturating_add(room)) + value(right.saturating_add(room));
-            let gain = low.max(high) - before;
-            let score = value(rest) - value(room) + NEIGHBOURS * (value(room) + gain);
-            if score > best.0 {
-                best = (score, (id, end_of(low, high)));
-            }
-        }
-        best.1
+        let (left, right) = flanks();
+        let rest = room - size;
+        let (low, high) = self.futures(rest, (left, right));
+        let before = value(left.saturating_add(room)) + value(right.saturating_add(room));
+        let gain = low.max(high) - before;
+        (value(rest) - value(room) + NEIGHBOURS * (value(room) + gain), end_of(low, high))
     }
 
     /// The end of a hole to cut from if `rest` bytes of it are left, and `flanks` would appear if its left or right neighbour
@@ -329,9 +283,9 @@ impl Policy {
             sizes.filter(move |&size| size >= small_below)
         };
         self.renewal.learn(last(LATEST), last(RECENT as u64));
-        self.choosy_to = match self.renewal.few_sizes() {
-            Some(_) => u64::MAX,
-            None => self.renewal.largest() / CHOOSY_PART,
+        (self.choosy_to, self.choices) = match self.renewal.few_sizes() {
+            Some(_) => (u64::MAX, CHOICES),
+            None => (self.renewal.largest() / CHOOSY_PART, CHOICES_OF_MANY),
         };
         self.stale_at = match self.seen {
             0..16 => 16,
