@@ -79,9 +79,10 @@ impl<T: Slot> Table<T> {
     }
 
     /// Whether `more` slots can still be named.
+    #[inline]
     pub(super) fn has_names_for(&self, more: u32) -> bool {
         // The last chunk is never made, so that no slot is called NIL.
-        more <= (NIL - 2 * CHUNK as u32).saturating_sub(self.live)
+        self.live <= (NIL - 2 * CHUNK as u32).saturating_sub(more)
     }
 
     /// Bytes on the heap, without the first block.
