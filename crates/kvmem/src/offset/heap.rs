@@ -17,7 +17,7 @@
 //!
 //! ## 2. Allocate
 //!
-//! Take the first hole of the request's own bin if it is an exact fit. Otherwise look at a few entries of that
+//! Take an exact hole among the first entries of the request's own bin. Otherwise look at a few entries of that
 //! bin, then at the next bins that hold anything, which all fit; let the [placement](super::placement) choose
 //! among the first few that fit, and the end of the hole to cut from. Sizes are never rounded.
 //!
@@ -43,6 +43,9 @@ use super::table::{NIL, Slot, Table};
 
 /// Entries of the request's own bin that are looked at before the next bin up.
 const FLOOR_ENTRIES: usize = 8;
+/// Ranges up to which exact holes are weighed against each other. Their books then stay in the cache; in larger spaces
+/// each look at a hole's neighbours is a miss or two, and what is gained there by the choice is little.
+const NEARBY: u32 = 1 << 14;
 /// In [`Heap::boundary`]: none.
 pub(super) const NO_BOUNDARY: u64 = u64::MAX;
 /// The node that closes the ring.
@@ -275,7 +278,11 @@ impl Heap {
                 Some(bin) => self.bins.first(bin),
                 None => self.last_of(own, size)?,
             },
-            found if self.bins.holes[found].size == size => return Some(self.take_whole(found)),
+            found if self.bins.holes[found].size == size => {
+                let choosy = self.policy.chooses_among_exact() && self.nodes.live() <= NEARBY;
+                let id = if choosy { self.best_exact(found, size) } else { found };
+                return Some(self.take_whole(id));
+            }
             found => found,
         };
         self.policy.refresh();
@@ -324,6 +331,21 @@ impl Heap {
             }
         }
         (chosen, end)
+    }
+
+    /// The best of the first exact holes, `found` being one of them: the one whose neighbours can best do without it.
+    fn best_exact(&mut self, found: u32, size: u64) -> u32 {
+        self.policy.refresh();
+        let weigh = |id: u32| self.policy.weigh(size, size, || self.flanks(id)).0;
+        let (mut best, mut chosen) = (weigh(found), found);
+        let others = self.bins.after(found).take(FLOOR_ENTRIES - 1);
+        for id in others.filter(|&id| self.bins.holes[id].size == size) {
+            let score = weigh(id);
+            if score > best {
+                (best, chosen) = (score, id);
+            }
+        }
+        chosen
     }
 
     /// The hole that fits next after `id`: further on in its list, or the first of the next bin, or `NIL`.

@@ -101,6 +101,8 @@ pub(super) struct Policy {
     /// Longest request that chooses among holes, and among how many.
     choosy_to: u64,
     choices: usize,
+    /// Sizes are few, but more than one.
+    several_sizes: bool,
     renewal: Renewal,
     /// `seen` at which `renewal` is out of date.
     stale_at: u64,
@@ -122,6 +124,7 @@ impl Policy {
             capacity,
             choosy_to: u64::MAX,
             choices: CHOICES,
+            several_sizes: false,
             renewal: Renewal::new(),
             stale_at: if placement == Placement::Renewal { 0 } else { u64::MAX },
             learnt_mean: 0,
@@ -137,6 +140,13 @@ impl Policy {
     #[inline]
     pub(super) fn choices(&self, size: u64) -> usize {
         if size > self.choosy_to { 1 } else { self.choices }
+    }
+
+    /// Whether exact holes are weighed against each other: with several sizes, an exact hole may be worth more to the next
+    /// request for another size, together with a neighbour.
+    #[inline]
+    pub(super) fn chooses_among_exact(&self) -> bool {
+        self.several_sizes
     }
 
     /// Whether a request is a small one.
@@ -287,6 +297,7 @@ impl Policy {
             Some(_) => (u64::MAX, CHOICES),
             None => (self.renewal.largest() / CHOOSY_PART, CHOICES_OF_MANY),
         };
+        self.several_sizes = self.renewal.few_sizes().is_some_and(|sizes| sizes > 1);
         self.stale_at = match self.seen {
             0..16 => 16,
             16..64 => 64,
