@@ -141,17 +141,8 @@ impl Allocation {
         let core = self.core();
         let freed = core.with(|books| {
             let heap = &mut books.heap;
-            // Enough for the split and the shrink together: neither may fail halfway.
-            if !heap.has_names_for(8) {
-                return Err(AllocError::BooksFull { ranges: heap.ranges() });
-            }
-            let right = if sub.end < range.end { heap.split(grant, sub.end) } else { None };
-            if sub.start > range.start {
-                heap.shrink(grant, sub.end - range.start, sub.start - range.start);
-            } else {
-                heap.free(grant.node, grant.offset, sub.end - sub.start);
-            }
-            Ok(right)
+            let freed = heap.free_part(grant, range.end - range.start, sub.clone());
+            freed.ok_or(AllocError::BooksFull { ranges: heap.ranges() })
         });
         match freed {
             Err(error) => Err((self, error)),

@@ -17,6 +17,9 @@ use super::scattered::Piece;
 /// The longest space: 2^63 bytes.
 const CAPACITY_MAX: u64 = 1 << 63;
 
+/// The least that [`Builder::max_ranges`] takes: a few changes must be possible.
+const LEAST_RANGES: u32 = 16;
+
 /// Hands out ranges of an abstract space `[0, capacity)`; never touches the bytes.
 ///
 /// `Send + Sync`; clones share one space. Allocations free themselves when dropped and may outlive the allocator.
@@ -72,6 +75,7 @@ pub struct Builder {
     capacity: u64,
     boundary: Option<u64>,
     placement: Placement,
+    max_ranges: u32,
 }
 
 impl Builder {
@@ -87,17 +91,28 @@ impl Builder {
         self
     }
 
+    /// At most so many ranges, used and free together, will be on the books, which so take at most about 50 bytes for each:
+    /// for those who must bound memory. When they are full, requests that would cut a free range in two get
+    /// [`AllocError::BooksFull`]; exact fits and frees still succeed. Without it the limit is about 2^32.
+    pub fn max_ranges(mut self, ranges: u32) -> Self {
+        self.max_ranges = ranges;
+        self
+    }
+
     /// Makes the space. O(1), about 40 KiB whatever the capacity.
     ///
     /// # Errors
-    /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`].
+    /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`], [`SpaceError::MaxRanges`] below 16.
     pub fn build(self) -> Result<OffsetAllocator, SpaceError> {
-        let Builder { capacity, boundary, placement } = self;
+        let Builder { capacity, boundary, placement, max_ranges } = self;
         check_capacity(capacity)?;
         if boundary == Some(0) {
             return Err(SpaceError::ZeroBoundary);
         }
-        let heap = Heap::new(capacity, boundary, placement);
+        if max_ranges < LEAST_RANGES {
+            return Err(SpaceError::MaxRanges { asked: max_ranges, least: LEAST_RANGES });
+        }
+        let heap = Heap::new(capacity, boundary, placement, max_ranges);
         let (index, id) = registry::enlist();
         let core = registry::core(index);
         core.open(id, heap);
@@ -139,7 +154,7 @@ impl OffsetAllocator {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn builder(capacity: u64) -> Builder {
-        Builder { capacity, boundary: None, placement: Placement::default() }
+        Builder { capacity, boundary: None, placement: Placement::default(), max_ranges: u32::MAX }
     }
 
     fn wrap(&self, grant: Grant, size: u64) -> Allocation {
@@ -188,9 +203,7 @@ impl OffsetAllocator {
             return Ok(Vec::new());
         }
         self.core.admit(size)?;
-        let pieces = self
-            .core
-            .with(|books| books.heap.allocate_batch(size, n).ok_or_else(|| refusal(&mut books.heap, size)))?;
+        let pieces = self.core.with(|books| books.heap.allocate_batch(size, n))?;
         Ok(self.wrap_all(pieces))
     }
 
@@ -221,17 +234,7 @@ impl OffsetAllocator {
         if max_ranges == 0 {
             return Err(AllocError::NoRanges { asked: total });
         }
-        let pieces = self.core.with(|books| {
-            let heap = &mut books.heap;
-            heap.allocate_scattered(total, max_ranges).ok_or_else(|| match heap.capacity() {
-                capacity if total > capacity => AllocError::TooLarge { asked: total, limit: capacity },
-                _ => AllocError::NoRoom {
-                    asked: total,
-                    free: heap.free_bytes(),
-                    largest_free: heap.largest_free(),
-                },
-            })
-        })?;
+        let pieces = self.core.with(|books| books.heap.allocate_scattered(total, max_ranges))?;
         Ok(self.wrap_all(pieces))
     }
 

@@ -64,7 +64,7 @@ impl Heap {
     /// full. O(segments opened).
     pub(super) fn open_segments_to(&mut self, start: u64) -> Option<u32> {
         while self.virgin != NIL && self.bins.holes[self.virgin].offset <= start {
-            if !self.has_names_for(4) {
+            if !self.has_names() {
                 return None;
             }
             self.open_segment(1);
@@ -128,7 +128,7 @@ impl Heap {
         if capacity < self.capacity {
             return Err(SpaceError::WrongDirection { capacity: self.capacity, asked: capacity });
         }
-        if !self.has_names_for(4) {
+        if !self.has_names() {
             return Err(SpaceError::BooksFull { ranges: self.ranges() });
         }
         self.settle();

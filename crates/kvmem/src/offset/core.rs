@@ -180,7 +180,7 @@ pub(crate) fn refusal(heap: &mut Heap, asked: u64) -> AllocError {
         return AllocError::TooLarge { asked, limit };
     }
     let largest_free = heap.largest_free();
-    if asked <= largest_free && !heap.has_names_for(4) {
+    if asked <= largest_free && !heap.has_names() {
         return AllocError::BooksFull { ranges: heap.ranges() };
     }
     AllocError::NoRoom { asked, free: heap.free_bytes(), largest_free }

@@ -69,8 +69,11 @@ pub enum AllocError {
         /// One past the last byte of the allocation.
         allocation_end: u64,
     },
-    /// About 2^32 ranges, used and free, are on the books: no more can be named.
-    #[error("the books are full: {ranges} ranges are in use or free; free some, or use a second space")]
+    /// As many ranges as [`Builder::max_ranges`](super::Builder::max_ranges) allows, or about 2^32, used and free, are on
+    /// the books: no more can be named.
+    #[error(
+        "the books are full: {ranges} ranges are in use or free; free some, allow more, or use a second space"
+    )]
     BooksFull {
         /// Ranges on the books.
         ranges: u64,
@@ -122,6 +125,14 @@ pub enum SpaceError {
         "boundary 0 would leave no range to hand out: leave the boundary out, or set it to at least 1 byte"
     )]
     ZeroBoundary,
+    /// Too few ranges for any use.
+    #[error("a space for at most {asked} ranges is of no use: allow {least} at least")]
+    MaxRanges {
+        /// Ranges asked for.
+        asked: u32,
+        /// The least that may be asked for.
+        least: u32,
+    },
     /// `grow` to less, or `shrink_to` to more, than the capacity there is.
     #[error("the capacity is {capacity} bytes; {asked} is on the wrong side of it for this call")]
     WrongDirection {

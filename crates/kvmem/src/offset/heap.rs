@@ -43,6 +43,8 @@ use super::table::{NIL, Slot, Table};
 
 /// Entries of the request's own bin that are looked at before the next bin up.
 const FLOOR_ENTRIES: usize = 8;
+/// No single change needs more nodes than this.
+const NODES_A_CHANGE: u32 = 4;
 /// Ranges up to which exact holes are weighed against each other. Their books then stay in the cache; in larger spaces
 /// each look at a hole's neighbours is a miss or two, and what is gained there by the choice is little.
 const NEARBY: u32 = 1 << 14;
@@ -126,9 +128,9 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    /// The books of an empty space of `capacity` ≥ 1 bytes.
-    pub(crate) fn new(capacity: u64, boundary: Option<u64>, placement: Placement) -> Self {
-        let mut nodes = Table::new();
+    /// The books of an empty space of `capacity` ≥ 1 bytes, for at most `max_ranges` ranges, used and free.
+    pub(crate) fn new(capacity: u64, boundary: Option<u64>, placement: Placement, max_ranges: u32) -> Self {
+        let mut nodes = Table::new(max_ranges.saturating_add(1));
         let wall = nodes.insert(Node { word: capacity, prev: WALL, next: WALL });
         debug_assert_eq!(wall, WALL);
         let mut heap = Heap {
@@ -185,9 +187,15 @@ impl Heap {
         virgin.max(nursery)
     }
 
-    /// Whether `more` nodes can be booked.
-    pub(super) fn has_names_for(&self, more: u32) -> bool {
-        self.nodes.has_names_for(more)
+    /// Whether one more change can be booked, whatever it is: none needs more nodes.
+    #[inline]
+    pub(super) fn has_names(&self) -> bool {
+        self.nodes.left() >= NODES_A_CHANGE
+    }
+
+    /// More ranges than this can certainly not be granted: each takes a node that is left, or a whole hole.
+    pub(super) fn grants_left(&self) -> u64 {
+        u64::from(self.nodes.left()) + u64::from(self.bins.holes.live())
     }
 
     /// Ranges on the books.
@@ -218,8 +226,8 @@ impl Heap {
     /// Grants `size` bytes when nothing is pending.
     #[inline(always)]
     fn allocate_settled(&mut self, size: u64) -> Option<Grant> {
-        if !self.has_names_for(4) {
-            return self.fit_whole(size);
+        if !self.has_names() {
+            return self.fit_whole(size, 1);
         }
         if self.policy.is_small(size)
             && let Some(grant) = self.allocate_in_nursery(size)
@@ -238,11 +246,13 @@ impl Heap {
         opened.then(|| self.fit(size)).flatten()
     }
 
-    /// Grants a hole of exactly this size, when there are no names left for a remainder.
+    /// Grants a hole of exactly this size that begins at a multiple of `align`, when there are no names left for a
+    /// remainder.
     #[cold]
-    fn fit_whole(&mut self, size: u64) -> Option<Grant> {
+    pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Grant> {
         self.close_nursery();
-        let id = self.bins.holes_of(bin_floor(size)).find(|&id| self.bins.holes[id].size == size)?;
+        let fits = |hole: &Hole| hole.size == size && hole.offset.is_multiple_of(align);
+        let id = self.bins.holes_of(bin_floor(size)).find(|&id| fits(&self.bins.holes[id]))?;
         Some(self.take_whole(id))
     }
 

@@ -29,7 +29,7 @@ impl Model {
     /// An empty space.
     pub fn new(capacity: u64) -> Self {
         let core = Core::new();
-        core.open(1, Heap::new(capacity, None, Placement::BestFit));
+        core.open(1, Heap::new(capacity, None, Placement::BestFit, u32::MAX));
         Model { core }
     }
 

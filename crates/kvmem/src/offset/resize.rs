@@ -1,5 +1,7 @@
 //! Changing a range in place, and freeing parts and runs of ranges.
 
+use std::ops::Range;
+
 use super::heap::{Grant, Heap};
 
 impl Heap {
@@ -9,15 +11,15 @@ impl Heap {
         if new_size == size {
             return Some(());
         }
-        if !self.has_names_for(4) {
-            return None;
-        }
+        self.has_names().then(|| self.cut_tail(grant, size, new_size))
+    }
+
+    fn cut_tail(&mut self, grant: Grant, size: u64, new_size: u64) {
         self.settle();
         let cut = grant.offset + new_size;
         let tail = self.link_used_after(grant.node, cut);
         self.allocated -= size - new_size;
         self.release(tail, cut, size - new_size);
-        Some(())
     }
 
     /// Lengthens a used range into the free range behind it: it is `new_size ≥ size` bytes afterwards. On failure, the
@@ -57,14 +59,23 @@ impl Heap {
         }
     }
 
-    /// Splits a used range at `at`, strictly inside it; both parts are used, and the right one is returned. `None`: the
-    /// books are full. O(1).
-    pub(crate) fn split(&mut self, grant: Grant, at: u64) -> Option<Grant> {
-        if !self.has_names_for(4) {
+    /// Frees the part `part` of the used range `grant` of `size` bytes; what is left before it keeps the name, what is left
+    /// behind it gets a new one. `None`: the books are full, and nothing is changed. O(1).
+    pub(crate) fn free_part(&mut self, grant: Grant, size: u64, part: Range<u64>) -> Option<Option<Grant>> {
+        if !self.has_names() {
             return None;
         }
-        self.live += 1;
-        Some(Grant { node: self.link_used_after(grant.node, at), offset: at })
+        let Range { start, end } = part;
+        let behind = (end < grant.offset + size).then(|| {
+            self.live += 1;
+            Grant { node: self.link_used_after(grant.node, end), offset: end }
+        });
+        if start > grant.offset {
+            self.cut_tail(grant, end - grant.offset, start - grant.offset);
+        } else {
+            self.free(grant.node, start, end - start);
+        }
+        Some(behind)
     }
 
     /// Frees used ranges, each named once. Ranges that follow each other in the list and in the space are joined

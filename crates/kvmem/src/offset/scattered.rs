@@ -1,5 +1,7 @@
 //! One request in several ranges, and several requests in one step.
 
+use super::core::refusal;
+use super::error::AllocError;
 use super::heap::{Grant, Heap};
 use super::placement::End;
 
@@ -12,17 +14,21 @@ pub(crate) struct Piece {
 
 impl Heap {
     /// Grants `n` ranges of `size` bytes each, or none.
-    pub(crate) fn allocate_batch(&mut self, size: u64, n: usize) -> Option<Vec<Piece>> {
+    pub(crate) fn allocate_batch(&mut self, size: u64, n: usize) -> Result<Vec<Piece>, AllocError> {
         let bytes = u128::from(size) * n as u128;
         if bytes > u128::from(self.free_bytes()) {
-            return None;
+            return Err(refusal(self, size));
         }
-        self.grant_times(size, n, Self::allocate).or_else(|| {
+        if n as u64 > self.grants_left() {
+            return Err(AllocError::BooksFull { ranges: self.ranges() });
+        }
+        let granted = self.grant_times(size, n, Self::allocate).or_else(|| {
             // A nursery in the way may have split room for one more. Without it the number of ranges that fit is
             // exact, for each is cut from an end of its hole.
             self.close_nursery();
             self.grant_times(size, n, Self::allocate_in_bins)
-        })
+        });
+        granted.ok_or_else(|| refusal(self, size))
     }
 
     fn grant_times(
@@ -31,7 +37,7 @@ impl Heap {
         n: usize,
         grant: impl Fn(&mut Self, u64) -> Option<Grant>,
     ) -> Option<Vec<Piece>> {
-        let mut pieces = Vec::with_capacity(n.min(1024));
+        let mut pieces = Vec::new();
         for _ in 0..n {
             match grant(self, size) {
                 Some(grant) => pieces.push(Piece { grant, size }),
@@ -46,7 +52,7 @@ impl Heap {
 
     /// Grants `size` bytes without a nursery. `None`: no room, or the books are full.
     fn allocate_in_bins(&mut self, size: u64) -> Option<Grant> {
-        if !self.has_names_for(4) {
+        if !self.has_names() {
             return None;
         }
         self.fit(size).or_else(|| self.open_segment(size).then(|| self.fit(size)).flatten())
@@ -56,27 +62,29 @@ impl Heap {
     ///
     /// One range if there is one. Otherwise the longest free ranges are used up whole, for they leave nothing
     /// behind, until what is left fits into one.
-    pub(crate) fn allocate_scattered(&mut self, total: u64, max_ranges: usize) -> Option<Vec<Piece>> {
-        if total > self.free_bytes() {
-            return None;
-        }
+    pub(crate) fn allocate_scattered(
+        &mut self,
+        total: u64,
+        max_ranges: usize,
+    ) -> Result<Vec<Piece>, AllocError> {
         if total <= self.limit()
             && let Some(grant) = self.allocate(total)
         {
-            return Some(vec![Piece { grant, size: total }]);
+            return Ok(vec![Piece { grant, size: total }]);
         }
         self.close_nursery();
         let mut pieces = Vec::new();
         let mut rest = total;
-        while pieces.len() < max_ranges && self.has_names_for(4) {
+        while rest <= self.free_bytes() && pieces.len() < max_ranges {
             let largest = self.bins.largest();
-            if largest < rest && self.open_segment(largest + 1) {
+            if largest < rest && self.has_names() && self.open_segment(largest + 1) {
                 continue;
             }
             if largest >= rest {
-                let grant = self.fit(rest)?;
+                let last = if self.has_names() { self.fit(rest) } else { self.fit_whole(rest, 1) };
+                let Some(grant) = last else { break };
                 pieces.push(Piece { grant, size: rest });
-                return Some(pieces);
+                return Ok(pieces);
             }
             let Some(id) = self.bins.largest_hole() else { break };
             let grant = self.take(id, largest, End::Low);
@@ -84,7 +92,17 @@ impl Heap {
             rest -= largest;
         }
         self.give_back(&pieces);
-        None
+        Err(self.scattered_refusal(total))
+    }
+
+    #[cold]
+    fn scattered_refusal(&mut self, asked: u64) -> AllocError {
+        let (limit, free) = (self.capacity(), self.free_bytes());
+        match asked {
+            _ if asked > limit => AllocError::TooLarge { asked, limit },
+            _ if asked <= free && !self.has_names() => AllocError::BooksFull { ranges: self.ranges() },
+            _ => AllocError::NoRoom { asked, free, largest_free: self.largest_free() },
+        }
     }
 
     pub(crate) fn give_back(&mut self, pieces: &[Piece]) {

@@ -20,6 +20,8 @@ const FIRST: usize = 256;
 const SHIFT: u32 = 6;
 /// Slots of each chunk.
 const CHUNK: usize = 1 << SHIFT;
+/// Slots a table can hold: the last chunk is never made, so that no slot is called [`NIL`].
+pub(super) const MOST: u32 = NIL - 2 * CHUNK as u32;
 /// Chunks that are not worth a sweep.
 const WORTHWHILE: usize = 12;
 
@@ -49,6 +51,8 @@ pub(super) struct Table<T> {
     room: u32,
     /// A sweep is due when fewer slots than this are in use.
     sweep_below: u32,
+    /// Slots that may be in use.
+    most: u32,
 }
 
 /// The chunk of a slot from [`FIRST`] up.
@@ -58,7 +62,8 @@ fn chunk_of(id: u32) -> usize {
 }
 
 impl<T: Slot> Table<T> {
-    pub(super) fn new() -> Self {
+    /// A table that will hold at most `most` slots.
+    pub(super) fn new(most: u32) -> Self {
         let mut first = [T::EMPTY; FIRST];
         chain(&mut first, 0, NIL);
         Table {
@@ -70,6 +75,7 @@ impl<T: Slot> Table<T> {
             live: 0,
             room: FIRST as u32,
             sweep_below: 0,
+            most: most.min(MOST),
         }
     }
 
@@ -78,11 +84,11 @@ impl<T: Slot> Table<T> {
         self.live
     }
 
-    /// Whether `more` slots can still be named.
+    /// Slots that can still be put to use.
     #[inline]
-    pub(super) fn has_names_for(&self, more: u32) -> bool {
-        // The last chunk is never made, so that no slot is called NIL.
-        self.live <= (NIL - 2 * CHUNK as u32).saturating_sub(more)
+    pub(super) fn left(&self) -> u32 {
+        // The user of the table asks before it inserts; should it forget to, it is not worth a crash.
+        self.most.saturating_sub(self.live)
     }
 
     /// Bytes on the heap, without the first block.
@@ -272,7 +278,7 @@ mod tests {
 
     #[test]
     fn names_come_in_order_and_stay() {
-        let mut table = Table::new();
+        let mut table = Table::new(MOST);
         let ids: Vec<u32> = (0..1000).map(|n| table.insert(Number(n))).collect();
         assert_eq!(ids, (0..1000).collect::<Vec<_>>());
         for id in (0..1000).step_by(2) {
@@ -286,7 +292,7 @@ mod tests {
 
     #[test]
     fn follows_the_live_set_down() {
-        let mut table = Table::new();
+        let mut table = Table::new(MOST);
         for n in 0..100_000 {
             table.insert(Number(n));
         }
@@ -305,7 +311,7 @@ mod tests {
 
     #[test]
     fn survivors_keep_their_chunks_only() {
-        let mut table = Table::new();
+        let mut table = Table::new(MOST);
         for n in 0..100_000 {
             table.insert(Number(n));
         }

@@ -3,6 +3,7 @@
 use kvmem::offset::{Metrics, OffsetAllocator};
 
 mod bad_input;
+mod books_full;
 mod concurrent;
 mod handles;
 mod metadata;
