@@ -1,6 +1,7 @@
 //! The figures that the library sets out to reach, found in the rows.
 //!
-//! A goal appears when the rows that it needs are there. Where several rows count, the worst is given with its name.
+//! A goal appears when the rows that it needs are there. That of `rl` needs a full run as well: the pool is sized by the peak
+//! of live bytes, and the shorter the run, the less its peak stands out from the rest and the tighter is the pool. Where several rows count, the worst is given with its name.
 
 use super::WorkloadId;
 use crate::contender::ContenderId;
@@ -10,12 +11,14 @@ use crate::stats::mean;
 /// Uniform rows with at most this many live objects run from the cache.
 const FEW_LIVE: u64 = 20_000;
 
-/// All goals that `rows` can tell about.
-pub(super) fn of(rows: &[Row]) -> Vec<Goal> {
+/// All goals that `rows`, of a quick run or a full one, can tell about.
+pub(super) fn of(rows: &[Row], quick: bool) -> Vec<Goal> {
     let rows = Rows(rows);
     let mut goals = Vec::new();
     rows.utilization(&mut goals);
-    rows.rl(&mut goals);
+    if !quick {
+        rows.rl(&mut goals);
+    }
     rows.time(&mut goals);
     rows.metadata(&mut goals);
     rows.models(&mut goals);

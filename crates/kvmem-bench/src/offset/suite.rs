@@ -30,7 +30,7 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress) -> Result<Repo
         let mut turn = Turn { options, effort, entry, progress };
         rows.extend(turn.rows()?);
     }
-    let goals = goals::of(&rows);
+    let goals = goals::of(&rows, options.quick);
     Ok(Report {
         suite: "offset".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
