@@ -19,6 +19,7 @@
 //! ```
 
 pub mod clock;
+mod columns;
 pub mod contender;
 pub mod live;
 pub mod loops;

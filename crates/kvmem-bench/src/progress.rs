@@ -4,8 +4,8 @@ use crate::report::Row;
 
 /// Told how far a run has come. All methods do nothing unless they are overridden; `()` is a silent watcher.
 ///
-/// No method is called while a clock runs.
-pub trait Progress {
+/// No method is called while a clock runs. `R` is the suite's kind of row.
+pub trait Progress<R = Row> {
     /// Once, before anything is measured: how many units of work will be done. A unit is about a millisecond.
     fn begin(&mut self, _units: u64) {}
     /// A measurement begins.
@@ -13,7 +13,7 @@ pub trait Progress {
     /// A measurement is over; `units` more are done.
     fn advance(&mut self, _units: u64) {}
     /// A row is complete.
-    fn row(&mut self, _row: &Row) {}
+    fn row(&mut self, _row: &R) {}
 }
 
-impl Progress for () {}
+impl<R> Progress<R> for () {}

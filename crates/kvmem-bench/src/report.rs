@@ -1,4 +1,4 @@
-//! What a run found.
+//! What a run of the offset suite found, and the goals of every suite.
 
 use serde::{Deserialize, Serialize};
 
@@ -133,6 +133,27 @@ pub struct Goal {
 }
 
 impl Goal {
+    /// The largest of `found`, which is not to exceed `limit`. `None` when nothing was found.
+    pub(crate) fn at_most(
+        what: &str,
+        found: impl IntoIterator<Item = (f64, Option<String>)>,
+        limit: f64,
+    ) -> Option<Self> {
+        let (value, at) = found.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(Self { name: what.to_owned(), value, limit, at_least: false, at })
+    }
+
+    /// The smallest of `found`, which is not to fall below `limit`. `None` when nothing was found.
+    pub(crate) fn at_least(
+        what: &str,
+        found: impl IntoIterator<Item = (Option<f64>, Option<String>)>,
+        limit: f64,
+    ) -> Option<Self> {
+        let known = found.into_iter().filter_map(|(value, at)| Some((value?, at)));
+        let (value, at) = known.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(Self { name: what.to_owned(), value, limit, at_least: true, at })
+    }
+
     /// Whether the figure keeps the limit.
     pub fn met(&self) -> bool {
         if self.at_least { self.value >= self.limit } else { self.value <= self.limit }

@@ -49,36 +49,40 @@ impl<'a> Rows<'a> {
             let gap = (row.util_bound? - row.util_min?).abs();
             Some((gap, name(row)))
         });
-        goals.extend(at_most("uniform: smallest utilization below the bound", gaps, 1e-6));
+        goals.extend(Goal::at_most("uniform: smallest utilization below the bound", gaps, 1e-6));
         for row in self.ours(WorkloadId::Random) {
-            goals.extend(at_least("random: mean utilization of three seeds", [(row.util_avg, None)], 0.874));
+            goals.extend(Goal::at_least(
+                "random: mean utilization of three seeds",
+                [(row.util_avg, None)],
+                0.874,
+            ));
         }
         for row in self.ours(WorkloadId::Paired) {
-            goals.extend(at_least("paired: mean utilization", [(row.util_avg, None)], 0.9996));
-            goals.extend(at_least("paired: smallest utilization", [(row.util_min, None)], 0.999));
+            goals.extend(Goal::at_least("paired: mean utilization", [(row.util_avg, None)], 0.9996));
+            goals.extend(Goal::at_least("paired: smallest utilization", [(row.util_min, None)], 0.999));
         }
         for (workload, what, limit) in [
             (WorkloadId::Shift, "shift: one to two turnovers after, mean of the five ratios", 0.905),
             (WorkloadId::Mix, "mix: mean of the seven distributions", 0.885),
         ] {
             let all: Vec<f64> = self.ours(workload).filter_map(|row| row.util_avg).collect();
-            goals.extend(at_least(what, [(mean(&all), None)], limit));
+            goals.extend(Goal::at_least(what, [(mean(&all), None)], limit));
         }
         let ahead = self
             .beside(WorkloadId::Mix, ContenderId::Binned)
             .map(|(ours, theirs)| (ours.util_avg.zip(theirs.util_avg).map(|(a, b)| a - b), name(ours)));
-        goals.extend(at_least("mix: ahead of binned in every distribution", ahead, 0.0));
+        goals.extend(Goal::at_least("mix: ahead of binned in every distribution", ahead, 0.0));
         for (ranges, limit) in [(2, 0.945), (4, 0.97)] {
             let variant = format!("ranges<={ranges}");
             let rows = self.ours(WorkloadId::Scatter).filter(|row| row.variant.as_ref() == Some(&variant));
             let what = format!("scatter: mean utilization with at most {ranges} ranges");
-            goals.extend(at_least(&what, rows.map(|row| (row.util_avg, None)), limit));
+            goals.extend(Goal::at_least(&what, rows.map(|row| (row.util_avg, None)), limit));
         }
     }
 
     fn rl(&self, goals: &mut Vec<Goal>) {
         let rates = self.ours(WorkloadId::Rl).filter_map(|row| Some((row.fail_rate?, name(row))));
-        goals.extend(at_most("rl: share of payloads that fail at 0.95 live", rates, 1e-4));
+        goals.extend(Goal::at_most("rl: share of payloads that fail at 0.95 live", rates, 1e-4));
     }
 
     fn time(&self, goals: &mut Vec<Goal>) {
@@ -90,27 +94,27 @@ impl<'a> Rows<'a> {
         };
         let uniform = WorkloadId::Uniform;
         let binned = ContenderId::Binned;
-        goals.extend(at_most(
+        goals.extend(Goal::at_most(
             "uniform, up to 20,000 live: time over that of binned",
             ratios(uniform, binned, |few| few),
             0.5,
         ));
-        goals.extend(at_most(
+        goals.extend(Goal::at_most(
             "uniform, more live: time over that of binned",
             ratios(uniform, binned, |few| !few),
             0.65,
         ));
-        goals.extend(at_most(
+        goals.extend(Goal::at_most(
             "uniform, up to 20,000 live: time over that of the loop alone",
             ratios(uniform, ContenderId::Null, |few| few),
             5.0,
         ));
-        goals.extend(at_most(
+        goals.extend(Goal::at_most(
             "paired: time over that of binned",
             ratios(WorkloadId::Paired, binned, |_| true),
             0.65,
         ));
-        goals.extend(at_most(
+        goals.extend(Goal::at_most(
             "random: time over that of binned",
             ratios(WorkloadId::Random, binned, |_| true),
             1.0,
@@ -121,9 +125,13 @@ impl<'a> Rows<'a> {
         let packed =
             || self.ours(WorkloadId::Metadata).filter(|row| row.variant.as_deref() == Some("packed"));
         let bytes = packed().filter_map(|row| Some((row.metadata_bytes_per_live?, None)));
-        goals.extend(at_most("metadata: bytes for each of 1,000,000 live, handle included", bytes, 40.0));
+        goals.extend(Goal::at_most(
+            "metadata: bytes for each of 1,000,000 live, handle included",
+            bytes,
+            40.0,
+        ));
         let resident = packed().filter_map(|row| Some((row.resident_bytes? as f64, None)));
-        goals.extend(at_most("metadata: bytes resident in a fresh space of 1 TiB", resident, 65_535.0));
+        goals.extend(Goal::at_most("metadata: bytes resident in a fresh space of 1 TiB", resident, 65_535.0));
     }
 
     /// Whether the models are what they stand for.
@@ -133,30 +141,13 @@ impl<'a> Rows<'a> {
             .flat_map(|workload| [ContenderId::Binned, ContenderId::BinnedUnrounded].map(|id| (workload, id)))
             .flat_map(|(workload, id)| self.of(workload, id))
             .filter_map(|row| Some(((row.util_avg? - row.published_util_avg?).abs(), name(row))));
-        goals.extend(at_most("models: mean utilization off the published figure", off, 0.002));
+        goals.extend(Goal::at_most("models: mean utilization off the published figure", off, 0.002));
     }
 }
 
 fn name(row: &Row) -> Option<String> {
     let form = row.variant.clone().or_else(|| row.size_bytes.map(|size| format!("{size} B")));
     form.map(|form| format!("{}, {form}", row.contender))
-}
-
-/// The largest of `found`, which is not to exceed `limit`.
-fn at_most(what: &str, found: impl IntoIterator<Item = (f64, Option<String>)>, limit: f64) -> Option<Goal> {
-    let (value, at) = found.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
-    Some(Goal { name: what.to_owned(), value, limit, at_least: false, at })
-}
-
-/// The smallest of `found`, which is not to fall below `limit`.
-fn at_least(
-    what: &str,
-    found: impl IntoIterator<Item = (Option<f64>, Option<String>)>,
-    limit: f64,
-) -> Option<Goal> {
-    let known = found.into_iter().filter_map(|(value, at)| Some((value?, at)));
-    let (value, at) = known.min_by(|a, b| a.0.total_cmp(&b.0))?;
-    Some(Goal { name: what.to_owned(), value, limit, at_least: true, at })
 }
 
 #[cfg(test)]
@@ -188,7 +179,7 @@ mod tests {
             uniform(Kvmem, 3, 1_000_000, 60.0),
             uniform(Binned, 3, 1_000_000, 100.0),
         ];
-        let goals = of(&rows);
+        let goals = of(&rows, false);
         assert_eq!(goals.len(), 2);
         assert_eq!((goals[0].value, goals[0].met()), (0.6, false));
         assert_eq!(goals[0].at.as_deref(), Some("kvmem, 2 B"));
@@ -198,9 +189,9 @@ mod tests {
     #[test]
     fn means_need_every_row_and_limits_are_inclusive() {
         let shift = |util| row(WorkloadId::Shift, ContenderId::Kvmem, |row| row.util_avg = Some(util));
-        let goals = of(&[shift(0.9), shift(0.91)]);
+        let goals = of(&[shift(0.9), shift(0.91)], false);
         assert_eq!(goals.len(), 1);
         assert!(goals[0].met(), "{goals:?}");
-        assert!(of(&[]).is_empty());
+        assert!(of(&[], false).is_empty());
     }
 }
