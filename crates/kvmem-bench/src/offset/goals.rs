@@ -188,7 +188,7 @@ mod tests {
             uniform(Kvmem, 3, 1_000_000, 60.0),
             uniform(Binned, 3, 1_000_000, 100.0),
         ];
-        let goals = of(&rows);
+        let goals = of(&rows, false);
         assert_eq!(goals.len(), 2);
         assert_eq!((goals[0].value, goals[0].met()), (0.6, false));
         assert_eq!(goals[0].at.as_deref(), Some("kvmem, 2 B"));
@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn means_need_every_row_and_limits_are_inclusive() {
         let shift = |util| row(WorkloadId::Shift, ContenderId::Kvmem, |row| row.util_avg = Some(util));
-        let goals = of(&[shift(0.9), shift(0.91)]);
+        let goals = of(&[shift(0.9), shift(0.91)], false);
         assert_eq!(goals.len(), 1);
         assert!(goals[0].met(), "{goals:?}");
-        assert!(of(&[]).is_empty());
+        assert!(of(&[], false).is_empty());
     }
 }
