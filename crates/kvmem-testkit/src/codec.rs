@@ -133,8 +133,14 @@ impl Reader<'_> {
         };
         let capacity = number(self)?.clamp(1, CAPACITY_MAX);
         let boundary = if self.flag()? { Some(number(self)?.max(1)) } else { None };
-        let placement = if self.flag()? { Placement::BestFit } else { Placement::Renewal };
-        Some(Config { capacity, boundary, placement })
+        let (placement, bounded) = match self.case(4)? {
+            0 => (Placement::Renewal, false),
+            1 => (Placement::BestFit, false),
+            2 => (Placement::Renewal, true),
+            _ => (Placement::BestFit, true),
+        };
+        let max_ranges = if bounded { Some(16 + u32::from(self.u16()?)) } else { None };
+        Some(Config { capacity, boundary, placement, max_ranges })
     }
 
     fn op(&mut self) -> Option<Op> {
@@ -262,7 +268,11 @@ impl Writer {
             self.u8(3);
             self.u64(boundary);
         }
-        self.u8(u8::from(config.placement == Placement::BestFit));
+        let best_fit = u8::from(config.placement == Placement::BestFit);
+        self.u8(best_fit | u8::from(config.max_ranges.is_some()) << 1);
+        if let Some(ranges) = config.max_ranges {
+            self.u16(u16::try_from(ranges.saturating_sub(16)).unwrap_or(u16::MAX));
+        }
     }
 
     fn op(&mut self, op: &Op) {

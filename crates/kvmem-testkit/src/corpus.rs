@@ -17,15 +17,37 @@ const STEPS: usize = 30;
 pub fn offset() -> Vec<(String, Vec<u8>)> {
     let mut inputs = traps();
     let configs = [
-        ("small", Config { capacity: 500, boundary: None, placement: Placement::Renewal }),
-        ("small-bounded", Config { capacity: 500, boundary: Some(60), placement: Placement::BestFit }),
-        ("medium", Config { capacity: 16 << 20, boundary: None, placement: Placement::Renewal }),
+        ("small", Config { capacity: 500, boundary: None, placement: Placement::Renewal, max_ranges: None }),
+        (
+            "small-bounded",
+            Config { capacity: 500, boundary: Some(60), placement: Placement::BestFit, max_ranges: None },
+        ),
+        (
+            "medium",
+            Config { capacity: 16 << 20, boundary: None, placement: Placement::Renewal, max_ranges: None },
+        ),
         (
             "medium-bounded",
-            Config { capacity: 3 << 20, boundary: Some(1 << 16), placement: Placement::Renewal },
+            Config {
+                capacity: 3 << 20,
+                boundary: Some(1 << 16),
+                placement: Placement::Renewal,
+                max_ranges: None,
+            },
         ),
-        ("uneven", Config { capacity: 699_050, boundary: Some(70_001), placement: Placement::BestFit }),
-        ("huge", Config { capacity: 1 << 63, boundary: None, placement: Placement::Renewal }),
+        (
+            "uneven",
+            Config {
+                capacity: 699_050,
+                boundary: Some(70_001),
+                placement: Placement::BestFit,
+                max_ranges: None,
+            },
+        ),
+        (
+            "huge",
+            Config { capacity: 1 << 63, boundary: None, placement: Placement::Renewal, max_ranges: None },
+        ),
     ];
     let mut random = Random::new(7);
     for (name, config) in configs {
@@ -42,7 +64,8 @@ fn traps() -> Vec<(String, Vec<u8>)> {
     let allocate = |size| Op::Allocate { size, raw: false };
     let free = |pick| Op::Held(pick, Change::Free);
     let most = || Amount::all(Base::Largest);
-    let plain = |capacity| Config { capacity, boundary: None, placement: Placement::Renewal };
+    let plain =
+        |capacity| Config { capacity, boundary: None, placement: Placement::Renewal, max_ranges: None };
     let share = |share| Part { share, off: 0 };
     let traps = [
         ("one-bin", plain(699_050), vec![allocate(Amount::bytes(664_908)), free(0), allocate(most())]),

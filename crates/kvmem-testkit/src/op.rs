@@ -108,6 +108,8 @@ pub struct Config {
     pub boundary: Option<u64>,
     /// How to choose among the holes that fit.
     pub placement: Placement,
+    /// How many ranges there may be, at least 16.
+    pub max_ranges: Option<u32>,
 }
 
 /// The order in which a run of neighbours is handed back.

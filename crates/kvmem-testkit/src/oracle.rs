@@ -202,6 +202,16 @@ impl Oracle {
         }
     }
 
+    /// Whether a free range of exactly `size` bytes begins at a multiple of `align`, with no edge inside or in doubt.
+    pub fn has_exact(&self, size: u64, align: u64) -> bool {
+        self.boundary.is_none()
+            && align.is_power_of_two()
+            && self
+                .free_by_len
+                .range((size, 0)..=(size, u64::MAX))
+                .any(|&(_, start)| start.is_multiple_of(align))
+    }
+
     /// How many ranges of `size` bytes can be granted, all at once. O(ranges).
     pub fn fits_times(&self, size: u64) -> u128 {
         self.all_pieces().map(|(len, count)| u128::from(len / size) * u128::from(count)).sum()

@@ -147,7 +147,8 @@ fn draw_config(random: &mut Random) -> Config {
     let boundary =
         random.once_in(3).then(|| (capacity >> (1 + random.below(10))).max(1) + random.log_below(1000));
     let placement = if random.once_in(3) { Placement::BestFit } else { Placement::Renewal };
-    Config { capacity, boundary, placement }
+    let max_ranges = random.once_in(6).then(|| 16 + random.log_below(5000) as u32);
+    Config { capacity, boundary, placement, max_ranges }
 }
 
 pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {

@@ -45,13 +45,17 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
         2 => (1..=12u32, any::<u16>()).prop_map(|(log2, more)| Some((log2, u64::from(more)))),
         1 => (1..=12u32).prop_map(|log2| Some((log2, 0))),
     ];
-    (capacity, boundary, any::<bool>()).prop_map(|(capacity, boundary, best_fit)| Config {
-        capacity,
-        boundary: boundary.map(|(log2, more)| {
-            let boundary = (capacity >> log2).max(1);
-            if more == 0 { 1 << boundary.ilog2() } else { boundary + more % boundary }
-        }),
-        placement: if best_fit { Placement::BestFit } else { Placement::Renewal },
+    let max_ranges = prop_oneof![4 => Just(None), 1 => (16..=80u32).prop_map(Some)];
+    (capacity, boundary, any::<bool>(), max_ranges).prop_map(|(capacity, boundary, best_fit, max_ranges)| {
+        Config {
+            capacity,
+            boundary: boundary.map(|(log2, more)| {
+                let boundary = (capacity >> log2).max(1);
+                if more == 0 { 1 << boundary.ilog2() } else { boundary + more % boundary }
+            }),
+            placement: if best_fit { Placement::BestFit } else { Placement::Renewal },
+            max_ranges,
+        }
     })
 }
 

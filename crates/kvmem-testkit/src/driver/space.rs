@@ -25,6 +25,7 @@ pub(super) struct Space {
     /// Identity of the allocator, as its raw handles tell it.
     pub(super) id: u64,
     pub(super) oracle: Oracle,
+    max_ranges: Option<u32>,
     /// Where each begins, and what it is.
     held: Vec<(u64, Held)>,
     /// Where it begins → place in `held`.
@@ -40,11 +41,9 @@ impl Space {
     /// An empty space, and a handle of it that is stale.
     pub(super) fn new(config: &Config) -> Result<(Self, RawHandle)> {
         let builder = OffsetAllocator::builder(config.capacity).placement(config.placement);
-        let allocator = match config.boundary {
-            Some(boundary) => builder.boundary(boundary).build(),
-            None => builder.build(),
-        }
-        .with_context(|| format!("{config:?}"))?;
+        let builder = config.boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary));
+        let builder = config.max_ranges.map_or(builder.clone(), |ranges| builder.max_ranges(ranges));
+        let allocator = builder.build().with_context(|| format!("{config:?}"))?;
         ensure!(allocator.boundary() == config.boundary, "{config:?} became {allocator:?}");
         let first = allocator.allocate_raw(1).context("the first byte of an empty space")?;
         ensure!(allocator.free_raw(first.handle) == Ok(1), "the first byte cannot be freed");
@@ -52,6 +51,7 @@ impl Space {
             allocator: Some(allocator),
             id: allocator_of(first.handle),
             oracle: Oracle::new(config.capacity, config.boundary),
+            max_ranges: config.max_ranges,
             held: Vec::new(),
             places: HashMap::new(),
         };
@@ -184,6 +184,17 @@ impl Space {
             return Err(SpaceError::WrongDirection { capacity, asked: to });
         }
         if to < end_of_last { Err(SpaceError::InUse { asked: to, end_of_last }) } else { Ok(()) }
+    }
+
+    /// Whether the books may be as full as a refusal of one change says.
+    pub(super) fn may_be_full(&self, ranges: u64) -> bool {
+        self.max_ranges.is_some_and(|most| ranges <= most.into() && ranges + 4 > most.into())
+    }
+
+    /// Whether `n` more ranges may be too many: each may leave a free one beside it.
+    pub(super) fn may_be_too_many(&self, n: usize) -> bool {
+        let (live, free) = (self.oracle.live() as u128, self.oracle.free_pieces());
+        self.max_ranges.is_some_and(|most| live + free + 2 * n as u128 + 4 > most.into())
     }
 
     pub(super) fn compare_hint(&self) -> Result<()> {

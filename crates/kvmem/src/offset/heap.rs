@@ -189,7 +189,14 @@ impl Heap {
 
     /// Whether one more change can be booked, whatever it is: none needs more nodes.
     #[inline]
-    pub(super) fn has_names(&self) -> bool {
+    pub(super) fn has_names(&mut self) -> bool {
+        self.nodes.left() >= NODES_A_CHANGE || self.gains_names()
+    }
+
+    /// Joins what can be joined, for the sake of its nodes; says whether that was enough.
+    #[cold]
+    fn gains_names(&mut self) -> bool {
+        self.close_nursery();
         self.nodes.left() >= NODES_A_CHANGE
     }
 
@@ -250,7 +257,6 @@ impl Heap {
     /// remainder.
     #[cold]
     pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Grant> {
-        self.close_nursery();
         let fits = |hole: &Hole| hole.size == size && hole.offset.is_multiple_of(align);
         let id = self.bins.holes_of(bin_floor(size)).find(|&id| fits(&self.bins.holes[id]))?;
         Some(self.take_whole(id))

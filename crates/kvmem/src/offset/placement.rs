@@ -5,8 +5,7 @@
 //!
 //! ## Choice
 //!
-//! An exact hole among the first entries of its bin wins without asking. Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two
-//! neighbours. Let *mL*, *mR* be the holes that would appear if the left or right neighbour died. Cutting from the
+//! Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two neighbours. Let *mL*, *mR* be the holes that would appear if the left or right neighbour died. Cutting from the
 //! low end leaves *r* on the right, so the futures change by
 //!
 //! ```text
@@ -18,14 +17,21 @@
 //! `U(r) − U(h) + 0.2·(U(h) + gain)`. The first four that fit are weighed where sizes are few; where they are many, the first
 //! two for small requests, and for larger ones the first alone.
 //!
+//! An exact hole leaves nothing and wins over all others. In a small space it is the best of several if there are several; for
+//! while one size gives way to another, an exact hole of the one may be worth more to the other, together with a neighbour.
+//!
+//! ## Learning
+//!
+//! U is learnt anew now and then from recent requests: from the last hundred where sizes are few, so that a change of
+//! sizes shows soon, from the last thousand where they are many; and the more seldom the longer traffic is steady.
+//!
 //! ## Slots
 //!
 //! Where the space holds a handful of objects whose sizes differ a little, no hole is ever like another, and chance decides
 //! whether the last object fits. There the space is thought of as slots of the largest recent size: an object is put at the
 //! start of a free slot if there is one, and treated like any other if not.
 //!
-//! All of it is derived from the traffic; nothing is tuned to a workload. Where requests fit exactly, which is
-//! the rule when sizes are few, none of it runs.
+//! All of it is derived from the traffic; nothing is tuned to a workload.
 
 use super::renewal::Renewal;
 
@@ -98,16 +104,18 @@ pub(super) struct Policy {
     /// Length of the slots, or 0.
     slot: u64,
     capacity: u64,
-    /// Longest request that chooses among holes, and among how many.
+    /// Longest request that chooses among holes.
     choosy_to: u64,
+    /// Among how many.
     choices: usize,
     /// Sizes are few, but more than one.
     several_sizes: bool,
     renewal: Renewal,
     /// `seen` at which `renewal` is out of date.
     stale_at: u64,
-    /// Mean of the recent sizes, and requests to the next lesson, at the last one.
+    /// Mean of the recent sizes at the last lesson.
     learnt_mean: u64,
+    /// Requests between the last lesson and the next, where sizes are many.
     lasts: u64,
 }
 

@@ -22,13 +22,12 @@ impl Heap {
         if n as u64 > self.grants_left() {
             return Err(AllocError::BooksFull { ranges: self.ranges() });
         }
-        let granted = self.grant_times(size, n, Self::allocate).or_else(|| {
+        self.grant_times(size, n, Self::allocate).or_else(|_| {
             // A nursery in the way may have split room for one more. Without it the number of ranges that fit is
             // exact, for each is cut from an end of its hole.
             self.close_nursery();
             self.grant_times(size, n, Self::allocate_in_bins)
-        });
-        granted.ok_or_else(|| refusal(self, size))
+        })
     }
 
     fn grant_times(
@@ -36,18 +35,25 @@ impl Heap {
         size: u64,
         n: usize,
         grant: impl Fn(&mut Self, u64) -> Option<Grant>,
-    ) -> Option<Vec<Piece>> {
+    ) -> Result<Vec<Piece>, AllocError> {
         let mut pieces = Vec::new();
         for _ in 0..n {
             match grant(self, size) {
                 Some(grant) => pieces.push(Piece { grant, size }),
                 None => {
+                    let full = self.is_full_for(size);
                     self.give_back(&pieces);
-                    return None;
+                    return Err(full.unwrap_or_else(|| refusal(self, size)));
                 }
             }
         }
-        Some(pieces)
+        Ok(pieces)
+    }
+
+    /// The refusal, if `size` bytes cannot be granted only because the books are full.
+    fn is_full_for(&mut self, size: u64) -> Option<AllocError> {
+        (size <= self.largest_free() && !self.has_names())
+            .then(|| AllocError::BooksFull { ranges: self.ranges() })
     }
 
     /// Grants `size` bytes without a nursery. `None`: no room, or the books are full.
@@ -91,18 +97,16 @@ impl Heap {
             pieces.push(Piece { grant, size: largest });
             rest -= largest;
         }
+        // Asked before the pieces are given back, for that makes room in the books.
+        let full = !self.has_names();
+        let ranges = self.ranges();
         self.give_back(&pieces);
-        Err(self.scattered_refusal(total))
-    }
-
-    #[cold]
-    fn scattered_refusal(&mut self, asked: u64) -> AllocError {
         let (limit, free) = (self.capacity(), self.free_bytes());
-        match asked {
-            _ if asked > limit => AllocError::TooLarge { asked, limit },
-            _ if asked <= free && !self.has_names() => AllocError::BooksFull { ranges: self.ranges() },
-            _ => AllocError::NoRoom { asked, free, largest_free: self.largest_free() },
-        }
+        Err(match total {
+            _ if total > limit => AllocError::TooLarge { asked: total, limit },
+            _ if total <= free && full => AllocError::BooksFull { ranges },
+            _ => AllocError::NoRoom { asked: total, free, largest_free: self.largest_free() },
+        })
     }
 
     pub(crate) fn give_back(&mut self, pieces: &[Piece]) {

@@ -131,3 +131,21 @@ fn a_space_for_no_ranges_is_refused() {
     let space = OffsetAllocator::builder(1 << 20).max_ranges(16).build().unwrap();
     assert!((0..12).all(|_| space.allocate(10).map(Allocation::into_raw).is_ok()));
 }
+
+/// A batch and a scattered request that run out of names half way say so, although they have given back what they had.
+#[test]
+fn the_reason_outlives_what_is_given_back() {
+    for placement in [Placement::Renewal, Placement::BestFit] {
+        let space = OffsetAllocator::builder(1 << 16).placement(placement).max_ranges(66).build().unwrap();
+        let error = space.allocate_batch(1023, 64).unwrap_err();
+        assert!(matches!(error, AllocError::BooksFull { .. }), "{error}");
+        assert_eq!((space.metrics().live, space.metrics().largest_free), (0, 1 << 16));
+        space.check().unwrap();
+    }
+    both(|space, _live| {
+        let longest = space.metrics().largest_free;
+        let error = space.allocate_scattered(longest + 150, 3).unwrap_err();
+        assert!(matches!(error, AllocError::BooksFull { .. }), "{error}");
+        assert_eq!(space.metrics().largest_free, longest);
+    });
+}
