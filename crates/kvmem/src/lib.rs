@@ -42,3 +42,7 @@ pub mod arena;
 pub mod offset;
 mod sync;
 mod sys;
+
+#[cfg(feature = "fault-injection")]
+#[doc(hidden)]
+pub use sys::fault;

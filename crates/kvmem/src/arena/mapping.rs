@@ -1,137 +1,192 @@
-//! *Mapping*: pages of its own for one request, or for the arena of a process.
+//! *Mapping*: what all parts of a region share, and what ends with the last of them.
 
+use std::any::Any;
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::Memory;
-use crate::sys::map_small;
+use super::lay::{Laid, Piece};
+use super::numa::nodes_found;
+use super::populate::Part;
+use super::residency::measure;
+use super::span::Span;
+use super::{ArenaError, Backing, Fallback, Numa, PageSize, RangeReceipt, Receipt};
+use crate::sys;
 
-/// Whole pages, mapped for one owner, unmapped with it.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
+/// Where the addresses come from.
+enum Memory {
+    /// Ours.
+    Own { span: Span, file: Option<File>, backing: Backing },
+    /// Another's, who lives as long as this.
+    Foreign { at: NonNull<u8>, len: usize, _owner: Box<dyn Any + Send + Sync> },
 }
 
-/// What the kernel said.
-pub(super) type Errno = i32;
+// SAFETY: the address of foreign memory is only a number here; whoever made the region promised that it may be used by
+// all threads.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
 
-// SAFETY: the value owns its pages; the kernel does not mind which thread uses or unmaps them.
-unsafe impl Send for Mapping {}
-// SAFETY: a shared reference gives only address and length.
-unsafe impl Sync for Mapping {}
+/// Memory with its receipt.
+pub(crate) struct Mapping {
+    memory: Memory,
+    pieces: Vec<Piece>,
+    receipt: Receipt,
+}
 
 impl Mapping {
-    /// At least `size` ≥ 1 bytes at a multiple of `align`, a power of two: whole pages, all zero.
-    pub(super) fn new(size: usize, align: usize) -> Result<Mapping, Errno> {
-        let page = map_small::page_len();
-        let len = size.checked_next_multiple_of(page).ok_or(libc::ENOMEM)?;
-        // The kernel aligns to pages only: for more, so much is mapped that an aligned start is in it, and the rest given
-        // back.
-        let slack = align.saturating_sub(page);
-        let mapped = len.checked_add(slack).ok_or(libc::ENOMEM)?;
-        let mut whole = map(mapped)?;
-        let before = whole.base.addr().get().wrapping_neg() & (align - 1);
-        // Each step leaves `whole` what is still mapped, so that an early return unmaps just that.
-        whole.cut_front(before)?;
-        whole.cut_back(whole.len - len)?;
-        Ok(whole)
+    pub(crate) fn own(laid: Laid, backing: Backing, receipt: Receipt) -> Mapping {
+        let Laid { span, pieces, file, .. } = laid;
+        Mapping { memory: Memory::Own { span, file, backing }, pieces, receipt }
     }
 
-    fn cut_front(&mut self, len: usize) -> Result<(), Errno> {
-        if len > 0 {
-            // SAFETY: `len` < `self.len` whole pages at the front of pages that are ours; nobody has been told of them.
-            unsafe { unmap(self.base, len) }?;
-            // SAFETY: within the mapping.
-            self.base = unsafe { self.base.add(len) };
-            self.len -= len;
-        }
-        Ok(())
+    pub(crate) fn foreign(at: NonNull<u8>, len: usize, owner: Box<dyn Any + Send + Sync>) -> Mapping {
+        let page = page_of(at);
+        let piece = Piece { range: 0..len, asked: page, got: page, fallbacks: Vec::new() };
+        let receipt = Receipt {
+            asked_bytes: len,
+            mapped_bytes: len,
+            usable_bytes: len,
+            backing: None,
+            policy_verified: false,
+            threads: 0,
+            ranges: vec![range_receipt(&piece, at)],
+        };
+        Mapping { memory: Memory::Foreign { at, len, _owner: owner }, pieces: vec![piece], receipt }
     }
 
-    fn cut_back(&mut self, len: usize) -> Result<(), Errno> {
-        if len > 0 {
-            self.len -= len;
-            // SAFETY: the last `len` bytes, whole pages, of pages that are ours; nobody has been told of them.
-            let cut = unsafe { unmap(self.base.add(self.len), len) };
-            if cut.is_err() {
-                self.len += len;
-            }
-            cut?;
-        }
-        Ok(())
-    }
-
-    /// Unmaps, and says so if the kernel would not.
-    #[cfg(not(loom))]
-    pub(super) fn unmap(self) -> Result<(), (Mapping, Errno)> {
-        // SAFETY: the pages are ours, and `self` is not used again if they are gone.
-        match unsafe { unmap(self.base, self.len) } {
-            Ok(()) => {
-                std::mem::forget(self);
-                Ok(())
-            }
-            Err(errno) => Err((self, errno)),
-        }
-    }
-}
-
-fn map(len: usize) -> Result<Mapping, Errno> {
-    match map_small::map_anonymous(len) {
-        Ok(base) => Ok(Mapping { base, len }),
-        Err(errno) => Err(errno.raw_os_error()),
-    }
-}
-
-/// # Safety
-///
-/// As [`map_small::unmap`].
-unsafe fn unmap(base: NonNull<u8>, len: usize) -> Result<(), Errno> {
-    // SAFETY: passed on.
-    unsafe { map_small::unmap(base, len) }.map_err(|errno| errno.raw_os_error())
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the pages are ours, and the owner is going. If the kernel will not (it lacks memory for the book-keeping
-        // of a split), they stay mapped: nobody is left to be told.
-        let _ = unsafe { unmap(self.base, self.len) };
-    }
-}
-
-// SAFETY: 1. both fields change only in `new`. 2. The pages are mapped in one piece, readable and writable. 3. No method
-// gives access. 4. They are unmapped in `drop`.
-unsafe impl Memory for Mapping {
-    fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_alignment_holds_and_all_of_it_can_be_written() {
-        for shift in 0..=30 {
-            let mapping = Mapping::new(5000, 1 << shift).unwrap();
-            assert_eq!(mapping.base().addr().get() % (1 << shift), 0);
-            assert_eq!(mapping.len(), 5000usize.next_multiple_of(map_small::page_len()));
-            // SAFETY: the pages are ours alone, and mapped for writing.
-            unsafe { mapping.base().write_bytes(1, mapping.len()) };
-            mapping.unmap().unwrap();
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        match &self.memory {
+            Memory::Own { span, .. } => span.base(),
+            Memory::Foreign { at, .. } => *at,
         }
     }
 
-    #[test]
-    fn what_cannot_be_mapped_is_an_error() {
-        for (size, align) in
-            [(usize::MAX, 1), (isize::MAX as usize, 1), (1, 1 << 63), (isize::MAX as usize, 1 << 63)]
+    pub(crate) fn len(&self) -> usize {
+        match &self.memory {
+            Memory::Own { span, .. } => span.len(),
+            Memory::Foreign { len, .. } => *len,
+        }
+    }
+
+    pub(crate) fn file(&self) -> Option<&File> {
+        match &self.memory {
+            Memory::Own { file, .. } => file.as_ref(),
+            Memory::Foreign { .. } => None,
+        }
+    }
+
+    /// What is behind the addresses; `None` if that is another's.
+    pub(crate) fn backing(&self) -> Option<Backing> {
+        match &self.memory {
+            Memory::Own { backing, .. } => Some(*backing),
+            Memory::Foreign { .. } => None,
+        }
+    }
+
+    pub(crate) fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    /// The pieces that have a part in `range`, each with that part.
+    pub(crate) fn pieces_in(&self, range: Range<usize>) -> impl Iterator<Item = (&Piece, Range<usize>)> {
+        self.pieces.iter().filter_map(move |piece| {
+            let common = range.start.max(piece.range.start)..range.end.min(piece.range.end);
+            (!common.is_empty()).then_some((piece, common))
+        })
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapping")
+            .field("base", &self.base())
+            .field("len", &self.len())
+            .field("backing", &self.backing())
+            .field("pieces", &self.pieces)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The parts of a mapping that populating works on.
+pub(crate) fn parts(laid: &Laid) -> Vec<Part> {
+    laid.pieces
+        .iter()
+        .map(|piece| Part {
+            at: laid.span.at(piece.range.start),
+            range: piece.range.clone(),
+            page: piece.got,
+        })
+        .collect()
+}
+
+/// What is to be said of a piece that begins at `at`.
+fn range_receipt(piece: &Piece, at: NonNull<u8>) -> RangeReceipt {
+    let (start, len) = outward(at, piece.range.len());
+    let found = measure(start, len).ok();
+    let unit = if piece.got == PageSize::Thp { sys::page_size() } else { piece.got.bytes() };
+    RangeReceipt {
+        range: piece.range.clone(),
+        asked: piece.asked,
+        got: piece.got,
+        nodes: nodes_found(start, len, unit).unwrap_or_default(),
+        resident_bytes: found.map_or(0, |found| found.resident_bytes.min(piece.range.len() as u64)),
+        // Not knowing anything is an error of everything.
+        resident_error_bytes: found.map_or(piece.range.len() as u64, |found| found.error_bytes),
+        huge_bytes: found.and_then(|found| found.huge_bytes),
+        seconds: 0.0,
+        gib_per_s: 0.0,
+        fallbacks: piece.fallbacks.clone(),
+    }
+}
+
+/// What is to be said of what was laid, before it is known how long populating took.
+pub(crate) fn ranges(laid: &Laid) -> Vec<RangeReceipt> {
+    laid.pieces.iter().map(|piece| range_receipt(piece, laid.span.at(piece.range.start))).collect()
+}
+
+/// Compares what was populated with what was asked for: placement, and hugepages where they are only tried for.
+pub(crate) fn verify(range: &mut RangeReceipt, numa: &Numa, strict: bool) -> Result<(), ArenaError> {
+    numa.verify(&range.range, &range.nodes)?;
+    let wanted = range.range.len() as u64;
+    if range.got == PageSize::Thp
+        && let Some(huge) = range.huge_bytes
+        && huge < wanted
+        && range.resident_bytes > huge
+    {
+        let reason = Fallback::ThpPartial { huge, wanted };
+        if strict {
+            let page = PageSize::Thp;
+            return Err(ArenaError::NoPages { range: range.range.clone(), page, reason, limit: None });
+        }
+        range.fallbacks.push(reason);
+    }
+    Ok(())
+}
+
+/// The whole base pages that a range has a part in.
+pub(crate) fn outward(at: NonNull<u8>, len: usize) -> (NonNull<u8>, usize) {
+    let page = sys::page_size();
+    let before = at.addr().get() % page;
+    // SAFETY: pages are mapped whole, so the beginning of the page is part of the same memory.
+    (unsafe { at.sub(before) }, (before + len).next_multiple_of(page))
+}
+
+/// The size of the pages at an address of another's, as the kernel tells it.
+fn page_of(at: NonNull<u8>) -> PageSize {
+    let address = at.addr().get();
+    let text = sys::read_text("/proc/self/smaps").unwrap_or_default();
+    let mut here = false;
+    for line in text.lines() {
+        if let Some((from, to)) = line.split(' ').next().and_then(|range| range.split_once('-'))
+            && let (Ok(from), Ok(to)) = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
         {
-            assert_eq!(Mapping::new(size, align).map(drop), Err(libc::ENOMEM), "{size} at {align}");
+            here = (from..to).contains(&address);
+        } else if here && let Some(size) = line.strip_prefix("KernelPageSize:") {
+            let kib: u64 = size.trim().trim_end_matches(" kB").trim().parse().unwrap_or(0);
+            return PageSize::pooled(kib << 10).unwrap_or(PageSize::Base);
         }
     }
+    PageSize::Base
 }

@@ -1,28 +1,57 @@
-//! *Arena*: bytes that are mapped and handed out. Layer L1.
-//!
-//! [`BumpArena`] hands out bytes of a [`Memory`] by moving one cursor. [`ProcessArena`] is the arena that a whole process
-//! shares when its settings ask for one; where it has no room, a request gets a mapping of its own.
+#![doc = include_str!("../../docs/arena.md")]
 
+mod builder;
 mod bump;
 mod bump_error;
 mod byte_size;
+mod cgroup;
+mod cores;
 mod cursor;
+mod diagnose;
+mod discard;
+mod error;
+mod file;
 #[cfg(not(loom))]
 mod global;
+mod headroom;
+mod lay;
 mod mapping;
 mod memory;
+mod numa;
+mod own;
+mod pages;
+mod pool;
+mod populate;
 #[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
 mod process_error;
+mod receipt;
+mod region;
+mod residency;
 mod settings;
+mod span;
+mod views;
+mod watch;
 
+pub use crate::sys::{Call, Errno};
+pub use builder::{Backing, RegionBuilder};
 pub use bump::{BumpArena, BumpStats};
 pub use bump_error::BumpError;
 pub use byte_size::SizeFault;
+pub use discard::Advice;
+pub use error::{ArenaError, Limit};
 pub use memory::{HeapMemory, Memory};
+pub use numa::{Nodes, Numa};
+pub use pages::{Ladder, PageSize, ParsePagesError};
+pub use populate::{Populate, Populated};
 #[cfg(not(loom))]
 pub use process::{Freed, ProcessArena, ProcessStats};
 #[cfg(not(loom))]
 pub use process_error::{FreeError, ProcessAllocError, SetupError};
+pub use receipt::{Fallback, RangeReceipt, Receipt};
+pub use region::Region;
+pub use residency::{Method, Residency};
 pub use settings::{ArenaSettings, SettingError};
+pub use views::Slice;
+pub use watch::{Cancel, Progress, Watch};

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::mapping::Mapping;
+use super::own::Mapping;
 use super::{
     ArenaSettings, BumpArena, BumpError, BumpStats, FreeError, Memory, ProcessAllocError, SetupError,
 };

@@ -1,3 +1,55 @@
-//! The seam to the kernel: every system call of the library stands in this folder.
+//! *The kernel*: every system call of the library, one function for each.
+//!
+//! Nothing else in the crate speaks to the kernel. A function here checks nothing and decides nothing: it makes
+//! its call and turns a refusal into an [`Errno`]. What the refusal means is decided above.
+//!
+//! ## The seam
+//!
+//! Each function asks [`gate`] first. In ordinary builds that is an empty inlined function. With the feature
+//! `fault-injection` it looks into a plan that a test has made, and the call may fail without having been made; so
+//! each way out of the code above can be walked, not only those that a healthy machine shows.
 
+mod call;
+mod errno;
+#[cfg(feature = "fault-injection")]
+pub mod fault;
+mod file;
 pub(crate) mod map_small;
+mod memory;
+mod placement;
+mod process;
+
+pub use call::Call;
+pub use errno::Errno;
+
+pub(crate) use file::{
+    PageRegion, duplicate, file_size, file_system, get_seals, memfd_create, open_pagemap, pagemap_scan,
+    pread, read_text, set_seals, truncate,
+};
+pub(crate) use memory::{
+    madvise, map_file, map_huge, mincore, munmap, page_size, populate_is_known, populate_write, protect,
+    refill, reserve, touch,
+};
+pub(crate) use placement::{bind, nodes_of, policy_at};
+pub(crate) use process::{Resource, affinity, process_id, resource_limit, spawn_scoped};
+
+/// What a call of this module gives.
+pub(crate) type Result<T> = std::result::Result<T, Errno>;
+
+/// Says whether the call is to be made at all.
+#[cfg(feature = "fault-injection")]
+fn gate(call: Call) -> Result<()> {
+    fault::check(call)
+}
+
+/// Says whether the call is to be made at all: yes.
+#[cfg(not(feature = "fault-injection"))]
+#[inline(always)]
+fn gate(_: Call) -> Result<()> {
+    Ok(())
+}
+
+/// The result of a C function that returns −1 and sets `errno`.
+fn check(returned: libc::c_long) -> Result<usize> {
+    usize::try_from(returned).map_err(|_| Errno::last())
+}

@@ -1,0 +1,203 @@
+//! *Builder*: what is wished for, and the order in which it is done.
+//!
+//! Map, then policy, then populate, then look: a policy decides only about pages that are not there yet, and a receipt
+//! says only what was found. Whatever fails, the span is dropped and nothing is left.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::lay::{Laid, lay};
+use super::mapping::{self, Mapping};
+use super::populate::{Part, Populated, populate};
+use super::{ArenaError, Cancel, Ladder, Numa, Populate, Progress, Receipt, Region, Watch};
+
+/// What is behind the addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backing {
+    /// Memory of this process alone.
+    #[default]
+    Private,
+    /// A sealed memory file that other processes can attach.
+    Shared,
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Backing::Private => "private",
+            Backing::Shared => "shared",
+        })
+    }
+}
+
+/// What laying needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) asked: usize,
+    pub(crate) ladder: Ladder,
+    pub(crate) numa: Numa,
+    pub(crate) backing: Backing,
+    pub(crate) guard_pages: bool,
+    pub(crate) dont_fork: bool,
+    pub(crate) dont_dump: bool,
+}
+
+/// A region to be. See [`Region::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is mapped before `map`"]
+pub struct RegionBuilder {
+    wish: Wish,
+    populate: Populate,
+    watch: Watch,
+}
+
+impl RegionBuilder {
+    pub(crate) fn new(size_bytes: usize) -> RegionBuilder {
+        let wish = Wish {
+            asked: size_bytes,
+            ladder: Ladder::default(),
+            numa: Numa::None,
+            backing: Backing::Private,
+            guard_pages: false,
+            dont_fork: true,
+            dont_dump: true,
+        };
+        RegionBuilder { wish, populate: Populate::None, watch: Watch::new() }
+    }
+
+    /// Kinds of pages to try. Default: 2 MiB, then THP, then base pages.
+    pub fn ladder(mut self, ladder: impl Into<Ladder>) -> RegionBuilder {
+        self.wish.ladder = ladder.into();
+        self
+    }
+
+    /// Whether to fail if the first rung cannot take everything. Default: as the ladder says, which is no.
+    ///
+    /// Of transparent hugepages nothing is promised, so strictness is checked after populating: if the kernel used base
+    /// pages for a part, and tells so (Linux 6.7), mapping fails. Without populating there is nothing to check.
+    pub fn strict(mut self, strict: bool) -> RegionBuilder {
+        self.wish.ladder.strict = strict;
+        self
+    }
+
+    /// Where pages are to lie. Default: wherever the kernel puts them.
+    ///
+    /// Pages of a pool that are bound to nodes are populated when they are mapped, whatever [`populate`](Self::populate)
+    /// says: the pool promises pages, but not where they are, and a later touch could kill the process.
+    pub fn numa(mut self, numa: Numa) -> RegionBuilder {
+        self.wish.numa = numa;
+        self
+    }
+
+    /// What is to be behind the addresses. Default: private memory.
+    ///
+    /// A shared region consists of pages of one kind: the first rung that can take all of it, rounded up to whole pages.
+    pub fn backing(mut self, backing: Backing) -> RegionBuilder {
+        self.wish.backing = backing;
+        self
+    }
+
+    /// `true` is [`Backing::Shared`], `false` is [`Backing::Private`].
+    pub fn memfd(self, memfd: bool) -> RegionBuilder {
+        self.backing(if memfd { Backing::Shared } else { Backing::Private })
+    }
+
+    /// Whether a base page without access lies before and behind the region, so that running over its end is a fault at
+    /// once. Default: no.
+    pub fn guard_pages(mut self, guard_pages: bool) -> RegionBuilder {
+        self.wish.guard_pages = guard_pages;
+        self
+    }
+
+    /// Whether a forked child has nothing at these addresses. Default: yes.
+    ///
+    /// If it does inherit private memory, writes of either process are paid with a copy of the page: then a device that
+    /// was given the old page sees the parent's data no more. Private pages of a pool are not used if this is off: the
+    /// pool promises them to the parent alone, and a child that writes could be killed.
+    pub fn dont_fork(mut self, dont_fork: bool) -> RegionBuilder {
+        self.wish.dont_fork = dont_fork;
+        self
+    }
+
+    /// Whether core dumps leave the region out. Default: yes.
+    pub fn dont_dump(mut self, dont_dump: bool) -> RegionBuilder {
+        self.wish.dont_dump = dont_dump;
+        self
+    }
+
+    /// Whether, and by how many threads, all pages are made resident before the region is returned. Default: not at all.
+    pub fn populate(mut self, populate: Populate) -> RegionBuilder {
+        self.populate = populate;
+        self
+    }
+
+    /// Who is told how far populating has come; see [`Watch::progress`].
+    pub fn progress(mut self, listener: impl Fn(Progress) + Send + Sync + 'static) -> RegionBuilder {
+        self.watch = self.watch.progress(listener);
+        self
+    }
+
+    /// A token that ends populating early: then nothing is mapped.
+    pub fn cancel(mut self, cancel: Cancel) -> RegionBuilder {
+        self.watch = self.watch.cancel(cancel);
+        self
+    }
+
+    /// How long populating may take: if that is not enough, nothing is mapped.
+    pub fn time_budget(mut self, budget: Duration) -> RegionBuilder {
+        self.watch = self.watch.time_budget(budget);
+        self
+    }
+
+    /// Maps the region, whole or not at all.
+    ///
+    /// Without populating this takes some ten system calls, however large the region is. Populating takes as long as the
+    /// kernel needs to clear that much memory.
+    ///
+    /// # Errors
+    /// [`ArenaError`] says what was refused, which limit was hit, and what to do. Nothing is left mapped.
+    pub fn map(&self) -> Result<Region, ArenaError> {
+        let wish = &self.wish;
+        let laid = lay(wish)?;
+        let parts = mapping::parts(&laid);
+        let done = if self.populate == Populate::None {
+            self.keep_promises(&parts)?
+        } else {
+            populate(&parts, self.populate, &self.watch, 0)?.into_iter().map(Some).collect()
+        };
+        let receipt = self.receipt(&laid, &done)?;
+        Ok(Region::whole(Mapping::own(laid, wish.backing, receipt)))
+    }
+
+    /// Populates what would not be safe to touch later: pages of a pool that are bound to nodes.
+    fn keep_promises(&self, parts: &[Part]) -> Result<Vec<Option<Populated>>, ArenaError> {
+        let bound = matches!(self.wish.numa, Numa::Bind(_));
+        let promised = |part: &&Part| bound && part.page.is_pooled();
+        let urgent: Vec<Part> = parts.iter().filter(promised).cloned().collect();
+        let mut done = populate(&urgent, Populate::Auto, &self.watch, 0)?.into_iter();
+        Ok(parts.iter().map(|part| if promised(&part) { done.next() } else { None }).collect())
+    }
+
+    fn receipt(&self, laid: &Laid, done: &[Option<Populated>]) -> Result<Receipt, ArenaError> {
+        let mut ranges = mapping::ranges(laid);
+        for (range, done) in ranges.iter_mut().zip(done) {
+            if let Some(done) = done {
+                range.seconds = done.seconds;
+                range.gib_per_s = done.gib_per_s();
+                mapping::verify(range, &self.wish.numa, self.wish.ladder.strict)?;
+            }
+        }
+        Ok(Receipt {
+            asked_bytes: self.wish.asked,
+            mapped_bytes: laid.span.outer_len(),
+            usable_bytes: laid.span.len(),
+            backing: Some(self.wish.backing),
+            policy_verified: laid.policy_verified,
+            threads: done.iter().flatten().map(|done| done.threads).max().unwrap_or(0),
+            ranges,
+        })
+    }
+}

@@ -1,0 +1,28 @@
+//! *Cores*: how many threads can run at once for this process.
+
+use std::sync::OnceLock;
+
+use super::cgroup::{Group, groups};
+use crate::sys;
+
+/// The cores that the process may use: those of its affinity mask, or less where a cgroup's CPU quota says so. At least 1.
+pub(crate) fn usable() -> usize {
+    let cores = sys::affinity().unwrap_or(1);
+    quota().map_or(cores, |quota| cores.min(quota)).max(1)
+}
+
+/// Whole cores' worth of the tightest quota. More threads than that would be stopped by turns.
+fn quota() -> Option<usize> {
+    static GROUPS: OnceLock<Vec<Group>> = OnceLock::new();
+    let read = |group: &Group| -> Option<usize> {
+        let (quota, period) = if group.unified {
+            let text = group.text("cpu.max")?;
+            let (quota, period) = text.trim().split_once(' ')?;
+            (quota.parse::<u64>().ok()?, period.parse::<u64>().ok()?)
+        } else {
+            (group.number("cpu.cfs_quota_us")?, group.number("cpu.cfs_period_us")?)
+        };
+        usize::try_from(quota.checked_div(period)?).ok()
+    };
+    GROUPS.get_or_init(|| groups("cpu")).iter().filter_map(read).min()
+}

@@ -1,0 +1,137 @@
+//! *Mapping*: pages of its own for one request, or for the arena of a process.
+
+use std::ptr::NonNull;
+
+use super::Memory;
+use crate::sys::map_small;
+
+/// Whole pages, mapped for one owner, unmapped with it.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+/// What the kernel said.
+pub(super) type Errno = i32;
+
+// SAFETY: the value owns its pages; the kernel does not mind which thread uses or unmaps them.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared reference gives only address and length.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// At least `size` ≥ 1 bytes at a multiple of `align`, a power of two: whole pages, all zero.
+    pub(super) fn new(size: usize, align: usize) -> Result<Mapping, Errno> {
+        let page = map_small::page_len();
+        let len = size.checked_next_multiple_of(page).ok_or(libc::ENOMEM)?;
+        // The kernel aligns to pages only: for more, so much is mapped that an aligned start is in it, and the rest given
+        // back.
+        let slack = align.saturating_sub(page);
+        let mapped = len.checked_add(slack).ok_or(libc::ENOMEM)?;
+        let mut whole = map(mapped)?;
+        let before = whole.base.addr().get().wrapping_neg() & (align - 1);
+        // Each step leaves `whole` what is still mapped, so that an early return unmaps just that.
+        whole.cut_front(before)?;
+        whole.cut_back(whole.len - len)?;
+        Ok(whole)
+    }
+
+    fn cut_front(&mut self, len: usize) -> Result<(), Errno> {
+        if len > 0 {
+            // SAFETY: `len` < `self.len` whole pages at the front of pages that are ours; nobody has been told of them.
+            unsafe { unmap(self.base, len) }?;
+            // SAFETY: within the mapping.
+            self.base = unsafe { self.base.add(len) };
+            self.len -= len;
+        }
+        Ok(())
+    }
+
+    fn cut_back(&mut self, len: usize) -> Result<(), Errno> {
+        if len > 0 {
+            self.len -= len;
+            // SAFETY: the last `len` bytes, whole pages, of pages that are ours; nobody has been told of them.
+            let cut = unsafe { unmap(self.base.add(self.len), len) };
+            if cut.is_err() {
+                self.len += len;
+            }
+            cut?;
+        }
+        Ok(())
+    }
+
+    /// Unmaps, and says so if the kernel would not.
+    #[cfg(not(loom))]
+    pub(super) fn unmap(self) -> Result<(), (Mapping, Errno)> {
+        // SAFETY: the pages are ours, and `self` is not used again if they are gone.
+        match unsafe { unmap(self.base, self.len) } {
+            Ok(()) => {
+                std::mem::forget(self);
+                Ok(())
+            }
+            Err(errno) => Err((self, errno)),
+        }
+    }
+}
+
+fn map(len: usize) -> Result<Mapping, Errno> {
+    match map_small::map_anonymous(len) {
+        Ok(base) => Ok(Mapping { base, len }),
+        Err(errno) => Err(errno.raw_os_error()),
+    }
+}
+
+/// # Safety
+///
+/// As [`map_small::unmap`].
+unsafe fn unmap(base: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    // SAFETY: passed on.
+    unsafe { map_small::unmap(base, len) }.map_err(|errno| errno.raw_os_error())
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the pages are ours, and the owner is going. If the kernel will not (it lacks memory for the book-keeping
+        // of a split), they stay mapped: nobody is left to be told.
+        let _ = unsafe { unmap(self.base, self.len) };
+    }
+}
+
+// SAFETY: 1. both fields change only in `new`. 2. The pages are mapped in one piece, readable and writable. 3. No method
+// gives access. 4. They are unmapped in `drop`.
+unsafe impl Memory for Mapping {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_alignment_holds_and_all_of_it_can_be_written() {
+        for shift in 0..=30 {
+            let mapping = Mapping::new(5000, 1 << shift).unwrap();
+            assert_eq!(mapping.base().addr().get() % (1 << shift), 0);
+            assert_eq!(mapping.len(), 5000usize.next_multiple_of(map_small::page_len()));
+            // SAFETY: the pages are ours alone, and mapped for writing.
+            unsafe { mapping.base().write_bytes(1, mapping.len()) };
+            mapping.unmap().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_an_error() {
+        for (size, align) in
+            [(usize::MAX, 1), (isize::MAX as usize, 1), (1, 1 << 63), (isize::MAX as usize, 1 << 63)]
+        {
+            assert_eq!(Mapping::new(size, align).map(drop), Err(libc::ENOMEM), "{size} at {align}");
+        }
+    }
+}

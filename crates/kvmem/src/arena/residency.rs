@@ -1,0 +1,193 @@
+//! *Residency*: how much of a range is in memory, and how sure that is.
+//!
+//! Three ways of asking, the best that the kernel has: a scan of the page tables (Linux 6.7), which is exact and quick; the
+//! page table as a file; `mincore`. The last two are asked page by page, so of a long range only a sample is asked: the
+//! range is cut into as many strata as there are samples, and one page is asked in each.
+//!
+//! The error of a sample of n pages is at most √(ln(2/0.01) / 2n) of the range in 99 cases of 100 (Hoeffding 1963): 1.3 %
+//! for 16,384 pages.
+
+use std::fs::File;
+use std::ptr::NonNull;
+
+use serde::{Deserialize, Serialize};
+
+use super::Errno;
+use crate::sys::{self, PageRegion};
+
+/// Pages that are asked one by one at most; of more, a sample is taken.
+const EXACT: usize = 1 << 20;
+/// Pages in a sample.
+const SAMPLE: usize = 1 << 14;
+
+/// How residency was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Method {
+    /// Every page, by a scan of the page tables.
+    Scan,
+    /// `/proc/self/pagemap`.
+    Pagemap,
+    /// `mincore`. Of shared memory it says what is in memory for anybody, mapped here or not.
+    Mincore,
+}
+
+/// How much of a range is resident: in memory, of its own (not the common page of zeros that reading gives).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Residency {
+    /// Bytes of the range.
+    pub len_bytes: u64,
+    /// Bytes of it that are resident; an estimate if there is an error.
+    pub resident_bytes: u64,
+    /// Greatest error of the former in bytes, in 99 cases of 100; 0 where every page was asked.
+    pub error_bytes: u64,
+    /// Bytes that are mapped by hugepages, where the kernel says.
+    pub huge_bytes: Option<u64>,
+    /// How it was found.
+    pub method: Method,
+}
+
+impl Residency {
+    /// Whether every page that was asked is resident.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.resident_bytes == self.len_bytes
+    }
+}
+
+/// Asks about a range of whole pages.
+pub(crate) fn measure(at: NonNull<u8>, len: usize) -> Result<Residency, Errno> {
+    if let Ok(pagemap) = sys::open_pagemap() {
+        if let Ok(found) = scan(&pagemap, at, len) {
+            return Ok(found);
+        }
+        if let Ok(found) = ask(len, Method::Pagemap, |first, pages| read_table(&pagemap, at, first, pages)) {
+            return Ok(found);
+        }
+    }
+    ask(len, Method::Mincore, |first, pages| {
+        let page = sys::page_size();
+        // SAFETY: the caller asks about pages of the range.
+        let from = unsafe { at.add(first * page) };
+        sys::mincore(from, pages.len() * page, pages)
+    })
+}
+
+fn scan(pagemap: &File, at: NonNull<u8>, len: usize) -> Result<Residency, Errno> {
+    let (start, end) = (at.addr().get() as u64, (at.addr().get() + len) as u64);
+    let mut runs = [PageRegion::default(); 512];
+    let (mut resident, mut huge, mut from) = (0, 0, start);
+    while from < end {
+        let (count, walked) = sys::pagemap_scan(pagemap, from, end, &mut runs)?;
+        for run in &runs[..count] {
+            let bytes = run.end.min(end) - run.start.max(start).min(run.end.min(end));
+            resident += bytes;
+            huge += if run.huge() { bytes } else { 0 };
+        }
+        if walked <= from {
+            return Err(Errno::EIO);
+        }
+        from = walked;
+    }
+    Ok(Residency {
+        len_bytes: len as u64,
+        resident_bytes: resident,
+        error_bytes: 0,
+        huge_bytes: Some(huge),
+        method: Method::Scan,
+    })
+}
+
+/// Reads the entries of some pages; the lowest bit of each of `pages` then says whether the page is resident.
+fn read_table(pagemap: &File, at: NonNull<u8>, first: usize, pages: &mut [u8]) -> Result<(), Errno> {
+    let mut entries = vec![0u8; pages.len() * 8];
+    let offset = (at.addr().get() / sys::page_size() + first) as u64 * 8;
+    let mut filled = 0;
+    while filled < entries.len() {
+        match sys::pread(pagemap, &mut entries[filled..], offset + filled as u64)? {
+            0 => return Err(Errno::EIO),
+            more => filled += more,
+        }
+    }
+    for (page, entry) in pages.iter_mut().zip(entries.chunks_exact(8)) {
+        // Bit 63: present.
+        *page = entry[7] >> 7;
+    }
+    Ok(())
+}
+
+/// Asks page by page: all of them, or a sample.
+fn ask(
+    len: usize,
+    method: Method,
+    look: impl Fn(usize, &mut [u8]) -> Result<(), Errno>,
+) -> Result<Residency, Errno> {
+    let page = sys::page_size();
+    let pages = len / page;
+    let mut found = 0usize;
+    let error_bytes = if pages <= EXACT {
+        let mut answers = vec![0u8; pages.min(1 << 16)];
+        let mut first = 0;
+        while first < pages {
+            let count = answers.len().min(pages - first);
+            look(first, &mut answers[..count])?;
+            found += answers[..count].iter().filter(|answer| **answer & 1 == 1).count();
+            first += count;
+        }
+        0
+    } else {
+        let mut answer = [0u8];
+        for stratum in 0..SAMPLE {
+            let edge = |n: usize| (pages as u128 * n as u128 / SAMPLE as u128) as usize;
+            let (from, to) = (edge(stratum), edge(stratum + 1));
+            look(from + scatter(stratum as u64) as usize % (to - from), &mut answer)?;
+            found += usize::from(answer[0] & 1);
+        }
+        let error = ((2.0f64 / 0.01).ln() / (2.0 * SAMPLE as f64)).sqrt();
+        (len as f64 * error) as u64
+    };
+    let asked = if error_bytes == 0 { pages } else { SAMPLE };
+    Ok(Residency {
+        len_bytes: len as u64,
+        resident_bytes: (len as u128 * found as u128 / asked.max(1) as u128) as u64,
+        error_bytes,
+        huge_bytes: None,
+        method,
+    })
+}
+
+/// A number that looks like chance, so that no pattern of pages can hide between samples (splitmix64).
+fn scatter(seed: u64) -> u64 {
+    let mut x = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_within_its_stated_error() {
+        let page = sys::page_size();
+        let pages = 3 * EXACT;
+        // Every other page, a third, and one half of the range: patterns that a regular sample would get wrong.
+        let patterns: [(fn(usize) -> bool, f64); 3] =
+            [(|n| n % 2 == 0, 1.0 / 2.0), (|n| n % 192 < 64, 1.0 / 3.0), (|n| n < 3 << 19, 1.0 / 2.0)];
+        for (pattern, share) in patterns {
+            let found = ask(pages * page, Method::Pagemap, |first, answers| {
+                for (n, answer) in answers.iter_mut().enumerate() {
+                    *answer = u8::from(pattern(first + n));
+                }
+                Ok(())
+            })
+            .expect("the pattern answers");
+            let off = (found.resident_bytes as f64 - share * (pages * page) as f64).abs();
+            assert!(found.error_bytes > 0 && off <= found.error_bytes as f64, "{found:?}");
+            assert!(found.error_bytes < found.len_bytes / 50);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! *Call*: the name of a system call, for errors and for tests.
+
+use std::fmt;
+
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident => $shown:literal,)*) => {
+        /// A system call of this library, as its errors name it. One kind of use is one name: `mmap` has several.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum Call {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Call {
+            /// All of them.
+            pub const ALL: &[Call] = &[$(Call::$name,)*];
+        }
+
+        impl fmt::Display for Call {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Call::$name => $shown,)*
+                })
+            }
+        }
+    };
+}
+
+calls! {
+    /// Reserving a range of addresses, with no access.
+    Reserve => "mmap(PROT_NONE)",
+    /// Putting hugepages into a range.
+    MapHuge => "mmap(MAP_HUGETLB)",
+    /// Putting a file into a range.
+    MapFile => "mmap(MAP_SHARED)",
+    /// Opening a reserved range for reading and writing.
+    Protect => "mprotect",
+    /// Giving addresses back.
+    Unmap => "munmap",
+    /// Advice about a range, discarding included.
+    Advise => "madvise",
+    /// Making a range resident.
+    PopulateWrite => "madvise(MADV_POPULATE_WRITE)",
+    /// Making one page resident on kernels without the former.
+    Touch => "futex(FUTEX_WAKE_OP)",
+    /// Asking which pages are resident.
+    Mincore => "mincore",
+    /// Setting the NUMA policy of a range.
+    Bind => "mbind",
+    /// Reading it back.
+    GetPolicy => "get_mempolicy",
+    /// Asking on which nodes pages lie.
+    NodesOf => "move_pages",
+    /// Making an anonymous file.
+    MemfdCreate => "memfd_create",
+    /// Setting its size.
+    Truncate => "ftruncate",
+    /// Sealing it.
+    SetSeals => "fcntl(F_ADD_SEALS)",
+    /// Reading the seals of a file.
+    GetSeals => "fcntl(F_GET_SEALS)",
+    /// A second descriptor of a file.
+    Duplicate => "fcntl(F_DUPFD_CLOEXEC)",
+    /// Reading the size of a file.
+    FileSize => "fstat",
+    /// Reading the kind of file system and the page size of a file.
+    FileSystem => "fstatfs",
+    /// Opening `/proc/self/pagemap`.
+    OpenPagemap => "open(/proc/self/pagemap)",
+    /// Reading from it.
+    Pread => "pread",
+    /// Scanning page tables.
+    PagemapScan => "ioctl(PAGEMAP_SCAN)",
+    /// Reading a small text file of `/proc` or `/sys`.
+    ReadText => "read",
+    /// Reading a resource limit.
+    GetLimit => "getrlimit",
+    /// Reading which cores the process may use.
+    Affinity => "sched_getaffinity",
+    /// Starting a thread.
+    Spawn => "clone",
+}

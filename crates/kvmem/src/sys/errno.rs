@@ -1,0 +1,94 @@
+//! *Errno*: why the kernel refused.
+
+use std::fmt;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+/// An error number of the kernel. Shown with its name, where it is one that this library meets, and its meaning.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Errno(i32);
+
+macro_rules! names {
+    ($($name:ident)*) => {
+        impl Errno {
+            $(#[doc = concat!("`", stringify!($name), "`.")] pub const $name: Errno = Errno(libc::$name);)*
+
+            /// Its name in C, where it is one of those above.
+            #[must_use]
+            pub fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $(libc::$name => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+names! {
+    EACCES EAGAIN EBADF EBUSY EEXIST EFAULT EFBIG EHWPOISON EINTR EINVAL EIO EMFILE ENFILE ENODEV ENOENT ENOMEM ENOSPC ENOSYS
+    ENOTTY EOPNOTSUPP EPERM ESRCH
+}
+
+impl Errno {
+    /// From its number.
+    #[must_use]
+    pub const fn new(number: i32) -> Errno {
+        Errno(number)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> i32 {
+        self.0
+    }
+
+    /// What the last call of this thread left behind.
+    pub(crate) fn last() -> Errno {
+        Errno::of(&io::Error::last_os_error())
+    }
+
+    pub(crate) fn of(error: &io::Error) -> Errno {
+        Errno(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The text ends with "(os error N)", which says it all when there is no name.
+        let text = io::Error::from_raw_os_error(self.0).to_string();
+        match self.name() {
+            Some(name) => write!(f, "{name}: {}", text.split(" (os error").next().unwrap_or(&text)),
+            None => f.write_str(&text),
+        }
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "Errno({})", self.0),
+        }
+    }
+}
+
+impl From<Errno> for io::Error {
+    fn from(errno: Errno) -> io::Error {
+        io::Error::from_raw_os_error(errno.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_named_and_explained() {
+        assert_eq!(Errno::ENOMEM.to_string(), "ENOMEM: Cannot allocate memory");
+        assert_eq!(format!("{:?}", Errno::EHWPOISON), "EHWPOISON");
+        assert!(Errno::new(libc::EXDEV).to_string().contains("os error"));
+    }
+}

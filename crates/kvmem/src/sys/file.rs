@@ -1,0 +1,165 @@
+//! *File calls*: memory with a descriptor, page tables as a file, and the small files of `/proc` and `/sys`.
+
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use super::{Call, Errno, Result, check, gate};
+
+/// Makes an anonymous file that can be sealed; `flags` are more of `MFD_*`. It is closed on exec.
+pub(crate) fn memfd_create(name: &CStr, flags: u32) -> Result<File> {
+    gate(Call::MemfdCreate)?;
+    // SAFETY: the name ends with a zero.
+    let fd =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags) };
+    check(fd.into())?;
+    // SAFETY: the descriptor was made just now and is nobody else's.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// Sets the size of a file.
+pub(crate) fn truncate(file: &File, len: usize) -> Result<()> {
+    gate(Call::Truncate)?;
+    file.set_len(len as u64).map_err(|error| Errno::of(&error))
+}
+
+/// Adds seals (`F_SEAL_*`) to a file.
+pub(crate) fn set_seals(file: &File, seals: i32) -> Result<()> {
+    gate(Call::SetSeals)?;
+    // SAFETY: takes a number.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }.into()).map(drop)
+}
+
+/// The seals of a file; `EINVAL` where it cannot have any.
+pub(crate) fn get_seals(file: &File) -> Result<i32> {
+    gate(Call::GetSeals)?;
+    // SAFETY: takes nothing.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    check(seals.into()).map(|_| seals)
+}
+
+/// A second descriptor of the same file, closed on exec.
+pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    gate(Call::Duplicate)?;
+    fd.try_clone_to_owned().map_err(|error| Errno::of(&error))
+}
+
+/// The size of a file in bytes.
+pub(crate) fn file_size(file: &File) -> Result<u64> {
+    gate(Call::FileSize)?;
+    file.metadata().map(|data| data.len()).map_err(|error| Errno::of(&error))
+}
+
+/// What a file's file system says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileSystem {
+    /// Whether it is made of hugepages of a pool.
+    pub(crate) huge: bool,
+    /// Whether it is memory at all: that, or tmpfs.
+    pub(crate) memory: bool,
+    /// Its block size in bytes: for hugepages, that of a page.
+    pub(crate) block: u64,
+}
+
+/// The file system of a file.
+pub(crate) fn file_system(file: &File) -> Result<FileSystem> {
+    gate(Call::FileSystem)?;
+    let mut data = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the output has the type that the call fills.
+    check(unsafe { libc::fstatfs(file.as_raw_fd(), data.as_mut_ptr()) }.into())?;
+    // SAFETY: the call succeeded, so it has filled all of it.
+    let data = unsafe { data.assume_init() };
+    let kind = data.f_type as i64;
+    let huge = kind == libc::HUGETLBFS_MAGIC as i64;
+    Ok(FileSystem { huge, memory: huge || kind == libc::TMPFS_MAGIC as i64, block: data.f_bsize as u64 })
+}
+
+/// Opens this process's page table as a file: eight bytes for each base page.
+pub(crate) fn open_pagemap() -> Result<File> {
+    gate(Call::OpenPagemap)?;
+    File::open("/proc/self/pagemap").map_err(|error| Errno::of(&error))
+}
+
+/// Reads from a file at an offset; returns how many bytes were read.
+pub(crate) fn pread(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    gate(Call::Pread)?;
+    file.read_at(buffer, offset).map_err(|error| Errno::of(&error))
+}
+
+/// A run of pages that are alike, found by [`pagemap_scan`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PageRegion {
+    /// First address.
+    pub(crate) start: u64,
+    /// One past the last address.
+    pub(crate) end: u64,
+    categories: u64,
+}
+
+impl PageRegion {
+    /// Whether these pages are mapped as huge ones.
+    pub(crate) fn huge(&self) -> bool {
+        self.categories & PAGE_IS_HUGE != 0
+    }
+}
+
+// From the kernel's include/uapi/linux/fs.h.
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// The one page of zeros that stands for all that were only read.
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
+const PAGE_IS_HUGE: u64 = 1 << 6;
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+
+#[repr(C)]
+#[derive(Default)]
+struct ScanArguments {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// Finds the runs of resident pages from address `start` on. Returns how many of `runs` were filled, and the address
+/// up to which was looked. Exact, and quick where runs are long.
+///
+/// Source: the kernel's `Documentation/admin-guide/mm/pagemap.rst`, Linux 6.7.
+pub(crate) fn pagemap_scan(
+    pagemap: &File,
+    start: u64,
+    end: u64,
+    runs: &mut [PageRegion],
+) -> Result<(usize, u64)> {
+    gate(Call::PagemapScan)?;
+    let mut arguments = ScanArguments {
+        size: size_of::<ScanArguments>() as u64,
+        start,
+        end,
+        vec: runs.as_mut_ptr() as u64,
+        vec_len: runs.len() as u64,
+        // Present, and not the page of zeros.
+        category_inverted: PAGE_IS_PFNZERO,
+        category_mask: PAGE_IS_PRESENT | PAGE_IS_PFNZERO,
+        return_mask: PAGE_IS_HUGE,
+        ..ScanArguments::default()
+    };
+    // SAFETY: the arguments have the layout of the kernel's `pm_scan_arg`, and name a vector with its length.
+    let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
+    Ok((check(found.into())?.min(runs.len()), arguments.walk_end))
+}
+
+/// Reads a small text file.
+pub(crate) fn read_text(path: &str) -> Result<String> {
+    gate(Call::ReadText)?;
+    fs::read_to_string(path).map_err(|error| Errno::of(&error))
+}
