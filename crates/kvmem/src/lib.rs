@@ -42,3 +42,7 @@ pub mod arena;
 pub mod offset;
 mod sync;
 mod sys;
+
+#[cfg(loom)]
+#[doc(hidden)]
+pub use sync::loom_face as sync_loom_face;
