@@ -46,3 +46,7 @@ mod sys;
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use sys::fault;
+
+#[cfg(loom)]
+#[doc(hidden)]
+pub use sync::loom_face as sync_loom_face;

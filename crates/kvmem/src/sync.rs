@@ -18,18 +18,21 @@ pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use std::sync::atomic::AtomicBool;
-use std::thread;
+#[cfg(loom)]
+use loom::{hint, sync::atomic::AtomicBool, thread};
+#[cfg(not(loom))]
+use std::{hint, sync::atomic::AtomicBool, thread};
+
 use std::time::Duration;
 
 /// A mutex for short critical sections; it cannot be poisoned.
 #[cfg(not(loom))]
 pub(crate) type Mutex<T> = lock_api::Mutex<RawLock, T>;
 
-/// Looks at a held lock before the waiter yields its processor.
-const SPINS: u32 = 100;
+/// Looks at a held lock before the waiter yields its processor. Few for the model, which tries all orders of them.
+const SPINS: u32 = if cfg!(loom) { 2 } else { 100 };
 /// Looks before the waiter sleeps.
-const SPINS_AND_YIELDS: u32 = 150;
+const SPINS_AND_YIELDS: u32 = if cfg!(loom) { 3 } else { 150 };
 /// How long it sleeps between looks.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -38,9 +41,74 @@ pub(crate) struct RawLock {
     held: AtomicBool,
 }
 
-// SAFETY: `lock` and `try_lock` return having the lock only if their swap changed `held` from false to true. Between two
-// such swaps somebody stored false, which only `unlock` does, and its caller had the lock: so there is one holder at a
+impl RawLock {
+    /// Takes the lock, waiting as long as another has it.
+    #[inline]
+    fn take(&self) {
+        if !self.try_take() {
+            self.wait();
+        }
+    }
+
+    /// Takes the lock unless another has it.
+    #[inline]
+    #[cfg(not(loom))]
+    fn try_take(&self) -> bool {
+        // Acquire pairs with the Release in `let_go`: what the last holder wrote is seen.
+        !self.held.swap(true, Ordering::Acquire)
+    }
+
+    /// As above. A swap that finds `true` stores what was there, at once after it; loom lets other stores come between the
+    /// two, so that the holder's `false` could come before the waiter's `true`, and all would wait for ever. So in the model
+    /// a swap that finds `true` stores nothing.
+    #[cfg(loom)]
+    fn try_take(&self) -> bool {
+        // Acquire pairs with the Release in `let_go`, as above. Relaxed: nothing was taken.
+        self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Lets go of the lock, which the caller has.
+    #[inline]
+    fn let_go(&self) {
+        // Release pairs with the Acquire in `try_take`.
+        self.held.store(false, Ordering::Release);
+    }
+
+    #[cold]
+    fn wait(&self) {
+        let mut looks = 0;
+        loop {
+            // Relaxed: only a hint when to try; `try_take` is what acquires.
+            while self.held.load(Ordering::Relaxed) {
+                looks += 1;
+                match looks {
+                    0..SPINS => hint::spin_loop(),
+                    SPINS..SPINS_AND_YIELDS => thread::yield_now(),
+                    _ => nap(),
+                }
+            }
+            if self.try_take() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(not(loom))]
+fn nap() {
+    thread::sleep(NAP);
+}
+
+/// loom has no time: to sleep is to let the others go first.
+#[cfg(loom)]
+fn nap() {
+    thread::yield_now();
+}
+
+// SAFETY: `take` and `try_take` return having the lock only if their swap changed `held` from false to true. Between two
+// such swaps somebody stored false, which only `let_go` does, and its caller had the lock: so there is one holder at a
 // time.
+#[cfg(not(loom))]
 unsafe impl lock_api::RawMutex for RawLock {
     // The constant is only ever used to make new locks of.
     #[allow(clippy::declare_interior_mutable_const)]
@@ -50,41 +118,52 @@ unsafe impl lock_api::RawMutex for RawLock {
 
     #[inline]
     fn lock(&self) {
-        if !self.try_lock() {
-            self.wait();
-        }
+        self.take();
     }
 
     #[inline]
     fn try_lock(&self) -> bool {
-        // Acquire pairs with the Release in `unlock`: what the last holder wrote is seen.
-        !self.held.swap(true, std::sync::atomic::Ordering::Acquire)
+        self.try_take()
     }
 
     #[inline]
     unsafe fn unlock(&self) {
-        // Release pairs with the Acquire in `try_lock`.
-        self.held.store(false, std::sync::atomic::Ordering::Release);
+        self.let_go();
     }
 }
 
-impl RawLock {
-    #[cold]
-    fn wait(&self) {
-        let mut looks = 0;
-        loop {
-            // Relaxed: only a hint when to try; `try_lock` is what acquires.
-            while self.held.load(std::sync::atomic::Ordering::Relaxed) {
-                looks += 1;
-                match looks {
-                    0..SPINS => std::hint::spin_loop(),
-                    SPINS..SPINS_AND_YIELDS => thread::yield_now(),
-                    _ => thread::sleep(NAP),
-                }
-            }
-            if lock_api::RawMutex::try_lock(self) {
-                return;
-            }
+/// The lock alone, for the model check in `tests/loom`: loom's atomics cannot be made in constants, which `lock_api` asks for.
+#[cfg(loom)]
+pub mod loom_face {
+    use super::{AtomicBool, RawLock};
+
+    /// The lock under every [`Mutex`](super::Mutex) outside of the model.
+    pub struct Lock(RawLock);
+
+    impl Lock {
+        /// A lock that nobody has.
+        #[allow(clippy::new_without_default)]
+        pub fn new() -> Self {
+            Lock(RawLock { held: AtomicBool::new(false) })
+        }
+
+        /// As `RawMutex::lock`.
+        pub fn lock(&self) {
+            self.0.take();
+        }
+
+        /// As `RawMutex::try_lock`.
+        pub fn try_lock(&self) -> bool {
+            self.0.try_take()
+        }
+
+        /// As `RawMutex::unlock`.
+        ///
+        /// # Safety
+        ///
+        /// The caller has the lock.
+        pub unsafe fn unlock(&self) {
+            self.0.let_go();
         }
     }
 }

@@ -3,4 +3,6 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p kvmem --test loom`; without the flag there is nothing here.
 #![cfg(loom)]
 
+mod bump;
+mod lock;
 mod offset;
