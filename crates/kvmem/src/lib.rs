@@ -38,5 +38,7 @@
 // The model check uses a part of what is there.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
+pub mod arena;
 pub mod offset;
 mod sync;
+mod sys;
