@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use kvmem::arena::Ladder;
+use kvmem::arena::preflight::{Wish, WishError};
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
 
@@ -29,6 +31,8 @@ pub enum Command {
     },
     /// Replay a KV-cache trace through a prefix cache on an allocator of offsets
     Replay(ReplayArgs),
+    /// Hold every limit of this machine against the memory you want, and say how to change those that stand in the way
+    Doctor(DoctorArgs),
 }
 
 /// What can be measured.
@@ -105,6 +109,45 @@ pub struct ReplayArgs {
     /// Write the report as JSON to FILE; - for standard output instead of the text
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// Options of `kvmem doctor`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct DoctorArgs {
+    /// How much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GB is 10^9)
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub size: u64,
+
+    /// The page sizes to try, first choice first, of 1G, 2M, thp and 4k; one alone means this or nothing
+    #[arg(long, value_name = "PAGES,…", default_value = "2M,thp,4k")]
+    pub pages: Ladder,
+
+    /// The NUMA nodes it must come from, in even shares (any if none is named)
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',')]
+    pub nodes: Vec<u32>,
+
+    /// The memory is for other processes to attach
+    #[arg(long)]
+    pub shared: bool,
+
+    /// The memory will not be pinned, that is, registered with no device
+    #[arg(long)]
+    pub no_pin: bool,
+
+    /// Write the checks as JSON to standard output instead of the table, or to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+}
+
+impl DoctorArgs {
+    /// The memory that is wanted.
+    ///
+    /// # Errors
+    /// [`WishError`] if there can be no such memory.
+    pub fn wish(&self) -> Result<Wish, WishError> {
+        let wish = Wish::new(self.size, self.pages.clone())?;
+        Ok(wish.shared(self.shared).pinned(!self.no_pin).nodes(self.nodes.iter().copied()))
+    }
 }
 
 impl ReplayArgs {

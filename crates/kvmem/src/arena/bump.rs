@@ -26,7 +26,7 @@ use std::ptr::NonNull;
 use std::slice;
 
 use super::cursor::Cursor;
-use super::{BumpError, Memory};
+use super::{ArenaError, BumpError, ExclusiveRegion, Memory, Region};
 
 /// Hands out bytes of `M` by moving a cursor. Shared by reference among any number of threads, without a lock.
 ///
@@ -97,6 +97,26 @@ pub struct BumpStats {
     pub used: usize,
     /// Bytes not handed out.
     pub left: usize,
+}
+
+impl BumpArena<ExclusiveRegion> {
+    /// An arena on a region, all of it free.
+    ///
+    /// # Errors
+    ///
+    /// [`ArenaError::Shared`] and [`ArenaError::Foreign`], see [`ExclusiveRegion::new`].
+    ///
+    /// ```
+    /// use kvmem::arena::{BumpArena, Region};
+    ///
+    /// let arena = BumpArena::on(Region::builder(1 << 20).map()?)?;
+    /// let piece = arena.alloc_bytes(1000, 64)?;
+    /// assert!(arena.owns(piece.as_ptr().cast()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on(region: Region) -> Result<Self, ArenaError> {
+        Ok(BumpArena::new(ExclusiveRegion::new(region)?))
+    }
 }
 
 impl<M: Memory> BumpArena<M> {

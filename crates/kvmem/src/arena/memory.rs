@@ -4,7 +4,7 @@ use std::alloc::{self, Layout};
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::BumpError;
+use super::{ArenaError, BumpError, Region};
 
 /// Bytes that stay where they are and belong to one owner alone.
 ///
@@ -91,6 +91,42 @@ unsafe impl Memory for HeapMemory {
 
     fn len(&self) -> usize {
         self.layout.size()
+    }
+}
+
+/// A [`Region`] whose bytes no other process and no foreign owner can reach, so that an arena may hand them out as
+/// slices.
+#[derive(Debug)]
+pub struct ExclusiveRegion(Region);
+
+impl ExclusiveRegion {
+    /// Takes a region in.
+    ///
+    /// # Errors
+    ///
+    /// [`ArenaError::Shared`] for one that another process may have attached, [`ArenaError::Foreign`] for one over memory of
+    /// somebody else's.
+    pub fn new(mut region: Region) -> Result<Self, ArenaError> {
+        region.as_mut_bytes()?;
+        Ok(ExclusiveRegion(region))
+    }
+
+    /// The region, as it was.
+    pub fn into_region(self) -> Region {
+        self.0
+    }
+}
+
+// SAFETY: 1. a region never moves or changes its length. 2. It is mapped in one piece for reading and writing. 3. `new` has
+// seen that no other process and no owner reaches it; the region itself is reached by giving up the value only, and parts
+// that were split off have other bytes. 4. It is unmapped with the value at the earliest.
+unsafe impl Memory for ExclusiveRegion {
+    fn base(&self) -> NonNull<u8> {
+        self.0.base()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
     }
 }
 

@@ -18,10 +18,12 @@ mod lay;
 mod mapping;
 mod memory;
 mod numa;
-mod own;
+#[cfg(not(loom))]
+mod own_pages;
 mod pages;
 mod pool;
 mod populate;
+pub mod preflight;
 #[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
@@ -41,7 +43,7 @@ pub use bump_error::BumpError;
 pub use byte_size::SizeFault;
 pub use discard::Advice;
 pub use error::{ArenaError, Limit};
-pub use memory::{HeapMemory, Memory};
+pub use memory::{ExclusiveRegion, HeapMemory, Memory};
 pub use numa::{Nodes, Numa};
 pub use pages::{Ladder, PageSize, ParsePagesError};
 pub use populate::{Populate, Populated};

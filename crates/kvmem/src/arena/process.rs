@@ -17,14 +17,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::own::Mapping;
+use super::own_pages::OwnPages;
 use super::{
-    ArenaSettings, BumpArena, BumpError, BumpStats, FreeError, Memory, ProcessAllocError, SetupError,
+    ArenaError, ArenaSettings, BumpArena, BumpError, BumpStats, ExclusiveRegion, FreeError, Ladder, PageSize,
+    ProcessAllocError, Region, SetupError,
 };
 use crate::sync::{AtomicU64, Mutex, Ordering};
-
-/// The pool begins at a multiple of this, so that it can consist of huge pages.
-const POOL_ALIGN: usize = 2 << 20;
 
 /// Hands out pieces of one pool, or mappings where the pool is off or full.
 ///
@@ -49,7 +47,7 @@ const POOL_ALIGN: usize = 2 << 20;
 /// ```
 pub struct ProcessArena {
     settings: ArenaSettings,
-    pool: Option<BumpArena<Mapping>>,
+    pool: Option<BumpArena<ExclusiveRegion>>,
     allocations: Counter,
     frees: Counter,
     mapped: Mutex<Mapped>,
@@ -61,7 +59,7 @@ struct Counter(AtomicU64);
 
 /// The mappings that are allocated, and how many there were.
 struct Mapped {
-    live: BTreeMap<usize, Mapping>,
+    live: BTreeMap<usize, OwnPages>,
     allocations: u64,
     frees: u64,
     bytes: usize,
@@ -105,13 +103,13 @@ impl ProcessArena {
     pub fn new(settings: ArenaSettings) -> Result<Self, SetupError> {
         let pool = match settings.pool_bytes {
             Some(pool_bytes) => {
-                Some(map_pool(pool_bytes).map_err(|errno| SetupError::Map { pool_bytes, errno })?)
+                Some(map_pool(pool_bytes).map_err(|source| SetupError::Map { pool_bytes, source })?)
             }
             None => None,
         };
         Ok(ProcessArena {
             settings,
-            pool: pool.map(BumpArena::new),
+            pool,
             allocations: Counter(AtomicU64::new(0)),
             frees: Counter(AtomicU64::new(0)),
             mapped: Mutex::new(Mapped { live: BTreeMap::new(), allocations: 0, frees: 0, bytes: 0 }),
@@ -140,7 +138,7 @@ impl ProcessArena {
             self.allocations.0.fetch_add(1, Ordering::Relaxed);
             return Ok(bytes);
         }
-        let mapping = Mapping::new(size, align).map_err(|errno| ProcessAllocError::Map {
+        let mapping = OwnPages::new(size, align).map_err(|errno| ProcessAllocError::Map {
             asked: size,
             align,
             errno,
@@ -170,7 +168,11 @@ impl ProcessArena {
         }
     }
 
-    fn free_in_pool(&self, pool: &BumpArena<Mapping>, address: NonNull<u8>) -> Result<Freed, FreeError> {
+    fn free_in_pool(
+        &self,
+        pool: &BumpArena<ExclusiveRegion>,
+        address: NonNull<u8>,
+    ) -> Result<Freed, FreeError> {
         if !pool.has_handed_out(address.as_ptr()) {
             return Err(FreeError::Unknown { address: address.addr().get() });
         }
@@ -244,10 +246,12 @@ impl ProcessArena {
     }
 }
 
-/// The memory of the pool. What it is made of is decided here and nowhere else.
-fn map_pool(bytes: usize) -> Result<Mapping, i32> {
-    let align = if bytes < POOL_ALIGN { 1 } else { POOL_ALIGN };
-    Mapping::new(bytes, align)
+/// The memory of the pool: plain memory of the process, which children and core dumps have as well, in transparent
+/// hugepages if there is enough for one. What it is made of is decided here and nowhere else.
+fn map_pool(bytes: usize) -> Result<BumpArena<ExclusiveRegion>, ArenaError> {
+    let page = if bytes < PageSize::Thp.bytes() { PageSize::Base } else { PageSize::Thp };
+    let region = Region::builder(bytes).ladder(Ladder::from(page)).dont_fork(false).dont_dump(false).map()?;
+    BumpArena::on(region)
 }
 
 impl fmt::Debug for ProcessArena {

@@ -1,13 +1,11 @@
 //! *Process arena errors*: what can go wrong with the arena of a process, with the numbers and the remedy.
 
-use std::io;
-
 use thiserror::Error;
 
-use super::{BumpError, SettingError};
+use super::{ArenaError, BumpError, Errno, SettingError};
 
 /// Why there is no arena of the process.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// A setting cannot be understood.
@@ -15,15 +13,14 @@ pub enum SetupError {
     Setting(#[from] SettingError),
     /// The memory of the arena cannot be mapped.
     #[error(
-        "an arena of {pool_bytes} bytes cannot be mapped: {}; make KVMEM_ARENA_POOL_SIZE less, set KVMEM_DISABLE_ARENA=1, \
-         or raise the limit on address space (ulimit -v)",
-        os(errno)
+        "an arena of {pool_bytes} bytes cannot be mapped: {source}; make KVMEM_ARENA_POOL_SIZE less, or set \
+         KVMEM_DISABLE_ARENA=1"
     )]
     Map {
         /// Size asked for, in bytes.
         pool_bytes: usize,
-        /// What the kernel said.
-        errno: i32,
+        /// Why not.
+        source: ArenaError,
     },
     /// The process has an arena already: its settings count from its first use on.
     #[error("the arena of the process is in use already: configure it before its first use")]
@@ -39,9 +36,8 @@ pub enum ProcessAllocError {
     Refused(BumpError),
     /// The arena is off or has no room, and a mapping could not be had either.
     #[error(
-        "{asked} bytes at alignment {align} cannot be mapped: {}; ask for less, free something, raise the limit on address \
-         space (ulimit -v) or on the number of mappings (sysctl vm.max_map_count)",
-        os(errno)
+        "{asked} bytes at alignment {align} cannot be mapped: {errno}; ask for less, free something, raise the limit on address \
+         space (ulimit -v) or on the number of mappings (sysctl vm.max_map_count)"
     )]
     Map {
         /// Bytes asked for.
@@ -49,7 +45,7 @@ pub enum ProcessAllocError {
         /// The alignment asked for.
         align: usize,
         /// What the kernel said.
-        errno: i32,
+        errno: Errno,
     },
 }
 
@@ -76,9 +72,8 @@ pub enum FreeError {
     },
     /// The kernel would not unmap it. It stays allocated.
     #[error(
-        "{bytes} bytes at {address:#x} cannot be unmapped: {}; raise the limit on the number of mappings \
-         (sysctl vm.max_map_count) and free it again",
-        os(errno)
+        "{bytes} bytes at {address:#x} cannot be unmapped: {errno}; raise the limit on the number of mappings \
+         (sysctl vm.max_map_count) and free it again"
     )]
     Unmap {
         /// The address.
@@ -86,10 +81,6 @@ pub enum FreeError {
         /// Bytes mapped.
         bytes: usize,
         /// What the kernel said.
-        errno: i32,
+        errno: Errno,
     },
-}
-
-fn os(errno: &i32) -> io::Error {
-    io::Error::from_raw_os_error(*errno)
 }

@@ -29,6 +29,8 @@ macro_rules! calls {
 calls! {
     /// Reserving a range of addresses, with no access.
     Reserve => "mmap(PROT_NONE)",
+    /// Mapping private pages.
+    MapAnonymous => "mmap(MAP_ANONYMOUS)",
     /// Putting hugepages into a range.
     MapHuge => "mmap(MAP_HUGETLB)",
     /// Putting a file into a range.
@@ -65,6 +67,8 @@ calls! {
     FileSize => "fstat",
     /// Reading the kind of file system and the page size of a file.
     FileSystem => "fstatfs",
+    /// Reading how much room a file system has.
+    SpaceAt => "statvfs",
     /// Opening `/proc/self/pagemap`.
     OpenPagemap => "open(/proc/self/pagemap)",
     /// Reading from it.
@@ -77,6 +81,8 @@ calls! {
     GetLimit => "getrlimit",
     /// Reading which cores the process may use.
     Affinity => "sched_getaffinity",
+    /// Asking whether a ring may be made.
+    IoUringSetup => "io_uring_setup",
     /// Starting a thread.
     Spawn => "clone",
 }

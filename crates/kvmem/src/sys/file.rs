@@ -163,3 +163,15 @@ pub(crate) fn read_text(path: &str) -> Result<String> {
     gate(Call::ReadText)?;
     fs::read_to_string(path).map_err(|error| Errno::of(&error))
 }
+
+/// Size of the file system at `path`, and what an ordinary user may still write to it, both in bytes.
+pub(crate) fn space_at(path: &CStr) -> Result<(u64, u64)> {
+    gate(Call::SpaceAt)?;
+    let mut space = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a zero, and the output has the type that the call fills.
+    check(unsafe { libc::statvfs(path.as_ptr(), space.as_mut_ptr()) }.into())?;
+    // SAFETY: the call succeeded, so it has filled all of it.
+    let space = unsafe { space.assume_init() };
+    let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+    Ok((bytes(space.f_blocks), bytes(space.f_bavail)))
+}

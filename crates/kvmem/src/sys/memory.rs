@@ -58,6 +58,14 @@ pub(crate) fn refill(at: NonNull<u8>, len: usize) {
     }
 }
 
+/// Maps private base pages, zeroed and not resident yet, without a promise of memory. The kernel chooses the address.
+pub(crate) fn map_anonymous(len: usize) -> Result<NonNull<u8>> {
+    gate(Call::MapAnonymous)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: without MAP_FIXED.
+    unsafe { mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
+}
+
 /// Maps private hugepages of `2^page_shift` bytes, which the pool promises from now on: a later touch finds its page.
 /// `None` lets the kernel choose the address.
 ///

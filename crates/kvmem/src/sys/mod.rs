@@ -14,7 +14,6 @@ mod errno;
 #[cfg(feature = "fault-injection")]
 pub mod fault;
 mod file;
-pub(crate) mod map_small;
 mod memory;
 mod placement;
 mod process;
@@ -24,14 +23,16 @@ pub use errno::Errno;
 
 pub(crate) use file::{
     PageRegion, duplicate, file_size, file_system, get_seals, memfd_create, open_pagemap, pagemap_scan,
-    pread, read_text, set_seals, truncate,
+    pread, read_text, set_seals, space_at, truncate,
 };
 pub(crate) use memory::{
-    madvise, map_file, map_huge, mincore, munmap, page_size, populate_is_known, populate_write, protect,
-    refill, reserve, touch,
+    madvise, map_anonymous, map_file, map_huge, mincore, munmap, page_size, populate_is_known,
+    populate_write, protect, refill, reserve, touch,
 };
 pub(crate) use placement::{bind, nodes_of, policy_at};
-pub(crate) use process::{Resource, affinity, process_id, resource_limit, spawn_scoped};
+pub(crate) use process::{
+    Resource, affinity, io_uring_allowed, process_id, resource_limit, resource_limits, spawn_scoped,
+};
 
 /// What a call of this module gives.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;

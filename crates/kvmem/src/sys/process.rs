@@ -21,6 +21,11 @@ pub(crate) enum Resource {
 
 /// The soft limit in bytes; `None` where there is none.
 pub(crate) fn resource_limit(resource: Resource) -> Result<Option<u64>> {
+    resource_limits(resource).map(|(soft, _)| soft)
+}
+
+/// The soft and the hard limit in bytes; `None` where there is none.
+pub(crate) fn resource_limits(resource: Resource) -> Result<(Option<u64>, Option<u64>)> {
     gate(Call::GetLimit)?;
     let number = match resource {
         Resource::AddressSpace => libc::RLIMIT_AS,
@@ -32,8 +37,9 @@ pub(crate) fn resource_limit(resource: Resource) -> Result<Option<u64>> {
     // SAFETY: the output has the type that the call fills.
     check(unsafe { libc::getrlimit(number, limit.as_mut_ptr()) }.into())?;
     // SAFETY: the call succeeded, so it has filled all of it.
-    let limit = unsafe { limit.assume_init() }.rlim_cur;
-    Ok((limit != libc::RLIM_INFINITY).then_some(limit))
+    let libc::rlimit { rlim_cur, rlim_max } = unsafe { limit.assume_init() };
+    let finite = |limit: u64| (limit != libc::RLIM_INFINITY).then_some(limit);
+    Ok((finite(rlim_cur), finite(rlim_max)))
 }
 
 /// How many cores the process may run on.
@@ -46,6 +52,20 @@ pub(crate) fn affinity() -> Result<usize> {
         unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask[..]), mask.as_mut_ptr()) };
     check(bytes)?;
     Ok(mask.iter().map(|word| word.count_ones() as usize).sum())
+}
+
+/// Whether this process may make an io_uring, found out by asking for one that cannot be.
+pub(crate) fn io_uring_allowed() -> Result<()> {
+    gate(Call::IoUringSetup)?;
+    // `struct io_uring_params`, all zero.
+    let mut params = [0u64; 15];
+    // SAFETY: the kernel reads and writes these 120 bytes alone.
+    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, params.as_mut_ptr()) };
+    match check(ring) {
+        // No ring has no entries: who is told that much has passed every check of permission.
+        Ok(_) | Err(Errno::EINVAL) => Ok(()),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// The number of this process. After a fork it is another one.

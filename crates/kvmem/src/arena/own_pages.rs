@@ -1,34 +1,30 @@
-//! *Mapping*: pages of its own for one request, or for the arena of a process.
+//! *Own pages*: a pages for one request alone.
 
 use std::ptr::NonNull;
 
-use super::Memory;
-use crate::sys::map_small;
+use crate::sys::{self, Errno};
 
 /// Whole pages, mapped for one owner, unmapped with it.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(super) struct OwnPages {
     base: NonNull<u8>,
     len: usize,
 }
 
-/// What the kernel said.
-pub(super) type Errno = i32;
-
 // SAFETY: the value owns its pages; the kernel does not mind which thread uses or unmaps them.
-unsafe impl Send for Mapping {}
+unsafe impl Send for OwnPages {}
 // SAFETY: a shared reference gives only address and length.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for OwnPages {}
 
-impl Mapping {
+impl OwnPages {
     /// At least `size` ≥ 1 bytes at a multiple of `align`, a power of two: whole pages, all zero.
-    pub(super) fn new(size: usize, align: usize) -> Result<Mapping, Errno> {
-        let page = map_small::page_len();
-        let len = size.checked_next_multiple_of(page).ok_or(libc::ENOMEM)?;
+    pub(super) fn new(size: usize, align: usize) -> Result<OwnPages, Errno> {
+        let page = sys::page_size();
+        let len = size.checked_next_multiple_of(page).ok_or(Errno::ENOMEM)?;
         // The kernel aligns to pages only: for more, so much is mapped that an aligned start is in it, and the rest given
         // back.
         let slack = align.saturating_sub(page);
-        let mapped = len.checked_add(slack).ok_or(libc::ENOMEM)?;
+        let mapped = len.checked_add(slack).ok_or(Errno::ENOMEM)?;
         let mut whole = map(mapped)?;
         let before = whole.base.addr().get().wrapping_neg() & (align - 1);
         // Each step leaves `whole` what is still mapped, so that an early return unmaps just that.
@@ -40,8 +36,8 @@ impl Mapping {
     fn cut_front(&mut self, len: usize) -> Result<(), Errno> {
         if len > 0 {
             // SAFETY: `len` < `self.len` whole pages at the front of pages that are ours; nobody has been told of them.
-            unsafe { unmap(self.base, len) }?;
-            // SAFETY: within the mapping.
+            unsafe { sys::munmap(self.base, len) }?;
+            // SAFETY: within the pages.
             self.base = unsafe { self.base.add(len) };
             self.len -= len;
         }
@@ -52,7 +48,7 @@ impl Mapping {
         if len > 0 {
             self.len -= len;
             // SAFETY: the last `len` bytes, whole pages, of pages that are ours; nobody has been told of them.
-            let cut = unsafe { unmap(self.base.add(self.len), len) };
+            let cut = unsafe { sys::munmap(self.base.add(self.len), len) };
             if cut.is_err() {
                 self.len += len;
             }
@@ -61,11 +57,19 @@ impl Mapping {
         Ok(())
     }
 
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Unmaps, and says so if the kernel would not.
     #[cfg(not(loom))]
-    pub(super) fn unmap(self) -> Result<(), (Mapping, Errno)> {
+    pub(super) fn unmap(self) -> Result<(), (OwnPages, Errno)> {
         // SAFETY: the pages are ours, and `self` is not used again if they are gone.
-        match unsafe { unmap(self.base, self.len) } {
+        match unsafe { sys::munmap(self.base, self.len) } {
             Ok(()) => {
                 std::mem::forget(self);
                 Ok(())
@@ -75,38 +79,15 @@ impl Mapping {
     }
 }
 
-fn map(len: usize) -> Result<Mapping, Errno> {
-    match map_small::map_anonymous(len) {
-        Ok(base) => Ok(Mapping { base, len }),
-        Err(errno) => Err(errno.raw_os_error()),
-    }
+fn map(len: usize) -> Result<OwnPages, Errno> {
+    sys::map_anonymous(len).map(|base| OwnPages { base, len })
 }
 
-/// # Safety
-///
-/// As [`map_small::unmap`].
-unsafe fn unmap(base: NonNull<u8>, len: usize) -> Result<(), Errno> {
-    // SAFETY: passed on.
-    unsafe { map_small::unmap(base, len) }.map_err(|errno| errno.raw_os_error())
-}
-
-impl Drop for Mapping {
+impl Drop for OwnPages {
     fn drop(&mut self) {
         // SAFETY: the pages are ours, and the owner is going. If the kernel will not (it lacks memory for the book-keeping
         // of a split), they stay mapped: nobody is left to be told.
-        let _ = unsafe { unmap(self.base, self.len) };
-    }
-}
-
-// SAFETY: 1. both fields change only in `new`. 2. The pages are mapped in one piece, readable and writable. 3. No method
-// gives access. 4. They are unmapped in `drop`.
-unsafe impl Memory for Mapping {
-    fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    fn len(&self) -> usize {
-        self.len
+        let _ = unsafe { sys::munmap(self.base, self.len) };
     }
 }
 
@@ -117,12 +98,12 @@ mod tests {
     #[test]
     fn every_alignment_holds_and_all_of_it_can_be_written() {
         for shift in 0..=30 {
-            let mapping = Mapping::new(5000, 1 << shift).unwrap();
-            assert_eq!(mapping.base().addr().get() % (1 << shift), 0);
-            assert_eq!(mapping.len(), 5000usize.next_multiple_of(map_small::page_len()));
+            let pages = OwnPages::new(5000, 1 << shift).unwrap();
+            assert_eq!(pages.base().addr().get() % (1 << shift), 0);
+            assert_eq!(pages.len(), 5000usize.next_multiple_of(sys::page_size()));
             // SAFETY: the pages are ours alone, and mapped for writing.
-            unsafe { mapping.base().write_bytes(1, mapping.len()) };
-            mapping.unmap().unwrap();
+            unsafe { pages.base().write_bytes(1, pages.len()) };
+            pages.unmap().unwrap();
         }
     }
 
@@ -131,7 +112,7 @@ mod tests {
         for (size, align) in
             [(usize::MAX, 1), (isize::MAX as usize, 1), (1, 1 << 63), (isize::MAX as usize, 1 << 63)]
         {
-            assert_eq!(Mapping::new(size, align).map(drop), Err(libc::ENOMEM), "{size} at {align}");
+            assert_eq!(OwnPages::new(size, align).map(drop), Err(Errno::ENOMEM), "{size} at {align}");
         }
     }
 }

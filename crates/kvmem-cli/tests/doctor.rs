@@ -1,0 +1,124 @@
+//! `kvmem doctor` as its users meet it. What the verdicts mean is tested where they are given, in `kvmem`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn kvmem(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kvmem")).arg("doctor").args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The report on standard output, which is complete whatever the verdict.
+#[track_caller]
+fn report(output: &Output) -> Value {
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr)));
+    let checks = report["checks"].as_array().unwrap();
+    assert!(checks.len() >= 15, "{report:#}");
+    for check in checks {
+        for field in ["name", "value", "need", "verdict", "why", "fix"] {
+            assert!(check.get(field).is_some(), "no {field} in {check:#}");
+        }
+    }
+    let failed = checks.iter().filter(|check| check["verdict"] == "fail").count();
+    assert_eq!(output.status.code(), Some(i32::from(failed > 0)), "{report:#}");
+    assert_eq!(failed > 0, report["verdict"] == "fail");
+    report
+}
+
+#[test]
+fn the_wish_is_what_was_asked_for() {
+    let args = ["--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0", "--shared", "--no-pin", "--json"];
+    let report = report(&kvmem(&args));
+    let wish = &report["wish"];
+    assert_eq!(wish["size_bytes"], 3u64 << 29);
+    assert_eq!(wish["pages"], serde_json::json!(["1G", "thp"]));
+    assert_eq!(wish["nodes"], serde_json::json!([0, 1]));
+    assert_eq!((&wish["shared"], &wish["pinned"]), (&Value::Bool(true), &Value::Bool(false)));
+    let hugepages = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "hugepages.1G");
+    assert_eq!(hugepages.unwrap()["need"]["count"], 2);
+}
+
+#[test]
+fn too_much_is_a_failure_with_a_reason_and_a_fix() {
+    let output = kvmem(&["--size", "1024PiB", "--pages", "4k"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let table = text(&output.stdout);
+    for word in ["1 EiB of 4k pages", "fail     memory.available", "fix: ", " fail, "] {
+        assert!(table.contains(word), "no {word:?} in\n{table}");
+    }
+    assert!(text(&output.stderr).contains("memory.available"), "{output:?}");
+    report(&kvmem(&["--size", "1024PiB", "--pages", "4k", "--json"]));
+}
+
+#[test]
+fn json_goes_to_a_file_as_well() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-doctor.json", std::process::id()));
+    let output = kvmem(&["--json", file.to_str().unwrap(), "--size", "4096", "--no-pin"]);
+    assert!(text(&output.stdout).starts_with("4 KiB of 2M, thp, 4k pages"), "{output:?}");
+    let written = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    report(&Output { stdout: written, ..output });
+}
+
+#[test]
+fn bad_options_say_what_is_wrong() {
+    let cases: [(&[&str], &str); 8] = [
+        (&["--size", "much"], "examples: 4096"),
+        (&["--size", "0"], "must be from 1 to"),
+        (&["--size", "9EiB"], "must be from 1 to"),
+        (&["--pages", "3M"], "1G, 2M, thp"),
+        (&["--pages", ""], "1G, 2M, thp"),
+        (&["--pages", "2M,2M"], "named twice"),
+        (&["--nodes", "first"], "invalid"),
+        (&["--json", "/nowhere/at/all.json"], "cannot write"),
+    ];
+    for (args, words) in cases {
+        let output = kvmem(args);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+/// As a user without any privilege, and with a limit of locked memory that containers often have.
+#[test]
+fn it_works_without_privileges() {
+    // The build's folder may be closed to others.
+    let command = std::env::temp_dir().join(format!("kvmem-doctor-{}", std::process::id()));
+    // Copied by another process: a file that this one has open for writing could be inherited by a test that
+    // starts a process just then, and would be too busy to be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap();
+    assert!(copied.success());
+    std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let limited = r#"ulimit -l 64 && exec "$0" doctor --size 1GiB --json"#;
+    let nobody = Command::new("sh").args(["-c", limited]).arg(&command).uid(65534).gid(65534).output();
+    std::fs::remove_file(&command).unwrap();
+    let output = match nobody {
+        Ok(output) => output,
+        Err(error) => {
+            eprintln!("skipped: cannot start a process as another user: {error}");
+            return;
+        }
+    };
+    if output.status.code() == Some(126) {
+        eprintln!("skipped: nothing can be run in {}", std::env::temp_dir().display());
+        return;
+    }
+    let report = report(&output);
+    let memlock = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "rlimit.memlock");
+    let memlock = memlock.unwrap();
+    assert_eq!(
+        (&memlock["value"]["bytes"], &memlock["verdict"]),
+        (&Value::from(65_536), &Value::from("fail"))
+    );
+    assert!(memlock["fix"].as_str().unwrap().contains("memlock=-1"), "{memlock:#}");
+}

@@ -1,0 +1,161 @@
+//! *Check*: one limit, what it is, what the wish needs of it, and how to change it.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::machine::Unread;
+
+/// One limit held against a wish.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Check {
+    /// A stable name, such as `rlimit.memlock` or `hugepages.2M.node0`.
+    pub name: Cow<'static, str>,
+    /// What there is. For limits that are used up, what is left of them.
+    pub value: Value,
+    /// What the wish takes of it; `None` where it takes nothing.
+    pub need: Option<Value>,
+    /// Whether the value suffices.
+    pub verdict: Verdict,
+    /// The reason of the verdict, in a sentence or two.
+    pub why: String,
+    /// Commands or settings that would change the verdict; any one of those between semicolons.
+    pub fix: Option<String>,
+}
+
+/// Whether a limit lets a wish come true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It does.
+    Ok,
+    /// It could not be read.
+    Unknown,
+    /// It does, but with smaller pages, later or slower.
+    Warn,
+    /// It does not.
+    Fail,
+}
+
+/// An amount, or a setting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Value {
+    /// Bytes.
+    Bytes(u64),
+    /// Pieces: pages, mappings, processors.
+    Count(u64),
+    /// A setting or a version.
+    Text(String),
+    /// There is no limit.
+    Unlimited,
+    /// It could not be read.
+    Unknown,
+}
+
+impl Check {
+    /// A check that needs nothing yet and is fine.
+    pub(super) fn new(name: impl Into<Cow<'static, str>>, value: Value) -> Self {
+        Check { name: name.into(), value, need: None, verdict: Verdict::Ok, why: String::new(), fix: None }
+    }
+
+    /// What could not be read.
+    pub(super) fn unknown(name: impl Into<Cow<'static, str>>, need: Option<Value>, unread: &Unread) -> Self {
+        let check = Check::new(name, Value::Unknown).judge(Verdict::Unknown, unread.why());
+        Check { need, ..check }
+    }
+
+    pub(super) fn need(self, need: Value) -> Self {
+        Check { need: Some(need), ..self }
+    }
+
+    pub(super) fn judge(self, verdict: Verdict, why: impl Into<String>) -> Self {
+        Check { verdict, why: why.into(), ..self }
+    }
+
+    pub(super) fn fix(self, fix: impl Into<String>) -> Self {
+        Check { fix: Some(fix.into()), ..self }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Ok => "ok",
+            Verdict::Unknown => "unknown",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "fail",
+        })
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Bytes(bytes) => f.pad(&human_bytes(*bytes)),
+            Value::Count(count) => f.pad(&count.to_string()),
+            Value::Text(text) => f.pad(text),
+            Value::Unlimited => f.pad("no limit"),
+            Value::Unknown => f.pad("?"),
+        }
+    }
+}
+
+const UNITS: [(&str, u64); 6] = [
+    ("EiB", 1 << 60),
+    ("PiB", 1 << 50),
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+];
+
+/// Bytes for people: `64 GiB`, `23.4 MiB`, `12 B`.
+pub(super) fn human_bytes(bytes: u64) -> String {
+    match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
+        Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// Bytes for a setting, rounded up to whole GiB or, below that, MiB: `64Gi`, `64g`.
+pub(super) fn setting_ceil(bytes: u64, gib: &str, mib: &str) -> String {
+    if bytes >= 1 << 30 {
+        format!("{}{gib}", bytes.div_ceil(1 << 30))
+    } else {
+        format!("{}{mib}", bytes.div_ceil(1 << 20).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_for_people() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (8 << 20, "8 MiB"),
+            ((64 << 30) + (51 << 24), "64.8 GiB"),
+            (1 << 63, "8 EiB"),
+            (u64::MAX, "16.0 EiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(human_bytes(bytes), text);
+        }
+    }
+
+    #[test]
+    fn settings_are_never_too_small() {
+        assert_eq!(setting_ceil(64 << 30, "Gi", "Mi"), "64Gi");
+        assert_eq!(setting_ceil((64 << 30) + 1, "g", "m"), "65g");
+        assert_eq!(setting_ceil(3, "g", "m"), "1m");
+        assert_eq!(setting_ceil(u64::MAX, "g", "m"), "17179869184g");
+    }
+}

@@ -1,0 +1,121 @@
+//! *Hugepages*: pools of pages that were set aside. A page of a pool that is not there is not made by waiting.
+
+use crate::arena::pages::PageSize;
+
+use super::super::check::{Check, Value, Verdict, human_bytes, setting_ceil};
+use super::super::facts::{Facts, Pool};
+use super::super::machine::Read;
+use super::super::parse;
+use super::super::wish::Wish;
+use super::known;
+
+pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+    for pool in &facts.pools {
+        let pages = facts.cover.pages_asked(pool.page);
+        let need = wish.has(pool.page).then_some(Value::Count(pages));
+        let name = format!("hugepages.{}", pool.page);
+        checks.push(known(name.clone(), need, free(facts, wish, pool, pages)));
+        // On a machine with one node the pool is the node's.
+        let nodes = pool.nodes.as_deref().unwrap_or_default();
+        if facts.has_several_nodes() && wish.has(pool.page) {
+            let share = pages.div_ceil((nodes.len() as u64).max(1));
+            checks.extend(nodes.iter().map(|&(node, free)| on_node(pool, node, free, share)));
+        }
+    }
+}
+
+fn free(facts: &Facts<'_>, wish: &Wish, pool: &Pool, pages: u64) -> Read<Check> {
+    let usable = pool.usable()?;
+    let check = Check::new(format!("hugepages.{}", pool.page), Value::Count(usable));
+    if !wish.has(pool.page) {
+        return Ok(check.judge(Verdict::Ok, "not on the ladder"));
+    }
+    let size = human_bytes(pool.bytes());
+    if usable >= pages {
+        return Ok(check.judge(Verdict::Ok, format!("enough pages of {size} are free and may be used")));
+    }
+    let missing = pages - usable;
+    let missing_bytes = human_bytes(missing.saturating_mul(pool.bytes()));
+    let last = wish.is_last(pool.page);
+    // Only where nothing else is left does it matter whether the kernel would make more.
+    let surplus = if last { pool.surplus.clone()? } else { 0 };
+    let (verdict, why) = if last && surplus >= missing {
+        let why = format!(
+            "{usable} pages of {size} are free; the other {missing} are surplus, which the kernel makes only if it finds \
+             unbroken memory"
+        );
+        (Verdict::Warn, why)
+    } else if last {
+        (Verdict::Fail, format!("{missing_bytes} are missing, and the ladder has nothing to fall back on"))
+    } else if usable == 0 {
+        (Verdict::Warn, format!("no page of {size} is free: all of it falls one step down the ladder"))
+    } else {
+        (Verdict::Warn, format!("{missing_bytes} of it fall one step down the ladder"))
+    };
+    let check = check.judge(verdict, why);
+    // What a pool has that others use must stay in it.
+    let total = pool.total.as_ref().map_or(pages, |total| total.saturating_add(missing));
+    Ok(check.fix(fix(facts, pool, total, pages)))
+}
+
+/// How to get a pool of `total` pages, and a container `pages` of them.
+fn fix(facts: &Facts<'_>, pool: &Pool, total: u64, pages: u64) -> String {
+    let default = facts.meminfo_bytes("Hugepagesize") == Ok(pool.bytes());
+    let nodes: Vec<u32> = pool.nodes.iter().flatten().map(|(node, _)| *node).collect();
+    let elsewhere = facts.nodes_online.as_ref().is_ok_and(|online| !nodes.is_empty() && *online != nodes);
+    let now = if elsewhere {
+        // The plain setting would spread them over all nodes.
+        let file = format!("/sys/kernel/mm/hugepages/{}/nr_hugepages_mempolicy", pool.folder());
+        format!("numactl -m {} sh -c 'echo {total} > {file}'", parse::span(&nodes))
+    } else if default {
+        format!("sysctl vm.nr_hugepages={total}")
+    } else {
+        format!("echo {total} > /sys/kernel/mm/hugepages/{}/nr_hugepages", pool.folder())
+    };
+    let name = if pool.page == PageSize::Huge1G { "1G" } else { "2M" };
+    let boot = format!("at boot, before memory is broken up: hugepagesz={name} hugepages={total}");
+    let amount = setting_ceil(pages.saturating_mul(pool.bytes()), "Gi", "Mi");
+    let resource = if pool.page == PageSize::Huge1G { "hugepages-1Gi" } else { "hugepages-2Mi" };
+    format!("{now}; {boot}; Kubernetes, once the node has them: resources.limits {resource}: {amount}")
+}
+
+fn on_node(pool: &Pool, node: u32, free: u64, share: u64) -> Check {
+    let check = Check::new(format!("hugepages.{}.node{node}", pool.page), Value::Count(free));
+    let check = check.need(Value::Count(share));
+    if free >= share {
+        return check.judge(Verdict::Ok, "enough for an even share of the nodes that may be used");
+    }
+    let why = "fewer than an even share of the nodes that may be used: interleaved memory is not even, bound memory falls short";
+    let folder = pool.folder();
+    let path = format!("/sys/devices/system/node/node{node}/hugepages/{folder}/nr_hugepages");
+    let more = share - free;
+    check.judge(Verdict::Warn, why).fix(format!("echo $(($(cat {path}) + {more})) > {path}"))
+}
+
+/// The limit of hugepages that cgroups set, for each size on the ladder.
+pub(super) fn in_cgroups(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+    for pool in facts.pools.iter().filter(|pool| wish.has(pool.page)) {
+        let pages = facts.cover.pages_asked(pool.page);
+        // Pages that the pool has not cannot be refused by a cgroup; unless they must be had.
+        let usable = pool.usable().unwrap_or(pages);
+        let reach = if wish.is_last(pool.page) { pages } else { pages.min(usable) };
+        let need = reach.saturating_mul(pool.bytes());
+        let name = format!("cgroup.hugetlb.{}", pool.page);
+        let rooms = match &pool.rooms {
+            Ok(rooms) => rooms.as_ref(),
+            Err(unread) => {
+                checks.push(Check::unknown(name, Some(Value::Bytes(need)), unread));
+                continue;
+            }
+        };
+        let below = if wish.is_last(pool.page) { Verdict::Fail } else { Verdict::Warn };
+        let resource = pool.cgroup_name().replace('B', "i");
+        let fix = |folder: &str, file: &str, limit: u64| {
+            let amount = setting_ceil(need, "Gi", "Mi");
+            format!(
+                "echo {limit} > {folder}/{file}; Kubernetes: resources.limits hugepages-{resource}: {amount}"
+            )
+        };
+        checks.push(super::cgroups::judge(name, rooms, need, below, "hugepages", fix));
+    }
+}

@@ -1,0 +1,39 @@
+//! *Checks*: what each limit means for a wish. One file for each kind of limit; each reads [`Facts`] and adds [`Check`]s.
+
+mod cgroups;
+mod cpus;
+mod hugepages;
+mod kernel;
+mod maps;
+mod memory;
+mod numa;
+mod rlimits;
+mod shm;
+mod thp;
+
+use super::check::{Check, Value};
+use super::facts::Facts;
+use super::machine::Read;
+use super::wish::Wish;
+
+/// All checks, those first that decide which pages there are.
+pub(super) fn all(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+    hugepages::checks(facts, wish, checks);
+    thp::checks(facts, wish, checks);
+    memory::checks(facts, wish, checks);
+    cgroups::checks(facts, wish, checks);
+    rlimits::checks(facts, wish, checks);
+    shm::checks(facts, wish, checks);
+    maps::checks(facts, checks);
+    numa::checks(facts, wish, checks);
+    cpus::checks(facts, checks);
+    kernel::checks(facts, checks);
+}
+
+/// A check that was made, or the check that says why it could not be.
+fn known(name: impl Into<String>, need: Option<Value>, check: Read<Check>) -> Check {
+    match check {
+        Ok(check) => Check { need: check.need.or(need), ..check },
+        Err(unread) => Check::unknown(name.into(), need, &unread),
+    }
+}

@@ -1,0 +1,69 @@
+//! *NUMA*: the nodes this process may use, and what each has.
+
+use super::super::check::{Check, Value, Verdict, human_bytes};
+use super::super::facts::Facts;
+use super::super::machine::Read;
+use super::super::parse;
+use super::super::wish::Wish;
+use super::known;
+
+pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+    let wanted = wish.wanted_nodes();
+    let need = (!wanted.is_empty()).then(|| Value::Text(parse::span(wanted)));
+    checks.push(known("numa.nodes", need, nodes(facts, wanted)));
+    let Ok(allowed) = &facts.nodes else { return };
+    // The memory of a single node is the machine's.
+    if !facts.has_several_nodes() {
+        return;
+    }
+    let targets: Vec<u32> =
+        allowed.iter().copied().filter(|node| wanted.is_empty() || wanted.contains(node)).collect();
+    let share = facts.cover.ordinary_bytes.div_ceil((targets.len() as u64).max(1));
+    for node in targets {
+        let name = format!("memory.node{node}");
+        checks.push(known(name.clone(), Some(Value::Bytes(share)), on_node(facts, name, node, share)));
+    }
+}
+
+fn nodes(facts: &Facts<'_>, wanted: &[u32]) -> Read<Check> {
+    let allowed = facts.nodes.clone()?;
+    let online = facts.nodes_online.clone()?;
+    let check = Check::new("numa.nodes", Value::Text(parse::span(&allowed)));
+    let refused: Vec<u32> = wanted.iter().copied().filter(|node| !allowed.contains(node)).collect();
+    if refused.is_empty() {
+        return Ok(check.judge(
+            Verdict::Ok,
+            format!("of the nodes {} this process may use these", parse::span(&online)),
+        ));
+    }
+    let absent: Vec<u32> = refused.iter().copied().filter(|node| !online.contains(node)).collect();
+    if !absent.is_empty() {
+        let why = format!("this machine has no node {}", parse::span(&absent));
+        return Ok(check
+            .judge(Verdict::Fail, why)
+            .fix(format!("ask for nodes among {}", parse::span(&allowed))));
+    }
+    let list = parse::span(wanted);
+    let why = format!("the cpuset does not allow node {}", parse::span(&refused));
+    let fix = format!(
+        "docker run --cpuset-mems={list}; systemd: AllowedMemoryNodes={list}; echo {list} > cpuset.mems of the cgroup"
+    );
+    Ok(check.judge(Verdict::Fail, why).fix(fix))
+}
+
+fn on_node(facts: &Facts<'_>, name: String, node: u32, share: u64) -> Read<Check> {
+    let path = format!("/sys/devices/system/node/node{node}/meminfo");
+    let free = |text: &str| {
+        let free = parse::node_field_bytes(text, "MemFree")?;
+        // Caches of files that were not used lately give way.
+        Some(free.saturating_add(parse::node_field_bytes(text, "Inactive(file)")?))
+    };
+    let free = facts.machine.value(&path, free)?;
+    let check = Check::new(name, Value::Bytes(free));
+    if free >= share {
+        return Ok(check.judge(Verdict::Ok, "enough for an even share"));
+    }
+    let why = "less than an even share of the nodes that may be used: bound memory fails, interleaved memory is not even";
+    let fix = format!("free {} on node {node}; choose other nodes", human_bytes(share - free));
+    Ok(check.judge(Verdict::Warn, why).fix(fix))
+}

@@ -1,0 +1,38 @@
+//! */dev/shm*: shared memory by name. kvmem's shared regions are memfds, which its size does not bound; other parts of an inference
+//! server (NCCL, worker processes of PyTorch) put theirs there. So it warns, and only when shared memory is wished for.
+
+use super::super::check::{Check, Value, Verdict, setting_ceil};
+use super::super::facts::Facts;
+use super::super::machine::{Read, Unread};
+use super::super::wish::Wish;
+use super::known;
+
+pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+    let need = wish.is_shared().then(|| wish.size_bytes());
+    checks.push(known("shm.free", need.map(Value::Bytes), free(facts, need)));
+}
+
+fn free(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
+    let space = facts.system().shm.ok_or_else(|| Unread::new("the size of /dev/shm cannot be found out"))?;
+    if space.total_bytes == 0 {
+        return Ok(
+            Check::new("shm.free", Value::Unlimited).judge(Verdict::Ok, "/dev/shm has no size of its own")
+        );
+    }
+    let check = Check::new("shm.free", Value::Bytes(space.free_bytes));
+    let Some(need) = need else {
+        return Ok(check.judge(Verdict::Ok, "no shared memory is asked for"));
+    };
+    if space.free_bytes >= need {
+        return Ok(check.judge(Verdict::Ok, "as much could be shared by name"));
+    }
+    let size = space.total_bytes.saturating_sub(space.free_bytes).saturating_add(need);
+    let why = "kvmem's memfds are not bounded by it, but shared memory of that size under /dev/shm would end in SIGBUS";
+    let fix = format!(
+        "mount -o remount,size={} /dev/shm; docker run --shm-size={}; Kubernetes: an emptyDir with medium: Memory and sizeLimit: {} at /dev/shm",
+        setting_ceil(size, "g", "m"),
+        setting_ceil(size, "g", "m"),
+        setting_ceil(size, "Gi", "Mi")
+    );
+    Ok(check.judge(Verdict::Warn, why).fix(fix))
+}

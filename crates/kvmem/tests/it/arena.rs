@@ -1,0 +1,3 @@
+//! L1: bytes.
+
+mod preflight;

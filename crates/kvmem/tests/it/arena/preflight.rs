@@ -1,0 +1,39 @@
+//! Limits of machines that are made up, and of the one at hand.
+
+mod any_files;
+mod cgroups;
+mod here;
+mod pages;
+mod process;
+mod tree;
+
+use kvmem::arena::Ladder;
+use kvmem::arena::preflight::{Check, Report, Value, Verdict, Wish};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+fn wish(size_bytes: u64, ladder: &str) -> Wish {
+    Wish::new(size_bytes, ladder.parse::<Ladder>().expect("a ladder")).expect("a wish that makes sense")
+}
+
+/// The check of that name, after its value and verdict have been compared.
+#[track_caller]
+fn expect<'a>(report: &'a Report, name: &str, value: Value, verdict: Verdict) -> &'a Check {
+    let check = report.check(name).unwrap_or_else(|| panic!("no check {name} in\n{report}"));
+    assert_eq!((&check.value, check.verdict), (&value, verdict), "{check:?}");
+    assert!(!check.why.is_empty(), "{check:?}");
+    if matches!(verdict, Verdict::Warn | Verdict::Fail) {
+        assert!(check.fix.as_ref().is_some_and(|fix| !fix.is_empty()), "{check:?}");
+    }
+    check
+}
+
+/// That the fix says how.
+#[track_caller]
+fn fixed_by(check: &Check, ways: &[&str]) {
+    let fix = check.fix.as_deref().unwrap_or_default();
+    for way in ways {
+        assert!(fix.split("; ").any(|offered| offered == *way), "{way:?} is not in {fix:?}");
+    }
+}
