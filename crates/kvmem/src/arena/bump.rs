@@ -117,6 +117,16 @@ impl<M: Memory> BumpArena<M> {
     /// # Errors
     ///
     /// [`BumpError::Zero`] and [`BumpError::Full`], in the time of a load.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// use std::alloc::Layout;
+    ///
+    /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
+    /// let table = arena.alloc(Layout::new::<[u64; 100]>())?;
+    /// assert_eq!((table.len(), table.cast::<u64>().is_aligned()), (800, true));
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     #[inline]
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<[u8]>, BumpError> {
         let (size, mask) = (layout.size(), layout.align() - 1);
@@ -134,6 +144,16 @@ impl<M: Memory> BumpArena<M> {
     /// # Errors
     ///
     /// [`BumpError::BadAlign`] and [`BumpError::Overflow`] besides.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
+    /// let page = arena.alloc_bytes(100, 4096)?.cast::<u8>();
+    /// assert_eq!(page.addr().get() % 4096, 0);
+    /// // SAFETY: 100 bytes that nobody else has; the arena is not reset meanwhile.
+    /// unsafe { page.write_bytes(7, 100) };
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     #[inline]
     pub fn alloc_bytes(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, BumpError> {
         self.alloc(BumpError::layout(size, align)?)
@@ -165,6 +185,14 @@ impl<M: Memory> BumpArena<M> {
     }
 
     /// Whether the address is one of this arena's memory, handed out or not. Reads constants only.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
+    /// assert!(arena.owns(arena.alloc_bytes(1, 1)?.as_ptr().cast()));
+    /// assert!(!arena.owns(&0));
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     #[inline]
     pub fn owns(&self, address: *const u8) -> bool {
         (self.base.addr().get()..self.limit).contains(&address.addr())
@@ -177,6 +205,14 @@ impl<M: Memory> BumpArena<M> {
     }
 
     /// What is used and left, from one load. Whatever this thread knows to have been handed out is in it.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// let arena = BumpArena::new(HeapMemory::new(1000, 64)?);
+    /// arena.alloc_bytes(300, 1)?;
+    /// assert_eq!(arena.stats().left, 700);
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     #[inline]
     pub fn stats(&self) -> BumpStats {
         let at = self.cursor.at();
@@ -199,11 +235,29 @@ impl<M: Memory> BumpArena<M> {
     ///
     /// Nothing that [`alloc_uninit`](Self::alloc_uninit) gave is borrowed any more: the compiler sees to that. What the raw
     /// face gave will be handed out again, and must not be used from here on.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// let mut arena = BumpArena::new(HeapMemory::new(1000, 64)?);
+    /// let first = arena.alloc_bytes(1000, 1)?;
+    /// arena.reset();
+    /// assert_eq!(arena.alloc_bytes(1000, 1)?, first);
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     pub fn reset(&mut self) {
         self.cursor.set(self.base.addr().get());
     }
 
     /// Takes the arena apart. What the raw face gave must not be used from here on, unless the memory says otherwise.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// use kvmem::arena::Memory;
+    ///
+    /// let arena = BumpArena::new(HeapMemory::new(1000, 64)?);
+    /// assert_eq!(arena.into_memory().len(), 1000);
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     pub fn into_memory(self) -> M {
         self.memory
     }

@@ -21,8 +21,37 @@ use super::BumpError;
 ///    gives access to them;
 /// 4. they stay until the value is dropped, and no longer than that may anyone count on them.
 ///
-/// They need not be initialized. They may also be protected against access (a reservation): then whoever uses what the
-/// arena hands out must know so.
+/// They need not be initialized, nor resident.
+///
+/// ```
+/// use std::ptr::NonNull;
+///
+/// use kvmem::arena::{BumpArena, Memory};
+///
+/// /// Bytes that are never given back.
+/// struct Leaked(NonNull<[u8]>);
+///
+/// // SAFETY: nobody else has the pointer, and the bytes are anybody's, in any thread.
+/// unsafe impl Send for Leaked {}
+/// // SAFETY: a shared reference gives only address and length.
+/// unsafe impl Sync for Leaked {}
+///
+/// // SAFETY: 1. the field does not change; 2. and 4. they are one box of bytes that is never dropped; 3. the field is private.
+/// unsafe impl Memory for Leaked {
+///     fn base(&self) -> NonNull<u8> {
+///         self.0.cast()
+///     }
+///
+///     fn len(&self) -> usize {
+///         self.0.len()
+///     }
+/// }
+///
+/// let bytes = NonNull::from(Box::leak(vec![0; 4096].into_boxed_slice()));
+/// let arena = BumpArena::new(Leaked(bytes));
+/// assert_eq!(arena.alloc_bytes(100, 1)?.cast(), bytes.cast::<u8>());
+/// # Ok::<(), kvmem::arena::BumpError>(())
+/// ```
 pub unsafe trait Memory: Send + Sync {
     /// The first byte.
     fn base(&self) -> NonNull<u8>;

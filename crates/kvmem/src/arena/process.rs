@@ -102,6 +102,15 @@ impl ProcessArena {
     /// # Errors
     ///
     /// [`SetupError::Map`] if the pool cannot be mapped.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::pool(1 << 20))?;
+    /// assert_eq!(arena.stats().pool.map(|pool| pool.left), Some(1 << 20));
+    /// // More than there are addresses.
+    /// assert!(ProcessArena::new(ArenaSettings::pool(usize::MAX)).is_err());
+    /// # Ok::<(), kvmem::arena::SetupError>(())
+    /// ```
     pub fn new(settings: ArenaSettings) -> Result<Self, SetupError> {
         let pool = match settings.pool_bytes {
             Some(pool_bytes) => {
@@ -131,6 +140,14 @@ impl ProcessArena {
     /// # Errors
     ///
     /// [`ProcessAllocError`]; never because the pool is full.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// let bytes = arena.allocate(100, 1 << 21)?;
+    /// assert_eq!((bytes.len(), bytes.cast::<u8>().addr().get() % (1 << 21)), (100, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn allocate(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, ProcessAllocError> {
         let layout = BumpError::layout(size, align).map_err(ProcessAllocError::Refused)?;
         if let Some(pool) = &self.pool
@@ -163,6 +180,18 @@ impl ProcessArena {
     /// # Safety
     ///
     /// If a live allocation begins at `address`, nobody uses it from here on.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, FreeError, ProcessArena};
+    /// use std::ptr::NonNull;
+    ///
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// let stranger = NonNull::from(&mut 0u8);
+    /// // SAFETY: no allocation begins there.
+    /// let refused = unsafe { arena.free(stranger) };
+    /// assert_eq!(refused, Err(FreeError::Unknown { address: stranger.addr().get() }));
+    /// # Ok::<(), kvmem::arena::SetupError>(())
+    /// ```
     pub unsafe fn free(&self, address: NonNull<u8>) -> Result<Freed, FreeError> {
         match &self.pool {
             Some(pool) if pool.owns(address.as_ptr()) => self.free_in_pool(pool, address),
@@ -215,6 +244,14 @@ impl ProcessArena {
 
     /// Whether the pool has handed out this address, or a mapping of this arena that is live contains it. O(log n) in the
     /// number of mappings.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// let bytes = arena.allocate(100, 1)?;
+    /// assert!(arena.owns(bytes.as_ptr().cast()) && !arena.owns(&0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn owns(&self, address: *const u8) -> bool {
         if let Some(pool) = &self.pool
             && pool.owns(address)
@@ -227,6 +264,15 @@ impl ProcessArena {
     }
 
     /// What has been done so far. Takes the lock of the mappings; the pool goes on meanwhile.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// arena.allocate(100, 1)?;
+    /// let stats = arena.stats();
+    /// assert_eq!((stats.pool, stats.mapped_allocations), (None, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stats(&self) -> ProcessStats {
         // Acquire pairs with the Release in `free_in_pool`. Frees are read first: the allocations of all that are seen are
         // then seen as well.
