@@ -9,8 +9,8 @@ mod byte_size;
 mod cursor;
 #[cfg(not(loom))]
 mod global;
-mod mapping;
 mod memory;
+mod own_pages;
 #[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
@@ -20,7 +20,7 @@ mod settings;
 pub use bump::{BumpArena, BumpStats};
 pub use bump_error::BumpError;
 pub use byte_size::SizeFault;
-pub use memory::{HeapMemory, Memory};
+pub use memory::{Exclusive, HeapMemory, Memory};
 #[cfg(not(loom))]
 pub use process::{Freed, ProcessArena, ProcessStats};
 #[cfg(not(loom))]

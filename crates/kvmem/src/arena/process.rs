@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::mapping::Mapping;
+use super::own_pages::OwnPages;
 use super::{
     ArenaSettings, BumpArena, BumpError, BumpStats, FreeError, Memory, ProcessAllocError, SetupError,
 };
@@ -49,7 +49,7 @@ const POOL_ALIGN: usize = 2 << 20;
 /// ```
 pub struct ProcessArena {
     settings: ArenaSettings,
-    pool: Option<BumpArena<Mapping>>,
+    pool: Option<BumpArena<OwnPages>>,
     allocations: Counter,
     frees: Counter,
     mapped: Mutex<Mapped>,
@@ -61,7 +61,7 @@ struct Counter(AtomicU64);
 
 /// The mappings that are allocated, and how many there were.
 struct Mapped {
-    live: BTreeMap<usize, Mapping>,
+    live: BTreeMap<usize, OwnPages>,
     allocations: u64,
     frees: u64,
     bytes: usize,
@@ -157,7 +157,7 @@ impl ProcessArena {
             self.allocations.0.fetch_add(1, Ordering::Relaxed);
             return Ok(bytes);
         }
-        let mapping = Mapping::new(size, align).map_err(|errno| ProcessAllocError::Map {
+        let mapping = OwnPages::new(size, align).map_err(|errno| ProcessAllocError::Map {
             asked: size,
             align,
             errno,
@@ -199,7 +199,7 @@ impl ProcessArena {
         }
     }
 
-    fn free_in_pool(&self, pool: &BumpArena<Mapping>, address: NonNull<u8>) -> Result<Freed, FreeError> {
+    fn free_in_pool(&self, pool: &BumpArena<OwnPages>, address: NonNull<u8>) -> Result<Freed, FreeError> {
         if !pool.has_handed_out(address.as_ptr()) {
             return Err(FreeError::Unknown { address: address.addr().get() });
         }
@@ -291,9 +291,9 @@ impl ProcessArena {
 }
 
 /// The memory of the pool. What it is made of is decided here and nowhere else.
-fn map_pool(bytes: usize) -> Result<Mapping, i32> {
+fn map_pool(bytes: usize) -> Result<OwnPages, i32> {
     let align = if bytes < POOL_ALIGN { 1 } else { POOL_ALIGN };
-    Mapping::new(bytes, align)
+    OwnPages::new(bytes, align)
 }
 
 impl fmt::Debug for ProcessArena {

@@ -43,8 +43,7 @@ unsafe impl Send for Reservation {}
 // SAFETY: a shared reference gives only address and length.
 unsafe impl Sync for Reservation {}
 
-// SAFETY: fields that do not change, of a mapping that stays until `drop`. The bytes cannot be used, but nobody does: tests ask
-// the raw face alone for them, which gives out addresses.
+// SAFETY: fields that do not change, of a mapping that stays until `drop`. Nobody can use the bytes, so it is not `Exclusive`.
 unsafe impl Memory for Reservation {
     fn base(&self) -> NonNull<u8> {
         // SAFETY: `skip` is within the mapping.
