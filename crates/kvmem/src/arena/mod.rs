@@ -43,7 +43,7 @@ pub use bump_error::BumpError;
 pub use byte_size::SizeFault;
 pub use discard::Advice;
 pub use error::{ArenaError, Limit};
-pub use memory::{ExclusiveRegion, HeapMemory, Memory};
+pub use memory::{Exclusive, ExclusiveRegion, HeapMemory, Memory};
 pub use numa::{Nodes, Numa};
 pub use pages::{Ladder, PageSize, ParsePagesError};
 pub use populate::{Populate, Populated};

@@ -1,4 +1,4 @@
-//! *Own pages*: a pages for one request alone.
+//! *Own pages*: pages for one request alone.
 
 use std::ptr::NonNull;
 

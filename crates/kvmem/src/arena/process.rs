@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 
 use super::own_pages::OwnPages;
 use super::{
-    ArenaError, ArenaSettings, BumpArena, BumpError, BumpStats, ExclusiveRegion, FreeError, Ladder, PageSize,
+    ArenaError, ArenaSettings, BumpArena, BumpError, BumpStats, FreeError, Ladder, PageSize,
     ProcessAllocError, Region, SetupError,
 };
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -47,7 +47,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 /// ```
 pub struct ProcessArena {
     settings: ArenaSettings,
-    pool: Option<BumpArena<ExclusiveRegion>>,
+    pool: Option<BumpArena<Region>>,
     allocations: Counter,
     frees: Counter,
     mapped: Mutex<Mapped>,
@@ -100,6 +100,15 @@ impl ProcessArena {
     /// # Errors
     ///
     /// [`SetupError::Map`] if the pool cannot be mapped.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::pool(1 << 20))?;
+    /// assert_eq!(arena.stats().pool.map(|pool| pool.left), Some(1 << 20));
+    /// // More than there are addresses.
+    /// assert!(ProcessArena::new(ArenaSettings::pool(usize::MAX)).is_err());
+    /// # Ok::<(), kvmem::arena::SetupError>(())
+    /// ```
     pub fn new(settings: ArenaSettings) -> Result<Self, SetupError> {
         let pool = match settings.pool_bytes {
             Some(pool_bytes) => {
@@ -109,7 +118,7 @@ impl ProcessArena {
         };
         Ok(ProcessArena {
             settings,
-            pool,
+            pool: pool.map(BumpArena::new),
             allocations: Counter(AtomicU64::new(0)),
             frees: Counter(AtomicU64::new(0)),
             mapped: Mutex::new(Mapped { live: BTreeMap::new(), allocations: 0, frees: 0, bytes: 0 }),
@@ -129,6 +138,14 @@ impl ProcessArena {
     /// # Errors
     ///
     /// [`ProcessAllocError`]; never because the pool is full.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// let bytes = arena.allocate(100, 1 << 21)?;
+    /// assert_eq!((bytes.len(), bytes.cast::<u8>().addr().get() % (1 << 21)), (100, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn allocate(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, ProcessAllocError> {
         let layout = BumpError::layout(size, align).map_err(ProcessAllocError::Refused)?;
         if let Some(pool) = &self.pool
@@ -161,6 +178,18 @@ impl ProcessArena {
     /// # Safety
     ///
     /// If a live allocation begins at `address`, nobody uses it from here on.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, FreeError, ProcessArena};
+    /// use std::ptr::NonNull;
+    ///
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// let stranger = NonNull::from(&mut 0u8);
+    /// // SAFETY: no allocation begins there.
+    /// let refused = unsafe { arena.free(stranger) };
+    /// assert_eq!(refused, Err(FreeError::Unknown { address: stranger.addr().get() }));
+    /// # Ok::<(), kvmem::arena::SetupError>(())
+    /// ```
     pub unsafe fn free(&self, address: NonNull<u8>) -> Result<Freed, FreeError> {
         match &self.pool {
             Some(pool) if pool.owns(address.as_ptr()) => self.free_in_pool(pool, address),
@@ -168,11 +197,7 @@ impl ProcessArena {
         }
     }
 
-    fn free_in_pool(
-        &self,
-        pool: &BumpArena<ExclusiveRegion>,
-        address: NonNull<u8>,
-    ) -> Result<Freed, FreeError> {
+    fn free_in_pool(&self, pool: &BumpArena<Region>, address: NonNull<u8>) -> Result<Freed, FreeError> {
         if !pool.has_handed_out(address.as_ptr()) {
             return Err(FreeError::Unknown { address: address.addr().get() });
         }
@@ -217,6 +242,14 @@ impl ProcessArena {
 
     /// Whether the pool has handed out this address, or a mapping of this arena that is live contains it. O(log n) in the
     /// number of mappings.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// let bytes = arena.allocate(100, 1)?;
+    /// assert!(arena.owns(bytes.as_ptr().cast()) && !arena.owns(&0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn owns(&self, address: *const u8) -> bool {
         if let Some(pool) = &self.pool
             && pool.owns(address)
@@ -229,6 +262,15 @@ impl ProcessArena {
     }
 
     /// What has been done so far. Takes the lock of the mappings; the pool goes on meanwhile.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// arena.allocate(100, 1)?;
+    /// let stats = arena.stats();
+    /// assert_eq!((stats.pool, stats.mapped_allocations), (None, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stats(&self) -> ProcessStats {
         // Acquire pairs with the Release in `free_in_pool`. Frees are read first: the allocations of all that are seen are
         // then seen as well.
@@ -248,10 +290,9 @@ impl ProcessArena {
 
 /// The memory of the pool: plain memory of the process, which children and core dumps have as well, in transparent
 /// hugepages if there is enough for one. What it is made of is decided here and nowhere else.
-fn map_pool(bytes: usize) -> Result<BumpArena<ExclusiveRegion>, ArenaError> {
+fn map_pool(bytes: usize) -> Result<Region, ArenaError> {
     let page = if bytes < PageSize::Thp.bytes() { PageSize::Base } else { PageSize::Thp };
-    let region = Region::builder(bytes).ladder(Ladder::from(page)).dont_fork(false).dont_dump(false).map()?;
-    BumpArena::on(region)
+    Region::builder(bytes).ladder(Ladder::from(page)).dont_fork(false).dont_dump(false).map()
 }
 
 impl fmt::Debug for ProcessArena {
