@@ -1,3 +1,4 @@
 //! The layers from outside, through their public faces alone.
 
+mod arena;
 mod offset;
