@@ -1,5 +1,4 @@
 //! The layers from outside, through their public faces alone.
 
 mod arena;
-mod bump;
 mod offset;

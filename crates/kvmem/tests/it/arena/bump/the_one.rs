@@ -14,7 +14,7 @@ fn run(role: &str, environment: &[(&str, &str)]) {
     {
         command.env_remove(name);
     }
-    command.args(["--exact", "bump::the_one::child", "--ignored", "--nocapture"]);
+    command.args(["--exact", "arena::bump::the_one::child", "--ignored", "--nocapture"]);
     let output = command.env(ROLE, role).envs(environment.iter().copied()).output().expect("it can be run");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains(&format!("played {role}")), "{role}: {text}");
