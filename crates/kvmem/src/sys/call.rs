@@ -77,6 +77,8 @@ calls! {
     PagemapScan => "ioctl(PAGEMAP_SCAN)",
     /// Reading a small text file of `/proc` or `/sys`.
     ReadText => "read",
+    /// Asking what a path is.
+    Stat => "stat",
     /// Reading a resource limit.
     GetLimit => "getrlimit",
     /// Reading which cores the process may use.

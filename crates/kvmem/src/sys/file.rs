@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use super::{Call, Errno, Result, check, gate};
 
@@ -161,6 +162,18 @@ pub(crate) fn pagemap_scan(
 pub(crate) fn read_text(path: &str) -> Result<String> {
     gate(Call::ReadText)?;
     fs::read_to_string(path).map_err(|error| Errno::of(&error))
+}
+
+/// Opens a file of `/proc` or `/sys` to be read piece by piece.
+pub(crate) fn open_text(path: &Path) -> Result<File> {
+    gate(Call::ReadText)?;
+    File::open(path).map_err(|error| Errno::of(&error))
+}
+
+/// Whether a path is a folder; an error if it is not there at all.
+pub(crate) fn is_folder(path: &Path) -> Result<bool> {
+    gate(Call::Stat)?;
+    fs::metadata(path).map(|found| found.is_dir()).map_err(|error| Errno::of(&error))
 }
 
 /// Size of the file system at `path`, and what an ordinary user may still write to it, both in bytes.

@@ -22,8 +22,8 @@ pub use call::Call;
 pub use errno::Errno;
 
 pub(crate) use file::{
-    PageRegion, duplicate, file_size, file_system, get_seals, memfd_create, open_pagemap, pagemap_scan,
-    pread, read_text, set_seals, space_at, truncate,
+    PageRegion, duplicate, file_size, file_system, get_seals, is_folder, memfd_create, open_pagemap,
+    open_text, pagemap_scan, pread, read_text, set_seals, space_at, truncate,
 };
 pub(crate) use memory::{
     madvise, map_anonymous, map_file, map_huge, mincore, munmap, page_size, populate_is_known,

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod faults;
 mod limits;
 mod pools;
+mod process;
 
 const MIB: usize = 1 << 20;
 

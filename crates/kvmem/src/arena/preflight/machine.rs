@@ -1,7 +1,6 @@
 //! *Machine*: where the facts are read, file by file. What cannot be read says why.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::check::Check;
@@ -10,6 +9,7 @@ use super::facts::Facts;
 use super::report::Report;
 use super::system::System;
 use super::wish::Wish;
+use crate::sys;
 
 /// The most that is read of one file. The largest read whole is `mountinfo`; a thousand mounts are 200 KiB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -54,15 +54,15 @@ impl Machine {
     }
 
     pub(super) fn is_folder(&self, path: &str) -> Read<bool> {
-        match self.place(path).metadata() {
-            Ok(found) => Ok(found.is_dir()),
+        match sys::is_folder(&self.place(path)).map_err(io::Error::from) {
+            Ok(folder) => Ok(folder),
             Err(error) if is_absent(&error) => Ok(false),
             Err(error) => Err(Unread::refused(path, &error)),
         }
     }
 
     pub(super) fn is_file(&self, path: &str) -> Read<bool> {
-        match self.place(path).metadata() {
+        match sys::is_folder(&self.place(path)).map_err(io::Error::from) {
             Ok(_) => Ok(true),
             Err(error) if is_absent(&error) => Ok(false),
             Err(error) => Err(Unread::refused(path, &error)),
@@ -73,7 +73,7 @@ impl Machine {
     pub(super) fn text(&self, path: &str) -> Read<String> {
         let read = |place: &Path| {
             let mut bytes = Vec::new();
-            File::open(place)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+            sys::open_text(place)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         match read(&self.place(path)) {
@@ -104,7 +104,7 @@ impl Machine {
     /// Lines of a file that may be long.
     pub(super) fn lines(&self, path: &str) -> Read<u64> {
         let count = |place: &Path| {
-            let mut file = File::open(place)?;
+            let mut file = sys::open_text(place)?;
             let mut buffer = vec![0; 64 << 10];
             let mut lines = 0;
             loop {
