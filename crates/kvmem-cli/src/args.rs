@@ -1,5 +1,7 @@
 //! The command line.
 
+mod mount;
+
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -8,6 +10,7 @@ use kvmem_bench::arena;
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
 
+pub use self::mount::MountArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
 
 /// vmem for KV caches: benchmarks and trace replays of the kvmem library.
@@ -28,6 +31,8 @@ pub enum Command {
         #[command(subcommand)]
         suite: BenchSuite,
     },
+    /// Map memory, make its pages resident, and say what was got
+    Mount(MountArgs),
     /// Replay a KV-cache trace through a prefix cache on an allocator of offsets
     Replay(ReplayArgs),
 }
