@@ -70,6 +70,21 @@ fn the_arena_suite_has_a_table_and_rows_too() {
     }
 }
 
+/// Limits of the machine take rows away, and the table says so; they do not end the run.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_on_addresses_leaves_the_rows_that_fit() {
+    let run =
+        "ulimit -v 2000000 && exec \"$0\" bench arena --quick --reps 1 --op bump,map --contender kvmem,mutex";
+    let output = Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
+    // The small arenas fit; those of 4 KiB blocks for several threads and the mapping of 1 TiB do not.
+    for part in ["64 B, 8 thread(s)", "Not measured", "bump: 4096 B kvmem ×8: ", "map, thp: kvmem ×1: "] {
+        assert!(table.contains(part), "{part} is missing in\n{table}");
+    }
+}
+
 #[test]
 fn options_that_make_no_sense_are_refused() {
     for (arguments, expected) in [

@@ -6,7 +6,7 @@ use super::measure::{Seen, measure};
 use super::plan::{Effort, Group, Task, groups};
 use super::report::{Report, Row, Skipped};
 use super::system::Hugepages;
-use super::{BenchError, ContenderId, Op, Options, Pages, goals, mapping};
+use super::{BenchError, ContenderId, MeasureError, Op, Options, Pages, goals, mapping};
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::stats::median;
@@ -70,6 +70,7 @@ impl Found {
             let warm = mapping::map_populate(pages, group.resident_bytes() as usize);
             warm.map_err(|error| failed(first, error.into()))?;
         }
+        let mut done = 0;
         let mut seen: Vec<Vec<Seen>> = group.tasks.iter().map(|_| Vec::new()).collect();
         for rep in 0..group.reps as usize {
             for i in 0..group.tasks.len() {
@@ -78,15 +79,16 @@ impl Found {
                 progress.step(&name(task));
                 match measure(task, effort) {
                     Ok(one) => seen[i].push(one),
-                    // A limit on address space forbids the mapping; that says nothing about its speed.
-                    Err(error) if task.op == Op::Map => {
-                        progress.advance(group.units(effort));
-                        self.skipped.push(skip(error.to_string()));
+                    // A limit forbids the mapping; that says nothing about anyone's speed.
+                    Err(error) if task.op == Op::Map || matches!(error, MeasureError::System(_)) => {
+                        progress.advance(group.units(effort) - done);
+                        self.skipped.push(skip(format!("{}: {error}", who(task))));
                         return Ok(());
                     }
                     Err(error) => return Err(failed(task, error)),
                 }
                 progress.advance(task.units(effort));
+                done += task.units(effort);
             }
         }
         for (task, seen) in group.tasks.iter().zip(&seen) {
@@ -101,14 +103,20 @@ impl Found {
     }
 }
 
-fn failed(task: &Task, error: super::MeasureError) -> BenchError {
+fn failed(task: &Task, error: MeasureError) -> BenchError {
     BenchError { op: task.op, contender: task.contender, error }
 }
 
 fn name(task: &Task) -> String {
-    let pages = task.pages.map_or_else(|| format!("{} B", task.size_bytes), |pages| pages.to_string());
+    let pages = task.pages.map_or_else(String::new, |pages| format!("{pages} "));
+    format!("{} {pages}{}", task.op, who(task))
+}
+
+/// Who does it: the part of the name that tells the tasks with the same operation and pages apart.
+fn who(task: &Task) -> String {
+    let size = if task.pages.is_none() { format!("{} B ", task.size_bytes) } else { String::new() };
     let threads = task.threads.map_or_else(String::new, |threads| format!(" ×{threads}"));
-    format!("{} {pages} {}{threads}", task.op, task.contender)
+    format!("{size}{}{threads}", task.contender)
 }
 
 /// The medians of what the repetitions saw.
