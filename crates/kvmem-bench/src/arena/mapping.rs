@@ -66,9 +66,8 @@ unsafe impl Send for Mapping {}
 // writes nothing.
 unsafe impl Sync for Mapping {}
 
-// SAFETY: 1. Both come from fields that never change. 2. The kernel mapped the bytes in one piece, readable and writable or as a
-// reservation, and nobody here uses what an arena on a reservation hands out. 3. No
-// method reads or writes them. 4. They are unmapped in `drop`.
+// SAFETY: 1. Both come from fields that never change. 2. The kernel mapped the addresses in one piece, and has no longer ones to
+// give. 3. They are unmapped in `drop` and not before.
 unsafe impl Memory for Mapping {
     fn base(&self) -> NonNull<u8> {
         self.base

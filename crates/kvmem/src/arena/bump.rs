@@ -15,8 +15,8 @@
 //! Alignment is of the *address*. Where the memory begins at a multiple of 4096 and 2 MiB are asked for, the offset within
 //! the memory is not a multiple of 2 MiB, and must not be.
 //!
-//! Two faces hand out the same bytes: the raw one for those who keep their own account of who uses what, and a safe one whose
-//! slices borrow the arena. [`BumpArena::reset`] takes the arena exclusively, so it cannot be called while such a slice
+//! Two faces hand out the same bytes: the raw one for those who keep their own account of who uses what, and, where nobody
+//! else can reach the memory, a safe one whose slices borrow the arena. [`BumpArena::reset`] takes the arena exclusively, so it cannot be called while such a slice
 //! lives.
 
 use std::alloc::Layout;
@@ -26,7 +26,7 @@ use std::ptr::NonNull;
 use std::slice;
 
 use super::cursor::Cursor;
-use super::{BumpError, Memory};
+use super::{BumpError, Exclusive, Memory};
 
 /// Hands out bytes of `M` by moving a cursor. Shared by reference among any number of threads, without a lock.
 ///
@@ -72,8 +72,8 @@ pub struct BumpArena<M: Memory> {
     memory: M,
 }
 
-// SAFETY: the arena hands out bytes that no two callers share, by an atomic exchange; `base` is the memory's, which may be
-// used by any thread (`Memory`, 2) and goes where the memory goes.
+// SAFETY: the memory may go to other threads, and with it its base. The arena itself hands out addresses, by an atomic
+// exchange, and slices only of memory that any thread may use (`Exclusive`, 1).
 unsafe impl<M: Memory> Send for BumpArena<M> {}
 // SAFETY: as above.
 unsafe impl<M: Memory> Sync for BumpArena<M> {}
@@ -117,6 +117,16 @@ impl<M: Memory> BumpArena<M> {
     /// # Errors
     ///
     /// [`BumpError::Zero`] and [`BumpError::Full`], in the time of a load.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// use std::alloc::Layout;
+    ///
+    /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
+    /// let table = arena.alloc(Layout::new::<[u64; 100]>())?;
+    /// assert_eq!((table.len(), table.cast::<u64>().is_aligned()), (800, true));
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     #[inline]
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<[u8]>, BumpError> {
         let (size, mask) = (layout.size(), layout.align() - 1);
@@ -134,37 +144,30 @@ impl<M: Memory> BumpArena<M> {
     /// # Errors
     ///
     /// [`BumpError::BadAlign`] and [`BumpError::Overflow`] besides.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
+    /// let page = arena.alloc_bytes(100, 4096)?.cast::<u8>();
+    /// assert_eq!(page.addr().get() % 4096, 0);
+    /// // SAFETY: 100 bytes that nobody else has; the arena is not reset meanwhile.
+    /// unsafe { page.write_bytes(7, 100) };
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     #[inline]
     pub fn alloc_bytes(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, BumpError> {
         self.alloc(BumpError::layout(size, align)?)
     }
 
-    /// As [`alloc_bytes`](Self::alloc_bytes), as a slice that borrows the arena: it cannot outlive it, nor a reset.
-    ///
-    /// ```compile_fail
-    /// # use kvmem::arena::{BumpArena, HeapMemory};
-    /// let mut arena = BumpArena::new(HeapMemory::new(1024, 64).unwrap());
-    /// let piece = arena.alloc_uninit(10, 1).unwrap();
-    /// arena.reset();
-    /// piece.fill(std::mem::MaybeUninit::new(0)); // error: `arena` is still borrowed
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Any [`BumpError`].
-    #[inline]
-    // Each call gives bytes that no other call gives.
-    #[allow(clippy::mut_from_ref)]
-    pub fn alloc_uninit(&self, size: usize, align: usize) -> Result<&mut [MaybeUninit<u8>], BumpError> {
-        let bytes = self.alloc_bytes(size, align)?;
-        // SAFETY: the bytes are within the memory, which is readable, writable and stays until `self` is dropped (`Memory`,
-        // 2 and 4); `MaybeUninit` asks nothing of their contents. No other call has them: the cursor has passed them and
-        // goes back only in `reset`, which no borrow of `self` survives; and nobody reaches them past the arena
-        // (`Memory`, 3).
-        Ok(unsafe { slice::from_raw_parts_mut(bytes.as_ptr().cast(), bytes.len()) })
-    }
-
     /// Whether the address is one of this arena's memory, handed out or not. Reads constants only.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
+    /// assert!(arena.owns(arena.alloc_bytes(1, 1)?.as_ptr().cast()));
+    /// assert!(!arena.owns(&0));
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     #[inline]
     pub fn owns(&self, address: *const u8) -> bool {
         (self.base.addr().get()..self.limit).contains(&address.addr())
@@ -177,6 +180,14 @@ impl<M: Memory> BumpArena<M> {
     }
 
     /// What is used and left, from one load. Whatever this thread knows to have been handed out is in it.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// let arena = BumpArena::new(HeapMemory::new(1000, 64)?);
+    /// arena.alloc_bytes(300, 1)?;
+    /// assert_eq!(arena.stats().left, 700);
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     #[inline]
     pub fn stats(&self) -> BumpStats {
         let at = self.cursor.at();
@@ -199,11 +210,29 @@ impl<M: Memory> BumpArena<M> {
     ///
     /// Nothing that [`alloc_uninit`](Self::alloc_uninit) gave is borrowed any more: the compiler sees to that. What the raw
     /// face gave will be handed out again, and must not be used from here on.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// let mut arena = BumpArena::new(HeapMemory::new(1000, 64)?);
+    /// let first = arena.alloc_bytes(1000, 1)?;
+    /// arena.reset();
+    /// assert_eq!(arena.alloc_bytes(1000, 1)?, first);
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     pub fn reset(&mut self) {
         self.cursor.set(self.base.addr().get());
     }
 
     /// Takes the arena apart. What the raw face gave must not be used from here on, unless the memory says otherwise.
+    ///
+    /// ```
+    /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
+    /// use kvmem::arena::Memory;
+    ///
+    /// let arena = BumpArena::new(HeapMemory::new(1000, 64)?);
+    /// assert_eq!(arena.into_memory().len(), 1000);
+    /// # Ok::<(), kvmem::arena::BumpError>(())
+    /// ```
     pub fn into_memory(self) -> M {
         self.memory
     }
@@ -215,6 +244,33 @@ impl<M: Memory> BumpArena<M> {
         // SAFETY: `start` is between base and limit, so the offset is within the one allocation that the memory is.
         let first = unsafe { self.base.add(offset) };
         NonNull::slice_from_raw_parts(first, size)
+    }
+}
+
+impl<M: Exclusive> BumpArena<M> {
+    /// As [`alloc_bytes`](Self::alloc_bytes), as a slice that borrows the arena: it cannot outlive it, nor a reset.
+    ///
+    /// ```compile_fail
+    /// # use kvmem::arena::{BumpArena, HeapMemory};
+    /// let mut arena = BumpArena::new(HeapMemory::new(1024, 64).unwrap());
+    /// let piece = arena.alloc_uninit(10, 1).unwrap();
+    /// arena.reset();
+    /// piece.fill(std::mem::MaybeUninit::new(0)); // error: `arena` is still borrowed
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Any [`BumpError`].
+    #[inline]
+    // Each call gives bytes that no other call gives.
+    #[allow(clippy::mut_from_ref)]
+    pub fn alloc_uninit(&self, size: usize, align: usize) -> Result<&mut [MaybeUninit<u8>], BumpError> {
+        let bytes = self.alloc_bytes(size, align)?;
+        // SAFETY: the bytes are within the memory, which is readable, writable and stays until `self` is dropped
+        // (`Exclusive`, 1, and `Memory`, 3); `MaybeUninit` asks nothing of their contents. No other call has them: the
+        // cursor has passed them and goes back only in `reset`, which no borrow of `self` survives; and nobody reaches
+        // them past the arena (`Exclusive`, 2).
+        Ok(unsafe { slice::from_raw_parts_mut(bytes.as_ptr().cast(), bytes.len()) })
     }
 }
 

@@ -6,6 +6,14 @@
 use thiserror::Error;
 
 /// Why a text is no size.
+///
+/// ```
+/// use kvmem::arena::{ArenaSettings, SettingError, SizeFault};
+///
+/// let variable = |name: &str| (name == "KVMEM_ARENA_POOL_SIZE").then(|| "0GB".into());
+/// let Err(SettingError::Size { fault, .. }) = ArenaSettings::from_lookup(variable) else { panic!("it is wrong") };
+/// assert_eq!(fault, SizeFault::Zero);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SizeFault {

@@ -13,7 +13,7 @@ impl ProcessArena {
     ///
     /// It lives as long as the process. When it cannot be made nothing is remembered: the next call tries again.
     ///
-    /// ```
+    /// ```standalone_crate
     /// use kvmem::arena::ProcessArena;
     ///
     /// let arena = ProcessArena::get()?;
@@ -37,6 +37,15 @@ impl ProcessArena {
     /// # Errors
     ///
     /// [`SetupError::InUse`] if it has been made already, [`SetupError::Map`].
+    ///
+    /// ```standalone_crate
+    /// use kvmem::arena::{ArenaSettings, ProcessArena, SetupError};
+    ///
+    /// let arena = ProcessArena::configure(ArenaSettings::pool(1 << 20))?;
+    /// assert!(std::ptr::eq(arena, ProcessArena::get()?));
+    /// assert_eq!(ProcessArena::configure(ArenaSettings::off()).unwrap_err(), SetupError::InUse);
+    /// # Ok::<(), SetupError>(())
+    /// ```
     pub fn configure(settings: ArenaSettings) -> Result<&'static ProcessArena, SetupError> {
         make(|| Ok(settings), |_| Err(SetupError::InUse))
     }

@@ -6,23 +6,49 @@ use std::ptr::NonNull;
 
 use super::BumpError;
 
-/// Bytes that stay where they are and belong to one owner alone.
+/// Bytes that stay where they are.
 ///
-/// An arena takes such a thing in, and from then on is the only one who hands out its bytes.
+/// An arena takes such a thing in, and from then on is the one who hands out its bytes. What it hands out are addresses:
+/// whoever uses them knows what this memory is, and who else may reach it (another process, a device). That nobody else
+/// does, and that the bytes can be used as any others, is what [`Exclusive`] says.
 ///
 /// # Safety
 ///
-/// Whoever implements this vouches, for as long as the value lives and whoever moves it about, that
+/// Whoever implements this vouches, for as long as the value lives and wherever it is moved, that
 ///
 /// 1. `base` and `len` always return the same;
-/// 2. the bytes `[base, base + len)` are one allocation, may be read and written through `base` by any thread, and
-///    `base + len` does not overflow;
-/// 3. nobody else reads or writes them. Above all, no safe method that is reached through a shared reference to the value
-///    gives access to them;
-/// 4. they stay until the value is dropped, and no longer than that may anyone count on them.
+/// 2. the addresses `[base, base + len)` are one allocation of this process, at most `isize::MAX` bytes long;
+/// 3. they belong to the value: until it is dropped nothing else is put there.
 ///
-/// They need not be initialized. They may also be protected against access (a reservation): then whoever uses what the
-/// arena hands out must know so.
+/// ```
+/// use std::ptr::NonNull;
+///
+/// use kvmem::arena::{BumpArena, Memory};
+///
+/// /// Bytes that are never given back.
+/// struct Leaked(NonNull<[u8]>);
+///
+/// // SAFETY: nobody else has the pointer, and the bytes are anybody's, in any thread.
+/// unsafe impl Send for Leaked {}
+/// // SAFETY: a shared reference gives only address and length.
+/// unsafe impl Sync for Leaked {}
+///
+/// // SAFETY: 1. the field does not change; 2. and 3. they are one box of bytes that is never dropped.
+/// unsafe impl Memory for Leaked {
+///     fn base(&self) -> NonNull<u8> {
+///         self.0.cast()
+///     }
+///
+///     fn len(&self) -> usize {
+///         self.0.len()
+///     }
+/// }
+///
+/// let bytes = NonNull::from(Box::leak(vec![0; 4096].into_boxed_slice()));
+/// let arena = BumpArena::new(Leaked(bytes));
+/// assert_eq!(arena.alloc_bytes(100, 1)?.cast(), bytes.cast::<u8>());
+/// # Ok::<(), kvmem::arena::BumpError>(())
+/// ```
 pub unsafe trait Memory: Send + Sync {
     /// The first byte.
     fn base(&self) -> NonNull<u8>;
@@ -35,6 +61,30 @@ pub unsafe trait Memory: Send + Sync {
         self.len() == 0
     }
 }
+
+/// Memory that its owner has alone: its bytes may be lent out as slices.
+///
+/// # Safety
+///
+/// Whoever implements this vouches that, as long as the value lives,
+///
+/// 1. any thread may read and write the bytes through `base`. They need not be initialized, nor resident;
+/// 2. nobody else does: no other process, no device, and no safe method that is reached through a shared reference to
+///    the value.
+///
+/// ```compile_fail
+/// # use std::ptr::NonNull;
+/// # use kvmem::arena::{BumpArena, Memory};
+/// # struct Addresses;
+/// # unsafe impl Memory for Addresses {
+/// #     fn base(&self) -> NonNull<u8> { NonNull::dangling() }
+/// #     fn len(&self) -> usize { 0 }
+/// # }
+/// // `Addresses` is `Memory`, but not `Exclusive`: its bytes are handed out as addresses only.
+/// BumpArena::new(Addresses).alloc_bytes(1, 1).unwrap_err();
+/// BumpArena::new(Addresses).alloc_uninit(1, 1).unwrap_err(); // error: not `Exclusive`
+/// ```
+pub unsafe trait Exclusive: Memory {}
 
 /// Bytes of the process's ordinary heap, aligned as one likes.
 ///
@@ -77,13 +127,13 @@ impl HeapMemory {
 
 impl Drop for HeapMemory {
     fn drop(&mut self) {
-        // SAFETY: `new` got these bytes with this layout, and nobody may use them after the value (see `Memory`, 4).
+        // SAFETY: `new` got these bytes with this layout, and nobody may use them after the value.
         unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) };
     }
 }
 
-// SAFETY: 1. both come from fields that never change. 2. The allocator gave them in one piece. 3. No other method gives
-// access, and the pointer is the only one there is. 4. They are given back in `drop`.
+// SAFETY: 1. both come from fields that never change. 2. The allocator gave them in one piece, for a layout. 3. They are given
+// back in `drop` and nowhere else.
 unsafe impl Memory for HeapMemory {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -93,6 +143,9 @@ unsafe impl Memory for HeapMemory {
         self.layout.size()
     }
 }
+
+// SAFETY: 1. it is ordinary memory. 2. `base` is the only way to it.
+unsafe impl Exclusive for HeapMemory {}
 
 impl fmt::Debug for HeapMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::own::Mapping;
+use super::own_pages::OwnPages;
 use super::{
     ArenaSettings, BumpArena, BumpError, BumpStats, FreeError, Memory, ProcessAllocError, SetupError,
 };
@@ -49,7 +49,7 @@ const POOL_ALIGN: usize = 2 << 20;
 /// ```
 pub struct ProcessArena {
     settings: ArenaSettings,
-    pool: Option<BumpArena<Mapping>>,
+    pool: Option<BumpArena<OwnPages>>,
     allocations: Counter,
     frees: Counter,
     mapped: Mutex<Mapped>,
@@ -61,7 +61,7 @@ struct Counter(AtomicU64);
 
 /// The mappings that are allocated, and how many there were.
 struct Mapped {
-    live: BTreeMap<usize, Mapping>,
+    live: BTreeMap<usize, OwnPages>,
     allocations: u64,
     frees: u64,
     bytes: usize,
@@ -102,6 +102,15 @@ impl ProcessArena {
     /// # Errors
     ///
     /// [`SetupError::Map`] if the pool cannot be mapped.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::pool(1 << 20))?;
+    /// assert_eq!(arena.stats().pool.map(|pool| pool.left), Some(1 << 20));
+    /// // More than there are addresses.
+    /// assert!(ProcessArena::new(ArenaSettings::pool(usize::MAX)).is_err());
+    /// # Ok::<(), kvmem::arena::SetupError>(())
+    /// ```
     pub fn new(settings: ArenaSettings) -> Result<Self, SetupError> {
         let pool = match settings.pool_bytes {
             Some(pool_bytes) => {
@@ -131,6 +140,14 @@ impl ProcessArena {
     /// # Errors
     ///
     /// [`ProcessAllocError`]; never because the pool is full.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// let bytes = arena.allocate(100, 1 << 21)?;
+    /// assert_eq!((bytes.len(), bytes.cast::<u8>().addr().get() % (1 << 21)), (100, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn allocate(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, ProcessAllocError> {
         let layout = BumpError::layout(size, align).map_err(ProcessAllocError::Refused)?;
         if let Some(pool) = &self.pool
@@ -140,7 +157,7 @@ impl ProcessArena {
             self.allocations.0.fetch_add(1, Ordering::Relaxed);
             return Ok(bytes);
         }
-        let mapping = Mapping::new(size, align).map_err(|errno| ProcessAllocError::Map {
+        let mapping = OwnPages::new(size, align).map_err(|errno| ProcessAllocError::Map {
             asked: size,
             align,
             errno,
@@ -163,6 +180,18 @@ impl ProcessArena {
     /// # Safety
     ///
     /// If a live allocation begins at `address`, nobody uses it from here on.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, FreeError, ProcessArena};
+    /// use std::ptr::NonNull;
+    ///
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// let stranger = NonNull::from(&mut 0u8);
+    /// // SAFETY: no allocation begins there.
+    /// let refused = unsafe { arena.free(stranger) };
+    /// assert_eq!(refused, Err(FreeError::Unknown { address: stranger.addr().get() }));
+    /// # Ok::<(), kvmem::arena::SetupError>(())
+    /// ```
     pub unsafe fn free(&self, address: NonNull<u8>) -> Result<Freed, FreeError> {
         match &self.pool {
             Some(pool) if pool.owns(address.as_ptr()) => self.free_in_pool(pool, address),
@@ -170,7 +199,7 @@ impl ProcessArena {
         }
     }
 
-    fn free_in_pool(&self, pool: &BumpArena<Mapping>, address: NonNull<u8>) -> Result<Freed, FreeError> {
+    fn free_in_pool(&self, pool: &BumpArena<OwnPages>, address: NonNull<u8>) -> Result<Freed, FreeError> {
         if !pool.has_handed_out(address.as_ptr()) {
             return Err(FreeError::Unknown { address: address.addr().get() });
         }
@@ -215,6 +244,14 @@ impl ProcessArena {
 
     /// Whether the pool has handed out this address, or a mapping of this arena that is live contains it. O(log n) in the
     /// number of mappings.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// let bytes = arena.allocate(100, 1)?;
+    /// assert!(arena.owns(bytes.as_ptr().cast()) && !arena.owns(&0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn owns(&self, address: *const u8) -> bool {
         if let Some(pool) = &self.pool
             && pool.owns(address)
@@ -227,6 +264,15 @@ impl ProcessArena {
     }
 
     /// What has been done so far. Takes the lock of the mappings; the pool goes on meanwhile.
+    ///
+    /// ```
+    /// # use kvmem::arena::{ArenaSettings, ProcessArena};
+    /// let arena = ProcessArena::new(ArenaSettings::off())?;
+    /// arena.allocate(100, 1)?;
+    /// let stats = arena.stats();
+    /// assert_eq!((stats.pool, stats.mapped_allocations), (None, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stats(&self) -> ProcessStats {
         // Acquire pairs with the Release in `free_in_pool`. Frees are read first: the allocations of all that are seen are
         // then seen as well.
@@ -245,9 +291,9 @@ impl ProcessArena {
 }
 
 /// The memory of the pool. What it is made of is decided here and nowhere else.
-fn map_pool(bytes: usize) -> Result<Mapping, i32> {
+fn map_pool(bytes: usize) -> Result<OwnPages, i32> {
     let align = if bytes < POOL_ALIGN { 1 } else { POOL_ALIGN };
-    Mapping::new(bytes, align)
+    OwnPages::new(bytes, align)
 }
 
 impl fmt::Debug for ProcessArena {

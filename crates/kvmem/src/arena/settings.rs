@@ -41,6 +41,14 @@ pub struct ArenaSettings {
 }
 
 /// A setting that cannot be understood.
+///
+/// ```
+/// use kvmem::arena::{ArenaSettings, SettingError};
+///
+/// let variable = |name: &str| (name == "KVMEM_DISABLE_ARENA").then(|| "maybe".into());
+/// let error = ArenaSettings::from_lookup(variable).unwrap_err();
+/// assert_eq!(error, SettingError::Switch { variable: "KVMEM_DISABLE_ARENA", value: "maybe".to_owned() });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SettingError {

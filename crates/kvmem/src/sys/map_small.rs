@@ -10,7 +10,8 @@ pub(crate) fn page_len() -> usize {
     rustix::param::page_size()
 }
 
-/// Maps `len` bytes, readable and writable, private to this process. Nothing is resident yet.
+/// Maps `len` bytes, readable and writable, private to this process. Nothing is resident yet; what the kernel knows that it
+/// cannot have, it refuses now (no `MAP_NORESERVE`).
 ///
 /// `len` is a multiple of [`page_len`] and not 0; else the kernel rounds it up, or says `EINVAL`.
 pub(crate) fn map_anonymous(len: usize) -> Result<NonNull<u8>, Errno> {
@@ -21,7 +22,7 @@ pub(crate) fn map_anonymous(len: usize) -> Result<NonNull<u8>, Errno> {
             ptr::null_mut(),
             len,
             ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
+            MapFlags::PRIVATE,
         )
     }?;
     // The kernel maps nothing at address 0 unless it was asked to.

@@ -43,7 +43,7 @@ unsafe impl Send for Reservation {}
 // SAFETY: a shared reference gives only address and length.
 unsafe impl Sync for Reservation {}
 
-// SAFETY: fields that do not change, of a mapping that stays until `drop`; no test touches the bytes.
+// SAFETY: fields that do not change, of a mapping that stays until `drop`. Nobody can use the bytes, so it is not `Exclusive`.
 unsafe impl Memory for Reservation {
     fn base(&self) -> NonNull<u8> {
         // SAFETY: `skip` is within the mapping.

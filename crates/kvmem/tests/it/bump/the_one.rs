@@ -54,6 +54,26 @@ fn child() {
             assert!(std::ptr::eq(arena, ProcessArena::get().unwrap()));
             assert_eq!(arena.stats().pool.unwrap().capacity, 1 << 20);
         }
+        "trim" => {
+            const ROUNDS: usize = 64;
+            let arena = ProcessArena::get().unwrap();
+            let page = rustix::param::page_size();
+            let before = mapped_pages();
+            let live: Vec<_> =
+                (0..ROUNDS).map(|_| arena.allocate(page + 1, 1 << 30).unwrap().cast::<u8>()).collect();
+            // Two pages each; and the heap may have grown a little.
+            let grown = mapped_pages() - before;
+            assert!(
+                (2 * ROUNDS..2 * ROUNDS + 1000).contains(&grown),
+                "{grown} pages for {ROUNDS} mappings of two"
+            );
+            for address in live {
+                // SAFETY: it is not used afterwards.
+                unsafe { arena.free(address) }.unwrap();
+            }
+            let kept = mapped_pages() - before;
+            assert!(kept < grown - 2 * ROUNDS + 10, "{kept} pages of {grown} are still mapped");
+        }
         other => panic!("{other} is no role"),
     }
     println!("played {role}");
@@ -69,6 +89,18 @@ fn the_environment_turns_it_on() {
 fn the_environment_leaves_it_off() {
     run("off", &[]);
     run("off", &[("KVMEM_ARENA_POOL_SIZE", "3m"), ("MC_DISABLE_MMAP_ARENA", "1")]);
+}
+
+/// Pages of addresses that this process has mapped.
+fn mapped_pages() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("there is /proc");
+    statm.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number comes first")
+}
+
+/// What was mapped to find an aligned start is given back at once, the rest when it is freed.
+#[test]
+fn nothing_stays_mapped() {
+    run("trim", &[]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! *Mapping*: pages of its own for one request, or for the arena of a process.
+//! *Own pages*: a mapping for one request, or for the arena of a process.
 
 use std::ptr::NonNull;
 
@@ -7,7 +7,7 @@ use crate::sys::map_small;
 
 /// Whole pages, mapped for one owner, unmapped with it.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(super) struct OwnPages {
     base: NonNull<u8>,
     len: usize,
 }
@@ -16,13 +16,13 @@ pub(super) struct Mapping {
 pub(super) type Errno = i32;
 
 // SAFETY: the value owns its pages; the kernel does not mind which thread uses or unmaps them.
-unsafe impl Send for Mapping {}
+unsafe impl Send for OwnPages {}
 // SAFETY: a shared reference gives only address and length.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for OwnPages {}
 
-impl Mapping {
+impl OwnPages {
     /// At least `size` ≥ 1 bytes at a multiple of `align`, a power of two: whole pages, all zero.
-    pub(super) fn new(size: usize, align: usize) -> Result<Mapping, Errno> {
+    pub(super) fn new(size: usize, align: usize) -> Result<OwnPages, Errno> {
         let page = map_small::page_len();
         let len = size.checked_next_multiple_of(page).ok_or(libc::ENOMEM)?;
         // The kernel aligns to pages only: for more, so much is mapped that an aligned start is in it, and the rest given
@@ -63,7 +63,7 @@ impl Mapping {
 
     /// Unmaps, and says so if the kernel would not.
     #[cfg(not(loom))]
-    pub(super) fn unmap(self) -> Result<(), (Mapping, Errno)> {
+    pub(super) fn unmap(self) -> Result<(), (OwnPages, Errno)> {
         // SAFETY: the pages are ours, and `self` is not used again if they are gone.
         match unsafe { unmap(self.base, self.len) } {
             Ok(()) => {
@@ -75,9 +75,9 @@ impl Mapping {
     }
 }
 
-fn map(len: usize) -> Result<Mapping, Errno> {
+fn map(len: usize) -> Result<OwnPages, Errno> {
     match map_small::map_anonymous(len) {
-        Ok(base) => Ok(Mapping { base, len }),
+        Ok(base) => Ok(OwnPages { base, len }),
         Err(errno) => Err(errno.raw_os_error()),
     }
 }
@@ -90,7 +90,7 @@ unsafe fn unmap(base: NonNull<u8>, len: usize) -> Result<(), Errno> {
     unsafe { map_small::unmap(base, len) }.map_err(|errno| errno.raw_os_error())
 }
 
-impl Drop for Mapping {
+impl Drop for OwnPages {
     fn drop(&mut self) {
         // SAFETY: the pages are ours, and the owner is going. If the kernel will not (it lacks memory for the book-keeping
         // of a split), they stay mapped: nobody is left to be told.
@@ -98,9 +98,9 @@ impl Drop for Mapping {
     }
 }
 
-// SAFETY: 1. both fields change only in `new`. 2. The pages are mapped in one piece, readable and writable. 3. No method
-// gives access. 4. They are unmapped in `drop`.
-unsafe impl Memory for Mapping {
+// SAFETY: 1. both fields change only in `new`. 2. The pages are mapped in one piece. 3. They are unmapped in `drop` or `unmap`,
+// which take the value.
+unsafe impl Memory for OwnPages {
     fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn every_alignment_holds_and_all_of_it_can_be_written() {
         for shift in 0..=30 {
-            let mapping = Mapping::new(5000, 1 << shift).unwrap();
+            let mapping = OwnPages::new(5000, 1 << shift).unwrap();
             assert_eq!(mapping.base().addr().get() % (1 << shift), 0);
             assert_eq!(mapping.len(), 5000usize.next_multiple_of(map_small::page_len()));
             // SAFETY: the pages are ours alone, and mapped for writing.
@@ -131,7 +131,7 @@ mod tests {
         for (size, align) in
             [(usize::MAX, 1), (isize::MAX as usize, 1), (1, 1 << 63), (isize::MAX as usize, 1 << 63)]
         {
-            assert_eq!(Mapping::new(size, align).map(drop), Err(libc::ENOMEM), "{size} at {align}");
+            assert_eq!(OwnPages::new(size, align).map(drop), Err(libc::ENOMEM), "{size} at {align}");
         }
     }
 }
