@@ -146,7 +146,7 @@ pub(crate) fn populate(
     watch: &Watch,
     resident: u64,
 ) -> Result<Vec<Populated>, ArenaError> {
-    if how == Populate::None {
+    if how == Populate::None || parts.is_empty() {
         return Ok(Vec::new());
     }
     let bytes = |parts: &mut dyn Iterator<Item = &Part>| parts.map(|part| part.len() as u64).sum::<u64>();

@@ -111,7 +111,6 @@ impl Region {
     }
 
     /// Bytes that may be used: what was asked for, in whole pages.
-    // A region is never empty, except as a part that was split off empty.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -174,8 +173,7 @@ impl Region {
     /// Two regions, `[0, mid)` and `[mid, len)`, that share the mapping. It goes when both are gone.
     ///
     /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds) if `mid` is beyond the end; the region is lost then only as far as its
-    /// value goes: it is dropped.
+    /// [`OutOfBounds`](ArenaError::OutOfBounds) if `mid` is beyond the end; the region is dropped then.
     pub fn split_at(self, mid: usize) -> Result<(Region, Region), ArenaError> {
         if mid > self.len {
             return Err(ArenaError::OutOfBounds { start: mid, end: mid, len: self.len });

@@ -71,9 +71,8 @@ pub(crate) fn file_system(file: &File) -> Result<FileSystem> {
     check(unsafe { libc::fstatfs(file.as_raw_fd(), data.as_mut_ptr()) }.into())?;
     // SAFETY: the call succeeded, so it has filled all of it.
     let data = unsafe { data.assume_init() };
-    let kind = data.f_type as i64;
-    let huge = kind == libc::HUGETLBFS_MAGIC as i64;
-    Ok(FileSystem { huge, memory: huge || kind == libc::TMPFS_MAGIC as i64, block: data.f_bsize as u64 })
+    let huge = data.f_type == libc::HUGETLBFS_MAGIC;
+    Ok(FileSystem { huge, memory: huge || data.f_type == libc::TMPFS_MAGIC, block: data.f_bsize as u64 })
 }
 
 /// Opens this process's page table as a file: eight bytes for each base page.

@@ -1,4 +1,5 @@
 //! The layers from outside, through their public faces alone.
 
+mod arena;
 mod bump;
 mod offset;

@@ -1,0 +1,195 @@
+//! Limits: an error, not a death. Each test runs in a child under the limit, whose exit status is asserted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{MIB, again, alone, role};
+use kvmem::arena::{ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch};
+
+fn ordinary(size: usize) -> RegionBuilder {
+    Region::builder(size).ladder(Ladder::new([PageSize::Thp, PageSize::Base]))
+}
+
+fn set_limit(resource: libc::__rlimit_resource_t, bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: reads a structure.
+    assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
+}
+
+fn passes(test: &str, role: &str) {
+    let output = again(&format!("limits::{test}"), role);
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{:?}: {told} {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(told.contains("1 passed"), "{told}");
+}
+
+#[test]
+fn too_few_addresses() {
+    let _alone = alone();
+    if role().is_none() {
+        return passes("too_few_addresses", "child");
+    }
+    set_limit(libc::RLIMIT_AS, 512 << 20);
+    let error = ordinary(1 << 30).map().expect_err("more than the limit");
+    assert!(
+        matches!(error, ArenaError::Refused { call: Call::Reserve, limit: Some(Limit::AddressSpace(limit)), .. } if limit == 512 << 20),
+        "{error}"
+    );
+    assert!(error.to_string().contains("RLIMIT_AS"), "{error}");
+    // Below the limit all goes well, threads included.
+    let region = ordinary(128 * MIB).populate(Populate::threads(2)).map().expect("below the limit");
+    assert_eq!(region.receipt().resident_bytes(), 128 << 20);
+}
+
+#[test]
+fn too_little_private_memory() {
+    let _alone = alone();
+    if role().is_none() {
+        return passes("too_little_private_memory", "child");
+    }
+    set_limit(libc::RLIMIT_DATA, 256 << 20);
+    let error = ordinary(1 << 30).map().expect_err("more than the limit");
+    assert!(matches!(error, ArenaError::Refused { limit: Some(Limit::Data(_)), .. }), "{error}");
+    ordinary(64 * MIB).populate(Populate::threads(1)).map().expect("below the limit");
+}
+
+#[test]
+fn too_little_locked_memory() {
+    let _alone = alone();
+    if role().is_none() {
+        return passes("too_little_locked_memory", "child");
+    }
+    set_limit(libc::RLIMIT_MEMLOCK, 64 << 10);
+    // Mapping and populating lock nothing.
+    ordinary(64 * MIB).populate(Populate::Auto).map().expect("no limit for this");
+}
+
+#[test]
+fn too_small_files() {
+    let _alone = alone();
+    if role().is_none() {
+        return passes("too_small_files", "child");
+    }
+    // The kernel answers a file beyond this with a deadly signal.
+    set_limit(libc::RLIMIT_FSIZE, 1 << 20);
+    let error = ordinary(4 * MIB).memfd(true).map().expect_err("more than the limit");
+    assert!(matches!(error, ArenaError::Refused { limit: Some(Limit::FileSize(_)), .. }), "{error}");
+    ordinary(MIB).ladder(PageSize::Base).memfd(true).map().expect("below the limit");
+}
+
+/// A memory cgroup below our own, with a limit.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(limit: usize) -> Result<Group, String> {
+        let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let mut reasons = String::from("no memory cgroup is mounted");
+        for line in own.lines() {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next().unwrap_or(""), parts.next().unwrap_or("/"));
+            let (top, file) = match controllers {
+                "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                "" => ("/sys/fs/cgroup", "memory.max"),
+                _ => continue,
+            };
+            // In a container the path may not be what is mounted.
+            for parent in [format!("{top}{path}"), top.to_owned()] {
+                let group = Group(Path::new(&parent).join(format!("kvmem-test-{}", std::process::id())));
+                match fs::create_dir(&group.0).and_then(|()| fs::write(group.0.join(file), limit.to_string()))
+                {
+                    Ok(()) => return Ok(group),
+                    Err(error) => reasons = format!("{}: {error}", group.0.display()),
+                }
+            }
+        }
+        Err(reasons)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A group that could not be made is not there to be removed.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Moves this process into a group.
+fn join(group: &str) {
+    fs::write(Path::new(group).join("cgroup.procs"), "0").expect("the parent could make the group");
+}
+
+#[test]
+fn a_small_memory_cgroup() {
+    let _alone = alone();
+    let test = "a_small_memory_cgroup";
+    match role() {
+        None => {
+            let group = match Group::new(96 * MIB) {
+                Ok(group) => group,
+                Err(reason) => return println!("skipped: {reason}"),
+            };
+            let path = group.0.to_str().expect("a plain path");
+            passes(test, path);
+            // The same without the arena: the kernel kills, so the limit was real.
+            let killed = again(&format!("limits::{test}"), &format!("touch {path}"));
+            use std::os::unix::process::ExitStatusExt;
+            assert_eq!(killed.status.signal(), Some(libc::SIGKILL), "{killed:?}");
+        }
+        Some(role) => {
+            if let Some(path) = role.strip_prefix("touch ") {
+                join(path);
+                let mut bytes = vec![0u8; 256 * MIB];
+                for at in (0..bytes.len()).step_by(4096) {
+                    bytes[at] = 1;
+                }
+                std::hint::black_box(&bytes);
+                return;
+            }
+            join(&role);
+            for shared in [false, true] {
+                for populate in [Populate::threads(1), Populate::threads(2), Populate::Auto] {
+                    let builder = ordinary(256 * MIB).memfd(shared);
+                    let error = builder.populate(populate).map().expect_err("more than the limit");
+                    let ArenaError::NoHeadroom { need, limit: Limit::Cgroup { group, limit, left } } = &error
+                    else {
+                        panic!("{error}")
+                    };
+                    assert!(role.ends_with(group.rsplit('/').next().expect("a name")), "{group}");
+                    assert_eq!(*limit, 96 << 20);
+                    assert!(*left < *limit && *need > 256 << 20);
+                }
+            }
+            // What fits, fits, again and again; and what is there needs no room.
+            for _ in 0..3 {
+                let region = ordinary(64 * MIB).populate(Populate::Auto).map().expect("below the limit");
+                region.populate(.., Populate::threads(2), &Watch::new()).expect("it is there");
+            }
+            // A limit that is reached in the middle: the rest is taken by somebody else meanwhile.
+            let region = ordinary(60 * MIB).map().expect("addresses");
+            let taken = std::sync::Mutex::new(Vec::new());
+            let watch = Watch::new().progress(move |_| {
+                let mut taken = taken.lock().expect("one at a time");
+                if taken.is_empty() {
+                    *taken = vec![1u8; 50 * MIB];
+                }
+            });
+            let error = region.populate(.., Populate::threads(1), &watch).expect_err("taken meanwhile");
+            assert!(matches!(error, ArenaError::NoHeadroom { limit: Limit::Cgroup { .. }, .. }), "{error}");
+        }
+    }
+}
+
+#[test]
+fn more_than_the_machine_has() {
+    let _alone = alone();
+    let region = ordinary(1 << 44).map().expect("addresses are plenty");
+    let error = region.populate(.., Populate::Auto, &Watch::new()).expect_err("16 TiB");
+    assert!(matches!(error, ArenaError::NoHeadroom { .. }), "{error}");
+    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+}

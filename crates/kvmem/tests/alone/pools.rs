@@ -1,0 +1,207 @@
+//! Real hugepages: full, partial and empty pools, strict and not.
+//!
+//! The tests reserve pages where they may and restore what was there; where they may not, they say so and pass.
+
+use std::fs;
+
+use super::{MIB, alone};
+use kvmem::arena::{
+    ArenaError, Backing, Fallback, Ladder, Limit, Numa, PageSize, Populate, Region, RegionBuilder,
+};
+
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+const HUGE: usize = 2 * MIB;
+
+/// A pool of 2 MiB pages of a set size, restored afterwards.
+struct Pool {
+    before: String,
+}
+
+impl Pool {
+    /// Makes exactly `pages` pages free, or says why not.
+    fn with_free(pages: u64) -> Result<Pool, String> {
+        let read =
+            |file: &str| fs::read_to_string(format!("{POOL}/{file}")).map_err(|error| error.to_string());
+        let number =
+            |file: &str| read(file).and_then(|text| text.trim().parse::<u64>().map_err(|e| e.to_string()));
+        let before = read("nr_hugepages")?;
+        let used = number("nr_hugepages")? - number("free_hugepages")? + number("resv_hugepages")?;
+        if number("nr_overcommit_hugepages")? > 0 {
+            return Err("the pool may grow by itself".to_owned());
+        }
+        let pool = Pool { before };
+        fs::write(format!("{POOL}/nr_hugepages"), (used + pages).to_string())
+            .map_err(|error| format!("nr_hugepages cannot be written: {error}"))?;
+        let free = number("free_hugepages")? - number("resv_hugepages")?;
+        if free == pages { Ok(pool) } else { Err(format!("the kernel found {free} of {pages} pages")) }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Where it could not be written, nothing has changed.
+        let _ = fs::write(format!("{POOL}/nr_hugepages"), self.before.trim());
+    }
+}
+
+fn free() -> u64 {
+    let number = |file| fs::read_to_string(format!("{POOL}/{file}")).unwrap().trim().parse::<u64>().unwrap();
+    number("free_hugepages") - number("resv_hugepages")
+}
+
+macro_rules! pool {
+    ($pages:expr) => {
+        match Pool::with_free($pages) {
+            Ok(pool) => pool,
+            Err(reason) => return println!("skipped: {reason}"),
+        }
+    };
+}
+
+/// The pool, then base pages: whether THP is on does not matter.
+fn huge(size: usize) -> RegionBuilder {
+    Region::builder(size).ladder(Ladder::new([PageSize::Huge2M, PageSize::Base]))
+}
+
+#[test]
+fn a_pool_that_has_enough_gives_all() {
+    let _alone = alone();
+    let _pool = pool!(8);
+    for backing in [Backing::Private, Backing::Shared] {
+        let region = huge(16 * MIB).backing(backing).populate(Populate::Auto).map().expect("8 pages");
+        let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
+        assert_eq!((part.got, part.resident_bytes), (PageSize::Huge2M, 16 << 20));
+        assert!(part.fallbacks.is_empty());
+        assert_eq!(region.base().addr().get() % HUGE, 0);
+        assert!(part.huge_bytes.is_none_or(|huge| huge == 16 << 20), "{part:?}");
+        assert_eq!(free(), 0);
+        // SAFETY: nobody else knows of this memory.
+        unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.fill(1);
+        let error = region.discard(..HUGE).expect_err("a later touch could kill");
+        assert_eq!(error, ArenaError::Pooled { range: 0..HUGE, page: PageSize::Huge2M });
+        drop(region);
+        assert_eq!(free(), 8, "given back");
+    }
+}
+
+#[test]
+fn what_is_mapped_is_promised_before_it_is_touched() {
+    let _alone = alone();
+    let _pool = pool!(4);
+    let mut first = huge(8 * MIB).map().expect("4 pages");
+    assert_eq!(first.receipt().resident_bytes(), 0);
+    assert_eq!(free(), 0);
+    // Nothing is left for the second, which therefore has none, instead of dying at its first touch.
+    let mut second = huge(8 * MIB).populate(Populate::Auto).map().expect("base pages");
+    assert_eq!(second.receipt().bytes_on(PageSize::Base), 8 * MIB);
+    for region in [&mut first, &mut second] {
+        region.as_mut_bytes().expect("private memory").fill(5);
+    }
+}
+
+#[test]
+fn a_partial_pool_gives_what_it_has_and_the_rest_is_one_step_down() {
+    let _alone = alone();
+    let _pool = pool!(3);
+    let region = huge(10 * MIB + 1).populate(Populate::threads(2)).map().expect("3 pages and others");
+    let [first, rest] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
+    assert_eq!((first.range.clone(), first.got), (0..3 * HUGE, PageSize::Huge2M));
+    assert_eq!((rest.range.clone(), rest.got), (3 * HUGE..region.len(), PageSize::Base));
+    assert_eq!(rest.fallbacks, [Fallback::PoolShort { page: PageSize::Huge2M, wanted: 5, free: 3 }]);
+    assert_eq!(rest.asked, PageSize::Huge2M);
+    assert_eq!(region.receipt().resident_bytes(), region.len() as u64);
+    assert_eq!((region.page_at(0), region.page_at(3 * HUGE)), (Some(PageSize::Huge2M), Some(PageSize::Base)));
+    // What is not of the pool can be discarded, what is partly of it cannot.
+    region.discard(3 * HUGE..).expect("base pages");
+    assert!(
+        matches!(region.discard(2 * HUGE..4 * HUGE), Err(ArenaError::Pooled { range, .. }) if range == (2 * HUGE..3 * HUGE))
+    );
+    drop(region);
+    assert_eq!(free(), 3);
+
+    // A file is of one kind of pages: all or none from the pool.
+    let region = huge(10 * MIB).memfd(true).map().expect("base pages");
+    let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
+    assert_eq!(part.got, PageSize::Base);
+    assert_eq!(part.fallbacks, [Fallback::PoolShort { page: PageSize::Huge2M, wanted: 5, free: 3 }]);
+    assert_eq!(free(), 3);
+}
+
+#[test]
+fn strict_is_all_or_nothing() {
+    let _alone = alone();
+    let _pool = pool!(3);
+    for backing in [Backing::Private, Backing::Shared] {
+        let error = huge(8 * MIB).strict(true).backing(backing).map().expect_err("3 pages of 4");
+        let ArenaError::NoPages { range, page, reason, limit } = &error else { panic!("{error}") };
+        assert_eq!((range.end, *page), (8 * MIB, PageSize::Huge2M));
+        assert_eq!(*reason, Fallback::PoolShort { page: PageSize::Huge2M, wanted: 4, free: 3 });
+        assert!(matches!(limit, Some(Limit::Pool { .. })), "{error}");
+        assert!(error.to_string().contains("nr_hugepages"), "{error}");
+        assert_eq!(free(), 3, "nothing is kept");
+
+        let region = huge(6 * MIB - 1).strict(true).backing(backing).map().expect("3 pages of 3");
+        assert_eq!((region.len(), free()), (3 * HUGE, 0));
+    }
+}
+
+#[test]
+fn an_empty_pool_is_passed_with_its_reason() {
+    let _alone = alone();
+    let _pool = pool!(0);
+    let region = Region::builder(4 * MIB + 1).map().expect("ordinary memory");
+    let receipt = region.receipt();
+    assert_eq!(receipt.bytes_on(PageSize::Huge2M), 0);
+    for part in &receipt.ranges {
+        assert_eq!(part.fallbacks[0], Fallback::PoolShort { page: PageSize::Huge2M, wanted: 2, free: 0 });
+    }
+    // Nothing below: an error, not fewer pages.
+    let error = Region::builder(4 * MIB).ladder(PageSize::Huge2M).map().expect_err("no pages");
+    assert!(matches!(error, ArenaError::NoPages { .. }), "{error}");
+}
+
+#[test]
+fn what_a_child_could_be_killed_for_is_not_used() {
+    let _alone = alone();
+    let _pool = pool!(2);
+    let region = huge(4 * MIB).dont_fork(false).map().expect("base pages");
+    let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
+    assert_eq!(part.fallbacks, [Fallback::Inherited { page: PageSize::Huge2M }]);
+    // Shared pages are the file's, and nobody copies them.
+    let region = huge(4 * MIB).dont_fork(false).memfd(true).map().expect("2 pages");
+    assert_eq!(region.receipt().bytes_on(PageSize::Huge2M), 4 * MIB);
+}
+
+#[test]
+fn bound_pages_are_there_at_once() {
+    let _alone = alone();
+    let _pool = pool!(2);
+    match huge(6 * MIB).numa(Numa::Bind(vec![0])).map() {
+        Ok(region) => {
+            let receipt = region.receipt();
+            assert!(receipt.policy_verified);
+            let on_pool = receipt.bytes_on(PageSize::Huge2M);
+            assert_eq!(receipt.resident_bytes(), on_pool as u64, "{receipt}");
+        }
+        Err(error @ ArenaError::PolicyRefused { .. }) => println!("skipped: {error}"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn files_of_hugepages_are_attached_as_such() {
+    let _alone = alone();
+    let _pool = pool!(2);
+    let region = huge(4 * MIB).memfd(true).map().expect("2 pages");
+    let fd = region.share().expect("a descriptor").expect("shared memory has one");
+    let attached = Region::attach(fd, Some(4 * MIB)).expect("sealed memory");
+    assert_eq!(attached.receipt().bytes_on(PageSize::Huge2M), 4 * MIB);
+    // SAFETY: nobody else knows of this memory.
+    unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.fill(8);
+    // SAFETY: nobody writes any more.
+    assert!(unsafe { attached.bytes() }.iter().all(|byte| *byte == 8));
+    drop(region);
+    assert_eq!(free(), 0);
+    drop(attached);
+    assert_eq!(free(), 2);
+}

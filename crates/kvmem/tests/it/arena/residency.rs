@@ -1,0 +1,86 @@
+//! What is resident, discarding, advice.
+
+use super::{MIB, base, ordinary, page};
+use kvmem::arena::{Advice, ArenaError, Call, Populate};
+
+#[test]
+fn touched_pages_are_resident_and_no_others() {
+    let page = page();
+    let mut region = base(64 * page).map().expect("little memory");
+    assert!(!region.is_resident(..).expect("asked"));
+    let bytes = region.as_mut_bytes().expect("private memory");
+    for n in [0, 3, 4, 63] {
+        bytes[n * page] = 1;
+    }
+    let found = region.residency(..).expect("asked");
+    assert_eq!((found.resident_bytes, found.error_bytes), (4 * page as u64, 0), "{found:?}");
+    assert!(region.is_resident(3 * page..5 * page).expect("asked"));
+    assert!(!region.is_resident(2 * page..5 * page).expect("asked"));
+    // A byte is resident if its page is.
+    assert!(region.is_resident(63 * page + 5..63 * page + 6).expect("asked"));
+}
+
+#[test]
+fn discarded_pages_are_gone_and_read_as_zero() {
+    let page = page();
+    for shared in [false, true] {
+        let region = base(16 * page).memfd(shared).populate(Populate::Auto).map().expect("little memory");
+        // SAFETY: nobody else knows of this memory.
+        unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.fill(7);
+        region.discard(2 * page..5 * page).expect("whole pages");
+        assert_eq!(region.residency(..).expect("asked").resident_bytes, 13 * page as u64);
+        // SAFETY: nobody writes any more.
+        let bytes = unsafe { region.bytes() };
+        let zeros = bytes.iter().filter(|byte| **byte == 0).count();
+        assert_eq!(zeros, 3 * page);
+        assert!(bytes[2 * page..5 * page].iter().all(|byte| *byte == 0));
+        // Nothing of it is an error, and so is nothing.
+        region.discard(page..page).expect("nothing");
+        region.discard(..).expect("whole pages");
+        assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+    }
+}
+
+#[test]
+fn ranges_that_are_none_are_refused() {
+    let page = page();
+    let region = base(4 * page).map().expect("little memory");
+    for range in [0..5 * page, 5 * page..5 * page, usize::MAX - 1..usize::MAX] {
+        let error = region.discard(range.clone()).expect_err("out of bounds");
+        let ArenaError::OutOfBounds { start, end, len } = error else { panic!("{error}") };
+        assert_eq!((start..end, len), (range, 4 * page));
+    }
+    #[allow(clippy::reversed_empty_ranges)]
+    let reversed = 2 * page..page;
+    assert!(matches!(region.residency(reversed), Err(ArenaError::OutOfBounds { .. })));
+    assert!(matches!(region.residency(..=usize::MAX), Err(ArenaError::OutOfBounds { .. })));
+    for range in [1..page, 0..page - 1, 0..1] {
+        let error = region.discard(range.clone()).expect_err("no whole pages");
+        assert_eq!(error, ArenaError::Misaligned { start: range.start, end: range.end, page });
+        assert!(matches!(region.advise(range, Advice::Random), Err(ArenaError::Misaligned { .. })));
+    }
+}
+
+#[test]
+fn advice_changes_no_byte() {
+    let mut region = ordinary(4 * MIB).map().expect("little memory");
+    region.as_mut_bytes().expect("private memory").fill(9);
+    for advice in [
+        Advice::Normal,
+        Advice::Random,
+        Advice::Sequential,
+        Advice::WillNeed,
+        Advice::Cold,
+        Advice::BasePages,
+        Advice::HugePages,
+        Advice::Collapse,
+    ] {
+        match region.advise(.., advice) {
+            Ok(()) => {}
+            // An older kernel, or one that is short of hugepages.
+            Err(ArenaError::Refused { call: Call::Advise, errno, .. }) => println!("{advice:?}: {errno}"),
+            Err(error) => panic!("{advice:?}: {error}"),
+        }
+    }
+    assert!(region.as_mut_bytes().expect("private memory").iter().all(|byte| *byte == 9));
+}

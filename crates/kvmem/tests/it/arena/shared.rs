@@ -1,0 +1,133 @@
+//! Shared memory: attaching, seals, and what is left of it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::process::{Command, Stdio};
+
+use super::{MIB, base, ordinary, page};
+use kvmem::arena::{ArenaError, Backing, Populate, Region};
+
+/// This test again in a process of its own, as the child of that name.
+fn again(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("our own path"));
+    command.args([&format!("arena::shared::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
+    command.env("KVMEM_TEST_CHILD", test);
+    command
+}
+
+fn is_child(test: &str) -> bool {
+    std::env::var("KVMEM_TEST_CHILD").is_ok_and(|child| child == test)
+}
+
+#[test]
+fn a_second_process_attaches_and_both_see_the_same() {
+    let test = "a_second_process_attaches_and_both_see_the_same";
+    const LEN: usize = 3 * MIB;
+    if is_child(test) {
+        let fd = std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor");
+        let region = Region::attach(fd, Some(LEN)).expect("the parent's memory");
+        assert_eq!(region.receipt().backing, Some(Backing::Shared));
+        // SAFETY: the parent waits for us.
+        let bytes = unsafe { region.slice(..).expect("all of it").as_mut_bytes() };
+        assert!(bytes.iter().enumerate().all(|(n, byte)| *byte == n as u8));
+        bytes.fill(0xcc);
+        return;
+    }
+    let region = base(LEN).memfd(true).populate(Populate::Auto).map().expect("little memory");
+    // SAFETY: the child is not there yet.
+    for (n, byte) in unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.iter_mut().enumerate() {
+        *byte = n as u8;
+    }
+    let fd = region.share().expect("a descriptor").expect("shared memory has one");
+    let output = again(test).stdin(Stdio::from(fd)).output().expect("a child");
+    assert!(output.status.success(), "{output:?}");
+    // SAFETY: the child is gone.
+    assert!(unsafe { region.bytes() }.iter().all(|byte| *byte == 0xcc));
+}
+
+#[test]
+fn the_size_cannot_be_changed_by_anybody() {
+    let mut region = ordinary(2 * MIB).memfd(true).map().expect("little memory");
+    assert!(matches!(region.as_mut_bytes(), Err(ArenaError::Shared)));
+    let file = File::from(region.share().expect("a descriptor").expect("shared memory has one"));
+    for len in [0, page() as u64, region.len() as u64 + 1, 1 << 30] {
+        let error = file.set_len(len).expect_err("sealed");
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+    }
+    // SAFETY: takes a number.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) }, -1);
+    assert_eq!(file.metadata().expect("a file").len(), region.len() as u64);
+}
+
+#[test]
+fn only_sealed_memory_of_the_right_size_is_attached() {
+    let memfd = |flags| {
+        // SAFETY: the name ends with a zero.
+        let fd = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC | flags) };
+        assert!(fd >= 0);
+        // SAFETY: made just now.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(MIB as u64).expect("a size");
+        file
+    };
+    for (flags, had) in [(libc::MFD_ALLOW_SEALING, 0), (0, libc::F_SEAL_SEAL)] {
+        let error = Region::attach(memfd(flags), None).expect_err("unsealed");
+        let ArenaError::Unsealed { seals, wanted } = error else { panic!("{error}") };
+        assert_eq!((seals, wanted), (had, libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW));
+    }
+    let plain = File::open("/proc/self/exe").expect("our own file");
+    let error = Region::attach(plain, None).expect_err("not memory");
+    assert!(matches!(error, ArenaError::NotMemory | ArenaError::Unsealed { .. }), "{error}");
+    let (pipe, _) = std::io::pipe().expect("a pipe");
+    assert_eq!(Region::attach(pipe, None).expect_err("not memory"), ArenaError::NotMemory);
+
+    let region = base(MIB).memfd(true).map().expect("little memory");
+    let fd = || region.share().expect("a descriptor").expect("shared memory has one");
+    let error = Region::attach(fd(), Some(2 * MIB)).expect_err("another size");
+    assert_eq!(error, ArenaError::WrongSize { found: 1 << 20, expected: 2 << 20 });
+    let attached = Region::attach(fd(), Some(MIB)).expect("sealed memory");
+    // It stands on its own.
+    drop(region);
+    attached.populate(.., Populate::Auto, &Default::default()).expect("little memory");
+    assert!(attached.is_resident(..).expect("asked"));
+    assert!(base(MIB).map().expect("little memory").share().expect("no call").is_none());
+}
+
+#[test]
+fn nothing_is_left_after_a_kill() {
+    let test = "nothing_is_left_after_a_kill";
+    const LEN: usize = 128 * MIB;
+    if is_child(test) {
+        let region = base(LEN).memfd(true).populate(Populate::Auto).map().expect("little memory");
+        println!("\nready {}", region.receipt().resident_bytes());
+        // Until it is killed; not for ever if the parent died.
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        return;
+    }
+    let shared_memory = || {
+        let text = std::fs::read_to_string("/proc/meminfo").expect("a file of the kernel");
+        let line = text.lines().find_map(|line| line.strip_prefix("Shmem:")).expect("a figure");
+        line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") << 10
+    };
+    let named = || {
+        let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().contains("kvmem")).count()
+    };
+    let before = named();
+    let mut child = again(test).stdout(Stdio::piped()).spawn().expect("a child");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let ready = lines.by_ref().map_while(Result::ok).find(|line| line.starts_with("ready"));
+    assert_eq!(ready, Some(format!("ready {LEN}")));
+    assert_eq!(named(), before, "it has no name");
+    let with = shared_memory();
+    child.kill().expect("our child");
+    child.wait().expect("our child");
+    assert_eq!(named(), before);
+    // Others use shared memory meanwhile, but not that much for that long.
+    let freed = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        shared_memory() + (LEN as u64 / 2) < with
+    });
+    assert!(freed, "{with} bytes of shared memory with the child, {} without", shared_memory());
+}
