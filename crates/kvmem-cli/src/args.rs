@@ -13,7 +13,7 @@ use kvmem_bench::offset::WorkloadId;
 pub use self::mount::MountArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
 
-/// vmem for KV caches: benchmarks and trace replays of the kvmem library.
+/// vmem for KV caches: memory mapped and populated, benchmarks, and trace replays of the kvmem library.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kvmem", version)]
 pub struct Args {

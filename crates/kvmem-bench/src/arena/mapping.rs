@@ -66,8 +66,8 @@ unsafe impl Send for Mapping {}
 // writes nothing.
 unsafe impl Sync for Mapping {}
 
-// SAFETY: 1. Both come from fields that never change. 2. The kernel mapped the addresses in one piece, and has no longer ones to
-// give. 3. They are unmapped in `drop` and not before.
+// SAFETY: 1. Both come from fields that never change. 2. The kernel mapped the addresses in one piece, and has no
+// longer ones to give. 3. They are unmapped in `drop` and not before.
 unsafe impl Memory for Mapping {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -88,8 +88,8 @@ impl Drop for Mapping {
 
 /// How long one thread takes to map `bytes` with `MAP_POPULATE`.
 ///
-/// `MAP_POPULATE` fills the range before any advice can be given about it, so it gets the pages that the system hands out
-/// unasked. Where those are of another kind than the row's, the range is mapped and advised first and then filled
+/// `MAP_POPULATE` fills the range before any advice can be given about it, so it gets the pages that the system hands
+/// out unasked. Where those are of another kind than the row's, the range is mapped and advised first and then filled
 /// by `MADV_POPULATE_WRITE` on the same one thread: the kernel's routine behind both is the same.
 pub(crate) fn map_populate(pages: Pages, bytes: usize) -> Result<Duration, Errno> {
     let unasked = match pages {
@@ -120,8 +120,8 @@ pub(crate) fn touch(pages: Pages, bytes: usize) -> Result<Duration, Errno> {
     let start = Instant::now();
     let mapping = Mapping::untouched(pages, bytes)?;
     for at in (0..bytes).step_by(step) {
-        // SAFETY: `at` is below the length of the mapping, which is writable and this function's own. With hugepages the
-        // caller has seen to it that there are enough, and the kernel reserved them when it mapped.
+        // SAFETY: `at` is below the length of the mapping, which is writable and this function's own. With hugepages
+        // the caller has seen to it that there are enough, and the kernel reserved them when it mapped.
         unsafe { mapping.base.add(at).write_volatile(1) };
     }
     let took = start.elapsed();

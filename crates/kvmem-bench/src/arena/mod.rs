@@ -1,18 +1,19 @@
 //! The benchmark of the arena layer: allocation by bumping, and pages made resident.
 //!
-//! 1. *Operations.* [`Op::Bump`] allocates 64 B and 4 KiB on 1, 2 and 8 threads; [`Op::BumpFull`] is the same call where there is no
-//!    room left. [`Op::Populate`] maps memory and makes it resident, [`Op::Discard`] gives it back, [`Op::Map`] maps 1 TiB and
-//!    leaves it untouched.
-//! 2. *Contenders.* kvmem's bump arena meets a mutex, the crate `bumpalo` and a model of the arena it came from ([`bump`]).
-//!    Its populated regions meet one thread with `MAP_POPULATE` and one thread that writes to each page.
-//! 3. *Time.* A bump allocation computes and never waits, so its time is the processor time of its thread, the mean of the
-//!    threads. Populating is what its callers wait for, so its time is that on the wall, from before the mapping until the
-//!    memory is there; unmapping is not part of it.
-//! 4. *Noise.* Machines drift, and a virtual machine's first touch of memory that was given back to the host costs many times as much
-//!    as the second. The tasks of a group therefore take turns, each repetition starts with another one, medians count, and
-//!    the memory is populated once before the clock runs.
-//! 5. *What is not there.* Rows need their pages: hugepages of 2 MiB are borrowed from the system where it lets us, and
-//!    returned afterwards. Where rows cannot be had they are absent, and the report says why.
+//! 1. *Operations.* [`Op::Bump`] allocates 64 B and 4 KiB on 1, 2 and 8 threads; [`Op::BumpFull`] is the same call
+//!    where there is no room left. [`Op::Populate`] maps memory and makes it resident, [`Op::Discard`] gives it back,
+//!    [`Op::Map`] maps 1 TiB and leaves it untouched.
+//! 2. *Contenders.* kvmem's bump arena meets a mutex, the crate `bumpalo` and a model of the arena it came from
+//!    ([`bump`]). Its populated regions meet one thread with `MAP_POPULATE` and one thread that writes to each page.
+//! 3. *Time.* A bump allocation computes and never waits, so its time is the processor time of its thread, the mean
+//!    of the threads. Populating is what its callers wait for, so its time is that on the wall, from before the
+//!    mapping until the memory is there; unmapping is not part of it.
+//! 4. *Noise.* Machines drift, and a virtual machine's first touch of memory that was given back to the host costs
+//!    many times as much as the second. The tasks of a group therefore take turns, each repetition starts with
+//!    another one, medians count, and the memory is populated once before the clock runs.
+//! 5. *What is not there.* Rows need their pages: hugepages of 2 MiB are borrowed from the system where it lets us,
+//!    and returned afterwards (a run that is killed meanwhile cannot: then `nr_hugepages` stays as large as it was
+//!    made). Where rows cannot be had they are absent, and the report says why.
 
 pub mod bump;
 mod goals;
@@ -38,7 +39,8 @@ use crate::progress::Progress;
 pub struct Options {
     /// Less memory and fewer repetitions: some seconds instead of some minutes.
     pub quick: bool,
-    /// Repetitions of each measurement, of which the median counts; 15 and 5 (bump, pages), or 5 and 3 when quick, unless given.
+    /// Repetitions of each measurement, of which the median counts; 15 and 5 (bump, pages), or 5 and 3 when quick,
+    /// unless given.
     pub reps: Option<u32>,
     /// Only these operations; all when empty.
     pub ops: Vec<Op>,

@@ -1,7 +1,7 @@
 //! *Table*: the report as text.
 //!
-//! Bump rows have one line for each size and number of threads, the contenders side by side; page rows have one line for each
-//! kind of pages. A dash stands where there is no row.
+//! Bump rows have one line for each size and number of threads, the contenders side by side; page rows have one line
+//! for each kind of pages. A dash stands where there is no row.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -1,9 +1,9 @@
 //! *Crew*: threads that run one loop side by side.
 //!
-//! Contention is what is measured, so the threads must run at the same time, and short loops on a machine with other work
-//! easily run one after the other, all on one processor. Three things keep them together: each thread is bound to a processor
-//! of its own as far as there are enough; they wait for each other spinning, not asleep; and a turn in which the first was
-//! over before the last had done most of its work is repeated, a few times at most.
+//! Contention is what is measured, so the threads must run at the same time, and short loops on a machine with other
+//! work easily run one after the other, all on one processor. Three things keep them together: each thread is bound
+//! to a processor of its own as far as there are enough; they wait for each other spinning, not asleep; and a turn in
+//! which the first was over before the last had done most of its work is repeated, a few times at most.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
