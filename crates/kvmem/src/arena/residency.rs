@@ -175,7 +175,8 @@ mod tests {
         let page = sys::page_size();
         let pages = 3 * EXACT;
         // Every other page, a third, and one half of the range: patterns that a regular sample would get wrong.
-        let patterns: [(fn(usize) -> bool, f64); 3] =
+        type Pattern = (fn(usize) -> bool, f64);
+        let patterns: [Pattern; 3] =
             [(|n| n % 2 == 0, 1.0 / 2.0), (|n| n % 192 < 64, 1.0 / 3.0), (|n| n < 3 << 19, 1.0 / 2.0)];
         for (pattern, share) in patterns {
             let found = ask(pages * page, Method::Pagemap, |first, answers| {

@@ -1,6 +1,7 @@
 //! Limits: an error, not a death. Each test runs in a child under the limit, whose exit status is asserted.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::{MIB, again, alone, role};
@@ -101,8 +102,12 @@ impl Group {
             // In a container the path may not be what is mounted.
             for parent in [format!("{top}{path}"), top.to_owned()] {
                 let group = Group(Path::new(&parent).join(format!("kvmem-test-{}", std::process::id())));
-                match fs::create_dir(&group.0).and_then(|()| fs::write(group.0.join(file), limit.to_string()))
-                {
+                // Only a file that the kernel has put there is a limit.
+                let limited = || {
+                    let mut file = fs::OpenOptions::new().write(true).open(group.0.join(file))?;
+                    file.write_all(limit.to_string().as_bytes())
+                };
+                match fs::create_dir(&group.0).and_then(|()| limited()) {
                     Ok(()) => return Ok(group),
                     Err(error) => reasons = format!("{}: {error}", group.0.display()),
                 }
