@@ -35,8 +35,9 @@ enum Chore {
     Test(checks::Options),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
-    /// Run the full benchmark and file its rows as `bench/record/<date>-<machine>.json`.
-    BenchRecord,
+    /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json` (offset) and
+    /// `bench/record/<date>-<machine>-arena.json`.
+    BenchRecord(record::BenchOptions),
 }
 
 fn main() -> Result<ExitCode> {
@@ -44,6 +45,6 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().chore {
         Chore::Test(options) => checks::run(&root, &options),
         Chore::Soak(options) => record::soak(&root, &options),
-        Chore::BenchRecord => record::bench(&root),
+        Chore::BenchRecord(options) => record::bench(&root, &options),
     }
 }

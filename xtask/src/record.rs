@@ -18,6 +18,14 @@ pub(crate) struct SoakOptions {
     ops: u64,
 }
 
+/// Which benchmarks to record.
+#[derive(Args)]
+pub(crate) struct BenchOptions {
+    /// Only these suites (all of them when none is named).
+    #[arg(value_name = "SUITE", value_parser = SUITES.map(|(suite, _)| suite))]
+    suites: Vec<String>,
+}
+
 /// Runs the library's soak test at the length that is asked for, through `KVMEM_SOAK_OPS`.
 pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
     let mut soak = Command::new(cargo());
@@ -30,24 +38,31 @@ pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
     Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the full benchmark of every layer and writes its rows to `bench/record/<date>-<machine>.json`.
-pub(crate) fn bench(root: &Path) -> Result<ExitCode> {
+/// The suites that are recorded, with what their files' names end in.
+const SUITES: [(&str, &str); 2] = [("offset", ""), ("arena", "-arena")];
+
+/// Runs the full benchmark of every layer and writes its rows to `bench/record/<date>-<machine>.json`, with the layer
+/// before the dot where it is not the offset layer, whose records came first.
+pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let name = format!("{}-{}-{cores}c.json", OffsetDateTime::now_utc().date(), machine(&cpuinfo));
+    let name = format!("{}-{}-{cores}c", OffsetDateTime::now_utc().date(), machine(&cpuinfo));
     let folder = root.join("bench/record");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let file = folder.join(name);
 
-    let mut bench = Command::new(cargo());
-    bench.current_dir(root).args(["run", "--release", "--locked", "--package", "kvmem-cli"]);
-    bench.args(["--", "bench", "offset", "--json"]).arg(&file);
-    let status = bench.status().context("cannot run cargo")?;
-    if !status.success() {
-        eprintln!("the benchmark ended with {status}");
-        return Ok(ExitCode::FAILURE);
+    let wanted = |suite: &str| options.suites.is_empty() || options.suites.iter().any(|name| name == suite);
+    for (suite, ending) in SUITES.into_iter().filter(|(suite, _)| wanted(suite)) {
+        let file = folder.join(format!("{name}{ending}.json"));
+        let mut bench = Command::new(cargo());
+        bench.current_dir(root).args(["run", "--release", "--locked", "--package", "kvmem-cli"]);
+        bench.args(["--", "bench", suite, "--json"]).arg(&file);
+        let status = bench.status().context("cannot run cargo")?;
+        if !status.success() {
+            eprintln!("the benchmark of {suite} ended with {status}");
+            return Ok(ExitCode::FAILURE);
+        }
+        println!("recorded in {}", file.strip_prefix(root).unwrap_or(&file).display());
     }
-    println!("recorded in {}", file.strip_prefix(root).unwrap_or(&file).display());
     Ok(ExitCode::SUCCESS)
 }
 

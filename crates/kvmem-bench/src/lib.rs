@@ -4,6 +4,7 @@
 //! - [`loops`]: what it is measured with: each loop drives one contender through one workload. The generators of
 //!   requests are in [`kvmem_testkit::workload`].
 //! - [`published`]: the figures that others published for the same workloads.
+//! - [`arena`]: the benchmark of the arena layer: [`arena::run`] gives an [`arena::Report`].
 //! - [`offset`]: the benchmark of the offset layer: [`offset::run`] gives a [`report::Report`], which is JSON through
 //!   `serde` and a table through `Display`.
 //!
@@ -18,6 +19,7 @@
 //! print!("{report}");
 //! ```
 
+pub mod arena;
 pub mod clock;
 mod columns;
 pub mod contender;

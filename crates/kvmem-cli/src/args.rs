@@ -1,17 +1,21 @@
 //! The command line.
 
+mod mount;
+
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Wish, WishError};
+use kvmem_bench::arena;
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
 
+pub use self::mount::MountArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
 
-/// vmem for KV caches: benchmarks and trace replays of the kvmem library.
+/// vmem for KV caches: memory mapped and populated, benchmarks, and trace replays of the kvmem library.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kvmem", version)]
 pub struct Args {
@@ -29,6 +33,8 @@ pub enum Command {
         #[command(subcommand)]
         suite: BenchSuite,
     },
+    /// Map memory, make its pages resident, and say what was got
+    Mount(MountArgs),
     /// Replay a KV-cache trace through a prefix cache on an allocator of offsets
     Replay(ReplayArgs),
     /// Hold every limit of this machine against the memory you want, and say how to change those that stand in the way
@@ -38,8 +44,34 @@ pub enum Command {
 /// What can be measured.
 #[derive(Clone, Debug, Subcommand)]
 pub enum BenchSuite {
+    /// Memory: time per bump allocation, and how fast pages are made resident
+    Arena(BenchArenaArgs),
     /// The allocator of offsets: utilization and time per operation
     Offset(BenchOffsetArgs),
+}
+
+/// Options of `kvmem bench arena`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct BenchArenaArgs {
+    /// Less memory and fewer repetitions: some seconds instead of some minutes
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Only these operations (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = arena_op())]
+    pub op: Vec<arena::Op>,
+
+    /// Only these contenders (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = arena_contender())]
+    pub contender: Vec<arena::ContenderId>,
+
+    /// Repetitions of each measurement, of which the median counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub reps: Option<u32>,
+
+    /// Write the rows as JSON to FILE; - for standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Options of `kvmem bench offset`.
@@ -167,6 +199,17 @@ impl ReplayArgs {
 fn contender() -> impl TypedValueParser<Value = ContenderId> {
     PossibleValuesParser::new(ContenderId::ALL.map(ContenderId::name))
         .try_map(|name| name.parse::<ContenderId>())
+}
+
+/// Operations of the arena suite by name.
+fn arena_op() -> impl TypedValueParser<Value = arena::Op> {
+    PossibleValuesParser::new(arena::Op::ALL.map(arena::Op::name)).try_map(|name| name.parse::<arena::Op>())
+}
+
+/// Contenders of the arena suite by name.
+fn arena_contender() -> impl TypedValueParser<Value = arena::ContenderId> {
+    PossibleValuesParser::new(arena::ContenderId::ALL.map(arena::ContenderId::name))
+        .try_map(|name| name.parse::<arena::ContenderId>())
 }
 
 /// Workloads by name.

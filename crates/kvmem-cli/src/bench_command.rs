@@ -1,17 +1,33 @@
 //! `kvmem bench`: from the options to `kvmem-bench`, with a progress bar on the way and its table out again.
 
 use indicatif::ProgressBar;
-use kvmem_bench::offset;
 use kvmem_bench::progress::Progress;
+use kvmem_bench::{arena, offset};
 
-use crate::args::{BenchOffsetArgs, BenchSuite};
+use crate::args::{BenchArenaArgs, BenchOffsetArgs, BenchSuite};
 use crate::output::{Failure, JsonSink, progress_bar};
 
 /// Runs a suite and prints its table.
 pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
     match suite {
+        BenchSuite::Arena(args) => run_arena(args),
         BenchSuite::Offset(args) => run_offset(args),
     }
+}
+
+fn run_arena(args: &BenchArenaArgs) -> Result<(), Failure> {
+    let options = arena::Options {
+        quick: args.quick,
+        reps: args.reps,
+        ops: args.op.clone(),
+        contenders: args.contender.clone(),
+    };
+    let json = JsonSink::open(args.json.as_deref())?;
+    let mut bar = Bar::new();
+    let report = arena::run(&options, &mut bar);
+    bar.0.finish_and_clear();
+    let report = report.map_err(|error| Failure::new(error, 1))?;
+    json.write(&report, &report)
 }
 
 fn run_offset(args: &BenchOffsetArgs) -> Result<(), Failure> {
@@ -23,7 +39,7 @@ fn run_offset(args: &BenchOffsetArgs) -> Result<(), Failure> {
         workloads: args.workload.clone(),
     };
     let json = JsonSink::open(args.json.as_deref())?;
-    let mut bar = Bar(progress_bar(None, "{elapsed_precise} {wide_bar} {percent:>3} % {msg}"));
+    let mut bar = Bar::new();
     let report = offset::run(&options, &mut bar);
     bar.0.finish_and_clear();
     let report = report.map_err(|error| Failure::new(error, 1))?;
@@ -33,7 +49,13 @@ fn run_offset(args: &BenchOffsetArgs) -> Result<(), Failure> {
 /// A progress bar that a benchmark moves.
 struct Bar(ProgressBar);
 
-impl Progress for Bar {
+impl Bar {
+    fn new() -> Self {
+        Self(progress_bar(None, "{elapsed_precise} {wide_bar} {percent:>3} % {msg}"))
+    }
+}
+
+impl<R> Progress<R> for Bar {
     fn begin(&mut self, units: u64) {
         self.0.set_length(units);
     }

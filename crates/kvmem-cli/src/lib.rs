@@ -5,6 +5,7 @@
 pub mod args;
 mod bench_command;
 mod doctor_command;
+mod mount_command;
 mod output;
 pub mod replay;
 mod replay_command;
@@ -19,6 +20,7 @@ pub use output::Failure;
 pub fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Bench { suite } => bench_command::run(&suite),
+        Command::Mount(mount) => mount_command::run(&mount),
         Command::Replay(replay) => replay_command::run(&replay),
         Command::Doctor(doctor) => doctor_command::run(&doctor),
     }

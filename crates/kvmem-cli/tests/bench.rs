@@ -37,6 +37,55 @@ fn rows_come_as_a_table_and_as_json() {
 }
 
 #[test]
+fn the_arena_suite_has_a_table_and_rows_too() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-arena.json", std::process::id()));
+    let json = file.to_str().unwrap();
+    let chosen = ["--op", "bump,bump-full", "--contender", "kvmem,seed", "--reps", "1"];
+    let output = kvmem(&[&["bench", "arena", "--quick", "--json", json], &chosen[..]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in ["bump-full", "64 B, 8 thread(s)", "kvmem", "seed", "Figures to reach"] {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(report["suite"], "arena");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 3 * 2 + 2 * 2);
+    assert_eq!(rows[0]["op"], "bump");
+    assert_eq!(report["goals"].as_array().map(Vec::len), Some(3));
+
+    for (arguments, expected) in [
+        (&["--op", "nosuch"][..], "bump-full"),
+        (&["--contender", "binned"], "map-populate"),
+        (&["--reps", "0"], "--reps"),
+        (&["--seed", "1"], "--seed"),
+    ] {
+        let output = kvmem(&[&["bench", "arena"], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}
+
+/// Limits of the machine take rows away, and the table says so; they do not end the run.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_on_addresses_leaves_the_rows_that_fit() {
+    let run =
+        "ulimit -v 2000000 && exec \"$0\" bench arena --quick --reps 1 --op bump,map --contender kvmem,mutex";
+    let output = Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
+    // The small arenas fit; those of 4 KiB blocks for several threads and the mapping of 1 TiB do not.
+    for part in ["64 B, 8 thread(s)", "Not measured", "bump: 4096 B kvmem ×8: ", "map, thp: kvmem ×1: "] {
+        assert!(table.contains(part), "{part} is missing in\n{table}");
+    }
+}
+
+#[test]
 fn options_that_make_no_sense_are_refused() {
     for (arguments, expected) in [
         (&["--workload", "nosuch"][..], "uniform"),

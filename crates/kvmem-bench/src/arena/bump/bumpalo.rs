@@ -1,0 +1,25 @@
+//! *Bumpalo*: the crate of that name, which one thread uses alone. It bumps down, with no atomic operation.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+use super::Bump;
+use crate::arena::MeasureError;
+
+/// One chunk of the crate's arena, not allowed to get another.
+#[derive(Debug)]
+pub struct Bumpalo(bumpalo::Bump);
+
+impl Bump for Bumpalo {
+    fn create(capacity: usize) -> Result<Self, MeasureError> {
+        let arena =
+            bumpalo::Bump::try_with_capacity(capacity).map_err(|_| MeasureError::NoChunk { capacity })?;
+        arena.set_allocation_limit(Some(arena.allocated_bytes()));
+        Ok(Self(arena))
+    }
+
+    #[inline]
+    fn allocate(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        self.0.try_alloc_layout(Layout::from_size_align(size, align).ok()?).ok()
+    }
+}

@@ -1,0 +1,141 @@
+//! *Suite*: runs the plan.
+
+use std::time::Instant;
+
+use super::measure::{Seen, measure};
+use super::plan::{Effort, Group, Task, groups};
+use super::report::{Report, Row, Skipped};
+use super::system::Hugepages;
+use super::{BenchError, ContenderId, MeasureError, Op, Options, Pages, goals, mapping};
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::stats::median;
+
+pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
+    let start = Instant::now();
+    let mut effort = Effort::of(options);
+    let (groups, skipped) = groups(options, &mut effort);
+    progress.begin(groups.iter().map(|group| group.units(&effort)).sum());
+    let mut found = Found { rows: Vec::new(), skipped, mapped_resident_bytes: None };
+    for group in &groups {
+        found.add(group, &effort, progress)?;
+    }
+    let goals = goals::of(&found.rows, found.mapped_resident_bytes);
+    Ok(Report {
+        suite: "arena".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        quick: options.quick,
+        bump_reps: effort.bump_reps,
+        page_reps: effort.page_reps,
+        machine: Machine::here(),
+        seconds: start.elapsed().as_secs_f64(),
+        rows: found.rows,
+        mapped_resident_bytes: found.mapped_resident_bytes,
+        skipped: found.skipped,
+        goals,
+    })
+}
+
+/// What the groups so far have found.
+struct Found {
+    rows: Vec<Row>,
+    skipped: Vec<Skipped>,
+    mapped_resident_bytes: Option<u64>,
+}
+
+impl Found {
+    /// Measures the tasks of `group`, taking turns, and adds a row for each.
+    fn add(
+        &mut self,
+        group: &Group,
+        effort: &Effort,
+        progress: &mut dyn Progress<Row>,
+    ) -> Result<(), BenchError> {
+        let Some(first) = group.tasks.first() else { return Ok(()) };
+        let skip = |reason| Skipped { op: first.op, pages: group.pages(), reason };
+        let borrowed = match group.pages() {
+            Some(Pages::Huge) => Hugepages::borrow(group.resident_bytes()).map(Some),
+            _ => Ok(None),
+        };
+        let _hugepages = match borrowed {
+            Ok(hugepages) => hugepages,
+            Err(reason) => {
+                progress.advance(group.units(effort));
+                self.skipped.push(skip(reason));
+                return Ok(());
+            }
+        };
+        if let Some(pages) = group.pages().filter(|_| group.resident_bytes() > 0) {
+            // The memory is fetched from the host here, not in whichever task comes first.
+            let warm = mapping::map_populate(pages, group.resident_bytes() as usize);
+            warm.map_err(|error| failed(first, error.into()))?;
+        }
+        let mut done = 0;
+        let mut seen: Vec<Vec<Seen>> = group.tasks.iter().map(|_| Vec::new()).collect();
+        for rep in 0..group.reps as usize {
+            for i in 0..group.tasks.len() {
+                let i = (i + rep) % group.tasks.len();
+                let task = &group.tasks[i];
+                progress.step(&name(task));
+                match measure(task, effort) {
+                    Ok(one) => seen[i].push(one),
+                    // A limit forbids the mapping; that says nothing about anyone's speed.
+                    Err(error) if task.op == Op::Map || matches!(error, MeasureError::System(_)) => {
+                        progress.advance(group.units(effort) - done);
+                        self.skipped.push(skip(format!("{}: {error}", who(task))));
+                        return Ok(());
+                    }
+                    Err(error) => return Err(failed(task, error)),
+                }
+                progress.advance(task.units(effort));
+                done += task.units(effort);
+            }
+        }
+        for (task, seen) in group.tasks.iter().zip(&seen) {
+            if task.op == Op::Map {
+                self.mapped_resident_bytes = seen.iter().filter_map(|one| one.resident_bytes).max();
+            }
+            let row = row(task, seen);
+            progress.row(&row);
+            self.rows.push(row);
+        }
+        Ok(())
+    }
+}
+
+fn failed(task: &Task, error: MeasureError) -> BenchError {
+    BenchError { op: task.op, contender: task.contender, error }
+}
+
+fn name(task: &Task) -> String {
+    let pages = task.pages.map_or_else(String::new, |pages| format!("{pages} "));
+    format!("{} {pages}{}", task.op, who(task))
+}
+
+/// Who does it: the part of the name that tells the tasks with the same operation and pages apart.
+fn who(task: &Task) -> String {
+    let size = if task.pages.is_none() { format!("{} B ", task.size_bytes) } else { String::new() };
+    let threads = task.threads.map_or_else(String::new, |threads| format!(" ×{threads}"));
+    format!("{size}{}{threads}", task.contender)
+}
+
+/// The medians of what the repetitions saw.
+fn row(task: &Task, seen: &[Seen]) -> Row {
+    let ns = median(seen.iter().map(|one| one.ns).collect());
+    let rate = matches!(task.op, Op::Populate | Op::Discard);
+    let gib = task.size_bytes as f64 / (1u64 << 30) as f64;
+    let threads = if task.contender == ContenderId::KvmemAuto {
+        median(seen.iter().map(|one| f64::from(one.threads)).collect()).map_or(1, |threads| threads as u32)
+    } else {
+        task.threads.unwrap_or(1)
+    };
+    Row {
+        op: task.op,
+        pages: task.pages,
+        threads,
+        size_bytes: task.size_bytes,
+        contender: task.contender,
+        ns_per_op: if rate { None } else { ns },
+        gib_per_s: if rate { ns.map(|ns| gib * 1e9 / ns) } else { None },
+    }
+}

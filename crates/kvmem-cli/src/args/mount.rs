@@ -1,0 +1,82 @@
+//! Options of `kvmem mount`.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use kvmem::arena::{Ladder, Numa, Populate};
+
+use super::size;
+
+/// Options of `kvmem mount`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct MountArgs {
+    /// Size in bytes, or with a unit: 8GiB, 1TiB (GB is 10^9)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: u64,
+
+    /// Kinds of pages to try, in this order: 1G, 2M, thp, 4k
+    #[arg(long, value_name = "PAGES,…", default_value = "2M,thp,4k", value_parser = clap::value_parser!(Ladder))]
+    pub pages: Ladder,
+
+    /// Fail where the first kind of pages cannot take everything, instead of stepping down
+    #[arg(long)]
+    pub strict: bool,
+
+    /// NUMA nodes: none, bind:0,2-3 or interleave:0-3
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = numa)]
+    pub numa: Numa,
+
+    /// Who makes the pages resident: auto (measures how many threads pay), a number of threads, or none (nobody)
+    #[arg(long, value_name = "THREADS", default_value = "auto", value_parser = clap::value_parser!(Populate))]
+    pub populate: Populate,
+
+    /// Give up after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub time_limit: Option<u64>,
+
+    /// Write the receipt as JSON to FILE; - for standard output instead of the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+}
+
+fn numa(text: &str) -> Result<Numa, String> {
+    let nodes = |list: &str| {
+        nodes(list).ok_or_else(|| format!("{list:?} is no list of nodes; examples: 0, 0-3, 0,2-3"))
+    };
+    match text.split_once(':') {
+        None if text == "none" => Ok(Numa::None),
+        Some(("bind", list)) => nodes(list).map(Numa::Bind),
+        Some(("interleave", list)) => nodes(list).map(Numa::Interleave),
+        _ => Err("a policy is none, bind:NODES or interleave:NODES".to_owned()),
+    }
+}
+
+/// The nodes of `0,2-3`. No kernel has more than 1024.
+fn nodes(list: &str) -> Option<Vec<u32>> {
+    let node = |text: &str| text.parse::<u32>().ok().filter(|node| *node < 1024);
+    let mut nodes = Vec::new();
+    for run in list.split(',') {
+        let (from, to) = run.split_once('-').unwrap_or((run, run));
+        let (from, to) = (node(from)?, node(to)?);
+        if from > to {
+            return None;
+        }
+        nodes.extend(from..=to);
+    }
+    Some(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_name_their_nodes() {
+        assert_eq!(numa("none"), Ok(Numa::None));
+        assert_eq!(numa("bind:0"), Ok(Numa::Bind(vec![0])));
+        assert_eq!(numa("interleave:0,2-4"), Ok(Numa::Interleave(vec![0, 2, 3, 4])));
+        for bad in ["", "0", "bind", "bind:", "bind:x", "bind:3-1", "interleave:0-4096", "none:0"] {
+            assert!(numa(bad).is_err(), "{bad}");
+        }
+    }
+}

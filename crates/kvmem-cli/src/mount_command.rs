@@ -1,0 +1,51 @@
+//! `kvmem mount`: a region is mapped and populated, with a progress bar on the way and its receipt out again.
+
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use kvmem::arena::{ArenaError, Progress, Region};
+
+use crate::args::MountArgs;
+use crate::output::{Failure, JsonSink, progress_bar};
+
+/// Maps, populates, and prints the receipt. The memory goes when the command ends.
+pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
+    let size = usize::try_from(args.size).map_err(|_| {
+        Failure::usage(format_args!("--size {} is more than this machine can address", args.size))
+    })?;
+    let json = JsonSink::open(args.json.as_deref())?;
+    let bar = progress_bar(None, "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {msg}");
+    let watched = bar.clone();
+    let mut builder = Region::builder(size)
+        .ladder(args.pages.clone())
+        .strict(args.strict)
+        .numa(args.numa.clone())
+        .populate(args.populate)
+        .progress(move |progress| show(&watched, progress));
+    if let Some(seconds) = args.time_limit {
+        builder = builder.time_budget(Duration::from_secs(seconds));
+    }
+    let region = builder.map();
+    bar.finish_and_clear();
+    let region = region.map_err(failure)?;
+    json.write(region.receipt(), region.receipt())
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    bar.set_length(progress.total_bytes);
+    bar.set_position(progress.done_bytes);
+    let left = progress.left().map_or_else(String::new, |left| format!(", {:.0} s left", left.as_secs_f64()));
+    bar.set_message(format!("{:.2} GiB/s{left}", progress.gib_per_s()));
+}
+
+/// What was asked for was impossible from the start, or it went wrong.
+fn failure(error: ArenaError) -> Failure {
+    match error {
+        ArenaError::ZeroSize
+        | ArenaError::TooLarge { .. }
+        | ArenaError::EmptyLadder
+        | ArenaError::NoNodes { .. }
+        | ArenaError::NoSuchNode { .. } => Failure::usage(error),
+        _ => Failure::new(error, 1),
+    }
+}
