@@ -27,18 +27,23 @@ pub struct Args {
 /// What the command can do.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Measure a layer on the published workloads, beside the published figures and other allocators
+    /// Measure the layers, all of them or one, beside the published figures and others who do the same work
+    #[command(args_conflicts_with_subcommands = true)]
     Bench {
-        /// What to measure.
+        /// Fewer operations, less memory: about a minute instead of several
+        #[arg(long)]
+        quick: bool,
+
+        /// What to measure; all if nothing is named.
         #[command(subcommand)]
-        suite: BenchSuite,
+        suite: Option<BenchSuite>,
     },
+    /// Hold every limit of this machine against the memory you want, and say how to change those that stand in the way
+    Doctor(DoctorArgs),
     /// Map memory, make its pages resident, and say what was got
     Mount(MountArgs),
     /// Replay a KV-cache trace through a prefix cache on an allocator of offsets
     Replay(ReplayArgs),
-    /// Hold every limit of this machine against the memory you want, and say how to change those that stand in the way
-    Doctor(DoctorArgs),
 }
 
 /// What can be measured.
@@ -51,7 +56,7 @@ pub enum BenchSuite {
 }
 
 /// Options of `kvmem bench arena`.
-#[derive(Clone, Debug, ClapArgs)]
+#[derive(Clone, Debug, Default, ClapArgs)]
 pub struct BenchArenaArgs {
     /// Less memory and fewer repetitions: some seconds instead of some minutes
     #[arg(long)]
@@ -100,6 +105,19 @@ pub struct BenchOffsetArgs {
     /// Write the rows as JSON to FILE; - for standard output instead of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+impl Default for BenchOffsetArgs {
+    fn default() -> Self {
+        BenchOffsetArgs {
+            quick: false,
+            seed: kvmem_bench::offset::DEFAULT_SEED,
+            workload: Vec::new(),
+            contender: Vec::new(),
+            reps: None,
+            json: None,
+        }
+    }
 }
 
 /// Options of `kvmem replay`.

@@ -15,6 +15,13 @@ pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
     }
 }
 
+/// Runs every suite, from the lowest layer up.
+pub(crate) fn run_all(quick: bool) -> Result<(), Failure> {
+    run_arena(&BenchArenaArgs { quick, ..BenchArenaArgs::default() })?;
+    println!();
+    run_offset(&BenchOffsetArgs { quick, ..BenchOffsetArgs::default() })
+}
+
 fn run_arena(args: &BenchArenaArgs) -> Result<(), Failure> {
     let options = arena::Options {
         quick: args.quick,

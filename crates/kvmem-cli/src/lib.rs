@@ -19,10 +19,11 @@ pub use output::Failure;
 /// [`Failure`]: a message for the user and the exit status that goes with it.
 pub fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::Bench { suite } => bench_command::run(&suite),
+        Command::Bench { quick, suite: None } => bench_command::run_all(quick),
+        Command::Bench { suite: Some(suite), .. } => bench_command::run(&suite),
+        Command::Doctor(doctor) => doctor_command::run(&doctor),
         Command::Mount(mount) => mount_command::run(&mount),
         Command::Replay(replay) => replay_command::run(&replay),
-        Command::Doctor(doctor) => doctor_command::run(&doctor),
     }
 }
 
