@@ -154,6 +154,8 @@ fn any_call_may_fail_and_nothing_leaks() {
         drop(counted);
         println!("{name}: {outcome:?}; {made:?}");
         let before = (maps(), descriptors());
+        drop(scenario());
+        assert_clean(&before, name);
         for (call, times) in made {
             for nth in (1..=times.min(12)).chain([times].into_iter().filter(|times| *times > 12)) {
                 for errno in [Errno::ENOMEM, Errno::EPERM, Errno::EINVAL, Errno::EHWPOISON] {
