@@ -16,26 +16,30 @@ fn folder(page: PageSize) -> String {
     format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page.bytes() >> 10)
 }
 
-/// A pool of a set size, restored afterwards.
-struct Pool {
+/// A pool of a set size, restored afterwards. Whoever else changes it takes turns by a lock on the kernel's file.
+pub(super) struct Pool {
     page: PageSize,
     before: String,
+    _turn: fs::File,
 }
 
 impl Pool {
     /// Makes exactly `pages` pages free, or says why not.
-    fn with_free(page: PageSize, pages: u64) -> Result<Pool, String> {
+    pub(super) fn with_free(page: PageSize, pages: u64) -> Result<Pool, String> {
         let read = |file: &str| {
             fs::read_to_string(format!("{}/{file}", folder(page))).map_err(|error| error.to_string())
         };
         let number =
             |file: &str| read(file).and_then(|text| text.trim().parse::<u64>().map_err(|e| e.to_string()));
+        let turn = fs::File::open(format!("{}/nr_hugepages", folder(page)))
+            .and_then(|file| file.lock().map(|()| file))
+            .map_err(|error| error.to_string())?;
         let before = read("nr_hugepages")?;
         let used = number("nr_hugepages")? - number("free_hugepages")? + number("resv_hugepages")?;
         if number("nr_overcommit_hugepages")? > 0 {
             return Err("the pool may grow by itself".to_owned());
         }
-        let pool = Pool { page, before };
+        let pool = Pool { page, before, _turn: turn };
         fs::write(format!("{}/nr_hugepages", folder(page)), (used + pages).to_string())
             .map_err(|error| format!("nr_hugepages cannot be written: {error}"))?;
         let free = number("free_hugepages")? - number("resv_hugepages")?;
