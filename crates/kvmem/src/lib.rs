@@ -8,10 +8,11 @@
 //! | L4 slab | objects: fixed-size, cached per thread | slab, magazine, depot | planned |
 //! | L3 [`offset`] | offsets: ranges of an abstract space | vmem | **stands** |
 //! | L2 register | keys: the right to DMA into bytes | | planned |
-//! | L1 arena | bytes: mapped, resident, placed | page allocator | planned |
+//! | L1 [`arena`] | bytes: mapped, resident, placed | page allocator | **stands** |
 //!
-//! One layer stands today: [`offset::OffsetAllocator`] hands out byte ranges of a space of up to 2^63 bytes in constant
-//! time, and never touches the bytes. Whoever maps and registers memory by other means can use it now.
+//! Two layers stand today. [`arena::Region`] is memory: mapped on the best pages there are, placed, populated, with a
+//! receipt that says what was got. [`offset::OffsetAllocator`] hands out byte ranges of a space of up to 2^63 bytes in
+//! constant time, and never touches the bytes; so it serves memory that was mapped or registered by other means too.
 //!
 //! ```
 //! use kvmem::offset::{AllocError, OffsetAllocator};

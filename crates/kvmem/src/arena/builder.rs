@@ -169,7 +169,7 @@ impl RegionBuilder {
             populate(&parts, self.populate, &self.watch, 0)?.into_iter().map(Some).collect()
         };
         let receipt = self.receipt(&laid, &done)?;
-        Ok(Region::whole(Mapping::own(laid, wish.backing, receipt)))
+        Ok(Region::whole(Mapping::own(laid, wish.backing, wish.numa.clone(), receipt)))
     }
 
     /// Populates what would not be safe to touch later: pages of a pool that are bound to nodes.

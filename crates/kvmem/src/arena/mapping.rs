@@ -31,14 +31,15 @@ unsafe impl Sync for Memory {}
 /// Memory with its receipt.
 pub(crate) struct Mapping {
     memory: Memory,
+    numa: Numa,
     pieces: Vec<Piece>,
     receipt: Receipt,
 }
 
 impl Mapping {
-    pub(crate) fn own(laid: Laid, backing: Backing, receipt: Receipt) -> Mapping {
+    pub(crate) fn own(laid: Laid, backing: Backing, numa: Numa, receipt: Receipt) -> Mapping {
         let Laid { span, pieces, file, .. } = laid;
-        Mapping { memory: Memory::Own { span, file, backing }, pieces, receipt }
+        Mapping { memory: Memory::Own { span, file, backing }, numa, pieces, receipt }
     }
 
     pub(crate) fn foreign(at: NonNull<u8>, len: usize, owner: Box<dyn Any + Send + Sync>) -> Mapping {
@@ -53,7 +54,12 @@ impl Mapping {
             threads: 0,
             ranges: vec![range_receipt(&piece, at)],
         };
-        Mapping { memory: Memory::Foreign { at, len, _owner: owner }, pieces: vec![piece], receipt }
+        Mapping {
+            memory: Memory::Foreign { at, len, _owner: owner },
+            numa: Numa::None,
+            pieces: vec![piece],
+            receipt,
+        }
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -87,6 +93,11 @@ impl Mapping {
 
     pub(crate) fn receipt(&self) -> &Receipt {
         &self.receipt
+    }
+
+    /// The policy it was made with.
+    pub(crate) fn numa(&self) -> &Numa {
+        &self.numa
     }
 
     /// The pieces that have a part in `range`, each with that part.

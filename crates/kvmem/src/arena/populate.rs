@@ -34,7 +34,9 @@ const CHUNK: usize = 32 << 20;
 /// Below this, starting threads costs more than they gain.
 const WORTH_MEASURING: usize = 16 << 20;
 /// How much faster more threads must be to be worth having.
-const GAIN: f64 = 1.05;
+const GAIN: f64 = 1.02;
+/// How often two thread counts are compared. The fastest run of each counts: what slows one down is somebody else.
+const ROUNDS: usize = 3;
 
 /// Whether, and by how many threads, pages are made resident.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -192,7 +194,8 @@ impl Work<'_> {
         let slice = (part.len() / 64).clamp(4 << 20, 64 << 20).next_multiple_of(page);
         let mut total = Populated::default();
         let mut at = 0;
-        let mut best = 1;
+        // A few pages of 1 GiB cannot be compared, but to clear a whole one takes long enough for a thread of its own.
+        let mut best = if part.page == PageSize::Huge1G && part.len() / 16 < page { self.cores } else { 1 };
         let mut run = |threads: usize, len: usize| {
             let to = part.boundary((at + len).min(part.len()), at);
             let to = if part.len() - to < page { part.len() } else { to };
@@ -206,13 +209,13 @@ impl Work<'_> {
         let mut left = part.len();
         while part.len() >= WORTH_MEASURING && best < self.cores {
             let more = (2 * best).min(self.cores);
-            // Each thread needs several pages to be told from the others, and the rest must be worth it.
-            let each = slice.max(2 * more * page);
+            // Each thread needs a page, and the rest must be worth it.
+            let each = slice.max(more * page);
             if left / 8 < each {
                 break;
             }
             let (mut with_best, mut with_more) = (0.0f64, 0.0f64);
-            for _ in 0..2 {
+            for _ in 0..ROUNDS {
                 with_best = with_best.max(run(best, each)?.0);
                 let (speed, rest) = run(more, each)?;
                 with_more = with_more.max(speed);

@@ -11,9 +11,10 @@ use std::time::Instant;
 use super::diagnose::refused;
 use super::lay::{Laid, Piece, shield};
 use super::mapping::{self, Mapping, outward};
+use super::numa::nodes_found;
 use super::populate::{Part, Populated, populate};
 use super::residency::{Residency, measure};
-use super::{ArenaError, Backing, Call, PageSize, Populate, Receipt, RegionBuilder, Watch, file, lay};
+use super::{ArenaError, Backing, Call, Numa, PageSize, Populate, Receipt, RegionBuilder, Watch, file, lay};
 use crate::sys;
 
 /// One contiguous range of memory: mapped, placed, and as resident as it was made.
@@ -74,7 +75,7 @@ impl Region {
             threads: 0,
             ranges: mapping::ranges(&laid),
         };
-        Ok(Region::whole(Mapping::own(laid, Backing::Shared, receipt)))
+        Ok(Region::whole(Mapping::own(laid, Backing::Shared, Numa::None, receipt)))
     }
 
     /// A region over memory that was made elsewhere: a tensor's bytes, another library's buffer. `owner` is dropped when
@@ -225,9 +226,15 @@ impl Region {
         };
         let start = Instant::now();
         let done = populate(&parts, how, watch, parts.iter().map(resident).sum())?;
+        let seconds = start.elapsed().as_secs_f64();
+        for part in &parts {
+            // What the kernel does not say cannot be held against it.
+            let nodes = nodes_found(part.at, part.range.len(), sys::page_size()).unwrap_or_default();
+            self.mapping.numa().verify(&part.range, &nodes)?;
+        }
         Ok(Populated {
             bytes: if done.is_empty() { 0 } else { range.len() as u64 },
-            seconds: start.elapsed().as_secs_f64(),
+            seconds,
             threads: done.iter().map(|done| done.threads).max().unwrap_or(0),
         })
     }

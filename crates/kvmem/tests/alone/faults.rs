@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
+use super::pools::Pool;
 use super::{MIB, alone, descriptors, maps};
 use kvmem::arena::{
     Advice, ArenaError, Backing, Call, Errno, Ladder, Method, Numa, PageSize, Populate, Region, Watch,
@@ -35,31 +36,6 @@ fn check(region: &Region) {
 fn policy(numa: Numa) -> Numa {
     let tried = Region::builder(1).ladder(PageSize::Base).numa(numa.clone()).map();
     if matches!(tried, Err(ArenaError::PolicyRefused { .. })) { Numa::None } else { numa }
-}
-
-/// Some hugepages for as long as it lives.
-struct Pool(Option<String>);
-
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-
-impl Pool {
-    fn of(pages: u32) -> Pool {
-        let before = std::fs::read_to_string(POOL).ok();
-        let wrote = before.is_some() && std::fs::write(POOL, pages.to_string()).is_ok();
-        if !wrote {
-            println!("no hugepages: their calls are not among those that fail");
-        }
-        Pool(before.filter(|_| wrote))
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            // It could be written before; a test that fails already must not fail twice.
-            let _ = std::fs::write(POOL, before.trim());
-        }
-    }
 }
 
 fn private(numa: Numa) -> Result<(), ArenaError> {
@@ -130,7 +106,9 @@ type Scenario<'a> = (&'static str, fn(Numa) -> Result<(), ArenaError>, &'a Numa)
 fn any_call_may_fail_and_nothing_leaks() {
     let _alone = alone();
     // Where we may, so that those calls are among them.
-    let _pool = Pool::of(6);
+    let _pool = Pool::with_free(PageSize::Huge2M, 6).inspect_err(|reason| {
+        println!("no hugepages, so their calls are not among those that fail: {reason}")
+    });
     let bind = policy(Numa::Bind(vec![0]));
     let interleave = policy(Numa::Interleave(vec![0]));
     let scenarios: [Scenario<'_>; 4] = [
@@ -154,6 +132,8 @@ fn any_call_may_fail_and_nothing_leaks() {
         drop(counted);
         println!("{name}: {outcome:?}; {made:?}");
         let before = (maps(), descriptors());
+        drop(scenario());
+        assert_clean(&before, name);
         for (call, times) in made {
             for nth in (1..=times.min(12)).chain([times].into_iter().filter(|times| *times > 12)) {
                 for errno in [Errno::ENOMEM, Errno::EPERM, Errno::EINVAL, Errno::EHWPOISON] {

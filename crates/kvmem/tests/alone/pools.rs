@@ -4,33 +4,43 @@
 
 use std::fs;
 
-use super::{MIB, alone};
+use super::{MIB, again, alone, role};
 use kvmem::arena::{
     ArenaError, Backing, Fallback, Ladder, Limit, Numa, PageSize, Populate, Region, RegionBuilder,
 };
 
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const HUGE: usize = 2 * MIB;
 
-/// A pool of 2 MiB pages of a set size, restored afterwards.
-struct Pool {
+/// Where the kernel tells about a pool.
+fn folder(page: PageSize) -> String {
+    format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page.bytes() >> 10)
+}
+
+/// A pool of a set size, restored afterwards. Whoever else changes it takes turns by a lock on the kernel's file.
+pub(super) struct Pool {
+    page: PageSize,
     before: String,
+    _turn: fs::File,
 }
 
 impl Pool {
     /// Makes exactly `pages` pages free, or says why not.
-    fn with_free(pages: u64) -> Result<Pool, String> {
-        let read =
-            |file: &str| fs::read_to_string(format!("{POOL}/{file}")).map_err(|error| error.to_string());
+    pub(super) fn with_free(page: PageSize, pages: u64) -> Result<Pool, String> {
+        let read = |file: &str| {
+            fs::read_to_string(format!("{}/{file}", folder(page))).map_err(|error| error.to_string())
+        };
         let number =
             |file: &str| read(file).and_then(|text| text.trim().parse::<u64>().map_err(|e| e.to_string()));
+        let turn = fs::File::open(format!("{}/nr_hugepages", folder(page)))
+            .and_then(|file| file.lock().map(|()| file))
+            .map_err(|error| error.to_string())?;
         let before = read("nr_hugepages")?;
         let used = number("nr_hugepages")? - number("free_hugepages")? + number("resv_hugepages")?;
         if number("nr_overcommit_hugepages")? > 0 {
             return Err("the pool may grow by itself".to_owned());
         }
-        let pool = Pool { before };
-        fs::write(format!("{POOL}/nr_hugepages"), (used + pages).to_string())
+        let pool = Pool { page, before, _turn: turn };
+        fs::write(format!("{}/nr_hugepages", folder(page)), (used + pages).to_string())
             .map_err(|error| format!("nr_hugepages cannot be written: {error}"))?;
         let free = number("free_hugepages")? - number("resv_hugepages")?;
         if free == pages { Ok(pool) } else { Err(format!("the kernel found {free} of {pages} pages")) }
@@ -40,18 +50,26 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // Where it could not be written, nothing has changed.
-        let _ = fs::write(format!("{POOL}/nr_hugepages"), self.before.trim());
+        let _ = fs::write(format!("{}/nr_hugepages", folder(self.page)), self.before.trim());
     }
 }
 
 fn free() -> u64 {
-    let number = |file| fs::read_to_string(format!("{POOL}/{file}")).unwrap().trim().parse::<u64>().unwrap();
+    free_of(PageSize::Huge2M)
+}
+
+fn free_of(page: PageSize) -> u64 {
+    let number =
+        |file| fs::read_to_string(format!("{}/{file}", folder(page))).unwrap().trim().parse::<u64>().unwrap();
     number("free_hugepages") - number("resv_hugepages")
 }
 
 macro_rules! pool {
     ($pages:expr) => {
-        match Pool::with_free($pages) {
+        pool!(PageSize::Huge2M, $pages)
+    };
+    ($page:expr, $pages:expr) => {
+        match Pool::with_free($page, $pages) {
             Ok(pool) => pool,
             Err(reason) => return println!("skipped: {reason}"),
         }
@@ -204,4 +222,101 @@ fn files_of_hugepages_are_attached_as_such() {
     assert_eq!(free(), 0);
     drop(attached);
     assert_eq!(free(), 2);
+}
+
+#[test]
+fn pages_of_a_gibibyte_then_of_two_mebibytes_then_others() {
+    let _alone = alone();
+    let _pool = pool!(2);
+    let _large = pool!(PageSize::Huge1G, 1);
+    const GIB: usize = 1 << 30;
+    let ladder: Ladder = "1G,2M,thp,4k".parse().expect("kinds of pages");
+    let region =
+        Region::builder(GIB + 6 * MIB + 1).ladder(ladder).populate(Populate::Auto).map().expect("pages");
+    assert_eq!(region.base().addr().get() % GIB, 0);
+    let receipt = region.receipt();
+    assert_eq!((receipt.ranges[0].range.clone(), receipt.ranges[0].got), (0..GIB, PageSize::Huge1G));
+    assert_eq!(
+        (receipt.ranges[1].range.clone(), receipt.ranges[1].got),
+        (GIB..GIB + 4 * MIB, PageSize::Huge2M)
+    );
+    assert_eq!(receipt.ranges[1].fallbacks, [Fallback::Tail { page: PageSize::Huge1G }]);
+    assert_eq!(
+        receipt.ranges[2].fallbacks[..2],
+        [
+            Fallback::Tail { page: PageSize::Huge1G },
+            Fallback::PoolShort { page: PageSize::Huge2M, wanted: 3, free: 2 }
+        ]
+    );
+    assert_eq!(receipt.resident_bytes(), region.len() as u64, "{receipt}");
+    assert_eq!((free_of(PageSize::Huge1G), free()), (0, 0));
+    drop(region);
+    assert_eq!((free_of(PageSize::Huge1G), free()), (1, 2));
+
+    // Named alone, its pages are rounded up to; in a ladder that ascends, they do not fit behind smaller ones.
+    let region = Region::builder(1).ladder(Ladder::only(PageSize::Huge1G)).map().expect("a page");
+    assert_eq!(region.len(), GIB);
+    drop(region);
+    let ladder: Ladder = "2M,1G,4k".parse().expect("kinds of pages");
+    let region = Region::builder(GIB + 4 * MIB).ladder(ladder).map().expect("2 pages and others");
+    let rest = &region.receipt().ranges[1];
+    assert_eq!((rest.range.start, rest.got), (4 * MIB, PageSize::Base));
+    assert_eq!(rest.fallbacks[1], Fallback::Unaligned { page: PageSize::Huge1G });
+}
+
+/// A cgroup that allows so many bytes of 2 MiB pages, where the second version of cgroups counts them.
+struct Group {
+    path: std::path::PathBuf,
+    /// What was switched on for it.
+    control: std::path::PathBuf,
+}
+
+impl Group {
+    fn new(bytes: usize) -> Result<Group, String> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
+        let line = mounts.lines().find(|line| line.contains(" - cgroup2 ")).ok_or("no cgroup2 is mounted")?;
+        let top = std::path::Path::new(line.split(' ').nth(4).ok_or("a strange line")?);
+        let control = top.join("cgroup.subtree_control");
+        let on = fs::read_to_string(&control).map_err(|error| error.to_string())?;
+        if on.contains("hugetlb") {
+            return Err("the hugetlb controller is in use".to_owned());
+        }
+        fs::write(&control, "+hugetlb").map_err(|error| format!("{}: {error}", control.display()))?;
+        let group = Group { path: top.join(format!("kvmem-huge-{}", std::process::id())), control };
+        fs::create_dir(&group.path)
+            .and_then(|()| fs::write(group.path.join("hugetlb.2MB.max"), bytes.to_string()))
+            .map_err(|error| format!("{}: {error}", group.path.display()))?;
+        Ok(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // What could not be made need not be taken away.
+        let _ = fs::remove_dir(&self.path);
+        let _ = fs::write(&self.control, "-hugetlb");
+    }
+}
+
+#[test]
+fn a_hugetlb_cgroup_is_asked_before_its_pages_would_kill() {
+    let _alone = alone();
+    let test = "pools::a_hugetlb_cgroup_is_asked_before_its_pages_would_kill";
+    if let Some(path) = role() {
+        fs::write(format!("{path}/cgroup.procs"), "0").expect("the parent could make the group");
+        let mut region = huge(8 * MIB).map().expect("2 pages and others");
+        let [first, rest] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
+        assert_eq!((first.range.clone(), first.got), (0..4 * MIB, PageSize::Huge2M));
+        assert_eq!(rest.fallbacks, [Fallback::CgroupShort { page: PageSize::Huge2M, wanted: 4, left: 2 }]);
+        // This is where it would be killed.
+        region.as_mut_bytes().expect("private memory").fill(1);
+        return;
+    }
+    let _pool = pool!(4);
+    let group = match Group::new(4 * MIB) {
+        Ok(group) => group,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let output = again(test, group.path.to_str().expect("a plain path"));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
 }

@@ -16,6 +16,20 @@ fn mapped(at: usize) -> bool {
 }
 
 #[test]
+fn regions_go_from_thread_to_thread() {
+    fn shared_by_threads<T: Send + Sync>() {}
+    shared_by_threads::<Region>();
+    shared_by_threads::<kvmem::arena::Slice<'_>>();
+    let mut region = base(MIB).map().expect("little memory");
+    let region = std::thread::spawn(move || {
+        region.as_mut_bytes().expect("private memory").fill(4);
+        region
+    });
+    let mut region = region.join().expect("no panic");
+    assert!(region.as_mut_bytes().expect("private memory").iter().all(|byte| *byte == 4));
+}
+
+#[test]
 fn parts_share_the_mapping_and_the_last_ends_it() {
     // The guards mark the addresses, so that no mapping of another test joins them.
     let region = base(4 * MIB).guard_pages(true).map().expect("little memory");
