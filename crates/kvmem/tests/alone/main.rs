@@ -30,13 +30,31 @@ fn role() -> Option<String> {
     std::env::var("KVMEM_TEST_ROLE").ok()
 }
 
-/// The mappings of this process, but for those that change by themselves: heap, stacks.
+/// The mappings of this process, but for those that change by themselves: heap, stacks, and how much of a thread's heap
+/// is in use.
 fn maps() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
-    text.lines()
-        .filter(|line| !line.contains("[heap]") && !line.contains("[stack]"))
-        .map(str::to_owned)
-        .collect()
+    let kept = text.lines().filter(|line| !line.contains("[heap]") && !line.contains("[stack]"));
+    let mut maps: Vec<String> = Vec::new();
+    for line in kept {
+        // The C library reserves 64 MiB for a thread's heap, at a multiple of that, and opens it from its beginning.
+        if let Some(last) = maps.last_mut()
+            && let (Some((start, middle)), Some((from, end))) = (range(last), range(line))
+            && (start.is_multiple_of(64 << 20) && from == middle && end == start + (64 << 20))
+            && (last.contains(" rw-p ") && line.contains(" ---p "))
+        {
+            *last = format!("{start:x}-{end:x} a thread's heap");
+        } else {
+            maps.push(line.to_owned());
+        }
+    }
+    maps
+}
+
+/// The addresses of a line of `/proc/self/maps`.
+fn range(line: &str) -> Option<(usize, usize)> {
+    let (from, to) = line.split(' ').next()?.split_once('-')?;
+    Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
 }
 
 /// How many descriptors this process has open.
