@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use clap::Parser as _;
+use kvmem_cli::args::{self, Args, BenchSuite};
 use serde_json::Value;
 
 fn kvmem(args: &[&str]) -> Output {
@@ -100,6 +102,21 @@ fn options_that_make_no_sense_are_refused() {
         assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "");
     }
-    assert_eq!(kvmem(&["bench"]).status.code(), Some(2));
     assert_eq!(kvmem(&["bench", "nosuch"]).status.code(), Some(2));
+    assert_eq!(kvmem(&["bench", "--seed", "1"]).status.code(), Some(2), "not an option of all suites");
+}
+
+/// Without a suite all are meant. They are not run here: that takes a minute, and each is run above.
+#[test]
+fn no_suite_means_all() {
+    let parsed = |arguments: &[&str]| Args::try_parse_from(arguments).expect("good arguments").command;
+    assert!(matches!(parsed(&["kvmem", "bench"]), args::Command::Bench { quick: false, suite: None }));
+    assert!(matches!(
+        parsed(&["kvmem", "bench", "--quick"]),
+        args::Command::Bench { quick: true, suite: None }
+    ));
+    assert!(matches!(
+        parsed(&["kvmem", "bench", "offset", "--quick"]),
+        args::Command::Bench { suite: Some(BenchSuite::Offset(offset)), .. } if offset.quick
+    ));
 }

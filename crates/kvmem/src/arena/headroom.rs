@@ -28,24 +28,28 @@ impl Headroom {
         Headroom { groups }
     }
 
-    /// Refuses if less than `bytes` can be made resident, page tables and margin included.
-    pub(crate) fn check(&self, bytes: u64) -> Result<(), ArenaError> {
+    /// Refuses if less than `bytes` can be made resident, page tables and margin included; else says how much more could
+    /// be.
+    pub(crate) fn check(&self, bytes: u64) -> Result<u64, ArenaError> {
         if bytes == 0 {
-            return Ok(());
+            return Ok(0);
         }
         // Eight bytes of page table for a base page, and room for the upper levels.
         let need = bytes.saturating_add(bytes / (sys::page_size() as u64 / 8)).saturating_add(MARGIN);
+        let mut more = u64::MAX;
         for group in &self.groups {
-            if let Some((limit, left)) = left(group)
-                && left < need
-            {
+            let Some((limit, left)) = left(group) else { continue };
+            if left < need {
                 let limit = Limit::Cgroup { group: group.directory.clone(), limit, left };
                 return Err(ArenaError::NoHeadroom { need, limit });
             }
+            more = more.min(left - need);
         }
         match meminfo(&["MemAvailable:", "SwapFree:"]) {
             Some(left) if left < need => Err(ArenaError::NoHeadroom { need, limit: Limit::Machine(left) }),
-            _ => Ok(()),
+            Some(left) => Ok(more.min(left - need)),
+            // What is not known is asked for again.
+            None => Ok(0),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,6 +31,8 @@ use crate::sys;
 
 /// What one thread does between two looks at the watch: some 10 ms.
 const CHUNK: usize = 32 << 20;
+/// The most that is populated between two looks at the limits.
+const CREDIT: u64 = 1 << 30;
 /// Below this, starting threads costs more than they gain.
 const WORTH_MEASURING: usize = 16 << 20;
 /// How much faster more threads must be to be worth having.
@@ -157,6 +159,7 @@ pub(crate) fn populate(
     headroom.check(ordinary.saturating_sub(resident))?;
     let work = Work {
         headroom,
+        credit: AtomicU64::new(0),
         watched: Watched::begin(watch, bytes(&mut parts.iter())),
         known: sys::populate_is_known(),
         cores: cores::usable(),
@@ -175,6 +178,8 @@ pub(crate) fn populate(
 
 struct Work<'a> {
     headroom: Headroom,
+    /// Bytes that may be populated before the limits are asked again.
+    credit: AtomicU64,
     watched: Watched<'a>,
     /// Whether the kernel knows the request.
     known: bool,
@@ -287,20 +292,37 @@ impl Work<'_> {
         }
     }
 
+    /// Asks the limits whether a chunk has room, unless they had much more than that left when they were asked last: reading
+    /// them takes as long as a few MiB of hugepages.
+    fn ask(&self, at: NonNull<u8>, len: usize, threads: usize) -> Result<(), ArenaError> {
+        // Relaxed: it is a number of bytes that guards nothing; two threads that see the same one ask twice.
+        let credit = self.credit.load(Ordering::Relaxed);
+        if credit >= len as u64 {
+            // Relaxed: as above.
+            self.credit.store(credit - len as u64, Ordering::Relaxed);
+            return Ok(());
+        }
+        // The others are about to take as much.
+        let soon = self.watched.left().min((threads * len) as u64);
+        match self.headroom.check(soon) {
+            Ok(more) => {
+                // Others take from it too: a quarter is ours, and no more than a second's worth.
+                // Relaxed: as above.
+                self.credit.store((more / 4).min(CREDIT), Ordering::Relaxed);
+                Ok(())
+            }
+            // What is there needs no room.
+            Err(_) if measure(at, len).is_ok_and(|found| found.is_whole()) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn chunk(&self, part: &Part, chunk: Range<usize>, threads: usize) -> Result<(), ArenaError> {
         self.watched.go_on()?;
         // SAFETY: the chunk lies in the part.
         let at = unsafe { part.at.add(chunk.start) };
         if !part.page.is_pooled() {
-            // The others are about to take as much.
-            let soon = self.watched.left().min((threads * chunk.len()) as u64);
-            if let Err(error) = self.headroom.check(soon) {
-                // What is there needs no room.
-                let there = measure(at, chunk.len()).is_ok_and(|found| found.is_whole());
-                if !there {
-                    return Err(error);
-                }
-            }
+            self.ask(at, chunk.len(), threads)?;
         }
         let filled = if self.known { fill(at, chunk.len()) } else { touch(at, chunk.len(), part.page) };
         filled.map_err(|(call, errno)| {
