@@ -15,8 +15,8 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ use crate::sys;
 
 /// What one thread does between two looks at the watch: some 10 ms.
 const CHUNK: usize = 32 << 20;
+/// How long threads that have been started are waited for.
+const PATIENCE: Duration = Duration::from_millis(20);
 /// The most that is populated between two looks at the limits.
 const CREDIT: u64 = 1 << 30;
 /// Below this, starting threads costs more than they gain.
@@ -196,7 +198,7 @@ impl Work<'_> {
     /// work, so what a wrong guess costs is only the difference on this slice.
     fn measured(&self, part: &Part) -> Result<Populated, ArenaError> {
         let page = part.page.bytes();
-        let slice = (part.len() / 64).clamp(4 << 20, 64 << 20).next_multiple_of(page);
+        let slice = (part.len() / 32).clamp(4 << 20, 256 << 20).next_multiple_of(page);
         let mut total = Populated::default();
         let mut at = 0;
         // A few pages of 1 GiB cannot be compared, but to clear a whole one takes long enough for a thread of its own.
@@ -386,28 +388,38 @@ fn remedy(errno: Errno, page: PageSize) -> &'static str {
     }
 }
 
-/// Where threads wait until all have been started.
+/// Where threads wait until all have come. They wait awake, for some microseconds: a thread that sleeps is woken on the core
+/// of the one that wakes it, and both then share that core for the first milliseconds, which is all of a short slice.
 #[derive(Default)]
 struct Gate {
-    /// How many threads there are, once it is open.
-    threads: Mutex<Option<usize>>,
-    opened: Condvar,
+    /// Threads that wait.
+    arrived: AtomicUsize,
+    /// How many threads there are, once it is open; 0 before.
+    threads: AtomicUsize,
 }
 
 impl Gate {
     fn wait(&self) -> usize {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // Relaxed: a head count; nothing is passed on.
+        self.arrived.fetch_add(1, Ordering::Relaxed);
         loop {
-            match *threads {
-                Some(threads) => return threads,
-                None => threads = self.opened.wait(threads).unwrap_or_else(PoisonError::into_inner),
+            // Relaxed: the number alone is passed on; all else was there before the thread was started.
+            match self.threads.load(Ordering::Relaxed) {
+                0 => thread::yield_now(),
+                threads => return threads,
             }
         }
     }
 
+    /// Lets `threads` go, this one among them, when all are there, or after a while.
     fn open(&self, threads: usize) {
-        *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = Some(threads);
-        self.opened.notify_all();
+        let start = Instant::now();
+        // Relaxed: see `wait`.
+        while self.arrived.load(Ordering::Relaxed) + 1 < threads && start.elapsed() < PATIENCE {
+            thread::yield_now();
+        }
+        // Relaxed: see `wait`.
+        self.threads.store(threads, Ordering::Relaxed);
     }
 }
 
