@@ -198,7 +198,7 @@ impl Work<'_> {
     /// work, so what a wrong guess costs is only the difference on this slice.
     fn measured(&self, part: &Part) -> Result<Populated, ArenaError> {
         let page = part.page.bytes();
-        let slice = (part.len() / 32).clamp(4 << 20, 256 << 20).next_multiple_of(page);
+        let slice = (part.len() / 16).clamp(4 << 20, 256 << 20).next_multiple_of(page);
         let mut total = Populated::default();
         let mut at = 0;
         // A few pages of 1 GiB cannot be compared, but to clear a whole one takes long enough for a thread of its own.
