@@ -1,8 +1,12 @@
 //! `kvmem bench`: from the options to `kvmem-bench`, with a progress bar on the way and its table out again.
 
+use std::fmt::Display;
+use std::path::Path;
+
 use indicatif::ProgressBar;
 use kvmem_bench::progress::Progress;
 use kvmem_bench::{arena, offset};
+use serde::Serialize;
 
 use crate::args::{BenchArenaArgs, BenchOffsetArgs, BenchSuite};
 use crate::output::{Failure, JsonSink, progress_bar};
@@ -29,12 +33,7 @@ fn run_arena(args: &BenchArenaArgs) -> Result<(), Failure> {
         ops: args.op.clone(),
         contenders: args.contender.clone(),
     };
-    let json = JsonSink::open(args.json.as_deref())?;
-    let mut bar = Bar::new();
-    let report = arena::run(&options, &mut bar);
-    bar.0.finish_and_clear();
-    let report = report.map_err(|error| Failure::new(error, 1))?;
-    json.write(&report, &report)
+    measure(args.json.as_deref(), |bar| arena::run(&options, bar))
 }
 
 fn run_offset(args: &BenchOffsetArgs) -> Result<(), Failure> {
@@ -45,9 +44,17 @@ fn run_offset(args: &BenchOffsetArgs) -> Result<(), Failure> {
         contenders: args.contender.clone(),
         workloads: args.workload.clone(),
     };
-    let json = JsonSink::open(args.json.as_deref())?;
+    measure(args.json.as_deref(), |bar| offset::run(&options, bar))
+}
+
+/// Runs a suite under a progress bar and shows its report.
+fn measure<R: Display + Serialize, E: Display>(
+    json: Option<&Path>,
+    run: impl FnOnce(&mut Bar) -> Result<R, E>,
+) -> Result<(), Failure> {
+    let json = JsonSink::open(json)?;
     let mut bar = Bar::new();
-    let report = offset::run(&options, &mut bar);
+    let report = run(&mut bar);
     bar.0.finish_and_clear();
     let report = report.map_err(|error| Failure::new(error, 1))?;
     json.write(&report, &report)
