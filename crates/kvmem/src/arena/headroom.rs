@@ -1,9 +1,9 @@
 //! *Headroom*: how much memory can still be made resident without anybody getting killed.
 //!
 //! When a memory cgroup is full, or the machine is, the kernel does not refuse a page: it kills a process, and
-//! likely the one with the most memory, which is this one. So before pages are made resident, and again before
-//! each chunk, the limits are asked what they have left. It is a snapshot, and others may take what it shows, so a
-//! margin is kept.
+//! likely the one with the most memory, which is this one. So before pages are made resident, and again while
+//! they are, the limits are asked what they have left: near a limit for each chunk, far from it when a quarter of what was left has
+//! been used (see `populate.rs`). It is a snapshot, and others may take what it shows, so a margin is kept.
 
 use super::cgroup::{Group, groups};
 use super::diagnose::meminfo;
