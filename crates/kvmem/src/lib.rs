@@ -41,6 +41,8 @@
 
 pub mod arena;
 pub mod offset;
+#[cfg(not(loom))]
+pub mod register;
 mod sync;
 mod sys;
 

@@ -13,6 +13,11 @@ use crate::sys;
 /// Kept free beside what is populated: page tables are counted apart, this is for stacks, books, and other threads.
 const MARGIN: u64 = 2 << 20;
 
+/// Refuses if less than `bytes` can be made resident.
+pub(crate) fn headroom(bytes: u64) -> Result<(), ArenaError> {
+    Headroom::find().check(bytes).map(drop)
+}
+
 /// The limits that hold for memory of this process.
 #[derive(Debug)]
 pub(crate) struct Headroom {

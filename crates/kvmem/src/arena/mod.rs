@@ -36,6 +36,10 @@ mod span;
 mod views;
 mod watch;
 
+pub(crate) use cores::usable as usable_cores;
+pub(crate) use headroom::headroom;
+pub(crate) use receipt::Size;
+
 pub use crate::sys::{Call, Errno};
 pub use builder::{Backing, RegionBuilder};
 pub use bump::{BumpArena, BumpStats};

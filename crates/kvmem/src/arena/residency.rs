@@ -75,6 +75,46 @@ pub(crate) fn measure(at: NonNull<u8>, len: usize) -> Result<Residency, Errno> {
     })
 }
 
+/// About how many bytes of a range of whole pages are resident, from a sample that takes some microseconds: enough to tell
+/// memory that has been populated from memory that has not. A common page of zeros, which reading gives, is not resident where
+/// the kernel can scan page tables.
+pub(crate) fn glance(at: NonNull<u8>, len: usize) -> Result<u64, Errno> {
+    let page = sys::page_size();
+    let strata = (len >> 21).clamp(16, 512).min(len / page);
+    let pagemap = sys::open_pagemap();
+    let found = sample(len / page, strata, |number| {
+        // SAFETY: the page is one of the range.
+        let at = unsafe { at.add(number * page) };
+        let mut answer = [0u8];
+        if let Ok(pagemap) = &pagemap {
+            if let Ok(found) = scan(pagemap, at, page) {
+                return Ok(found.is_whole());
+            }
+            if read_table(pagemap, at, 0, &mut answer).is_ok() {
+                return Ok(answer[0] == 1);
+            }
+        }
+        sys::mincore(at, page, &mut answer)?;
+        Ok(answer[0] & 1 == 1)
+    })?;
+    Ok((len as u128 * found as u128 / strata.max(1) as u128) as u64)
+}
+
+/// In how many of `strata` parts of a range, one page of which is looked at, that page is resident.
+fn sample(
+    pages: usize,
+    strata: usize,
+    mut look: impl FnMut(usize) -> Result<bool, Errno>,
+) -> Result<usize, Errno> {
+    let edge = |n: usize| (pages as u128 * n as u128 / strata as u128) as usize;
+    let mut found = 0;
+    for stratum in 0..strata {
+        let (from, to) = (edge(stratum), edge(stratum + 1));
+        found += usize::from(look(from + scatter(stratum as u64) as usize % (to - from))?);
+    }
+    Ok(found)
+}
+
 fn scan(pagemap: &File, at: NonNull<u8>, len: usize) -> Result<Residency, Errno> {
     let (start, end) = (at.addr().get() as u64, (at.addr().get() + len) as u64);
     let mut runs = [PageRegion::default(); 512];
@@ -138,13 +178,11 @@ fn ask(
         }
         0
     } else {
-        let mut answer = [0u8];
-        for stratum in 0..SAMPLE {
-            let edge = |n: usize| (pages as u128 * n as u128 / SAMPLE as u128) as usize;
-            let (from, to) = (edge(stratum), edge(stratum + 1));
-            look(from + scatter(stratum as u64) as usize % (to - from), &mut answer)?;
-            found += usize::from(answer[0] & 1);
-        }
+        found = sample(pages, SAMPLE, |number| {
+            let mut answer = [0u8];
+            look(number, &mut answer)?;
+            Ok(answer[0] & 1 == 1)
+        })?;
         let error = ((2.0f64 / 0.01).ln() / (2.0 * SAMPLE as f64)).sqrt();
         (len as f64 * error) as u64
     };
