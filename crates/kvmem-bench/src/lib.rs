@@ -26,6 +26,7 @@ pub mod contender;
 pub mod live;
 pub mod loops;
 pub mod machine;
+mod names;
 pub mod offset;
 pub mod progress;
 pub mod published;
