@@ -2,10 +2,13 @@
 
 mod error;
 mod host;
+mod memlock;
+mod mlock;
 mod policy;
 mod registrar;
 
 pub use error::{Barrier, ChunkError, NotAvailable, Refusal, RegisterError};
 pub use host::{Host, ThisMachine};
+pub use mlock::Mlock;
 pub use policy::{Policy, PolicyError};
 pub use registrar::{Account, Key, Limits, Memlock, Registrar};
