@@ -17,6 +17,7 @@ mod file;
 mod memory;
 mod placement;
 mod process;
+mod ring;
 
 pub use call::Call;
 pub use errno::Errno;
@@ -26,13 +27,12 @@ pub(crate) use file::{
     open_text, pagemap_scan, pread, read_text, set_seals, space_at, truncate,
 };
 pub(crate) use memory::{
-    madvise, map_anonymous, map_file, map_huge, mincore, munmap, page_size, populate_is_known,
-    populate_write, protect, refill, reserve, touch,
+    madvise, map_anonymous, map_file, map_huge, mincore, mlock, munlock, munmap, page_size,
+    populate_is_known, populate_write, protect, refill, reserve, touch,
 };
 pub(crate) use placement::{bind, nodes_of, policy_at};
-pub(crate) use process::{
-    Resource, affinity, io_uring_allowed, process_id, resource_limit, resource_limits, spawn_scoped,
-};
+pub(crate) use process::{Resource, affinity, process_id, resource_limit, resource_limits, spawn_scoped};
+pub(crate) use ring::{io_uring_allowed, ring_clone, ring_empty, ring_fill, ring_setup, ring_table};
 
 /// What a call of this module gives.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
