@@ -31,7 +31,7 @@ pub(crate) use memory::{
 };
 pub(crate) use placement::{bind, nodes_of, policy_at};
 pub(crate) use process::{
-    Resource, affinity, io_uring_allowed, process_id, resource_limit, resource_limits, spawn_scoped,
+    Resource, affinity, io_uring_allowed, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
 };
 
 /// What a call of this module gives.
