@@ -41,7 +41,6 @@
 
 pub mod arena;
 pub mod offset;
-#[cfg(not(loom))]
 pub mod register;
 mod sync;
 mod sys;

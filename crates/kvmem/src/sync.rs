@@ -171,6 +171,7 @@ pub mod loom_face {
 /// loom's mutex with parking_lot's face: a lock that cannot be poisoned.
 #[cfg(loom)]
 mod model {
+    #[derive(Debug)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {

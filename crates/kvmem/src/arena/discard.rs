@@ -49,13 +49,15 @@ impl Region {
     ///
     /// The range begins and ends on base page boundaries. A hugepage is given back whole, or is split first.
     ///
-    /// Whoever holds a plain slice of the range (see [`bytes`](Region::bytes)) has promised that nobody discards it. A
-    /// device that was given the pages keeps the old ones: deregister first.
+    /// Whoever holds a plain slice of the range (see [`bytes`](Region::bytes)) has promised that nobody discards it. What is
+    /// registered with a device is not discarded: the device would go on with the old pages, and nobody would see what it
+    /// writes.
     ///
     /// # Errors
     /// [`OutOfBounds`](ArenaError::OutOfBounds); [`Misaligned`](ArenaError::Misaligned);
     /// [`Foreign`](ArenaError::Foreign); [`Pooled`](ArenaError::Pooled): pages of a pool are not given back one by one,
-    /// since a later touch could find the pool empty and kill the process. Nothing is discarded then. If the kernel
+    /// since a later touch could find the pool empty and kill the process; [`Registered`](ArenaError::Registered). Nothing is
+    /// discarded then. If the kernel
     /// refuses ([`Refused`](ArenaError::Refused)), a part may have been discarded.
     pub fn discard(&self, range: impl RangeBounds<usize>) -> Result<(), ArenaError> {
         let range = self.aligned(range)?;
@@ -67,6 +69,12 @@ impl Region {
         if let Some((piece, part)) = self.pieces(range.clone()).find(|(piece, _)| piece.got.is_pooled()) {
             return Err(ArenaError::Pooled { range: part, page: piece.got });
         }
+        let in_mapping = range.start + self.start_in_mapping()..range.end + self.start_in_mapping();
+        let (held, _nobody_else) = self.mapping().holds().look(&in_mapping);
+        if let Some(held) = held {
+            return Err(ArenaError::Registered { range, held });
+        }
+        self.mapping().set_discarded();
         self.call(range, advice)
     }
 

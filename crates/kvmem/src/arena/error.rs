@@ -258,6 +258,17 @@ pub enum ArenaError {
         /// What it is made of.
         page: PageSize,
     },
+    /// Pages that a device was given.
+    #[error(
+        "offsets {}..{} have a part in what is registered with a device ({}..{} of the mapping): it would go on with the old \
+         pages; deregister first", range.start, range.end, held.start, held.end
+    )]
+    Registered {
+        /// The range, as offsets into the region.
+        range: Range<usize>,
+        /// What is registered, as offsets into the mapping.
+        held: Range<usize>,
+    },
     /// This is not possible with memory of another owner.
     #[error("the memory was made elsewhere and only lent to this region: {what} is up to its owner")]
     Foreign {

@@ -5,7 +5,9 @@ use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::hold::Holds;
 use super::lay::{Laid, Piece};
 use super::numa::nodes_found;
 use super::populate::Part;
@@ -34,12 +36,15 @@ pub(crate) struct Mapping {
     numa: Numa,
     pieces: Vec<Piece>,
     receipt: Receipt,
+    holds: Holds,
+    /// Whether anything was given back since the receipt was written.
+    discarded: AtomicBool,
 }
 
 impl Mapping {
     pub(crate) fn own(laid: Laid, backing: Backing, numa: Numa, receipt: Receipt) -> Mapping {
         let Laid { span, pieces, file, .. } = laid;
-        Mapping { memory: Memory::Own { span, file, backing }, numa, pieces, receipt }
+        Mapping::new(Memory::Own { span, file, backing }, numa, pieces, receipt)
     }
 
     pub(crate) fn foreign(at: NonNull<u8>, len: usize, owner: Box<dyn Any + Send + Sync>) -> Mapping {
@@ -54,12 +59,12 @@ impl Mapping {
             threads: 0,
             ranges: vec![range_receipt(&piece, at)],
         };
-        Mapping {
-            memory: Memory::Foreign { at, len, _owner: owner },
-            numa: Numa::None,
-            pieces: vec![piece],
-            receipt,
-        }
+        Mapping::new(Memory::Foreign { at, len, _owner: owner }, Numa::None, vec![piece], receipt)
+    }
+
+    fn new(memory: Memory, numa: Numa, pieces: Vec<Piece>, receipt: Receipt) -> Mapping {
+        let (holds, discarded) = (Holds::default(), AtomicBool::new(false));
+        Mapping { memory, numa, pieces, receipt, holds, discarded }
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -93,6 +98,27 @@ impl Mapping {
 
     pub(crate) fn receipt(&self) -> &Receipt {
         &self.receipt
+    }
+
+    pub(crate) fn holds(&self) -> &Holds {
+        &self.holds
+    }
+
+    /// Notes that the receipt says more than there is.
+    pub(crate) fn set_discarded(&self) {
+        // Relaxed: it guards nothing; who must know has been told by other means.
+        self.discarded.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the receipt says that all of a range was resident, and nothing was given back since.
+    pub(crate) fn was_populated(&self, range: &Range<usize>) -> bool {
+        let whole = |part: &RangeReceipt| {
+            part.resident_error_bytes == 0 && part.resident_bytes == part.range.len() as u64
+        };
+        let mut parts = self.receipt.ranges.iter();
+        // Relaxed: see `set_discarded`.
+        !self.discarded.load(Ordering::Relaxed)
+            && parts.all(|part| part.range.end <= range.start || range.end <= part.range.start || whole(part))
     }
 
     /// The policy it was made with.

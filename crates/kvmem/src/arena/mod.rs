@@ -6,6 +6,7 @@ mod bump_error;
 mod byte_size;
 mod cgroup;
 mod cores;
+mod crew;
 mod cursor;
 mod diagnose;
 mod discard;
@@ -14,6 +15,7 @@ mod file;
 #[cfg(not(loom))]
 mod global;
 mod headroom;
+mod hold;
 mod lay;
 mod mapping;
 mod memory;
@@ -37,7 +39,9 @@ mod views;
 mod watch;
 
 pub(crate) use cores::usable as usable_cores;
+pub(crate) use crew::together;
 pub(crate) use headroom::headroom;
+pub(crate) use hold::Hold;
 pub(crate) use receipt::Size;
 
 pub use crate::sys::{Call, Errno};

@@ -15,13 +15,13 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::crew::together;
 use super::diagnose::limit_behind;
 use super::headroom::Headroom;
 use super::residency::measure;
@@ -31,8 +31,6 @@ use crate::sys;
 
 /// What one thread does between two looks at the watch: some 10 ms.
 const CHUNK: usize = 32 << 20;
-/// How long threads that have been started are waited for.
-const PATIENCE: Duration = Duration::from_millis(20);
 /// The most that is populated between two looks at the limits.
 const CREDIT: u64 = 1 << 30;
 /// Below this, starting threads costs more than they gain.
@@ -243,32 +241,14 @@ impl Work<'_> {
     fn sweep(&self, part: &Part, window: Range<usize>, threads: usize) -> Result<Populated, ArenaError> {
         let pages = window.len().div_ceil(part.page.bytes());
         let threads = threads.min(self.cores).min(pages).max(1);
-        let gate = Gate::default();
-        let (threads, took) = thread::scope(|scope| {
-            let mut helpers = Vec::new();
-            for number in 1..threads {
-                let (gate, window) = (&gate, &window);
-                let helper = move || {
-                    let threads = gate.wait();
-                    self.work(part, part.share(window, number, threads), threads);
-                };
-                match sys::spawn_scoped(scope, "kvmem-populate", helper) {
-                    Ok(helper) => helpers.push(helper),
-                    // Fewer hands do it too.
-                    Err(_) => break,
-                }
-            }
-            let threads = helpers.len() + 1;
-            gate.open(threads);
-            let start = Instant::now();
-            self.work(part, part.share(&window, 0, threads), threads);
-            // A panic of the listener in one of them is passed on when the scope ends.
-            let panics: Vec<_> = helpers.into_iter().filter_map(|helper| helper.join().err()).collect();
-            if let Some(panic) = panics.into_iter().next() {
-                std::panic::resume_unwind(panic);
-            }
-            (threads, start.elapsed())
-        });
+        let mut start = Instant::now();
+        let threads = together(
+            threads,
+            "kvmem-populate",
+            |_| start = Instant::now(),
+            |number, threads| self.work(part, part.share(&window, number, threads), threads),
+        );
+        let took = start.elapsed();
         match self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(error),
             None => Ok(Populated { bytes: window.len() as u64, seconds: seconds(took), threads }),
@@ -385,41 +365,6 @@ fn remedy(errno: Errno, page: PageSize) -> &'static str {
         }
         Errno::EINTR | Errno::EAGAIN => "it was interrupted again and again: try once more",
         _ => "the kernel cannot make these pages resident: is this ordinary writable memory?",
-    }
-}
-
-/// Where threads wait until all have come. They wait awake, for some microseconds: a thread that sleeps is woken on the core
-/// of the one that wakes it, and both then share that core for the first milliseconds, which is all of a short slice.
-#[derive(Default)]
-struct Gate {
-    /// Threads that wait.
-    arrived: AtomicUsize,
-    /// How many threads there are, once it is open; 0 before.
-    threads: AtomicUsize,
-}
-
-impl Gate {
-    fn wait(&self) -> usize {
-        // Relaxed: a head count; nothing is passed on.
-        self.arrived.fetch_add(1, Ordering::Relaxed);
-        loop {
-            // Relaxed: the number alone is passed on; all else was there before the thread was started.
-            match self.threads.load(Ordering::Relaxed) {
-                0 => thread::yield_now(),
-                threads => return threads,
-            }
-        }
-    }
-
-    /// Lets `threads` go, this one among them, when all are there, or after a while.
-    fn open(&self, threads: usize) {
-        let start = Instant::now();
-        // Relaxed: see `wait`.
-        while self.arrived.load(Ordering::Relaxed) + 1 < threads && start.elapsed() < PATIENCE {
-            thread::yield_now();
-        }
-        // Relaxed: see `wait`.
-        self.threads.store(threads, Ordering::Relaxed);
     }
 }
 

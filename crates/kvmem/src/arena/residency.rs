@@ -80,7 +80,7 @@ pub(crate) fn measure(at: NonNull<u8>, len: usize) -> Result<Residency, Errno> {
 /// the kernel can scan page tables.
 pub(crate) fn glance(at: NonNull<u8>, len: usize) -> Result<u64, Errno> {
     let page = sys::page_size();
-    let strata = (len >> 21).clamp(16, 512).min(len / page);
+    let strata = (len >> 21).clamp(16, 64).min(len / page);
     let pagemap = sys::open_pagemap();
     let found = sample(len / page, strata, |number| {
         // SAFETY: the page is one of the range.

@@ -39,7 +39,11 @@ impl Progress {
 
 /// A token by which any thread, or a signal handler, can end populating early. Clones are the same token.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel {
+    used: Arc<AtomicBool>,
+    /// With it this one is used too.
+    parent: Option<Arc<AtomicBool>>,
+}
 
 impl Cancel {
     /// A token that has not been used.
@@ -51,14 +55,20 @@ impl Cancel {
     /// Ends the work at the next chunk. It cannot be taken back.
     pub fn cancel(&self) {
         // Relaxed: nothing is published with it, and the workers look again soon.
-        self.0.store(true, Ordering::Relaxed);
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// A token of its own, which is used with this one, but not the other way round.
+    pub(crate) fn child(&self) -> Cancel {
+        Cancel { used: Arc::default(), parent: Some(Arc::clone(&self.used)) }
     }
 
     /// Whether [`cancel`](Cancel::cancel) was called.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         // Relaxed: see `cancel`.
-        self.0.load(Ordering::Relaxed)
+        let used = |token: &Arc<AtomicBool>| token.load(Ordering::Relaxed);
+        used(&self.used) || self.parent.as_ref().is_some_and(used)
     }
 }
 

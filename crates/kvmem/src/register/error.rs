@@ -218,15 +218,20 @@ pub enum RegisterError {
     Refused {
         /// The first chunk that failed.
         error: Box<ChunkError>,
-        /// Chunks that could not be given back, tried again and again. Their memory stays mapped for the life of the process.
+        /// Chunks that could not be given back, tried three times. Their memory stays mapped for the life of the process.
         kept: Vec<ChunkError>,
     },
-    /// Keys could not be given back, tried again and again. The memory stays mapped for the life of the process: a device can
-    /// still write to it.
+    /// Keys could not be given back, tried three times. The memory stays mapped: a device can still write to it.
     #[error("{} keys could not be given back, so the memory stays mapped; the first: {}", kept.len(), First(kept))]
     Kept {
         /// What failed, at least one.
         kept: Vec<ChunkError>,
+    },
+    /// No thread could be started.
+    #[error("no thread could be started: {errno}; raise RLIMIT_NPROC or the pids limit of the cgroup")]
+    NoThread {
+        /// Why.
+        errno: Errno,
     },
     /// Pages could not be made resident before they were registered.
     #[error("the region could not be populated before registering: {0}")]

@@ -1,16 +1,42 @@
 //! L2, *register*: keys, the right to DMA into bytes.
 
+mod background;
+mod builder;
+mod costs;
+mod crew;
+mod engine;
 mod error;
+mod ground;
 mod host;
 mod io_uring;
+mod lanes;
 mod memlock;
 mod mlock;
+mod outcome;
+mod plan;
 mod policy;
 mod registrar;
+mod registration;
+mod release;
+mod set;
+mod trial;
+mod watching;
 
+pub use background::Background;
+pub use builder::RegistrationBuilder;
 pub use error::{Barrier, ChunkError, NotAvailable, Refusal, RegisterError};
 pub use host::{Host, ThisMachine};
 pub use io_uring::{IoUring, Table};
 pub use mlock::Mlock;
+pub use outcome::{Deregistered, Outcome, Phase, RegisterProgress, Trial};
+pub use plan::{Estimate, Lane, Plan, Terms, TrialPlan, plan};
 pub use policy::{Policy, PolicyError};
 pub use registrar::{Account, Key, Limits, Memlock, Registrar};
+pub use registration::Registration;
+pub use set::RegistrationSet;
+
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod loom_face {
+    pub use super::lanes::{Lanes, Turn};
+}

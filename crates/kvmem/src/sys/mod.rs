@@ -31,7 +31,9 @@ pub(crate) use memory::{
     populate_is_known, populate_write, protect, refill, reserve, touch,
 };
 pub(crate) use placement::{bind, nodes_of, policy_at};
-pub(crate) use process::{Resource, affinity, process_id, resource_limit, resource_limits, spawn_scoped};
+pub(crate) use process::{
+    Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
+};
 pub(crate) use ring::{io_uring_allowed, ring_clone, ring_empty, ring_fill, ring_setup, ring_table};
 
 /// What a call of this module gives.

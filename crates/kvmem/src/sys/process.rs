@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::thread::{Builder, Scope, ScopedJoinHandle};
+use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use super::{Call, Errno, Result, check, gate};
 
@@ -60,6 +60,16 @@ pub(crate) fn process_id() -> u32 {
 }
 
 /// Starts a thread with a small stack.
+pub(crate) fn spawn<T, F>(name: &str, run: F) -> Result<JoinHandle<T>>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    gate(Call::Spawn)?;
+    builder(name).spawn(run).map_err(|error: io::Error| Errno::of(&error))
+}
+
+/// Starts a thread with a small stack that ends within the scope.
 pub(crate) fn spawn_scoped<'scope, 'env, T, F>(
     scope: &'scope Scope<'scope, 'env>,
     name: &str,
@@ -70,6 +80,9 @@ where
     T: Send + 'scope,
 {
     gate(Call::Spawn)?;
-    let builder = Builder::new().name(name.to_owned()).stack_size(256 << 10);
-    builder.spawn_scoped(scope, run).map_err(|error: io::Error| Errno::of(&error))
+    builder(name).spawn_scoped(scope, run).map_err(|error: io::Error| Errno::of(&error))
+}
+
+fn builder(name: &str) -> Builder {
+    Builder::new().name(name.to_owned()).stack_size(256 << 10)
 }

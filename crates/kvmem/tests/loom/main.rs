@@ -6,3 +6,4 @@
 mod bump;
 mod lock;
 mod offset;
+mod register;

@@ -1,0 +1,134 @@
+//! *Trial*: finding out how many registrars side by side are fastest, on this memory and with these registrars.
+//!
+//! Twice as many threads are compared with the best so far, in turns, until that gains nothing. Where there are chunks enough,
+//! the first of them are what is compared on: real work, and a wrong guess costs only the difference. Where a registrar gets all in
+//! a few long chunks, a comparison on them would be all of the work; then slices are registered, timed, and given back.
+//!
+//! Each measurement has a range of its own: a second look at the same pages finds their books in the cache. Both ways have the same
+//! registrars. Of each way the fastest round counts: what slows one down is somebody else.
+
+use std::sync::Arc;
+
+use super::crew::together;
+use super::engine::{Engine, leak};
+use super::lanes::Lanes;
+use super::plan::{TrialPlan, ladder};
+use super::release::{Given, release};
+use super::{Key, RegisterError, Registrar, Trial};
+
+/// How much faster more threads must be to be worth having.
+const GAIN: f64 = 1.02;
+
+impl Engine {
+    /// How many threads are to register, and what that was decided on.
+    pub(super) fn choose(&self) -> Result<(usize, Option<Trial>), RegisterError> {
+        let Some(trial) = self.way.trial else { return Ok((self.way.threads, None)) };
+        let start = self.host.now();
+        let mut slices = Slices::new(self, trial);
+        let (rounds, mut measure): (
+            usize,
+            Box<dyn FnMut(usize, usize) -> Result<Option<f64>, RegisterError> + '_>,
+        ) = match trial {
+            TrialPlan::Chunks { rounds } => (rounds, Box::new(|threads, lanes| self.chunks(threads, lanes))),
+            TrialPlan::Slices { rounds, .. } => {
+                (rounds, Box::new(|threads, lanes| slices.measure(threads, lanes)))
+            }
+        };
+        let (mut best, mut alone, mut together, mut tried) = (1, 0.0f64, 0.0f64, 1);
+        for more in ladder(self.way.threads) {
+            let (mut with_best, mut with_more) = (0.0f64, 0.0f64);
+            for _ in 0..rounds {
+                for (threads, speed) in [(best, &mut with_best), (more, &mut with_more)] {
+                    // What cannot be measured is not chosen; whether it can be done at all, the real work will tell.
+                    let Some(found) = measure(threads, more)? else { return Ok((1, None)) };
+                    *speed = speed.max(found);
+                }
+            }
+            if best == 1 {
+                alone = with_best;
+            }
+            if with_more > together {
+                (together, tried) = (with_more, more);
+            }
+            if with_more < with_best * GAIN {
+                break;
+            }
+            best = more;
+        }
+        let seconds = self.host.now().saturating_sub(start).as_secs_f64();
+        let found =
+            Trial { sequential_gib_per_s: alone, parallel_gib_per_s: together, threads: tried, seconds };
+        Ok((best, Some(found)))
+    }
+
+    /// Registers the next chunk of each of the first lanes; returns the speed in GiB/s.
+    fn chunks(&self, threads: usize, lanes: usize) -> Result<Option<f64>, RegisterError> {
+        let before = self.watching.done();
+        self.lanes.open((0..lanes).map(|lane| self.lanes.count(lane) + 1).collect::<Vec<_>>());
+        let seconds = self.sweep(threads)?;
+        Ok(Some(gib(self.watching.done() - before) / seconds))
+    }
+}
+
+/// Slices of the first region, taken one after the other.
+struct Slices<'a> {
+    engine: &'a Engine,
+    bytes: usize,
+    next: usize,
+    end: usize,
+}
+
+impl Slices<'_> {
+    fn new(engine: &Engine, trial: TrialPlan) -> Slices<'_> {
+        let bytes = match trial {
+            TrialPlan::Slices { slice_bytes, .. } => slice_bytes as usize,
+            TrialPlan::Chunks { .. } => 0,
+        };
+        // What is there for certain: the first step.
+        let end = engine.jobs[0].plan.steps[0].end;
+        Slices { engine, bytes, next: 0, end }
+    }
+
+    /// Registers one slice with each of the first lanes, and gives it back; returns the speed in GiB/s, or `None` if a registrar
+    /// refused.
+    fn measure(&mut self, threads: usize, lanes: usize) -> Result<Option<f64>, RegisterError> {
+        self.engine.watching.go_on()?;
+        if self.next + self.bytes > self.end {
+            self.next = 0;
+        }
+        let range = self.next..self.next + self.bytes;
+        self.next = range.end;
+        let (engine, region) = (self.engine, &self.engine.jobs[0].region);
+        let turns: Lanes<Key> = Lanes::new(lanes);
+        turns.open(vec![1; lanes]);
+        let (_, seconds) = together(&*engine.host, threads, || {
+            while let Some(turn) = turns.take() {
+                // SAFETY: the slice lies in the region, which `engine` keeps mapped and held. The key is given back below, or the
+                // region is never unmapped.
+                let key = unsafe {
+                    engine.registrars[turn.lane].register(region.base().add(range.start), range.len())
+                };
+                turns.finish(turn, key.ok());
+            }
+        });
+        let keys = turns.drain();
+        let given: Vec<Given> = keys
+            .iter()
+            .zip(&engine.registrars)
+            .map(|(keys, registrar)| Given {
+                registrar: Arc::<dyn Registrar>::clone(registrar),
+                keys: keys.iter().map(|key| (0, range.clone(), *key)).collect(),
+            })
+            .collect();
+        let (back, kept) = release(&*engine.host, &given, 1, &|_| ());
+        if !kept.is_empty() {
+            leak(region);
+            return Err(RegisterError::Kept { kept: kept.into_iter().map(|(_, error)| error).collect() });
+        }
+        Ok((back.keys == lanes).then(|| gib((self.bytes * lanes) as u64) / seconds))
+    }
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
