@@ -1,9 +1,13 @@
 //! L2, *register*: keys, the right to DMA into bytes.
 
 mod error;
+mod flags;
 mod host;
+mod live;
+mod memlock;
 mod policy;
 mod registrar;
+pub mod verbs;
 
 pub use error::{Barrier, ChunkError, NotAvailable, Refusal, RegisterError};
 pub use host::{Host, ThisMachine};

@@ -87,4 +87,8 @@ calls! {
     IoUringSetup => "io_uring_setup",
     /// Starting a thread.
     Spawn => "clone",
+    /// Loading a library.
+    OpenLibrary => "dlopen",
+    /// Looking for a function of it.
+    Symbol => "dlsym",
 }
