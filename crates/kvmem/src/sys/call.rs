@@ -99,4 +99,8 @@ calls! {
     Unlock => "munlock",
     /// Starting a thread.
     Spawn => "clone",
+    /// Loading a library.
+    OpenLibrary => "dlopen",
+    /// Looking for a function of it.
+    Symbol => "dlsym",
 }

@@ -50,6 +50,14 @@ impl Errno {
         Errno::of(&io::Error::last_os_error())
     }
 
+    /// Forgets what the last call of this thread left behind. Before functions of foreign libraries that say that they set
+    /// it: what is found afterwards is theirs.
+    #[cfg(not(loom))]
+    pub(crate) fn clear() {
+        // SAFETY: the address is that of this thread's own variable.
+        unsafe { *libc::__errno_location() = 0 };
+    }
+
     pub(crate) fn of(error: &io::Error) -> Errno {
         Errno(error.raw_os_error().unwrap_or(libc::EIO))
     }

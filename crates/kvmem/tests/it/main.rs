@@ -2,3 +2,6 @@
 
 mod arena;
 mod offset;
+mod register;
+#[path = "../standin/mod.rs"]
+mod standin;
