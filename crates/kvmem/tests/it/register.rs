@@ -1,0 +1,5 @@
+//! L2: keys.
+
+mod fixed;
+mod io_uring;
+mod mlock;
