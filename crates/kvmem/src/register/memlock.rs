@@ -24,10 +24,11 @@ pub(super) fn counted(account: Account) -> Option<Memlock> {
     Some(Memlock { account, limit_bytes, used_bytes: used_bytes.unwrap_or(0) })
 }
 
-/// Whether the limit does not hold for this process. The capability counts only outside of user namespaces: root in a rootless
-/// container seems to have it, and is limited all the same.
+/// Whether the limit does not hold for this thread: each has capabilities of its own. The capability counts only outside of
+/// user namespaces: root in a rootless container seems to have it, and is limited all the same.
 pub(super) fn exempt() -> bool {
-    let capable = sys::read_text("/proc/self/status").is_ok_and(|text| has_capability(&text, CAP_IPC_LOCK));
+    let capable =
+        sys::read_text("/proc/thread-self/status").is_ok_and(|text| has_capability(&text, CAP_IPC_LOCK));
     capable && sys::read_text("/proc/self/uid_map").map_or(true, |text| maps_all_users(&text))
 }
 

@@ -1,3 +1,6 @@
 //! L2: keys.
 
 mod verbs;
+mod fixed;
+mod io_uring;
+mod mlock;

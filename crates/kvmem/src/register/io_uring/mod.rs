@@ -21,6 +21,9 @@
 //! more than copying the table, and the side ring lets go of it. Base pages, which are not searched, take 72 ms for 4 GiB either
 //! way. That needs Linux 6.13 for a clone of one slot; older kernels register in the table itself.
 //!
+//! What the search is good for is lost: a hugepage in which several buffers lie counts once for each of them. Newer kernels count
+//! so in any case. Where there is a limit, buffers that do not begin and end with a hugepage are registered in the table itself.
+//!
 //! In Linux 6.13 to 6.18, before it was mended in their stable releases, such a clone drops every buffer that stands after its
 //! slot. So only the slot behind all that are used is cloned into, and the slots between them, when nothing else is left, are
 //! filled in place.
@@ -46,8 +49,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use self::slots::Slots;
-use super::{Account, Barrier, Key, Limits, NotAvailable, Refusal, Registrar, memlock};
+use self::slots::{Slots, Taken};
+use super::{Account, Key, Limits, Memlock, NotAvailable, Refusal, Registrar, memlock};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Call, Errno};
 
@@ -58,11 +61,13 @@ const MAX_BYTES: u64 = 1 << 30;
 const MAX_SLOTS: u32 = 1 << 14;
 /// Slots of a new table.
 const SLOTS: u32 = 1 << 10;
+/// Bytes of a usual hugepage.
+const HUGEPAGE: usize = 2 << 20;
 /// Bytes for a key at which several rings are quickest.
 const GOOD_BYTES: u64 = 256 << 20;
 
 /// Bytes that rings of this process have pinned, of those rings to which the limit applies. The limit is for all rings of the
-/// user, so this is the part of them that is known.
+/// user, so this is the part of it that is known.
 static PINNED: AtomicU64 = AtomicU64::new(0);
 
 /// The fixed buffers of a ring.
@@ -128,7 +133,7 @@ pub enum Table {
 impl IoUring {
     /// A new ring, called `io_uring:<index>`.
     ///
-    /// Costs about 0.1 ms, and two descriptors.
+    /// Costs about 0.1 ms, two descriptors, and 16 KiB that newer kernels count as pinned.
     ///
     /// # Errors
     /// [`NotAvailable`]: what forbids it (the kernel, a seccomp profile, a setting), and what to do.
@@ -201,36 +206,41 @@ impl IoUring {
         IoUring::new(0).map(drop)
     }
 
-    fn memlock(&self) -> Option<super::Memlock> {
-        memlock::counted(Account::Rings).filter(|_| self.counted)
+    /// The limit as it holds for this ring, with what is known to be used of it.
+    fn memlock(&self) -> Option<Memlock> {
+        let limit = memlock::counted(Account::Rings).filter(|_| self.counted)?;
+        // Relaxed: others can take what is left at any time.
+        Some(Memlock { used_bytes: PINNED.load(Ordering::Relaxed), ..limit })
     }
 
-    fn refused(&self, call: Call, errno: Errno, len: usize) -> Refusal {
-        let memlock = self.memlock().map(|limit| Barrier::Memlock {
-            account: limit.account,
-            limit_bytes: limit.limit_bytes,
-            // Relaxed: a figure for people.
-            used_bytes: PINNED.load(Ordering::Relaxed),
-            need_bytes: len as u64,
-        });
-        refusal::registering(call, errno, len, memlock)
-    }
-
-    /// Fills a slot by way of the side ring, if there is one and no buffer stands after the slot.
+    /// Fills a slot, by way of the side ring where that can be: see the head of this file.
     ///
     /// # Safety
     /// As [`Registrar::register`].
-    unsafe fn fill(&self, side: &mut Side, taken: &slots::Taken, at: NonNull<u8>, len: usize) -> Filled {
-        let (ring, slot) = (self.ring.as_fd(), self.first + taken.slot);
-        let Some(beside) = side.ring.as_ref().filter(|_| taken.is_last).map(AsFd::as_fd) else {
-            // SAFETY: the caller's promise.
-            return retry(|| unsafe { sys::ring_fill(ring, slot, at, len) })
-                .map_err(|errno| (Call::RingFill, errno));
-        };
-        // SAFETY: the caller's promise; nobody submits work to the side ring.
-        retry(|| unsafe { sys::ring_fill(beside, 0, at, len) }).map_err(|errno| (Call::RingFill, errno))?;
-        let cloned =
-            retry(|| sys::ring_clone(ring, beside, 0, slot)).map_err(|errno| (Call::RingClone, errno));
+    unsafe fn fill(&self, side: &mut Side, taken: &Taken, at: NonNull<u8>, len: usize) -> Filled {
+        let slot = self.first + taken.slot;
+        // A hugepage that the next buffer begins in would count twice.
+        let (start, end) = (at.as_ptr() as usize, (at.as_ptr() as usize).wrapping_add(len));
+        let splits = !start.is_multiple_of(HUGEPAGE) || !end.is_multiple_of(HUGEPAGE);
+        let direct = !taken.is_last || slot < side.table && splits && self.memlock().is_some();
+        let beside = side.ring.as_ref().filter(|_| !direct);
+        if let Some(beside) = beside {
+            // SAFETY: the caller's promise; nobody submits work to the side ring.
+            match unsafe { pin(beside.as_fd(), 0, at, len) } {
+                // A larger hugepage may count less in the table itself.
+                Err((_, Errno::ENOMEM)) if self.counted && slot < side.table => {}
+                Err(refused) => return Err(refused),
+                Ok(()) => return self.take_over(side, slot),
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { pin(self.ring.as_fd(), slot, at, len) }
+    }
+
+    /// Moves what the side ring has into a slot.
+    fn take_over(&self, side: &mut Side, slot: u32) -> Filled {
+        let Some(beside) = side.ring.as_ref().map(AsFd::as_fd) else { return Ok(()) };
+        let cloned = retry(|| sys::ring_clone(self.ring.as_fd(), beside, 0, slot));
         if cloned.is_ok() {
             side.table = side.table.max(slot + 1);
         }
@@ -241,12 +251,21 @@ impl IoUring {
                 lock(&self.slots).shrink(side.table - self.first);
             }
         }
-        cloned
+        cloned.map_err(|errno| (Call::RingClone, errno))
     }
 }
 
 /// What was done, or the call that was refused.
 type Filled = Result<(), (Call, Errno)>;
+
+/// Pins a range into a slot of a ring.
+///
+/// # Safety
+/// As [`Registrar::register`].
+unsafe fn pin(ring: BorrowedFd<'_>, slot: u32, at: NonNull<u8>, len: usize) -> Filled {
+    // SAFETY: the caller's promise.
+    retry(|| unsafe { sys::ring_fill(ring, slot, at, len) }).map_err(|errno| (Call::RingFill, errno))
+}
 
 /// A ring with one slot.
 fn one_slot() -> Option<OwnedFd> {
@@ -302,7 +321,7 @@ impl Registrar for IoUring {
         if let Err((call, errno)) = filled {
             slots.give_back(taken.slot);
             drop(slots);
-            return Err(self.refused(call, errno, len));
+            return Err(refusal::registering(call, errno, len, self.memlock()));
         }
         let bytes = pages_of(at, len);
         if self.counted {

@@ -1,16 +1,35 @@
 //! *Refusals of rings*: what the kernel's error numbers mean here, and what to do.
 
-use super::super::{Barrier, NotAvailable, Refusal};
+use super::super::{Account, Barrier, Memlock, NotAvailable, Refusal, memlock};
 use super::{BACKEND, MAX_BYTES};
 use crate::sys::{self, Call, Errno};
 
 const SECCOMP: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile of the container (docker \
                        run --security-opt seccomp=PROFILE)";
 
+/// What a ring and the one beside it count for by themselves, in bytes.
+const RING_BYTES: u64 = 16 << 10;
+
+/// The limit that was hit.
+fn barrier(limit: Memlock, need_bytes: u64) -> Barrier {
+    let Memlock { account, limit_bytes, used_bytes } = limit;
+    Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes }
+}
+
 /// A ring that cannot be made.
 pub(super) fn unavailable(call: Call, errno: Errno) -> NotAvailable {
     let setting = sys::read_text("/proc/sys/kernel/io_uring_disabled").ok();
-    let (reason, remedy) = explain(call, errno, setting.as_deref().map(str::trim));
+    let (reason, remedy) = match memlock::limit(Account::Rings) {
+        // Kernels before 5.12 and from 6.14 on count a ring's own memory.
+        Some(limit) if errno == Errno::ENOMEM => {
+            let barrier = barrier(limit, RING_BYTES);
+            (format!("; {barrier}"), barrier.remedy())
+        }
+        _ => {
+            let (reason, remedy) = explain(call, errno, setting.as_deref().map(str::trim));
+            (reason.to_owned(), remedy)
+        }
+    };
     NotAvailable::new(BACKEND, format!("{call}: {errno}{reason}"), remedy)
 }
 
@@ -38,10 +57,9 @@ fn explain(call: Call, errno: Errno, setting: Option<&str>) -> (&'static str, St
             ": the machine has no descriptor left",
             "raise fs.file-max (sysctl), or close what is not needed".to_owned(),
         ),
-        (Errno::ENOMEM, _) => (
-            ": no memory for the ring, or RLIMIT_MEMLOCK is used up, which kernels before 5.12 count it against",
-            "free memory of the machine or of the cgroup, or raise RLIMIT_MEMLOCK (`ulimit -l`)".to_owned(),
-        ),
+        (Errno::ENOMEM, _) => {
+            (": no memory for the ring", "free memory of the machine or of the cgroup".to_owned())
+        }
         _ => ("", "try a kernel of 6.13 or later".to_owned()),
     }
 }
@@ -79,7 +97,7 @@ fn other(errno: Errno) -> &'static str {
 }
 
 /// A buffer that was not taken. `memlock` is the limit that holds for the ring.
-pub(super) fn registering(call: Call, errno: Errno, len: usize, memlock: Option<Barrier>) -> Refusal {
+pub(super) fn registering(call: Call, errno: Errno, len: usize, memlock: Option<Memlock>) -> Refusal {
     let refusal = |remedy: &'static str| Refusal::new(call.to_string(), errno, remedy);
     if call != Call::RingFill {
         return refusal(other(errno));
@@ -91,7 +109,9 @@ pub(super) fn registering(call: Call, errno: Errno, len: usize, memlock: Option<
             refusal("").barrier(Barrier::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
         }
         Errno::EFAULT if len == 0 => refusal("there are no bytes to register"),
-        Errno::ENOMEM if memlock.is_some() => refusal("").barrier(memlock),
+        Errno::ENOMEM if memlock.is_some() => {
+            refusal("").barrier(memlock.map(|limit| barrier(limit, need_bytes)))
+        }
         Errno::EMFILE => refusal("").barrier(Barrier::Descriptors),
         Errno::EFAULT | Errno::EOPNOTSUPP => refusal(
             "not all of it is mapped for reading and writing, or it is a file that is not memory: only anonymous memory, shared \
