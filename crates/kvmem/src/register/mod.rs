@@ -1,5 +1,6 @@
 //! L2, *register*: keys, the right to DMA into bytes.
 
+pub mod cuda;
 mod error;
 mod flags;
 mod host;

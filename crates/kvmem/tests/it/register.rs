@@ -1,3 +1,4 @@
 //! L2: keys.
 
+mod cuda;
 mod verbs;
