@@ -5,6 +5,7 @@ mod builder;
 mod costs;
 mod crew;
 mod engine;
+pub mod cuda;
 mod error;
 mod flags;
 mod ground;

@@ -7,6 +7,7 @@
 //! The library is unloaded when the last [`Library`] that holds it is dropped. Whoever keeps functions of it keeps the
 //! [`Library`] beside them.
 
+use std::error::Error;
 use std::ffi::{CStr, c_void};
 use std::mem;
 use std::path::Path;
@@ -28,7 +29,7 @@ impl Library {
         gate(Call::OpenLibrary).map_err(|errno| errno.to_string())?;
         // SAFETY: the caller's promise.
         let opened = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-        opened.map(Library).map_err(|error| error.to_string())
+        opened.map(Library).map_err(|error| said(&error))
     }
 
     /// A function of it, in its default version.
@@ -39,7 +40,7 @@ impl Library {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         gate(Call::Symbol).map_err(|errno| errno.to_string())?;
         // SAFETY: the type is not made use of: only the address is taken.
-        let found = unsafe { self.0.get::<F>(name) }.map_err(|error| error.to_string())?;
+        let found = unsafe { self.0.get::<F>(name) }.map_err(|error| said(&error))?;
         let address = found.into_raw();
         if address.is_null() {
             return Err("it is there, but nowhere".to_owned());
@@ -47,4 +48,14 @@ impl Library {
         // SAFETY: `F` is a function pointer of the same size, the caller promises, and the address is not null.
         Ok(unsafe { mem::transmute_copy::<*mut c_void, F>(&address) })
     }
+
+    /// Keeps the library loaded for the life of the process.
+    pub(crate) fn keep(self) {
+        mem::forget(self);
+    }
+}
+
+/// What the loader says. The error itself only tells which of its functions that was.
+fn said(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -1,5 +1,6 @@
 //! L2: keys.
 
+mod cuda;
 mod verbs;
 mod fixed;
 mod io_uring;

@@ -2,6 +2,9 @@
 //!
 //! Each is a file of its own: a library that is loaded twice from one file has its state once, and tests run side by side.
 
+// Two test programs have this file, and one of them needs only a part.
+#![allow(dead_code)]
+
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;

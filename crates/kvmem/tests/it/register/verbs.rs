@@ -368,6 +368,8 @@ fn what_is_no_library_is_not_available() {
         // SAFETY: none of them is a library.
         let error = unsafe { Verbs::load_from(path) }.expect_err("no library");
         assert!(error.reason.starts_with("no library: "), "{error}");
+        // What the loader says, with the name; but of a name that cannot be one.
+        assert!(path == nul || error.reason.contains(path.to_str().expect("plain")), "{error}");
         assert!(error.to_string().contains("libibverbs1"), "{error}");
     }
 }
