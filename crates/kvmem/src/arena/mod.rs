@@ -39,6 +39,7 @@ mod watch;
 pub(crate) use cores::usable as usable_cores;
 pub(crate) use headroom::headroom;
 pub(crate) use receipt::Size;
+pub(crate) use watch::Watched;
 
 pub use crate::sys::{Call, Errno};
 pub use builder::{Backing, RegionBuilder};

@@ -4,6 +4,7 @@ mod error;
 mod host;
 mod policy;
 mod registrar;
+pub mod simulated;
 
 pub use error::{Barrier, ChunkError, NotAvailable, Refusal, RegisterError};
 pub use host::{Host, ThisMachine};
