@@ -1,0 +1,3 @@
+//! L2: keys.
+
+mod simulated;
