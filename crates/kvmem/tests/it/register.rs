@@ -1,7 +1,8 @@
 //! L2: keys.
 
 mod cuda;
-mod verbs;
 mod fixed;
 mod io_uring;
 mod mlock;
+mod simulated;
+mod verbs;
