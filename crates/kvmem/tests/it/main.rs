@@ -2,3 +2,4 @@
 
 mod arena;
 mod offset;
+mod register;
