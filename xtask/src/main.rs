@@ -35,8 +35,8 @@ enum Chore {
     Test(checks::Options),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
-    /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json` (offset) and
-    /// `bench/record/<date>-<machine>-arena.json`.
+    /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json` (offset),
+    /// `bench/record/<date>-<machine>-arena.json` and `bench/record/<date>-<machine>-register.json`.
     BenchRecord(record::BenchOptions),
 }
 

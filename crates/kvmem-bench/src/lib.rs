@@ -5,6 +5,7 @@
 //!   requests are in [`kvmem_testkit::workload`].
 //! - [`published`]: the figures that others published for the same workloads.
 //! - [`arena`]: the benchmark of the arena layer: [`arena::run`] gives an [`arena::Report`].
+//! - [`register`]: the benchmark of the register layer: [`register::run`] gives a [`register::Report`].
 //! - [`offset`]: the benchmark of the offset layer: [`offset::run`] gives a [`report::Report`], which is JSON through
 //!   `serde` and a table through `Display`.
 //!
@@ -26,9 +27,11 @@ pub mod contender;
 pub mod live;
 pub mod loops;
 pub mod machine;
+mod names;
 pub mod offset;
 pub mod progress;
 pub mod published;
+pub mod register;
 pub mod report;
 pub mod stats;
 mod table;

@@ -8,9 +8,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Wish, WishError};
-use kvmem_bench::arena;
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
+use kvmem_bench::{arena, register};
 
 pub use self::mount::MountArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
@@ -38,9 +38,10 @@ pub enum Command {
         #[command(subcommand)]
         suite: Option<BenchSuite>,
     },
-    /// Hold every limit of this machine against the memory you want, and say how to change those that stand in the way
+    /// Hold every limit of this machine against the memory you want, say how to change those that stand in the way, and list
+    /// what memory can be registered with
     Doctor(DoctorArgs),
-    /// Map memory, make its pages resident, and say what was got
+    /// Map memory, make its pages resident, register it with devices, and say what was got and how long it took
     Mount(MountArgs),
     /// Replay a KV-cache trace through a prefix cache on an allocator of offsets
     Replay(ReplayArgs),
@@ -53,6 +54,8 @@ pub enum BenchSuite {
     Arena(BenchArenaArgs),
     /// The allocator of offsets: utilization and time per operation
     Offset(BenchOffsetArgs),
+    /// Registering memory with rings and with two simulated machines: seconds until it can be used, and given back
+    Register(BenchRegisterArgs),
 }
 
 /// Options of `kvmem bench arena`.
@@ -71,6 +74,38 @@ pub struct BenchArenaArgs {
     pub contender: Vec<arena::ContenderId>,
 
     /// Repetitions of each measurement, of which the median counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub reps: Option<u32>,
+
+    /// Write the rows as JSON to FILE; - for standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `kvmem bench register`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchRegisterArgs {
+    /// One size, fewer contexts and rounds: half a minute instead of some minutes
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Only these backends (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = register_backend())]
+    pub backend: Vec<register::Backend>,
+
+    /// Only these policies (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = register_contender())]
+    pub policy: Vec<register::ContenderId>,
+
+    /// Regions of these sizes on io_uring, instead of 1GiB and 8GiB
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size)]
+    pub size: Vec<u64>,
+
+    /// So many contexts, instead of 1, 4 and 8
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub contexts: Vec<u32>,
+
+    /// Rounds that count, of which the median does, exactly
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
@@ -228,6 +263,18 @@ fn arena_op() -> impl TypedValueParser<Value = arena::Op> {
 fn arena_contender() -> impl TypedValueParser<Value = arena::ContenderId> {
     PossibleValuesParser::new(arena::ContenderId::ALL.map(arena::ContenderId::name))
         .try_map(|name| name.parse::<arena::ContenderId>())
+}
+
+/// Backends of the register suite by name.
+fn register_backend() -> impl TypedValueParser<Value = register::Backend> {
+    PossibleValuesParser::new(register::Backend::ALL.map(register::Backend::name))
+        .try_map(|name| name.parse::<register::Backend>())
+}
+
+/// Contenders of the register suite by name.
+fn register_contender() -> impl TypedValueParser<Value = register::ContenderId> {
+    PossibleValuesParser::new(register::ContenderId::ALL.map(register::ContenderId::name))
+        .try_map(|name| name.parse::<register::ContenderId>())
 }
 
 /// Workloads by name.

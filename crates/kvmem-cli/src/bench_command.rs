@@ -5,10 +5,10 @@ use std::path::Path;
 
 use indicatif::ProgressBar;
 use kvmem_bench::progress::Progress;
-use kvmem_bench::{arena, offset};
+use kvmem_bench::{arena, offset, register};
 use serde::Serialize;
 
-use crate::args::{BenchArenaArgs, BenchOffsetArgs, BenchSuite};
+use crate::args::{BenchArenaArgs, BenchOffsetArgs, BenchRegisterArgs, BenchSuite};
 use crate::output::{Failure, JsonSink, progress_bar};
 
 /// Runs a suite and prints its table.
@@ -16,12 +16,15 @@ pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
     match suite {
         BenchSuite::Arena(args) => run_arena(args),
         BenchSuite::Offset(args) => run_offset(args),
+        BenchSuite::Register(args) => run_register(args),
     }
 }
 
 /// Runs every suite, from the lowest layer up.
 pub(crate) fn run_all(quick: bool) -> Result<(), Failure> {
     run_arena(&BenchArenaArgs { quick, ..BenchArenaArgs::default() })?;
+    println!();
+    run_register(&BenchRegisterArgs { quick, ..BenchRegisterArgs::default() })?;
     println!();
     run_offset(&BenchOffsetArgs { quick, ..BenchOffsetArgs::default() })
 }
@@ -34,6 +37,18 @@ fn run_arena(args: &BenchArenaArgs) -> Result<(), Failure> {
         contenders: args.contender.clone(),
     };
     measure(args.json.as_deref(), |bar| arena::run(&options, bar))
+}
+
+fn run_register(args: &BenchRegisterArgs) -> Result<(), Failure> {
+    let options = register::Options {
+        quick: args.quick,
+        reps: args.reps,
+        backends: args.backend.clone(),
+        contenders: args.policy.clone(),
+        region_bytes: args.size.clone(),
+        contexts: args.contexts.clone(),
+    };
+    measure(args.json.as_deref(), |bar| register::run(&options, bar))
 }
 
 fn run_offset(args: &BenchOffsetArgs) -> Result<(), Failure> {

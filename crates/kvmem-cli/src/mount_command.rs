@@ -1,9 +1,12 @@
-//! `kvmem mount`: a region is mapped and populated, with a progress bar on the way and its receipt out again.
+//! `kvmem mount`: a region is mapped and populated, with a progress bar on the way and its receipt out again; or registered
+//! with devices, see [`registering`].
+
+mod registering;
 
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use kvmem::arena::{ArenaError, Progress, Region};
+use kvmem::arena::{ArenaError, Progress, Region, RegionBuilder};
 
 use crate::args::MountArgs;
 use crate::output::{Failure, JsonSink, progress_bar};
@@ -13,15 +16,19 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
     let size = usize::try_from(args.size).map_err(|_| {
         Failure::usage(format_args!("--size {} is more than this machine can address", args.size))
     })?;
+    let builder =
+        Region::builder(size).ladder(args.pages.clone()).strict(args.strict).numa(args.numa.clone());
+    match &args.devices {
+        Some(devices) => registering::run(args, &builder, devices),
+        None => map(args, builder),
+    }
+}
+
+fn map(args: &MountArgs, builder: RegionBuilder) -> Result<(), Failure> {
     let json = JsonSink::open(args.json.as_deref())?;
     let bar = progress_bar(None, "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {msg}");
     let watched = bar.clone();
-    let mut builder = Region::builder(size)
-        .ladder(args.pages.clone())
-        .strict(args.strict)
-        .numa(args.numa.clone())
-        .populate(args.populate)
-        .progress(move |progress| show(&watched, progress));
+    let mut builder = builder.populate(args.populate).progress(move |progress| show(&watched, progress));
     if let Some(seconds) = args.time_limit {
         builder = builder.time_budget(Duration::from_secs(seconds));
     }

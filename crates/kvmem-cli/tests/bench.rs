@@ -72,6 +72,42 @@ fn the_arena_suite_has_a_table_and_rows_too() {
     }
 }
 
+#[test]
+fn the_register_suite_has_a_table_and_rows_too() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-register.json", std::process::id()));
+    let json = file.to_str().unwrap();
+    let chosen =
+        ["--backend", "simulated-parallel-loses", "--policy", "sequential,parallel,auto", "--reps", "1"];
+    let output =
+        kvmem(&[&["bench", "register", "--quick", "--contexts", "8", "--json", json], &chosen[..]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in ["simulated-parallel-loses", "not resident, 8 contexts", "auto", "Figures to reach"] {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(report["suite"], "register");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 3);
+    assert_eq!((&rows[0]["policy"], &rows[0]["contexts"]), (&"sequential".into(), &8.into()));
+
+    for (arguments, expected) in [
+        (&["--backend", "nosuch"][..], "simulated-parallel-wins"),
+        (&["--policy", "nosuch"], "kvmem-parallel"),
+        (&["--contexts", "0"], "--contexts"),
+        (&["--size", "much"], "examples"),
+        (&["--reps", "0"], "--reps"),
+    ] {
+        let output = kvmem(&[&["bench", "register"], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}
+
 /// Limits of the machine take rows away, and the table says so; they do not end the run.
 #[cfg(target_os = "linux")]
 #[test]

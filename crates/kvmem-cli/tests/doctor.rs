@@ -27,6 +27,14 @@ fn report(output: &Output) -> Value {
             assert!(check.get(field).is_some(), "no {field} in {check:#}");
         }
     }
+    let mut kinds: Vec<_> = report["registrars"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|found| found["backend"].as_str().unwrap())
+        .collect();
+    kinds.dedup();
+    assert_eq!(kinds, ["io_uring", "mlock", "verbs", "cuda"], "{report:#}");
     let failed = checks.iter().filter(|check| check["verdict"] == "fail").count();
     assert_eq!(output.status.code(), Some(i32::from(failed > 0)), "{report:#}");
     assert_eq!(failed > 0, report["verdict"] == "fail");
@@ -56,6 +64,32 @@ fn too_much_is_a_failure_with_a_reason_and_a_fix() {
     }
     assert!(text(&output.stderr).contains("memory.available"), "{output:?}");
     report(&kvmem(&["--size", "1024PiB", "--pages", "4k", "--json"]));
+}
+
+#[test]
+fn registrars_are_listed_with_their_limits_or_the_reason_why_not() {
+    let report = report(&kvmem(&["--size", "4096", "--no-pin", "--json"]));
+    let table = text(&kvmem(&["--size", "4096", "--no-pin"]).stdout);
+    let (_, listed) = table.split_once("\nregistrars\n").unwrap_or_else(|| panic!("{table}"));
+    for found in report["registrars"].as_array().unwrap() {
+        match found["devices"].as_array() {
+            Some(devices) => {
+                assert!(!devices.is_empty(), "{found:#}");
+                for device in devices {
+                    for field in ["max_bytes", "max_keys", "memlock"] {
+                        assert!(device.get(field).is_some(), "no {field} in {device:#}");
+                    }
+                    let name = device["device"].as_str().unwrap();
+                    assert!(listed.contains(&format!("  {name}: ")), "no {name} in\n{listed}");
+                }
+            }
+            None => {
+                let reason = &found["not_available"];
+                assert!(listed.contains(reason["reason"].as_str().unwrap()), "{reason:#}\n{listed}");
+                assert!(!reason["remedy"].as_str().unwrap().is_empty(), "{reason:#}");
+            }
+        }
+    }
 }
 
 #[test]

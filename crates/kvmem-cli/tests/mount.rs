@@ -1,13 +1,38 @@
 //! `kvmem mount` as its users meet it, with small sizes.
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 fn mount(args: &[&str]) -> Output {
+    mount_with(args, &[])
+}
+
+/// With these variables, and none of those that say how to register.
+fn mount_with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
+    for name in ["KVMEM_PARALLEL_REGISTER", "MC_ENABLE_PARALLEL_REG_MR", "MC_DISABLE_PARALLEL_REG_MR"] {
+        command.env_remove(name);
+    }
+    command.envs(variables.iter().copied());
     command.arg("mount").args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// What registering small memory gave; `None` where there can be no rings, or no pinned memory.
+fn registered(args: &[&str], variables: &[(&str, &str)]) -> Option<Value> {
+    let output = mount_with(&[&["--size", "2MiB", "--pages", "4k", "--json"], args].concat(), variables);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(2) && (stderr.contains("is not available") || stderr.contains("MEMLOCK"))
+    {
+        println!("skipped: {stderr}");
+        return None;
+    }
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
+    Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
 #[test]
@@ -63,11 +88,118 @@ fn options_that_make_no_sense_end_with_status_2() {
         (&["--size", "1MiB", "--populate", "0"], "--populate"),
         (&["--size", "1MiB", "--time-limit", "0"], "--time-limit"),
         (&["--size", "1MiB", "--json", "no/such/folder/receipt.json"], "no/such/folder"),
+        (&["--size", "1MiB", "--devices", ""], "no device is named"),
+        (&["--size", "1MiB", "--devices", "rdma"], "say io_uring, io_uring:N, mlock"),
+        (&["--size", "1MiB", "--devices", "io_uring:0"], "a number of rings from 1 to 1024"),
+        (&["--size", "1MiB", "--devices", "mlock,mlock"], "name each device once"),
+        (&["--size", "1MiB", "--devices", "mlock", "--policy", "both"], "sequential, parallel"),
+        (&["--size", "1MiB", "--devices", "mlock", "--chunk", "0"], "--chunk"),
+        (&["--size", "0", "--devices", "mlock"], "0 bytes"),
+        (&["--size", "1MiB", "--devices", "verbs:no_such_nic"], "verbs is not available"),
+        (&["--size", "1MiB", "--policy", "auto"], "--devices"),
+        (&["--size", "1MiB", "--chunk", "2MiB"], "--devices"),
+        (&["--size", "1MiB", "--plan"], "--devices"),
     ] {
         let output = mount(arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
         assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    }
+}
+
+#[test]
+fn each_step_of_registering_is_timed() {
+    let args = ["--devices", "io_uring:2", "--policy", "parallel", "--populate", "1", "--chunk", "1MiB"];
+    let Some(report) = registered(&args, &[]) else { return };
+    let (outcome, seconds) = (&report["outcome"], &report["seconds"]);
+    assert_eq!((&outcome["devices"], &outcome["keys"]), (&2.into(), &4.into()), "{report:#}");
+    assert_eq!((&outcome["policy"], &report["chosen"]), (&report["plan"]["policy"], &"parallel".into()));
+    assert_eq!(report["deregistered"]["keys"], 4);
+    assert_eq!(report["receipt"]["ranges"][0]["resident_bytes"], 2 << 20, "as it is after registering");
+    let of = |step: &str| seconds[step].as_f64().unwrap();
+    assert!(of("populate") > 0.0 && of("register") > 0.0 && of("unregister") > 0.0, "{seconds}");
+    assert!((of("allocate") - of("map") - of("populate")).abs() < 1e-9, "{seconds}");
+    assert!((of("total") - of("allocate") - of("register") - of("unregister")).abs() < 1e-9, "{seconds}");
+
+    let text = mount(&[&["--size", "2MiB", "--pages", "4k"], &args[..]].concat()).stdout;
+    let text = String::from_utf8(text).unwrap();
+    let words = [
+        "asked 2 MiB",
+        "chosen: parallel",
+        "   seconds\n",
+        "\nallocate ",
+        "\nregister ",
+        "\nunregister ",
+        "\ntotal ",
+    ];
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in\n{text}");
+    }
+}
+
+#[test]
+fn a_plan_is_printed_and_nothing_done() {
+    let Some(report) = registered(&["--devices", "io_uring:3", "--plan"], &[]) else { return };
+    assert_eq!(report["plan"]["lanes"].as_array().map(Vec::len), Some(3), "{report:#}");
+    assert_eq!(report["receipt"]["ranges"][0]["resident_bytes"], 0);
+    assert!(report.get("outcome").is_none());
+    let text = mount(&["--size", "2MiB", "--devices", "io_uring:3", "--plan"]).stdout;
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("io_uring:2") && text.contains("nothing was done"), "{text}");
+}
+
+#[test]
+fn the_environment_says_how_unless_the_option_does() {
+    let devices = ["--devices", "io_uring:2"];
+    let one_by_one = [("KVMEM_PARALLEL_REGISTER", "0")];
+    let Some(report) = registered(&devices, &one_by_one) else { return };
+    assert_eq!(report["outcome"]["policy"], "sequential", "{report:#}");
+    // Untouched memory is not populated first, then: that is what sequential means.
+    assert_eq!(report["outcome"]["populated"]["threads"], 0, "{report:#}");
+    assert_eq!(registered(&devices, &[]).unwrap()["outcome"]["policy"], "auto");
+    let auto = [&devices[..], &["--policy", "auto"]].concat();
+    assert_eq!(registered(&auto, &one_by_one).unwrap()["outcome"]["policy"], "auto");
+    assert!(registered(&auto, &[("KVMEM_PARALLEL_REGISTER", "maybe")]).is_some());
+
+    for (variable, value) in [("KVMEM_PARALLEL_REGISTER", "maybe"), ("MC_DISABLE_PARALLEL_REG_MR", "-1")] {
+        let output = mount_with(&["--size", "2MiB", "--devices", "io_uring:2"], &[(variable, value)]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(&format!("{variable}={value:?}")), "{stderr}");
+        // Without devices nobody asks.
+        assert!(mount_with(&["--size", "1MiB", "--populate", "none"], &[(variable, value)]).status.success());
+    }
+}
+
+#[test]
+fn nobody_populates_if_that_is_asked_for() {
+    let Some(report) = registered(&["--devices", "io_uring:2", "--populate", "none"], &[]) else { return };
+    assert_eq!(report["outcome"]["resident_bytes"], 0, "{report:#}");
+    assert_eq!(report["outcome"]["populated"]["threads"], 0, "{report:#}");
+    assert_eq!(report["seconds"]["populate"], 0.0);
+}
+
+/// What can be known beforehand to be impossible is a mistake of the wish, not of the work.
+#[test]
+fn a_limit_of_locked_memory_is_named_before_anything_is_done() {
+    let command = std::env::temp_dir().join(format!("kvmem-mount-{}", std::process::id()));
+    // Copied by another process: see the tests of `doctor`.
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap().success());
+    std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let limited = r#"ulimit -l 64 && exec "$0" mount --size 64MiB --pages 4k --devices mlock"#;
+    let nobody = Command::new("sh").args(["-c", limited]).arg(&command).uid(65534).gid(65534).output();
+    std::fs::remove_file(&command).unwrap();
+    let output = match nobody {
+        Ok(output) if output.status.code() != Some(126) => output,
+        other => {
+            eprintln!("skipped: nothing can be run as another user from there: {other:?}");
+            return;
+        }
+    };
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    for word in ["mlock", "RLIMIT_MEMLOCK is 65536 bytes", "ulimit -l", "CAP_IPC_LOCK"] {
+        assert!(stderr.contains(word), "no {word} in {stderr}");
     }
 }

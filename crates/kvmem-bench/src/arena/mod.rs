@@ -17,21 +17,21 @@
 
 pub mod bump;
 mod goals;
-mod mapping;
+pub(crate) mod mapping;
 mod measure;
 mod plan;
-mod region;
+pub(crate) mod region;
 mod report;
 mod suite;
-mod system;
+pub(crate) mod system;
 mod table;
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::report::{Report, Row, Skipped};
+use crate::names::names;
 use crate::progress::Progress;
 
 /// What to run.
@@ -119,30 +119,6 @@ pub enum MeasureError {
     /// The operation is none of the contender's.
     #[error("it does not take part in that")]
     NotAble,
-}
-
-/// Gives an enum of names its text forms.
-macro_rules! names {
-    ($type:ident, $error:ident, $what:literal, $doc:literal) => {
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-
-        #[doc = $doc]
-        #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-        #[error("no {} is called {:?}; there are {}", $what, .0, $type::ALL.map($type::name).join(", "))]
-        pub struct $error(pub String);
-
-        impl FromStr for $type {
-            type Err = $error;
-
-            fn from_str(s: &str) -> Result<Self, Self::Err> {
-                Self::ALL.into_iter().find(|id| id.name() == s).ok_or_else(|| $error(s.to_owned()))
-            }
-        }
-    };
 }
 
 /// The operations by name.

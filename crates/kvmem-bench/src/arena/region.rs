@@ -14,7 +14,8 @@ impl From<ArenaError> for MeasureError {
     }
 }
 
-fn page_size(pages: Pages) -> PageSize {
+/// The library's word for this kind of pages.
+pub(crate) fn page_size(pages: Pages) -> PageSize {
     match pages {
         Pages::Base => PageSize::Base,
         Pages::Thp => PageSize::Thp,

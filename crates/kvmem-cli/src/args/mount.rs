@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use kvmem::arena::{Ladder, Numa, Populate};
+use kvmem::register::{Devices, Policy};
 
 use super::size;
 
@@ -18,7 +19,8 @@ pub struct MountArgs {
     #[arg(long, value_name = "PAGES,…", default_value = "2M,thp,4k", value_parser = clap::value_parser!(Ladder))]
     pub pages: Ladder,
 
-    /// Fail where the first kind of pages cannot take everything, instead of stepping down
+    /// Fail where the first kind of pages cannot take everything, instead of stepping down; hugepages of the kernel's choice
+    /// (thp) are looked at when the memory is resident
     #[arg(long)]
     pub strict: bool,
 
@@ -30,13 +32,41 @@ pub struct MountArgs {
     #[arg(long, value_name = "THREADS", default_value = "auto", value_parser = clap::value_parser!(Populate))]
     pub populate: Populate,
 
+    /// Register the memory with these, then give it back: io_uring:N (so many rings), mlock, verbs (every NIC), verbs:NIC,
+    /// cuda (every GPU), cuda:N
+    #[arg(long, value_name = "DEVICE,…", value_parser = clap::value_parser!(Devices))]
+    pub devices: Option<Devices>,
+
+    /// How devices are called: auto (measures what is faster), sequential, parallel or parallel:N. By default what
+    /// KVMEM_PARALLEL_REGISTER, MC_DISABLE_PARALLEL_REG_MR or MC_ENABLE_PARALLEL_REG_MR say, else auto
+    #[arg(long, value_name = "POLICY", value_parser = clap::value_parser!(Policy), requires = "devices")]
+    pub policy: Option<Policy>,
+
+    /// The most bytes for a key: 256MiB; by default as many as the device takes, or takes most quickly
+    #[arg(long, value_name = "SIZE", value_parser = chunk, requires = "devices")]
+    pub chunk: Option<u64>,
+
+    /// Print how it would be registered, and do nothing: addresses are mapped, but no page is made resident and nothing
+    /// registered
+    #[arg(long, requires = "devices")]
+    pub plan: bool,
+
     /// Give up after so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub time_limit: Option<u64>,
 
-    /// Write the receipt as JSON to FILE; - for standard output instead of the text
+    /// Write the receipt, and with --devices the plan, what came of it and the seconds, as JSON to FILE; - for standard
+    /// output instead of the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
+}
+
+/// Bytes for a key: at least one.
+fn chunk(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("a key for 0 bytes is none; examples: 2MiB, 1GiB".to_owned()),
+        bytes => Ok(bytes),
+    }
 }
 
 fn numa(text: &str) -> Result<Numa, String> {
@@ -69,6 +99,12 @@ fn nodes(list: &str) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_for_some_bytes() {
+        assert_eq!(chunk("2MiB"), Ok(2 << 20));
+        assert!(chunk("0").is_err() && chunk("some").is_err());
+    }
 
     #[test]
     fn policies_name_their_nodes() {

@@ -43,6 +43,7 @@ pub(crate) use crew::together;
 pub(crate) use headroom::headroom;
 pub(crate) use hold::Hold;
 pub(crate) use receipt::Size;
+pub(crate) use watch::Watched;
 
 pub use crate::sys::{Call, Errno};
 pub use builder::{Backing, RegionBuilder};

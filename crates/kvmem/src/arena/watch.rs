@@ -123,7 +123,8 @@ impl fmt::Debug for Watch {
 /// One piece of watched work.
 pub(crate) struct Watched<'a> {
     watch: &'a Watch,
-    start: Instant,
+    /// How long it has been going on.
+    elapsed: Box<dyn Fn() -> Duration + Send + Sync + 'a>,
     total: u64,
     /// The count is kept under the lock that reports are made under, so that reports come in order.
     done: Mutex<u64>,
@@ -131,7 +132,17 @@ pub(crate) struct Watched<'a> {
 
 impl<'a> Watched<'a> {
     pub(crate) fn begin(watch: &'a Watch, total: u64) -> Watched<'a> {
-        Watched { watch, start: Instant::now(), total, done: Mutex::new(0) }
+        let start = Instant::now();
+        Watched::timed(watch, total, move || start.elapsed())
+    }
+
+    /// As [`begin`](Watched::begin), where time is told by another clock.
+    pub(crate) fn timed(
+        watch: &'a Watch,
+        total: u64,
+        elapsed: impl Fn() -> Duration + Send + Sync + 'a,
+    ) -> Watched<'a> {
+        Watched { watch, elapsed: Box::new(elapsed), total, done: Mutex::new(0) }
     }
 
     pub(crate) fn done(&self) -> u64 {
@@ -149,7 +160,7 @@ impl<'a> Watched<'a> {
             return Err(ArenaError::Cancelled { done: self.done(), total: self.total });
         }
         match self.watch.budget {
-            Some(budget) if self.start.elapsed() >= budget => {
+            Some(budget) if (self.elapsed)() >= budget => {
                 Err(ArenaError::OverBudget { budget, done: self.done(), total: self.total })
             }
             _ => Ok(()),
@@ -161,7 +172,7 @@ impl<'a> Watched<'a> {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         *done += bytes as u64;
         if let Some(listener) = &self.watch.listener {
-            listener(Progress { done_bytes: *done, total_bytes: self.total, elapsed: self.start.elapsed() });
+            listener(Progress { done_bytes: *done, total_bytes: self.total, elapsed: (self.elapsed)() });
         }
     }
 }

@@ -83,8 +83,24 @@ calls! {
     GetLimit => "getrlimit",
     /// Reading which cores the process may use.
     Affinity => "sched_getaffinity",
-    /// Asking whether a ring may be made.
+    /// Making a ring, or asking whether one may be made.
     IoUringSetup => "io_uring_setup",
+    /// Giving it an empty table of fixed buffers.
+    RingTable => "io_uring_register(IORING_REGISTER_BUFFERS2)",
+    /// Pinning a buffer into a slot of that table.
+    RingFill => "io_uring_register(IORING_REGISTER_BUFFERS_UPDATE)",
+    /// Taking it out.
+    RingEmpty => "io_uring_register(IORING_REGISTER_BUFFERS_UPDATE) of no buffer",
+    /// Putting a buffer of one ring into another.
+    RingClone => "io_uring_register(IORING_REGISTER_CLONE_BUFFERS)",
+    /// Locking a range into memory.
+    Lock => "mlock",
+    /// Letting go of it.
+    Unlock => "munlock",
     /// Starting a thread.
     Spawn => "clone",
+    /// Loading a library.
+    OpenLibrary => "dlopen",
+    /// Looking for a function of it.
+    Symbol => "dlsym",
 }

@@ -29,7 +29,7 @@ macro_rules! names {
 
 names! {
     EACCES EAGAIN EBADF EBUSY EEXIST EFAULT EFBIG EHWPOISON EINTR EINVAL EIO EMFILE ENFILE ENODEV ENOENT ENOMEM ENOSPC ENOSYS
-    ENOTTY EOPNOTSUPP EPERM ESRCH
+    ENOTTY ENXIO EOPNOTSUPP EOVERFLOW EPERM ESRCH
 }
 
 impl Errno {
@@ -48,6 +48,14 @@ impl Errno {
     /// What the last call of this thread left behind.
     pub(crate) fn last() -> Errno {
         Errno::of(&io::Error::last_os_error())
+    }
+
+    /// Forgets what the last call of this thread left behind. Before functions of foreign libraries that say that they set
+    /// it: what is found afterwards is theirs.
+    #[cfg(not(loom))]
+    pub(crate) fn clear() {
+        // SAFETY: the address is that of this thread's own variable.
+        unsafe { *libc::__errno_location() = 0 };
     }
 
     pub(crate) fn of(error: &io::Error) -> Errno {

@@ -183,6 +183,21 @@ pub(crate) fn touch(at: NonNull<u8>) -> Result<()> {
     check(returned).map(drop)
 }
 
+/// Makes a range resident and keeps it so. All pages that it touches are locked; those that were stay so, and locks do not add
+/// up. An error can leave a part of them locked.
+pub(crate) fn mlock(at: NonNull<u8>, len: usize) -> Result<()> {
+    gate(Call::Lock)?;
+    // SAFETY: changes no byte, and the kernel checks the range.
+    check(unsafe { libc::mlock(at.as_ptr().cast(), len) }.into()).map(drop)
+}
+
+/// Lets go of all pages that a range touches, however often they were locked.
+pub(crate) fn munlock(at: NonNull<u8>, len: usize) -> Result<()> {
+    gate(Call::Unlock)?;
+    // SAFETY: changes no byte, and the kernel checks the range.
+    check(unsafe { libc::munlock(at.as_ptr().cast(), len) }.into()).map(drop)
+}
+
 /// Asks for each page of a range whether it is resident: bit 0 of its byte in `pages`. The range must be mapped whole.
 pub(crate) fn mincore(at: NonNull<u8>, len: usize, pages: &mut [u8]) -> Result<()> {
     gate(Call::Mincore)?;

@@ -1,4 +1,4 @@
-//! *The kernel*: every system call of the library, one function for each.
+//! *The kernel*: every system call of the library, one function for each; and the loader of shared libraries.
 //!
 //! Nothing else in the crate speaks to the kernel. A function here checks nothing and decides nothing: it makes
 //! its call and turns a refusal into an [`Errno`]. What the refusal means is decided above.
@@ -14,9 +14,12 @@ mod errno;
 #[cfg(feature = "fault-injection")]
 pub mod fault;
 mod file;
+#[cfg(not(loom))]
+mod library;
 mod memory;
 mod placement;
 mod process;
+mod ring;
 
 pub use call::Call;
 pub use errno::Errno;
@@ -25,14 +28,17 @@ pub(crate) use file::{
     PageRegion, duplicate, file_size, file_system, get_seals, is_folder, memfd_create, open_pagemap,
     open_text, pagemap_scan, pread, read_text, set_seals, space_at, truncate,
 };
+#[cfg(not(loom))]
+pub(crate) use library::Library;
 pub(crate) use memory::{
-    madvise, map_anonymous, map_file, map_huge, mincore, munmap, page_size, populate_is_known,
-    populate_write, protect, refill, reserve, touch,
+    madvise, map_anonymous, map_file, map_huge, mincore, mlock, munlock, munmap, page_size,
+    populate_is_known, populate_write, protect, refill, reserve, touch,
 };
 pub(crate) use placement::{bind, nodes_of, policy_at};
 pub(crate) use process::{
-    Resource, affinity, io_uring_allowed, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
+    Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
 };
+pub(crate) use ring::{io_uring_allowed, ring_clone, ring_empty, ring_fill, ring_setup, ring_table};
 
 /// What a call of this module gives.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;

@@ -54,20 +54,6 @@ pub(crate) fn affinity() -> Result<usize> {
     Ok(mask.iter().map(|word| word.count_ones() as usize).sum())
 }
 
-/// Whether this process may make an io_uring, found out by asking for one that cannot be.
-pub(crate) fn io_uring_allowed() -> Result<()> {
-    gate(Call::IoUringSetup)?;
-    // `struct io_uring_params`, all zero.
-    let mut params = [0u64; 15];
-    // SAFETY: the kernel reads and writes these 120 bytes alone.
-    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, params.as_mut_ptr()) };
-    match check(ring) {
-        // No ring has no entries: who is told that much has passed every check of permission.
-        Ok(_) | Err(Errno::EINVAL) => Ok(()),
-        Err(errno) => Err(errno),
-    }
-}
-
 /// The number of this process. After a fork it is another one.
 pub(crate) fn process_id() -> u32 {
     std::process::id()

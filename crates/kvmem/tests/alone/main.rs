@@ -6,9 +6,12 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod faults;
+mod libraries;
 mod limits;
 mod pools;
 mod process;
+#[path = "../standin/mod.rs"]
+mod standin;
 
 const MIB: usize = 1 << 20;
 

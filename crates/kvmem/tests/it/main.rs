@@ -3,3 +3,5 @@
 mod arena;
 mod offset;
 mod register;
+#[path = "../standin/mod.rs"]
+mod standin;

@@ -2,8 +2,14 @@
 
 mod background;
 mod batch;
+mod cuda;
 mod fake;
+mod fixed;
+mod io_uring;
 mod lifetimes;
+mod mlock;
 mod plan;
 mod policy;
 mod rollback;
+mod simulated;
+mod verbs;

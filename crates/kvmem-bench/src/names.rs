@@ -1,0 +1,27 @@
+//! *Names*: enums whose values are told by name on the command line and in JSON.
+
+/// Gives an enum with `ALL` and `name` its text forms, and the error about a name that is none of them.
+macro_rules! names {
+    ($type:ident, $error:ident, $what:literal, $doc:literal) => {
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        #[doc = $doc]
+        #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+        #[error("no {} is called {:?}; there are {}", $what, .0, $type::ALL.map($type::name).join(", "))]
+        pub struct $error(pub String);
+
+        impl std::str::FromStr for $type {
+            type Err = $error;
+
+            fn from_str(s: &str) -> Result<Self, Self::Err> {
+                Self::ALL.into_iter().find(|id| id.name() == s).ok_or_else(|| $error(s.to_owned()))
+            }
+        }
+    };
+}
+
+pub(crate) use names;

@@ -1,0 +1,89 @@
+//! *Bed*: registrars, their host, and regions for them: rings on this machine, or NICs on a simulated one.
+
+use std::sync::Arc;
+
+use kvmem::arena::{ArenaError, PageSize, Populate, Region};
+use kvmem::register::simulated::Published;
+use kvmem::register::{Host, IoUring, Registrar, ThisMachine};
+
+use super::plan::{Cell, Group};
+use super::{Backend, MeasureError, Pages};
+use crate::arena::region::page_size;
+
+/// What a contender works with in one run.
+#[derive(Debug)]
+pub(super) struct Bed {
+    pub(super) registrars: Vec<Arc<dyn Registrar>>,
+    pub(super) host: Arc<dyn Host>,
+}
+
+/// What the cells of a group have in common.
+#[derive(Debug)]
+pub(super) enum Ground {
+    /// As many rings as the cell with the most needs, and regions of this size and pages.
+    Rings { rings: Vec<Arc<dyn Registrar>>, region_bytes: usize, pages: Pages },
+    /// A machine that was published, and addresses that are never touched.
+    Simulated { published: &'static Published, region: Arc<Region> },
+}
+
+impl Ground {
+    /// Makes the rings, or maps the addresses.
+    pub(super) fn open(group: &Group) -> Result<Self, MeasureError> {
+        let region_bytes = group.region_bytes as usize;
+        match (simulated(group.backend), group.pages) {
+            (Some(published), _) => {
+                let addresses = Region::builder(region_bytes).ladder(PageSize::Thp).populate(Populate::None);
+                // A limit on addresses says nothing about anyone's speed.
+                let region = addresses.map().map_err(|error| MeasureError::Limited(error.to_string()))?;
+                Ok(Ground::Simulated { published, region: Arc::new(region) })
+            }
+            (None, pages) => {
+                let most = group.cells.iter().map(|cell| cell.contexts).max().unwrap_or(0);
+                let ring =
+                    |index| IoUring::new(index as usize).map(|ring| Arc::new(ring) as Arc<dyn Registrar>);
+                let rings: Result<Vec<_>, _> = (0..most).map(ring).collect();
+                let rings = rings.map_err(|error| MeasureError::Limited(error.to_string()))?;
+                Ok(Ground::Rings { rings, region_bytes, pages: pages.unwrap_or(Pages::Base) })
+            }
+        }
+    }
+
+    /// What a run of `cell` works with. Simulated machines are new each time.
+    pub(super) fn bed(&self, cell: &Cell) -> Bed {
+        let (mut registrars, host) = match self {
+            Ground::Rings { rings, .. } => (rings.clone(), Arc::new(ThisMachine) as Arc<dyn Host>),
+            Ground::Simulated { published, .. } => {
+                let machine = published.machine(cell.resident);
+                (machine.nics(), machine.host())
+            }
+        };
+        registrars.truncate(cell.contexts as usize);
+        Bed { registrars, host }
+    }
+
+    /// A region of this size and pages, resident or not.
+    pub(super) fn region(&self, resident: bool) -> Result<Arc<Region>, MeasureError> {
+        match self {
+            Ground::Simulated { region, .. } => Ok(Arc::clone(region)),
+            Ground::Rings { region_bytes, pages, .. } => {
+                let who = if resident { Populate::Auto } else { Populate::None };
+                let builder = Region::builder(*region_bytes).ladder(page_size(*pages)).populate(who);
+                builder.map().map(Arc::new).map_err(|error| match error {
+                    ArenaError::NoHeadroom { .. }
+                    | ArenaError::NoPages { .. }
+                    | ArenaError::Refused { .. } => MeasureError::Limited(error.to_string()),
+                    error => MeasureError::Library(error.to_string()),
+                })
+            }
+        }
+    }
+}
+
+/// The published machine that a backend is like.
+pub(super) fn simulated(backend: Backend) -> Option<&'static Published> {
+    match backend {
+        Backend::IoUring => None,
+        Backend::ParallelWins => Some(&Published::PARALLEL_WINS),
+        Backend::ParallelLoses => Some(&Published::PARALLEL_LOSES),
+    }
+}

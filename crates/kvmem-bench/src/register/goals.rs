@@ -1,0 +1,151 @@
+//! *Goals*: the figures that the register layer sets out to reach, found in the rows.
+//!
+//! A goal appears when the rows that it needs are there. Where several cells count, the worst is given with its name.
+
+use super::plan::Cell;
+use super::{ContenderId, Pages, Row};
+use crate::report::Goal;
+
+use ContenderId::{Auto, KvmemParallel, KvmemSequential, Parallel, Sequential};
+
+/// The most contexts: where parallel registration can gain or lose the most.
+const MANY: u32 = 8;
+
+/// All goals that `rows` and the time of planning can tell about.
+pub(super) fn of(rows: &[Row], plan_ms: Option<f64>) -> Vec<Goal> {
+    let rows = Rows(rows);
+    let mut goals = Vec::new();
+    for (simulated, place) in [(false, "io_uring"), (true, "simulated")] {
+        let here = move |row: &Row| row.backend.is_simulated() == simulated;
+        goals.extend(Goal::at_most(
+            &format!("auto, {place}: total over that of the better of sequential and parallel"),
+            rows.auto_over_best(&[Sequential, Parallel], here),
+            1.1,
+        ));
+        goals.extend(Goal::at_most(
+            &format!("auto, {place}: total over that of the best of all four"),
+            rows.auto_over_best(&[Sequential, Parallel, KvmemSequential, KvmemParallel], here),
+            1.1,
+        ));
+    }
+    for (pages, limit) in [(Pages::Thp, 0.5), (Pages::Base, 0.9)] {
+        let cell = move |row: &Row| row.pages == Some(pages) && !row.resident && row.contexts == MANY;
+        goals.extend(Goal::at_most(
+            &format!("auto, {pages}, not resident, {MANY} contexts: total over that of sequential"),
+            rows.auto_over_best(&[Sequential], cell),
+            limit,
+        ));
+    }
+    goals.extend(Goal::at_most(
+        "auto, several contexts: time to give back over that of sequential",
+        rows.give_back_over_sequential(),
+        1.0,
+    ));
+    goals.extend(Goal::at_most(
+        "plan: milliseconds for 1 TiB and 8 registrars",
+        plan_ms.map(|ms| (ms, None)),
+        1.0,
+    ));
+    goals
+}
+
+struct Rows<'a>(&'a [Row]);
+
+impl<'a> Rows<'a> {
+    fn autos(&self, wanted: impl Fn(&Row) -> bool) -> impl Iterator<Item = &'a Row> {
+        self.0.iter().filter(move |row| row.policy == Auto && wanted(row))
+    }
+
+    /// The other contenders of the cell of `row`, if all of `ids` are there.
+    fn others(&self, row: &Row, ids: &[ContenderId]) -> Option<Vec<&'a Row>> {
+        let cell = Cell::of(row);
+        let find =
+            |id: &ContenderId| self.0.iter().find(|other| other.policy == *id && Cell::of(other) == cell);
+        ids.iter().map(find).collect()
+    }
+
+    fn auto_over_best(
+        &self,
+        ids: &'a [ContenderId],
+        wanted: impl Fn(&Row) -> bool,
+    ) -> impl Iterator<Item = (f64, Option<String>)> {
+        self.autos(wanted).filter_map(move |auto| {
+            let others = self.others(auto, ids)?;
+            let best = others.iter().map(|other| other.total_s).min_by(f64::total_cmp)?;
+            Some((auto.total_s / best, Some(Cell::of(auto).to_string())))
+        })
+    }
+
+    /// With one context there is nothing to do side by side.
+    fn give_back_over_sequential(&self) -> impl Iterator<Item = (f64, Option<String>)> {
+        self.autos(|row| row.contexts > 1).filter_map(|auto| {
+            let others = self.others(auto, &[Sequential])?;
+            let ratio = auto.unregister_s / others.first()?.unregister_s;
+            Some((ratio, Some(Cell::of(auto).to_string())))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Backend;
+    use super::*;
+
+    fn row(backend: Backend, contexts: u32, resident: bool, policy: ContenderId, total_s: f64) -> Row {
+        Row {
+            backend,
+            region_bytes: 1 << 30,
+            contexts,
+            pages: (!backend.is_simulated()).then_some(Pages::Thp),
+            resident,
+            policy,
+            chosen: "sequential".to_owned(),
+            populate_s: 0.0,
+            register_s: total_s * 0.75,
+            unregister_s: total_s * 0.25,
+            total_s,
+            trial_sequential_gib_per_s: None,
+            trial_parallel_gib_per_s: None,
+            runs: 5,
+        }
+    }
+
+    fn cell(backend: Backend, contexts: u32, resident: bool, totals: [f64; 5]) -> Vec<Row> {
+        let rows = ContenderId::ALL.into_iter().zip(totals);
+        rows.map(|(policy, total)| row(backend, contexts, resident, policy, total)).collect()
+    }
+
+    #[test]
+    fn auto_is_held_against_the_best_of_its_cell_and_the_worst_cell_counts() {
+        let rows = [
+            cell(Backend::IoUring, 8, true, [8.0, 4.0, 8.0, 4.0, 4.0]),
+            cell(Backend::IoUring, 8, false, [20.0, 40.0, 20.0, 5.0, 10.0]),
+            cell(Backend::IoUring, 1, true, [1.0, 1.0, 1.0, 1.0, 1.05]),
+            cell(Backend::ParallelLoses, 8, true, [30.0, 81.0, 30.0, 81.0, 36.0]),
+        ]
+        .concat();
+        let goals = of(&rows, Some(0.25));
+        let found: Vec<_> = goals.iter().map(|goal| (goal.value, goal.met())).collect();
+        assert_eq!(
+            found,
+            [
+                (1.05, true), // io_uring, better of two: one context
+                (2.0, false), // best of all four: not resident
+                (1.2, false), // simulated
+                (1.2, false), // simulated, all four
+                (0.5, true),  // not resident, THP
+                (1.2, false), // giving back: simulated
+                (0.25, true), // planning
+            ]
+        );
+        assert_eq!(goals[1].at.as_deref(), Some("io_uring, 1 GiB thp, not resident, 8 contexts"));
+        assert_eq!(goals[5].at.as_deref(), Some("simulated-parallel-loses, 1 GiB, resident, 8 contexts"));
+    }
+
+    #[test]
+    fn without_the_rows_there_is_no_goal() {
+        assert!(of(&[], None).is_empty());
+        let lonely = row(Backend::IoUring, 8, false, Auto, 1.0);
+        assert!(of(&[lonely], None).is_empty());
+    }
+}

@@ -1,0 +1,161 @@
+//! The report of small register runs: its JSON, its table, its progress.
+
+use kvmem_bench::arena::Pages;
+use kvmem_bench::progress::Progress;
+use kvmem_bench::register::{self, Backend, ContenderId, Options, Report, Row};
+
+#[derive(Default)]
+struct Watch {
+    planned: u64,
+    done: u64,
+    steps: Vec<String>,
+    rows: usize,
+}
+
+impl Progress<Row> for Watch {
+    fn begin(&mut self, units: u64) {
+        self.planned = units;
+    }
+
+    fn step(&mut self, what: &str) {
+        self.steps.push(what.to_owned());
+    }
+
+    fn advance(&mut self, units: u64) {
+        self.done += units;
+    }
+
+    fn row(&mut self, _row: &Row) {
+        self.rows += 1;
+    }
+}
+
+fn small(backends: Vec<Backend>, contexts: Vec<u32>) -> (Report, Watch) {
+    let options =
+        Options { reps: Some(1), backends, contexts, region_bytes: vec![16 << 20], ..Options::default() };
+    let mut watch = Watch::default();
+    let report = register::run(&options, &mut watch).unwrap();
+    assert_eq!((watch.planned, watch.rows), (watch.done, report.rows.len()));
+    (report, watch)
+}
+
+#[test]
+fn rings_are_measured_or_their_absence_is_explained() {
+    let (report, watch) = small(vec![Backend::IoUring], vec![1, 2]);
+    for pages in Pages::ALL {
+        let rows = report.rows.iter().filter(|row| row.pages == Some(pages)).count();
+        let absent = report.skipped.iter().find(|skip| skip.pages.is_none_or(|these| these == pages));
+        match absent {
+            Some(skipped) => println!("skipped: {pages}: {}", skipped.reason),
+            // Two numbers of contexts, resident and not.
+            None => assert_eq!(rows, 2 * 2 * ContenderId::ALL.len(), "{pages}"),
+        }
+    }
+    for row in &report.rows {
+        assert_eq!((row.backend, row.region_bytes, row.runs), (Backend::IoUring, 16 << 20, 1));
+        assert!(row.register_s > 0.0 && row.unregister_s > 0.0, "{row:?}");
+        let parts = row.populate_s + row.register_s + row.unregister_s;
+        assert!((row.total_s - parts).abs() < 1e-9, "{row:?}");
+        let published = matches!(row.policy, ContenderId::Sequential | ContenderId::Parallel);
+        let populates = !row.resident && !published && row.policy != ContenderId::KvmemSequential;
+        assert_eq!(row.populate_s > 0.0, populates, "{row:?}");
+        if published {
+            assert_eq!(row.chosen, row.policy.name(), "{row:?}");
+            assert_eq!(row.trial_sequential_gib_per_s, None, "{row:?}");
+        }
+    }
+    let table = report.to_string();
+    if !report.rows.is_empty() {
+        let step = "io_uring, 16 MiB base, not resident, 2 contexts: kvmem-parallel";
+        assert!(watch.steps.iter().any(|other| other == step), "{:?}", watch.steps);
+        for part in ["16 MiB base, resident, 1 context ", "kvmem-sequential", "chosen", "≤ 1.1"] {
+            assert!(table.contains(part), "{part} in\n{table}");
+        }
+    }
+    assert!(table.ends_with('\n') && !table.contains("simulated"), "{table}");
+}
+
+#[test]
+fn simulated_machines_show_what_was_published() {
+    let (report, _) = small(vec![Backend::ParallelWins, Backend::ParallelLoses], vec![8]);
+    assert!(report.skipped.is_empty());
+    assert_eq!(report.rows.len(), 2 * 2 * ContenderId::ALL.len());
+    let total = |backend, resident, policy| {
+        let same = |row: &&Row| row.backend == backend && row.resident == resident && row.policy == policy;
+        report.rows.iter().find(same).unwrap().total_s
+    };
+    let parallel_over_sequential = |backend, resident| {
+        total(backend, resident, ContenderId::Parallel) / total(backend, resident, ContenderId::Sequential)
+    };
+    assert!(parallel_over_sequential(Backend::ParallelWins, true) < 0.4);
+    assert!(parallel_over_sequential(Backend::ParallelWins, false) > 3.0);
+    assert!(parallel_over_sequential(Backend::ParallelLoses, true) > 2.0);
+    assert!(parallel_over_sequential(Backend::ParallelLoses, false) > 3.0);
+    let met: Vec<_> = report.goals.iter().map(|goal| (goal.name.as_str(), goal.met())).collect();
+    assert!(met.iter().filter(|(name, _)| name.contains("simulated")).all(|(_, met)| *met), "{met:?}");
+
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["suite"], "register");
+    for row in json["rows"].as_array().unwrap() {
+        let mut keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        let mut expected = [
+            "backend",
+            "region_bytes",
+            "contexts",
+            "pages",
+            "resident",
+            "policy",
+            "chosen",
+            "populate_s",
+            "register_s",
+            "unregister_s",
+            "total_s",
+            "trial_sequential_gib_per_s",
+            "trial_parallel_gib_per_s",
+            "runs",
+        ];
+        expected.sort_unstable();
+        assert_eq!(keys, expected);
+        assert!(row["pages"].is_null(), "{row}");
+    }
+    assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+}
+
+#[test]
+fn simulated_time_is_the_same_each_time() {
+    let figures = || {
+        let (report, _) = small(vec![Backend::ParallelWins], vec![4]);
+        report.rows.iter().map(|row| (row.policy, row.total_s)).collect::<Vec<_>>()
+    };
+    let first = figures();
+    assert!(first.iter().all(|(_, total)| *total > 0.0));
+    assert_eq!(first, figures());
+}
+
+#[test]
+fn planning_is_timed() {
+    let options = Options { backends: vec![Backend::ParallelWins], reps: Some(1), ..Options::default() };
+    let report = register::run(&options, &mut ()).unwrap();
+    match report.plan_ms {
+        Some(ms) => {
+            assert!(ms > 0.0);
+            assert!(report.goals.iter().any(|goal| goal.name.starts_with("plan: ") && goal.value == ms));
+        }
+        None => println!("skipped: there are no addresses for 1 TiB"),
+    }
+}
+
+#[test]
+fn names_lead_back_to_what_they_name() {
+    for id in Backend::ALL {
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
+    }
+    for id in ContenderId::ALL {
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
+    }
+    let error = "nothing".parse::<ContenderId>().unwrap_err().to_string();
+    assert!(error.contains("nothing") && error.contains("kvmem-parallel"), "{error}");
+}

@@ -1,0 +1,243 @@
+//! *Registering*: a region is registered with devices and given back, and each step is timed.
+//!
+//! Mapping makes nothing resident here: that is part of registering, by the plan. The summary tells the times as they have
+//! been published for this: populating is counted to *allocate*, whoever asked for it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use kvmem::arena::{ArenaError, Fallback, PageSize, Receipt, Region, RegionBuilder};
+use kvmem::register::{
+    Deregistered, Devices, Outcome, Phase, Plan, Policy, RegisterError, RegisterProgress, RegistrationSet,
+};
+use serde::Serialize;
+
+use crate::args::MountArgs;
+use crate::output::{Failure, JsonSink, progress_bar};
+
+/// Maps, plans, registers, gives back, and prints what came of it.
+pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> Result<(), Failure> {
+    let policy = policy(args)?;
+    let json = JsonSink::open(args.json.as_deref())?;
+    let registrars = devices.open().map_err(Failure::usage)?;
+
+    let (region, mapped) = timed(|| map.map());
+    let region = Arc::new(region.map_err(super::failure)?);
+    let bars = Arc::new(Bars::default());
+    let shown = Arc::clone(&bars);
+    let mut builder = RegistrationSet::builder()
+        .registrars(registrars)
+        .policy(policy)
+        .populate(args.populate)
+        .progress(move |progress| shown.show(&progress));
+    if let Some(bytes) = args.chunk {
+        builder = builder.chunk_bytes(bytes);
+    }
+    if let Some(seconds) = args.time_limit {
+        builder = builder.time_budget(Duration::from_secs(seconds));
+    }
+    let (plan, planned) = timed(|| builder.plan(&region));
+    let plan = plan.map_err(failure)?;
+    if args.plan {
+        let receipt = region.receipt();
+        let planned = Planned { receipt, plan: &plan };
+        return json.write(&planned, &planned);
+    }
+
+    let (set, registered) = timed(|| builder.register(Arc::clone(&region)));
+    bars.end(set.is_ok());
+    let mut set = set.map_err(failure)?;
+    let receipt = as_it_is_now(&region).map_err(super::failure)?;
+    if args.strict {
+        check_hugepages(&receipt).map_err(super::failure)?;
+    }
+    bars.begin("unregister", receipt.usable_bytes as u64 * set.outcome().devices as u64);
+    let (given_back, took) = timed(|| set.deregister());
+    bars.end(given_back.is_ok());
+    let deregistered = given_back.map_err(failure)?;
+    let seconds = Seconds::new(mapped, planned, registered, took, set.outcome());
+    let mounted = Mounted {
+        receipt: &receipt,
+        plan: &plan,
+        outcome: set.outcome(),
+        chosen: set.outcome().chosen(),
+        deregistered: &deregistered,
+        seconds,
+    };
+    json.write(&mounted, &mounted)
+}
+
+/// As the option says, or the environment, or else automatic.
+fn policy(args: &MountArgs) -> Result<Policy, Failure> {
+    match args.policy {
+        Some(policy) => Ok(policy),
+        None => Policy::from_env().map_err(Failure::usage).map(Option::unwrap_or_default),
+    }
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let start = Instant::now();
+    let done = work();
+    (done, start.elapsed().as_secs_f64())
+}
+
+/// The receipt of when the region was mapped, with what is resident now.
+fn as_it_is_now(region: &Region) -> Result<Receipt, ArenaError> {
+    let mut receipt = region.receipt().clone();
+    for part in &mut receipt.ranges {
+        let found = region.residency(part.range.clone())?;
+        part.resident_bytes = found.resident_bytes;
+        part.resident_error_bytes = found.error_bytes;
+        part.huge_bytes = found.huge_bytes;
+    }
+    Ok(receipt)
+}
+
+/// Strictly, transparent hugepages are to be hugepages. That shows only once the memory is resident.
+fn check_hugepages(receipt: &Receipt) -> Result<(), ArenaError> {
+    for part in receipt.ranges.iter().filter(|part| part.got == PageSize::Thp) {
+        let wanted = part.range.len() as u64;
+        match part.huge_bytes {
+            Some(huge) if huge < wanted && part.resident_bytes > huge => {
+                let reason = Fallback::ThpPartial { huge, wanted };
+                let range = part.range.clone();
+                return Err(ArenaError::NoPages { range, page: part.got, reason, limit: None });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What was asked for was impossible from the start, or it went wrong.
+fn failure(error: RegisterError) -> Failure {
+    match error {
+        RegisterError::NoRegistrars
+        | RegisterError::Empty
+        | RegisterError::SameName { .. }
+        | RegisterError::Limited { .. } => Failure::usage(error),
+        _ => Failure::new(error, 1),
+    }
+}
+
+/// What `--plan` prints.
+#[derive(Serialize)]
+struct Planned<'a> {
+    receipt: &'a Receipt,
+    plan: &'a Plan,
+}
+
+impl fmt::Display for Planned<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.receipt, self.plan)?;
+        writeln!(
+            f,
+            "nothing was done: the addresses are mapped, no page was made resident, nothing was registered"
+        )
+    }
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Mounted<'a> {
+    receipt: &'a Receipt,
+    plan: &'a Plan,
+    outcome: &'a Outcome,
+    chosen: &'static str,
+    deregistered: &'a Deregistered,
+    seconds: Seconds,
+}
+
+impl fmt::Display for Mounted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.receipt, self.outcome)?;
+        writeln!(f, "  chosen: {}\n\n{}", self.chosen, self.seconds)
+    }
+}
+
+/// How long each step took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Seconds {
+    map: f64,
+    plan: f64,
+    populate: f64,
+    /// Mapping and populating.
+    allocate: f64,
+    /// Registering, trial included, populating not.
+    register: f64,
+    unregister: f64,
+    /// Of allocate, register and unregister.
+    total: f64,
+}
+
+impl Seconds {
+    fn new(map: f64, plan: f64, registered: f64, unregister: f64, outcome: &Outcome) -> Seconds {
+        let populate = outcome.populated.seconds.min(registered);
+        let (allocate, register) = (map + populate, registered - populate);
+        let total = allocate + register + unregister;
+        Seconds { map, plan, populate, allocate, register, unregister, total }
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<10}  {:>9}", "", "seconds")?;
+        writeln!(
+            f,
+            "{:<10}  {:>9.3}  mapped in {:.3}, populated in {:.3}",
+            "allocate", self.allocate, self.map, self.populate
+        )?;
+        writeln!(f, "{:<10}  {:>9.3}  planned in {:.3}", "register", self.register, self.plan)?;
+        writeln!(f, "{:<10}  {:>9.3}", "unregister", self.unregister)?;
+        write!(f, "{:<10}  {:>9.3}", "total", self.total)
+    }
+}
+
+/// A progress bar for each step, one under the other. Those that are done stay, with their time.
+#[derive(Default)]
+struct Bars(Mutex<Option<(&'static str, ProgressBar)>>);
+
+impl Bars {
+    /// A step begins, and the one before has ended.
+    fn begin(&self, step: &'static str, total_bytes: u64) -> ProgressBar {
+        let bar = progress_bar(
+            Some(total_bytes),
+            "{prefix:<10} {elapsed_precise} {wide_bar} {bytes}/{total_bytes} {msg}",
+        );
+        bar.set_prefix(step);
+        let before = self.lock().replace((step, bar.clone()));
+        if let Some((_, before)) = before {
+            before.finish();
+        }
+        bar
+    }
+
+    fn show(&self, progress: &RegisterProgress) {
+        let step = match progress.phase {
+            Phase::Populate => "populate",
+            Phase::Register => "register",
+            Phase::Deregister => "unregister",
+        };
+        let current = self.lock().as_ref().filter(|(now, _)| *now == step).map(|(_, bar)| bar.clone());
+        let bar = current.unwrap_or_else(|| self.begin(step, progress.total_bytes));
+        bar.set_length(progress.total_bytes);
+        bar.set_position(progress.done_bytes);
+    }
+
+    /// The last step has ended: it is done, or stands where it was.
+    fn end(&self, done: bool) {
+        if let Some((_, bar)) = self.lock().take() {
+            if done {
+                bar.finish();
+            } else {
+                bar.abandon();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(&'static str, ProgressBar)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

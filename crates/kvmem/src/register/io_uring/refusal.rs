@@ -1,0 +1,167 @@
+//! *Refusals of rings*: what the kernel's error numbers mean here, and what to do.
+
+use super::super::{Account, Barrier, Memlock, NotAvailable, Refusal, memlock};
+use super::{BACKEND, MAX_BYTES};
+use crate::sys::{self, Call, Errno};
+
+const SECCOMP: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile of the container (docker \
+                       run --security-opt seccomp=PROFILE)";
+
+/// What a ring and the one beside it count for by themselves, in bytes.
+const RING_BYTES: u64 = 16 << 10;
+
+/// The limit that was hit.
+fn barrier(limit: Memlock, need_bytes: u64) -> Barrier {
+    let Memlock { account, limit_bytes, used_bytes } = limit;
+    Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes }
+}
+
+/// A ring that cannot be made.
+pub(super) fn unavailable(call: Call, errno: Errno) -> NotAvailable {
+    let setting = sys::read_text("/proc/sys/kernel/io_uring_disabled").ok();
+    let (reason, remedy) = match memlock::limit(Account::Rings) {
+        // Kernels before 5.12 and from 6.14 on count a ring's own memory.
+        Some(limit) if errno == Errno::ENOMEM => {
+            let barrier = barrier(limit, RING_BYTES);
+            (format!("; {barrier}"), barrier.remedy())
+        }
+        _ => {
+            let (reason, remedy) = explain(call, errno, setting.as_deref().map(str::trim));
+            (reason.to_owned(), remedy)
+        }
+    };
+    NotAvailable::new(BACKEND, format!("{call}: {errno}{reason}"), remedy)
+}
+
+/// Why, and what to do; `setting` is that of `kernel.io_uring_disabled`.
+fn explain(call: Call, errno: Errno, setting: Option<&str>) -> (&'static str, String) {
+    match (errno, setting) {
+        (Errno::EPERM, Some("1")) => (
+            ": kernel.io_uring_disabled is 1, which refuses it to users outside of one group",
+            "sysctl kernel.io_uring_disabled=0, or sysctl kernel.io_uring_group=$(id -g)".to_owned(),
+        ),
+        (Errno::EPERM, Some("2")) => (
+            ": kernel.io_uring_disabled is 2, which refuses it to all",
+            "sysctl kernel.io_uring_disabled=0".to_owned(),
+        ),
+        (Errno::ENOSYS, _) => (
+            ": the kernel has no io_uring, or a seccomp profile hides it",
+            format!("run a kernel of 5.19 or later; {SECCOMP}"),
+        ),
+        (Errno::EPERM | Errno::EACCES, _) => (": probably by a seccomp profile", SECCOMP.to_owned()),
+        (Errno::EINVAL, _) if call == Call::RingTable => {
+            (": the kernel knows no sparse tables", "run a kernel of 5.19 or later".to_owned())
+        }
+        (Errno::EMFILE, _) => ("", Barrier::Descriptors.remedy()),
+        (Errno::ENFILE, _) => (
+            ": the machine has no descriptor left",
+            "raise fs.file-max (sysctl), or close what is not needed".to_owned(),
+        ),
+        (Errno::ENOMEM, _) => {
+            (": no memory for the ring", "free memory of the machine or of the cgroup".to_owned())
+        }
+        _ => ("", "try a kernel of 6.13 or later".to_owned()),
+    }
+}
+
+/// Somebody's ring that cannot be taken.
+pub(super) fn adopting(call: Call, errno: Errno) -> Refusal {
+    let remedy = match errno {
+        Errno::EBUSY => {
+            "the ring has a table of buffers already: say which of its slots are to be used (Table::Existing)"
+        }
+        Errno::ENXIO => "the ring has no table of buffers: let one be made (Table::New)",
+        Errno::EINVAL if call == Call::RingEmpty => {
+            "the table of the ring has no such slots: name those that it has"
+        }
+        Errno::EINVAL => "a table has 1 to 16384 slots; sparse ones need a kernel of 5.19 or later",
+        _ => other(errno),
+    };
+    Refusal::new(call.to_string(), errno, remedy)
+}
+
+/// What holds for any operation on a ring.
+fn other(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EEXIST => {
+            "the ring takes work from one thread alone (IORING_SETUP_SINGLE_ISSUER): make it without that flag"
+        }
+        Errno::EBADF | Errno::EOPNOTSUPP => "the descriptor is no ring: give one that io_uring_setup made",
+        Errno::EACCES => {
+            "the ring is restricted: allow it to register buffers (IORING_REGISTER_RESTRICTIONS)"
+        }
+        Errno::EPERM | Errno::ENOSYS => SECCOMP,
+        Errno::ENOMEM => "free memory of the machine or of the cgroup: the kernel has none for its books",
+        _ => "",
+    }
+}
+
+/// A buffer that was not taken. `memlock` is the limit that holds for the ring.
+pub(super) fn registering(call: Call, errno: Errno, len: usize, memlock: Option<Memlock>) -> Refusal {
+    let refusal = |remedy: &'static str| Refusal::new(call.to_string(), errno, remedy);
+    if call != Call::RingFill {
+        return refusal(other(errno));
+    }
+    let need_bytes = len as u64;
+    match errno {
+        // The kernel has no word of its own for it.
+        Errno::EFAULT | Errno::EINVAL | Errno::EOVERFLOW if need_bytes > MAX_BYTES => {
+            refusal("").barrier(Barrier::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
+        }
+        Errno::EFAULT if len == 0 => refusal("there are no bytes to register"),
+        Errno::ENOMEM if memlock.is_some() => {
+            refusal("").barrier(memlock.map(|limit| barrier(limit, need_bytes)))
+        }
+        Errno::EMFILE => refusal("").barrier(Barrier::Descriptors),
+        Errno::EFAULT | Errno::EOPNOTSUPP => refusal(
+            "not all of it is mapped for reading and writing, or it is a file that is not memory: only anonymous memory, shared \
+             memory (tmpfs, memfd) and hugepages can be pinned for long; or a page could not be had",
+        ),
+        Errno::ENOMEM => refusal(
+            "the machine or the cgroup has no memory for these pages or for the kernel's list of them: free some, or ask for less",
+        ),
+        _ => refusal(other(errno)),
+    }
+}
+
+/// No slot is left.
+pub(super) fn full() -> Refusal {
+    Refusal::new(Call::RingFill.to_string(), Errno::ENOSPC, "").barrier(Barrier::Keys { limit: 0, need: 1 })
+}
+
+/// A key that does not stand.
+pub(super) fn unknown(name: &str, handle: u64) -> Refusal {
+    let remedy = "it was given back before, or another registrar gave it";
+    Refusal::new(Call::RingEmpty.to_string(), Errno::ENOENT, remedy)
+        .detail(format!("{name} has given out no key with the handle {handle:#x} that stands"))
+}
+
+/// A buffer that was not given back.
+pub(super) fn deregistering(errno: Errno) -> Refusal {
+    Refusal::new(Call::RingEmpty.to_string(), errno, other(errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_forbids_rings_is_named() {
+        let cases = [
+            (Errno::EPERM, Some("1"), "kernel.io_uring_group"),
+            (Errno::EPERM, Some("2"), "kernel.io_uring_disabled=0"),
+            (Errno::EPERM, Some("0"), "seccomp"),
+            (Errno::EPERM, None, "seccomp"),
+            (Errno::ENOSYS, Some("2"), "5.19"),
+            (Errno::EMFILE, None, "RLIMIT_NOFILE"),
+            (Errno::ENFILE, None, "fs.file-max"),
+            (Errno::ENOMEM, None, "memory"),
+        ];
+        for (errno, setting, word) in cases {
+            let (_, remedy) = explain(Call::IoUringSetup, errno, setting);
+            assert!(remedy.contains(word), "{errno}, {setting:?}: {remedy}");
+        }
+        let (reason, _) = explain(Call::RingTable, Errno::EINVAL, None);
+        assert!(reason.contains("sparse"), "{reason}");
+    }
+}

@@ -1,0 +1,265 @@
+//! *Costs*: how long calls take.
+//!
+//! ```text
+//!  call = pin work × (1 + contention × others)  +  fault work × (1 + untouched_contention × others)
+//!
+//!  pin work   = per call + bytes × per byte          a part of it, serial_share, is done under the driver's lock
+//!  fault work = bytes not resident × per byte
+//! ```
+//!
+//! *Others* are the calls in flight when this one begins, those that begin at the same moment included. What is done under the
+//! lock is not slowed down by others, who can only wait for it. The lock is taken for a part of the bytes at a time, so a call
+//! for many bytes meets the others as often as many calls for few: how a region is cut does not change how much can overlap.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Bytes in a GiB.
+pub(super) const GIB: u64 = 1 << 30;
+/// The most often that a call takes the lock.
+const MOST_TURNS: u64 = 4096;
+
+/// What things cost on a simulated machine. The default is a machine of round numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// Registering.
+    pub register: CallCosts,
+    /// Giving a key back. What it calls untouched are the bytes that became resident when the key was registered.
+    pub deregister: CallCosts,
+    /// Making pages resident without registering them.
+    pub populate: PopulateCosts,
+}
+
+impl Default for Costs {
+    fn default() -> Costs {
+        let deregister = CallCosts { ms_per_gib: 2.5, untouched_ms_per_gib: 0.0, ..CallCosts::default() };
+        Costs { register: CallCosts::default(), deregister, populate: PopulateCosts::default() }
+    }
+}
+
+/// What a call costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallCosts {
+    /// Microseconds for each call.
+    pub us_per_call: f64,
+    /// Milliseconds for each GiB.
+    pub ms_per_gib: f64,
+    /// Milliseconds for each GiB that is not resident yet, beside the above: one thread makes it resident within the call.
+    pub untouched_ms_per_gib: f64,
+    /// The share of the first two that is done under one lock for all NICs, 0 to 1.
+    pub serial_share: f64,
+    /// The lock is let go of and asked for again after so many bytes, though no more than 4096 times in a call.
+    pub serial_bytes: u64,
+    /// How much slower each other call in flight makes what is not done under the lock: 0.5 is half as slow again.
+    pub contention: f64,
+    /// The same, for making pages resident.
+    pub untouched_contention: f64,
+}
+
+impl Default for CallCosts {
+    fn default() -> CallCosts {
+        CallCosts {
+            us_per_call: 20.0,
+            ms_per_gib: 10.0,
+            untouched_ms_per_gib: 100.0,
+            serial_share: 0.0,
+            serial_bytes: GIB / 4,
+            contention: 0.0,
+            untouched_contention: 1.0,
+        }
+    }
+}
+
+/// How fast pages become resident without being registered.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PopulateCosts {
+    /// GiB/s of one thread.
+    pub gib_per_s: f64,
+    /// GiB/s at which more threads gain nothing. Those that populate at the same time share it.
+    pub most_gib_per_s: f64,
+}
+
+impl Default for PopulateCosts {
+    fn default() -> PopulateCosts {
+        PopulateCosts { gib_per_s: 10.0, most_gib_per_s: 80.0 }
+    }
+}
+
+/// A figure that no machine can have.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[error("a simulated machine cannot have {name} = {value}: give {allowed}")]
+pub struct CostError {
+    /// The figure.
+    pub name: &'static str,
+    /// Its value.
+    pub value: f64,
+    /// What may stand there.
+    pub allowed: &'static str,
+}
+
+impl Costs {
+    /// Refuses what makes no sense.
+    pub(super) fn check(&self) -> Result<(), CostError> {
+        let not_less = |name, value: f64| {
+            let allowed = "a number that is not less than 0";
+            (value.is_finite() && value >= 0.0).then_some(()).ok_or(CostError { name, value, allowed })
+        };
+        for call in [&self.register, &self.deregister] {
+            not_less("us_per_call", call.us_per_call)?;
+            not_less("ms_per_gib", call.ms_per_gib)?;
+            not_less("untouched_ms_per_gib", call.untouched_ms_per_gib)?;
+            not_less("contention", call.contention)?;
+            not_less("untouched_contention", call.untouched_contention)?;
+            if !(0.0..=1.0).contains(&call.serial_share) {
+                let (name, value) = ("serial_share", call.serial_share);
+                return Err(CostError { name, value, allowed: "a share between 0 and 1" });
+            }
+        }
+        let PopulateCosts { gib_per_s, most_gib_per_s } = self.populate;
+        for (name, value) in [("gib_per_s", gib_per_s), ("most_gib_per_s", most_gib_per_s)] {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(CostError { name, value, allowed: "a number greater than 0" });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The work of one call, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Work {
+    /// What is done beside others.
+    free: u64,
+    /// What is done under the lock.
+    serial: u64,
+    /// How often the lock is taken.
+    turns: u64,
+}
+
+impl Work {
+    /// What comes before the lock is taken for the `turn`th time, from 0; after the last time nothing is left.
+    pub(super) fn free_before(&self, turn: u64) -> u64 {
+        part(self.free, turn, self.turns)
+    }
+
+    /// What is done when it has been taken for the `turn`th time.
+    pub(super) fn serial_at(&self, turn: u64) -> u64 {
+        part(self.serial, turn, self.turns)
+    }
+
+    /// How often the lock is taken. A call that does not need it has one turn of no length.
+    pub(super) fn turns(&self) -> u64 {
+        self.turns
+    }
+
+    pub(super) fn needs_lock(&self) -> bool {
+        self.serial > 0
+    }
+}
+
+/// The `n`th of `of` parts of a number of nanoseconds, which are as even as they can be and add up to it.
+fn part(whole: u64, n: u64, of: u64) -> u64 {
+    let until = |n: u64| (u128::from(whole) * u128::from(n) / u128::from(of)) as u64;
+    until(n + 1) - until(n)
+}
+
+impl CallCosts {
+    /// The work of a call for `bytes` bytes, of which `untouched` are not resident, beside `others` in flight.
+    pub(super) fn work(&self, bytes: u64, untouched: u64, others: usize) -> Work {
+        let gib = |bytes: u64| bytes as f64 / GIB as f64;
+        let pin = self.us_per_call * 1e3 + self.ms_per_gib * 1e6 * gib(bytes);
+        let fault = self.untouched_ms_per_gib * 1e6 * gib(untouched);
+        let others = others as f64;
+        let free = pin * (1.0 - self.serial_share) * (1.0 + self.contention * others)
+            + fault * (1.0 + self.untouched_contention * others);
+        let serial = (pin * self.serial_share).round() as u64;
+        let turns = match serial {
+            0 => 1,
+            _ => bytes.div_ceil(self.serial_bytes.max(1)).clamp(1, MOST_TURNS),
+        };
+        Work { free: free.round() as u64, serial, turns }
+    }
+
+    /// The work of a call that is refused before it has touched a byte.
+    pub(super) fn refused(&self) -> Work {
+        self.work(0, 0, 0)
+    }
+}
+
+impl PopulateCosts {
+    /// How many of `cores` threads are enough.
+    pub(super) fn enough_threads(&self, cores: usize) -> usize {
+        ((self.most_gib_per_s / self.gib_per_s).ceil() as usize).clamp(1, cores)
+    }
+
+    /// Nanoseconds that `threads` threads need for so many bytes, while `others` populate as well.
+    pub(super) fn nanoseconds(&self, bytes: u64, threads: usize, others: usize) -> u64 {
+        let most = self.most_gib_per_s / (others + 1) as f64;
+        let speed = (self.gib_per_s * threads as f64).min(most);
+        (bytes as f64 / GIB as f64 / speed * 1e9).round() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: CallCosts = CallCosts {
+        us_per_call: 1000.0,
+        ms_per_gib: 9.0,
+        untouched_ms_per_gib: 40.0,
+        serial_share: 0.25,
+        serial_bytes: GIB,
+        contention: 0.5,
+        untouched_contention: 2.0,
+    };
+
+    #[test]
+    fn work_as_reckoned_by_hand() {
+        // 1 ms and 1 × 9 ms: 10 ms, of which 2.5 under the lock.
+        assert_eq!(PLAIN.work(GIB, 0, 0), Work { free: 7_500_000, serial: 2_500_000, turns: 1 });
+        // Three others: 7.5 × 2.5.
+        assert_eq!(PLAIN.work(GIB, 0, 3), Work { free: 18_750_000, serial: 2_500_000, turns: 1 });
+        // And half of it untouched: 20 × (1 + 2 × 3).
+        assert_eq!(PLAIN.work(GIB, GIB / 2, 3), Work { free: 158_750_000, serial: 2_500_000, turns: 1 });
+        // 1 + 11 × 9 = 100 ms, and the lock eleven times.
+        assert_eq!(PLAIN.work(11 * GIB, 0, 0), Work { free: 75_000_000, serial: 25_000_000, turns: 11 });
+        assert_eq!(PLAIN.refused(), Work { free: 750_000, serial: 250_000, turns: 1 });
+    }
+
+    #[test]
+    fn turns_add_up_and_are_bounded() {
+        let work = CallCosts { serial_bytes: 0, ..PLAIN }.work(5 * GIB + 3, 7, 2);
+        assert_eq!(work.turns(), MOST_TURNS);
+        assert_eq!((0..work.turns()).map(|turn| work.free_before(turn)).sum::<u64>(), work.free);
+        assert_eq!((0..work.turns()).map(|turn| work.serial_at(turn)).sum::<u64>(), work.serial);
+    }
+
+    #[test]
+    fn more_threads_gain_until_the_memory_has_no_more_to_give() {
+        let costs = PopulateCosts { gib_per_s: 10.0, most_gib_per_s: 35.0 };
+        assert_eq!(costs.enough_threads(64), 4);
+        assert_eq!(costs.enough_threads(2), 2);
+        assert_eq!(costs.nanoseconds(GIB, 1, 0), 100_000_000);
+        assert_eq!(costs.nanoseconds(7 * GIB, 3, 0), 233_333_333);
+        assert_eq!(costs.nanoseconds(7 * GIB, 9, 0), 200_000_000);
+        assert_eq!(costs.nanoseconds(7 * GIB, 9, 1), 400_000_000);
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let with = |change: &dyn Fn(&mut Costs)| {
+            let mut costs = Costs::default();
+            change(&mut costs);
+            costs.check().map_err(|error| error.name)
+        };
+        assert_eq!(with(&|_| {}), Ok(()));
+        assert_eq!(with(&|costs| costs.register.ms_per_gib = -1.0), Err("ms_per_gib"));
+        assert_eq!(with(&|costs| costs.register.us_per_call = f64::NAN), Err("us_per_call"));
+        assert_eq!(with(&|costs| costs.deregister.contention = f64::INFINITY), Err("contention"));
+        assert_eq!(with(&|costs| costs.deregister.serial_share = 1.5), Err("serial_share"));
+        assert_eq!(with(&|costs| costs.populate.most_gib_per_s = 0.0), Err("most_gib_per_s"));
+        let error = CostError { name: "serial_share", value: 1.5, allowed: "a share between 0 and 1" };
+        assert!(error.to_string().contains("serial_share = 1.5"));
+    }
+}

@@ -1,0 +1,135 @@
+//! *Ring calls*: making an io_uring, and its table of fixed buffers.
+//!
+//! Two system calls are all that registering needs: the queues of a ring are never mapped here, and no work is submitted.
+//!
+//! Source: the kernel's `include/uapi/linux/io_uring.h` and `io_uring_register(2)`.
+
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::{self, NonNull};
+
+use super::{Call, Errno, Result, check, gate};
+
+const REGISTER_BUFFERS2: u32 = 15;
+const REGISTER_BUFFERS_UPDATE: u32 = 16;
+const REGISTER_CLONE_BUFFERS: u32 = 30;
+/// All slots of the table are empty.
+const SPARSE: u32 = 1;
+/// What the destination has already is kept, but for the slots that are cloned into.
+const REPLACE: u32 = 2;
+
+/// `struct io_uring_params`, all zero.
+type Params = [u64; 15];
+
+/// `struct io_uring_rsrc_register`.
+#[repr(C)]
+struct Register {
+    slots: u32,
+    flags: u32,
+    reserved: u64,
+    data: u64,
+    tags: u64,
+}
+
+/// `struct io_uring_rsrc_update2`.
+#[repr(C)]
+struct Update {
+    first: u32,
+    reserved: u32,
+    data: u64,
+    tags: u64,
+    slots: u32,
+    reserved2: u32,
+}
+
+/// `struct io_uring_clone_buffers`.
+#[repr(C)]
+struct CloneBuffers {
+    source: RawFd,
+    flags: u32,
+    from: u32,
+    to: u32,
+    slots: u32,
+    padding: [u32; 3],
+}
+
+/// Makes a ring with queues for `entries`, closed on exec.
+pub(crate) fn ring_setup(entries: u32) -> Result<OwnedFd> {
+    gate(Call::IoUringSetup)?;
+    let mut params: Params = [0; 15];
+    // SAFETY: the kernel reads and writes these 120 bytes alone.
+    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, entries, params.as_mut_ptr()) };
+    let ring = RawFd::try_from(check(ring)?).map_err(|_| Errno::EBADF)?;
+    // SAFETY: the descriptor was made just now and is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(ring) })
+}
+
+/// Whether this process may make an io_uring, found out by asking for one that cannot be.
+pub(crate) fn io_uring_allowed() -> Result<()> {
+    match ring_setup(0) {
+        // No ring has no entries: who is told that much has passed every check of permission.
+        Ok(_) | Err(Errno::EINVAL) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// `io_uring_register`.
+///
+/// # Safety
+/// `argument` is what `operation` reads, and what it names is the caller's to name.
+unsafe fn register<T>(ring: BorrowedFd<'_>, operation: u32, argument: &T, count: usize) -> Result<usize> {
+    let argument = ptr::from_ref(argument);
+    // SAFETY: the caller's promise; the kernel only reads it.
+    check(unsafe { libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), operation, argument, count) })
+}
+
+/// Gives a ring a table of so many empty slots. `EBUSY` if it has one. Linux 5.19.
+pub(crate) fn ring_table(ring: BorrowedFd<'_>, slots: u32) -> Result<()> {
+    gate(Call::RingTable)?;
+    let table = Register { slots, flags: SPARSE, reserved: 0, data: 0, tags: 0 };
+    // SAFETY: the operation reads a `struct io_uring_rsrc_register` of the size that is given; it names no memory.
+    unsafe { register(ring, REGISTER_BUFFERS2, &table, size_of::<Register>()) }.map(drop)
+}
+
+/// Puts one buffer into each slot from `first` on; an empty vector empties its slot.
+///
+/// # Safety
+/// As for [`ring_fill`], of each vector.
+unsafe fn update(ring: BorrowedFd<'_>, first: u32, vectors: &[libc::iovec]) -> Result<()> {
+    let slots = u32::try_from(vectors.len()).map_err(|_| Errno::EINVAL)?;
+    let data = vectors.as_ptr() as u64;
+    let update = Update { first, reserved: 0, data, tags: 0, slots, reserved2: 0 };
+    // SAFETY: the operation reads a `struct io_uring_rsrc_update2` of the size that is given, which names vectors with their
+    // number; for the memory that they name the caller answers.
+    let done = unsafe { register(ring, REGISTER_BUFFERS_UPDATE, &update, size_of::<Update>()) }?;
+    // It stops at the first that it cannot do, and then says how many were done.
+    if done == vectors.len() { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Pins a range and puts it into a slot of the table; what was there before is taken out.
+///
+/// # Safety
+/// Whoever submits work on this slot answers for what it does to the bytes; they stay mapped until the slot is emptied.
+pub(crate) unsafe fn ring_fill(ring: BorrowedFd<'_>, slot: u32, at: NonNull<u8>, len: usize) -> Result<()> {
+    gate(Call::RingFill)?;
+    // SAFETY: the caller's promise.
+    unsafe { update(ring, slot, &[libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len }]) }
+}
+
+/// Empties slots of the table. The pages of a buffer are let go of when the last request that uses it is done.
+pub(crate) fn ring_empty(ring: BorrowedFd<'_>, slots: Range<u32>) -> Result<()> {
+    gate(Call::RingEmpty)?;
+    let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+    // SAFETY: the vectors name no memory.
+    unsafe { update(ring, slots.start, &vec![none; slots.len()]) }
+}
+
+/// Puts what is in slot `from` of `source`, pinned already, into slot `to` of `ring` as well, and makes the table longer where
+/// it ends before that. Linux 6.13; until it was mended in 6.18, what is in the slots after `to` is lost.
+pub(crate) fn ring_clone(ring: BorrowedFd<'_>, source: BorrowedFd<'_>, from: u32, to: u32) -> Result<()> {
+    gate(Call::RingClone)?;
+    let source = source.as_raw_fd();
+    let clone = CloneBuffers { source, flags: REPLACE, from, to, slots: 1, padding: [0; 3] };
+    // SAFETY: the operation reads a `struct io_uring_clone_buffers`; it names no memory.
+    unsafe { register(ring, REGISTER_CLONE_BUFFERS, &clone, 1) }.map(drop)
+}

@@ -1,0 +1,430 @@
+//! The CUDA backend over a stand-in that behaves like the driver, and over the real one where there is a GPU.
+
+use std::path::Path;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use kvmem::arena::{Errno, PageSize, Region};
+use kvmem::register::cuda::{Cuda, Gpu, HostFlags};
+use kvmem::register::{Barrier, Key, NotAvailable, Refusal, Registrar};
+
+use crate::standin::StandIn;
+
+fn stand_in() -> StandIn {
+    StandIn::new("cuda", &[])
+}
+
+fn load(library: &StandIn) -> Result<Cuda, NotAvailable> {
+    // SAFETY: the stand-in has the types of the driver.
+    unsafe { Cuda::load_from(library.path()) }
+}
+
+fn gpu(library: &StandIn, ordinal: u32) -> Gpu {
+    load(library).expect("compiled just now").open(ordinal).expect("there are two")
+}
+
+const PAGE: usize = 4096;
+
+/// Sixteen pages that live as long as the process.
+fn memory(page: usize) -> NonNull<u8> {
+    static MEMORY: [u8; 16 * PAGE] = [0; 16 * PAGE];
+    NonNull::from(&MEMORY[page * PAGE..][..PAGE]).cast()
+}
+
+/// Registers so many pages from `page` on.
+fn register(gpu: &Gpu, page: usize, pages: usize) -> Result<Key, Refusal> {
+    assert!(page + pages <= 16);
+    // SAFETY: the memory stays, and no device writes to it.
+    unsafe { gpu.register(memory(page), pages * PAGE) }
+}
+
+fn assert_nothing_lives(library: &StandIn) {
+    for what in ["live_ranges", "pushed", "misuse"] {
+        assert_eq!(library.get(what), 0, "{what}");
+    }
+    assert_eq!(library.get("retained"), library.get("released"));
+}
+
+/// How many contexts are on this thread's stack.
+fn depth(library: &StandIn) -> u64 {
+    // SAFETY: the type is that of cuda.c.
+    unsafe { library.function::<unsafe extern "C" fn() -> u64>("standin_depth")() }
+}
+
+#[test]
+fn gpus_are_found_and_give_keys() {
+    let library = stand_in();
+    let cuda = load(&library).expect("compiled just now");
+    assert_eq!(cuda.devices().expect("two"), ["Stand-in 0", "Stand-in 1"]);
+    let gpus = [0, 1].map(|ordinal| cuda.open(ordinal).expect("there are two"));
+    assert_eq!((gpus[1].name(), gpus[1].model(), gpus[0].name()), ("cuda:1", "Stand-in 1", "cuda:0"));
+    let limits = gpus[1].limits();
+    assert_eq!((limits.device.as_str(), limits.max_bytes, limits.max_keys), ("cuda:1", 256 << 30, u64::MAX));
+    assert_eq!(limits.memlock, None);
+    let keys = [register(&gpus[0], 0, 2), register(&gpus[1], 2, 1), register(&gpus[1], 3, 1)];
+    let keys = keys.map(|key| key.expect("pages of their own"));
+    for (key, page) in keys.iter().zip([0, 2, 3]) {
+        let at = memory(page).addr().get() as u64;
+        assert_eq!((key.handle, key.lkey, key.rkey), (at, at | 1 << 63, None));
+    }
+    // Each in its own GPU's context, and none is left on the stack.
+    assert_eq!([0, 1, 2].map(|nth| library.get_at("context", nth)), [0, 1, 1]);
+    assert_eq!(depth(&library), 0);
+    gpus[1].deregister(keys[1]).expect("it stands");
+    assert_eq!((gpus[0].live_keys(), gpus[1].live_keys(), library.get("live_ranges")), (1, 1, 2));
+    // The rest goes with the GPUs.
+    drop((cuda, gpus));
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn flags_are_exactly_what_was_asked_for() {
+    let library = stand_in();
+    let plain = gpu(&library, 0);
+    assert_eq!(plain.flags(), HostFlags::PORTABLE | HostFlags::DEVICE_MAP);
+    register(&plain, 0, 1).expect("a key");
+    assert_eq!(library.get_at("flags", 0), 3);
+    drop(plain);
+    for bits in 0..16u64 {
+        let all = [HostFlags::PORTABLE, HostFlags::DEVICE_MAP, HostFlags::IO_MEMORY, HostFlags::READ_ONLY];
+        let some = all.into_iter().enumerate().filter(|(at, _)| bits & 1 << at != 0);
+        let flags = some.fold(HostFlags::NONE, |flags, (_, flag)| flags | flag);
+        let gpu = gpu(&library, 1).with_flags(flags);
+        let key = register(&gpu, 0, 1).expect("a key");
+        assert_eq!(library.get_at("flags", library.get("registered") - 1), bits);
+        assert_eq!(key.lkey != 0, flags.contains(HostFlags::DEVICE_MAP), "{flags}");
+    }
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn a_range_is_registered_once() {
+    let library = stand_in();
+    let [one, other] = [0, 1].map(|ordinal| gpu(&library, ordinal));
+    let key = register(&one, 2, 2).expect("a key");
+    for (gpu, page, pages) in [(&one, 2, 2), (&other, 2, 2), (&other, 0, 3), (&other, 3, 4)] {
+        let refused = register(gpu, page, pages).expect_err("a part of it is known");
+        assert_eq!((refused.call.as_ref(), refused.errno), ("cuMemHostRegister_v2", Errno::EEXIST));
+        assert_eq!(refused.detail.as_deref(), Some("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (712)"));
+        assert!(refused.to_string().contains("register it with one GPU only"), "{refused}");
+    }
+    one.deregister(key).expect("it stands");
+    register(&other, 2, 2).expect("now it is free");
+    drop((one, other));
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn what_is_too_long_is_refused_without_asking() {
+    let library = stand_in();
+    let gpu = gpu(&library, 0);
+    // Addresses only: nothing is ever written to them.
+    let page = PageSize::Base;
+    let region = Region::builder((256 << 30) + 1).ladder(page).map().expect("addresses are plenty");
+    // SAFETY: the memory is mapped until the end of this test.
+    let refused = unsafe { gpu.register(region.base(), (256 << 30) + 1) }.expect_err("too long");
+    let barrier = Barrier::KeyBytes { limit_bytes: 256 << 30, need_bytes: (256 << 30) + 1 };
+    assert_eq!(refused.barrier, Some(barrier));
+    assert_eq!(library.get("registered"), 0);
+    // SAFETY: see above.
+    let key = unsafe { gpu.register(region.base(), 256 << 30) }.expect("just so much");
+    gpu.deregister(key).expect("it stands");
+}
+
+#[test]
+fn without_the_newer_function_the_older_one_does() {
+    let library = StandIn::new("cuda", &["cuMemHostRegister_v2"]);
+    let gpu = gpu(&library, 0);
+    register(&gpu, 0, 1).expect("a key");
+    assert_eq!(library.calls("cuMemHostRegister"), 1);
+    library.fail("cuMemHostRegister", 1, 1, 2);
+    assert_eq!(register(&gpu, 1, 1).expect_err("refused").call, "cuMemHostRegister");
+}
+
+#[test]
+fn errors_without_names_have_numbers() {
+    let unnamed = StandIn::new("cuda", &["cuGetErrorName"]);
+    for (library, number) in [(stand_in(), 4242), (unnamed, 2)] {
+        let gpu = gpu(&library, 0);
+        library.fail("cuMemHostRegister_v2", 1, 1, number);
+        let refused = register(&gpu, 0, 1).expect_err("refused");
+        assert_eq!(refused.detail, Some(format!("an error without a name ({number})")));
+    }
+}
+
+#[test]
+fn a_library_without_a_function_is_none() {
+    for missing in [
+        "cuInit",
+        "cuDeviceGetCount",
+        "cuDeviceGet",
+        "cuDeviceGetName",
+        "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent_v2",
+        "cuCtxPopCurrent_v2",
+        "cuMemHostUnregister",
+        "cuMemHostGetDevicePointer_v2",
+    ] {
+        let library = StandIn::new("cuda", &[missing]);
+        let error = load(&library).expect_err("a function is missing");
+        assert_eq!(error.backend, "cuda");
+        assert!(error.reason.contains(&format!("has no function {missing}:")), "{error}");
+        assert_eq!(library.calls("cuInit"), 0, "the driver was not started");
+    }
+    // Of those that have two names one is enough, and none is too few.
+    let library = StandIn::new("cuda", &["cuMemHostRegister_v2", "cuMemHostRegister"]);
+    assert!(load(&library).expect_err("both are missing").reason.contains("cuMemHostRegister:"));
+    let library = StandIn::new("cuda", &["cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease"]);
+    assert!(load(&library).expect_err("both are missing").reason.contains("cuDevicePrimaryCtxRelease:"));
+}
+
+#[test]
+fn library_driver_and_gpu_are_told_apart() {
+    let library = stand_in();
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    for path in [text.as_path(), Path::new("/nonexistent/libcuda.so.1"), Path::new("/dev/null")] {
+        // SAFETY: none of them is a library.
+        let error = unsafe { Cuda::load_from(path) }.expect_err("no library");
+        assert!(error.reason.starts_with("no library: ") && error.remedy.contains("--gpus all"), "{error}");
+    }
+    for (number, reason, remedy) in [
+        (999, "no driver: cuInit: CUDA_ERROR_UNKNOWN (999)", "kernel module"),
+        (803, "no driver: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "different versions"),
+        (34, "no driver: cuInit: CUDA_ERROR_STUB_LIBRARY (34)", "stubs"),
+        (802, "no driver: cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)", "fabric manager"),
+        (3, "no driver: cuInit: CUDA_ERROR_NOT_INITIALIZED (3)", "child process"),
+        (100, "no GPU: cuInit: CUDA_ERROR_NO_DEVICE (100)", "CUDA_VISIBLE_DEVICES"),
+    ] {
+        library.fail("cuInit", 1, 1, number);
+        let error = load(&library).expect_err("not started");
+        assert_eq!(error.reason, reason);
+        assert!(error.remedy.contains(remedy), "{error}");
+    }
+    let cuda = load(&library).expect("now it starts");
+    library.set("devices", 0);
+    for error in [cuda.devices().expect_err("none"), cuda.open(0).map(drop).expect_err("none")] {
+        assert!(error.reason.starts_with("no GPU: the driver finds none"), "{error}");
+    }
+    library.set("devices", 2);
+    for ordinal in [2, u32::MAX] {
+        let error = cuda.open(ordinal).expect_err("there are two");
+        assert!(error.reason.contains(&format!("no cuda:{ordinal}: there are cuda:0 to cuda:1")), "{error}");
+    }
+    for (call, number, reason, remedy) in [
+        (
+            "cuDeviceGetCount",
+            100,
+            "no GPU: cuDeviceGetCount: CUDA_ERROR_NO_DEVICE (100)",
+            "CUDA_VISIBLE_DEVICES",
+        ),
+        ("cuDeviceGet", 101, "cuda:1: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101)", "that is there"),
+        ("cuDeviceGetName", 1, "cuda:1: cuDeviceGetName: CUDA_ERROR_INVALID_VALUE (1)", "nvidia-smi"),
+        (
+            "cuDevicePrimaryCtxRetain",
+            2,
+            "cuda:1: cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY (2)",
+            "memory",
+        ),
+        (
+            "cuDevicePrimaryCtxRetain",
+            46,
+            "cuda:1: cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE (46)",
+            "mode",
+        ),
+    ] {
+        library.fail(call, 1, 1, number);
+        let error = cuda.open(1).expect_err("refused");
+        assert_eq!(error.reason, reason);
+        assert!(error.remedy.contains(remedy), "{error}");
+    }
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let library = stand_in();
+    let gpu = gpu(&library, 0);
+    for (number, errno, remedy) in [
+        (1, Errno::EINVAL, "must be mapped"),
+        (2, Errno::ENOMEM, "register less"),
+        (3, Errno::ENODEV, "child"),
+        (304, Errno::EIO, "dmesg"),
+        (800, Errno::EPERM, "io_memory"),
+        (801, Errno::EOPNOTSUPP, "leave out read_only"),
+        (802, Errno::EAGAIN, "nvidia-smi"),
+        (999, Errno::EIO, "nvidia-smi"),
+    ] {
+        library.fail("cuMemHostRegister_v2", 1, 1, number);
+        let refused = register(&gpu, 0, 1).expect_err("refused");
+        assert_eq!(refused.errno, errno, "{refused}");
+        assert!(
+            refused.detail.as_deref().is_some_and(|told| told.ends_with(&format!("({number})"))),
+            "{refused}"
+        );
+        assert!(refused.to_string().contains(remedy), "{refused}");
+    }
+}
+
+#[test]
+fn a_failure_at_any_call_leaves_nothing_alive() {
+    let library = stand_in();
+    let cuda = load(&library).expect("compiled just now");
+    let scenario = || -> Result<(), String> {
+        let told = |error: NotAvailable| error.to_string();
+        let gpus = [cuda.open(0).map_err(told)?, cuda.open(1).map_err(told)?];
+        let mut keys = Vec::new();
+        for (page, gpu) in gpus.iter().cycle().take(4).enumerate() {
+            keys.push((gpu, register(gpu, page, 1).map_err(|error| error.to_string())?));
+        }
+        for (gpu, key) in keys.drain(..2) {
+            gpu.deregister(key).map_err(|error| error.to_string())?;
+        }
+        // The other two go with their GPUs.
+        Ok(())
+    };
+    // Whether a failure has to be told: popping tells of the past, and what goes by itself is tried again.
+    for (call, told_until) in [
+        ("cuDeviceGetCount", u64::MAX),
+        ("cuDeviceGet", u64::MAX),
+        ("cuDeviceGetName", u64::MAX),
+        ("cuDevicePrimaryCtxRetain", u64::MAX),
+        ("cuCtxPushCurrent_v2", 6),
+        ("cuCtxPopCurrent_v2", 0),
+        ("cuMemHostRegister_v2", u64::MAX),
+        ("cuMemHostGetDevicePointer_v2", u64::MAX),
+        ("cuMemHostUnregister", 2),
+        ("cuDevicePrimaryCtxRelease_v2", 0),
+    ] {
+        for nth in 1.. {
+            let before = library.calls(call);
+            library.fail(call, nth, 1, 999);
+            let result = scenario();
+            let due = library.calls(call) - before >= nth;
+            library.fail(call, 1, 0, 0);
+            assert_nothing_lives(&library);
+            assert_eq!(depth(&library), 0);
+            assert_eq!(result.is_err(), due && nth <= told_until, "{call} {nth}: {result:?}");
+            if let Err(error) = result {
+                assert!(error.contains(&format!("{call}: ")) && error.contains("(999)"), "{error}");
+            }
+            if !due {
+                assert!(nth > 2, "{call}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_taken_back_keeps_its_context() {
+    let library = stand_in();
+    let gpu = gpu(&library, 0);
+    let key = register(&gpu, 0, 1).expect("a key");
+    library.fail("cuMemHostUnregister", 1, 1, 999);
+    assert_eq!(gpu.deregister(key).expect_err("refused").errno, Errno::EIO);
+    assert_eq!(gpu.live_keys(), 1, "it stands");
+    library.fail("cuMemHostUnregister", 1, u64::MAX, 999);
+    drop(gpu);
+    assert_eq!(["live_ranges", "retained", "released", "pushed"].map(|what| library.get(what)), [1, 1, 0, 0]);
+}
+
+#[test]
+fn things_go_in_the_order_opposite_to_that_in_which_they_came() {
+    let library = stand_in();
+    let cuda = load(&library).expect("compiled just now");
+    let gpu = cuda.open(1).expect("there are two");
+    register(&gpu, 0, 1).expect("a key");
+    drop(cuda);
+    let log = library.log();
+    let made = ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDevicePrimaryCtxRetain"];
+    assert_eq!(log[..5], made);
+    let (push, pop) = ("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2");
+    assert_eq!(log[5..], [push, "cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2", pop]);
+    drop(gpu);
+    assert_eq!(library.log(), [push, "cuMemHostUnregister", pop, "cuDevicePrimaryCtxRelease_v2"]);
+    assert_nothing_lives(&library);
+    // Once started the driver stays.
+    let path = library.path().to_owned();
+    drop(library);
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
+    assert!(maps.contains(path.to_str().expect("a plain path")));
+}
+
+#[test]
+fn keys_that_are_not_live_are_not_passed_on() {
+    let library = stand_in();
+    let [gpu, other] = [0, 1].map(|ordinal| gpu(&library, ordinal));
+    let key = register(&gpu, 0, 1).expect("a key");
+    let foreign = register(&other, 1, 1).expect("a key");
+    gpu.deregister(key).expect("it stands");
+    let asked = library.calls("cuMemHostUnregister");
+    let never = Key { handle: memory(2).addr().get() as u64, lkey: 0, rkey: None };
+    for wrong in [key, foreign, never, Key { handle: 0, lkey: 0, rkey: None }] {
+        let refused = gpu.deregister(wrong).expect_err("not live");
+        assert_eq!((refused.call.as_ref(), refused.errno), ("cuMemHostUnregister", Errno::ENOENT));
+    }
+    assert_eq!(library.calls("cuMemHostUnregister"), asked, "the driver was asked");
+    drop((gpu, other));
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn eight_threads_share_a_gpu() {
+    let library = stand_in();
+    library.latency(Duration::from_micros(300));
+    let gpu = gpu(&library, 0);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (gpu, library) = (&gpu, &library);
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let keys =
+                        [0, 1].map(|page| register(gpu, 2 * thread + page, 1).expect("pages of its own"));
+                    for key in keys {
+                        gpu.deregister(key).expect("it stands");
+                        gpu.deregister(key).expect_err("it is gone");
+                    }
+                    assert_eq!(depth(library), 0);
+                }
+            });
+        }
+    });
+    assert!(library.get("most_waiting") >= 2, "calls are made side by side");
+    let key = register(&gpu, 0, 1).expect("a key");
+    let won = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| gpu.deregister(key).is_ok())).collect();
+        all.into_iter().map(|thread| thread.join().expect("no panic")).filter(|won| *won).count()
+    });
+    assert_eq!((won, gpu.live_keys()), (1, 0));
+    drop(gpu);
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn the_real_driver_registers_memory() {
+    let gpu = match Cuda::load().and_then(|cuda| cuda.open(0)) {
+        Ok(gpu) => gpu,
+        Err(error) => {
+            println!("skipped: {error}");
+            let told = ["no library: ", "no driver: ", "no GPU: ", "cuda:0: "];
+            assert!(told.iter().any(|start| error.reason.starts_with(start)), "{error}");
+            return;
+        }
+    };
+    println!("{} is a {}", gpu.name(), gpu.model());
+    let region = Region::builder(8 << 20).ladder(PageSize::Base).map().expect("little memory");
+    let half = 4 << 20;
+    // SAFETY: two halves of the region, which is mapped until the end of this test.
+    let keys = [0, half].map(|at| unsafe { gpu.register(region.base().add(at), half) }.expect("pinned"));
+    assert!(keys.iter().all(|key| key.lkey != 0 && key.rkey.is_none()));
+    // SAFETY: see above.
+    let refused = unsafe { gpu.register(region.base(), half) }.expect_err("known already");
+    assert_eq!(refused.errno, Errno::EEXIST, "{refused}");
+    for key in keys {
+        gpu.deregister(key).expect("it stands");
+        gpu.deregister(key).expect_err("it is gone");
+    }
+    // SAFETY: see above.
+    let key = unsafe { gpu.register(region.base(), 2 * half) }.expect("free again");
+    gpu.deregister(key).expect("it stands");
+}

@@ -1,0 +1,463 @@
+//! Fixed buffers, proved by work on them.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ::io_uring::{opcode, types};
+use kvmem::arena::{Errno, Ladder, PageSize, Populate, Region, RegionBuilder};
+use kvmem::register::{Account, Barrier, IoUring, Key, Refusal, Registrar, Table};
+
+use super::fixed::{Worker, file, rings};
+
+const MIB: usize = 1 << 20;
+
+/// The limit on pinned memory may be 8 MiB for all of the user's rings: these tests take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn map(builder: RegionBuilder) -> Region {
+    builder.populate(Populate::Auto).map().expect("a little memory")
+}
+
+fn base(bytes: usize) -> Region {
+    map(Region::builder(bytes).ladder(Ladder::only(PageSize::Base)))
+}
+
+fn at(region: &Region, offset: usize) -> NonNull<u8> {
+    assert!(offset <= region.len());
+    // SAFETY: within the region, or at its end.
+    unsafe { region.base().add(offset) }
+}
+
+fn register(ring: &IoUring, region: &Region, offset: usize, len: usize) -> Result<Key, Refusal> {
+    assert!(offset + len <= region.len());
+    // SAFETY: within the region, which every test drops after its ring.
+    unsafe { ring.register(at(region, offset), len) }
+}
+
+/// All chunks of a region are registered, proved whole and at their last byte, and given back.
+fn proved(worker: &mut Worker, ring: &IoUring, region: &Region, chunk: usize) {
+    let free = ring.limits().max_keys;
+    let starts: Vec<usize> = (0..region.len()).step_by(chunk).collect();
+    let keys: Vec<(usize, Key)> = starts
+        .iter()
+        .map(|start| (*start, register(ring, region, *start, chunk).expect("a little memory")))
+        .collect();
+    assert_eq!(ring.limits().max_keys, free - keys.len() as u64);
+    let slots: HashSet<u64> = keys.iter().map(|(_, key)| key.lkey).collect();
+    assert_eq!(slots.len(), keys.len(), "each has a slot of its own");
+    for (start, key) in &keys {
+        assert_eq!(key.rkey, None);
+        worker.prove(*key, at(region, *start), chunk);
+        worker.prove(*key, at(region, start + chunk - 1), 1);
+        // One byte beyond is not covered.
+        worker.refuses(*key, at(region, start + chunk - 1), 2);
+    }
+    // Each stands by itself.
+    for (done, (start, key)) in keys.iter().enumerate() {
+        ring.deregister(*key).expect("it stands");
+        worker.refuses(*key, at(region, *start), chunk);
+        if let Some((start, key)) = keys.get(done + 1) {
+            worker.prove(*key, at(region, *start), chunk);
+        }
+    }
+    assert_eq!(ring.limits().max_keys, free);
+}
+
+/// Room of both kinds: a table of the registrar's alone, and a part of another's.
+fn tables(check: impl Fn(&mut Worker, IoUring)) {
+    for table in [Table::New(64), Table::Existing(8..40)] {
+        let Some(mut worker) = Worker::new() else { return };
+        if let Table::Existing(_) = table {
+            worker.ring.submitter().register_buffers_sparse(64).expect("a table");
+        }
+        let ring = worker.adopt(table).expect("the ring is fit for it");
+        check(&mut worker, ring);
+    }
+}
+
+#[test]
+fn base_pages_are_read_and_written_by_their_key() {
+    let _turn = turn();
+    let region = base(MIB);
+    tables(|worker, ring| {
+        proved(worker, &ring, &region, 128 << 10);
+        proved(worker, &ring, &region, MIB);
+    });
+}
+
+#[test]
+fn hugepages_are_read_and_written_by_their_key() {
+    let _turn = turn();
+    // Where there are none these are base pages.
+    let region = map(Region::builder(4 * MIB).ladder(Ladder::new([PageSize::Thp, PageSize::Base])));
+    println!("{} bytes on hugepages", region.receipt().bytes_on(PageSize::Thp));
+    tables(|worker, ring| {
+        proved(worker, &ring, &region, 2 * MIB);
+        proved(worker, &ring, &region, 4 * MIB);
+        // Several within one page.
+        proved(worker, &ring, &region, 256 << 10);
+    });
+}
+
+#[test]
+fn shared_memory_is_read_and_written_by_its_key() {
+    let _turn = turn();
+    let region = map(Region::builder(MIB).ladder(PageSize::Base).memfd(true));
+    tables(|worker, ring| proved(worker, &ring, &region, 512 << 10));
+}
+
+#[test]
+fn a_range_need_not_begin_or_end_with_a_page() {
+    let _turn = turn();
+    let region = base(64 << 10);
+    tables(|worker, ring| {
+        let key = register(&ring, &region, 100, 5000).expect("a little memory");
+        worker.prove(key, at(&region, 100), 5000);
+        worker.refuses(key, at(&region, 99), 2);
+        worker.refuses(key, at(&region, 5099), 2);
+        ring.deregister(key).expect("it stands");
+    });
+}
+
+#[test]
+fn buffers_beside_stay_whatever_is_registered_and_given_back() {
+    let _turn = turn();
+    let region = base(64 * 4096);
+    let Some(mut worker) = Worker::new() else { return };
+    let ring = worker.adopt(Table::New(8)).expect("the ring is fit for it");
+    let part = |number: usize| (number * 4096, 4096);
+    let mut keys: Vec<Key> = (0..8)
+        .map(|number| register(&ring, &region, part(number).0, part(number).1).expect("a slot is left"))
+        .collect();
+    // Holes are filled in any order, and what stands after them stands.
+    for (round, hole) in [3, 0, 7, 6, 2, 5, 1, 4, 4, 0, 7].into_iter().enumerate() {
+        ring.deregister(keys[hole]).expect("it stands");
+        let old = keys[hole];
+        keys[hole] = register(&ring, &region, part(hole).0, part(hole).1).expect("a slot is left");
+        assert_eq!(keys[hole].lkey, old.lkey, "the only one that is free");
+        assert_ne!(keys[hole].handle, old.handle);
+        for (number, key) in keys.iter().enumerate() {
+            worker.prove(*key, at(&region, part(number).0), part(number).1);
+        }
+        // The old key means nothing any more, though its slot is taken.
+        let error = ring.deregister(old).expect_err("given back");
+        assert_eq!(error.errno, Errno::ENOENT, "round {round}: {error}");
+    }
+}
+
+#[test]
+fn slots_of_others_are_left_alone() {
+    let _turn = turn();
+    let region = base(64 * 4096);
+    let Some(mut worker) = Worker::new() else { return };
+    worker.ring.submitter().register_buffers_sparse(12).expect("a table");
+    let fill = |slot: u32, offset: usize| {
+        let vector = libc::iovec { iov_base: at(&region, offset).as_ptr().cast(), iov_len: 4096 };
+        // SAFETY: the region outlives the ring.
+        unsafe { worker.ring.submitter().register_buffers_update(slot, &[vector], None) }.expect("a slot");
+    };
+    for slot in 0..12 {
+        fill(slot, slot as usize * 4096);
+    }
+    let theirs = |slot: u64| Key { handle: slot, lkey: slot, rkey: None };
+    let ring = worker.adopt(Table::Existing(4..8)).expect("the table has these");
+    for slot in 4..8 {
+        worker.refuses(theirs(slot), at(&region, slot as usize * 4096), 4096);
+    }
+    for _ in 0..2 {
+        let keys: Vec<Key> = (0..4)
+            .map(|number| register(&ring, &region, (20 + number) * 4096, 4096).expect("a slot is left"))
+            .collect();
+        assert!(keys.iter().all(|key| (4..8).contains(&key.lkey)), "{keys:?}");
+        assert_eq!(
+            register(&ring, &region, 0, 4096).expect_err("all taken").barrier,
+            Some(Barrier::Keys { limit: 0, need: 1 })
+        );
+        for slot in (0..4).chain(8..12) {
+            worker.prove(theirs(slot), at(&region, slot as usize * 4096), 4096);
+        }
+        for key in keys {
+            ring.deregister(key).expect("it stands");
+        }
+    }
+    // What still stands goes with the registrar, and nothing else.
+    let left = register(&ring, &region, 30 * 4096, 4096).expect("a slot is left");
+    worker.prove(left, at(&region, 30 * 4096), 4096);
+    drop(ring);
+    worker.refuses(left, at(&region, 30 * 4096), 4096);
+    worker.prove(theirs(11), at(&region, 11 * 4096), 4096);
+}
+
+#[test]
+fn slots_run_out_and_come_back() {
+    let _turn = turn();
+    let region = base(4 * 4096);
+    let Some(worker) = Worker::new() else { return };
+    let ring = worker.adopt(Table::New(3)).expect("the ring is fit for it");
+    let keys: Vec<Key> =
+        (0..3).map(|number| register(&ring, &region, number * 4096, 4096).expect("three")).collect();
+    assert_eq!(ring.limits().max_keys, 0);
+    let error = register(&ring, &region, 3 * 4096, 4096).expect_err("all taken");
+    assert_eq!((error.errno, &error.barrier), (Errno::ENOSPC, &Some(Barrier::Keys { limit: 0, need: 1 })));
+    assert!(error.to_string().contains("give back keys"), "{error}");
+    ring.deregister(keys[1]).expect("it stands");
+    register(&ring, &region, 3 * 4096, 4096).expect("one is free again");
+}
+
+#[test]
+fn a_ring_of_its_own_has_room_for_all_the_kernel_allows() {
+    let _turn = turn();
+    if !rings() {
+        return;
+    }
+    let ring = IoUring::new(3).expect("rings are allowed");
+    assert_eq!(ring.name(), "io_uring:3");
+    let limits = ring.limits();
+    assert_eq!((limits.device.as_str(), limits.max_bytes), ("io_uring:3", 1 << 30));
+    assert_eq!(limits.good_bytes, Some(256 << 20));
+    assert!([1024, 16384].contains(&limits.max_keys), "{limits:?}");
+    assert!(limits.memlock.is_none_or(|memlock| memlock.account == Account::Rings));
+    let region = base(4096);
+    // Each counts by itself, so that few could be too many.
+    let most =
+        limits.memlock.map_or(limits.max_keys, |memlock| limits.max_keys.min(memlock.limit_bytes / 8192));
+    let keys: Vec<Key> =
+        (0..most).map(|_| register(&ring, &region, 0, 4096).expect("a slot is left")).collect();
+    assert_eq!(ring.limits().max_keys, limits.max_keys - most);
+    if most == limits.max_keys {
+        let error = register(&ring, &region, 0, 4096).expect_err("all taken");
+        assert!(matches!(error.barrier, Some(Barrier::Keys { .. })), "{error}");
+    }
+    assert_eq!(keys.iter().map(|key| key.handle).collect::<HashSet<_>>().len() as u64, most);
+    for key in &keys {
+        ring.deregister(*key).expect("it stands");
+    }
+    assert_eq!(ring.limits().max_keys, limits.max_keys);
+}
+
+#[test]
+fn more_than_a_buffer_can_have_is_refused_by_the_kernel_too() {
+    let _turn = turn();
+    if !rings() {
+        return;
+    }
+    let ring = IoUring::new(0).expect("rings are allowed");
+    let len = (1 << 30) + 4096;
+    let region = Region::builder(len).ladder(PageSize::Base).map().expect("addresses are plenty");
+    let error = register(&ring, &region, 0, len).expect_err("more than 1 GiB");
+    let barrier = Barrier::KeyBytes { limit_bytes: 1 << 30, need_bytes: len as u64 };
+    assert_eq!(error.barrier, Some(barrier), "{error}");
+    assert!(error.to_string().contains("smaller chunks"), "{error}");
+    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0, "nothing was pinned");
+    assert_eq!(ring.limits().max_keys, IoUring::new(1).expect("as above").limits().max_keys);
+}
+
+#[test]
+fn keys_that_do_not_stand_are_named() {
+    let _turn = turn();
+    if !rings() {
+        return;
+    }
+    let ring = IoUring::new(0).expect("rings are allowed");
+    let other = IoUring::new(1).expect("as above");
+    let region = base(8192);
+    let key = register(&ring, &region, 0, 4096).expect("a little memory");
+    for foreign in [key, Key { handle: u64::MAX, ..key }, Key { handle: 5, ..key }] {
+        let error = other.deregister(foreign).expect_err("never given");
+        assert_eq!(error.errno, Errno::ENOENT);
+        assert!(error.to_string().contains(&format!("{:#x}", foreign.handle)), "{error}");
+        assert!(error.to_string().contains("io_uring:1"), "{error}");
+    }
+    ring.deregister(key).expect("it stands");
+    assert_eq!(ring.deregister(key).expect_err("given back").errno, Errno::ENOENT);
+}
+
+#[test]
+fn memory_that_cannot_be_pinned_is_refused() {
+    let _turn = turn();
+    if !rings() {
+        return;
+    }
+    let ring = IoUring::new(0).expect("rings are allowed");
+    let before = ring.limits().max_keys;
+    let refused = |at: NonNull<u8>, len: usize| {
+        // SAFETY: nothing is pinned, which is what is tested.
+        let error = unsafe { ring.register(at, len) }.expect_err("cannot be pinned");
+        assert!(error.barrier.is_none(), "{error}");
+        assert_eq!(ring.limits().max_keys, before);
+        error
+    };
+    let mapped = |file: Option<&File>, access: i32| {
+        let (flags, fd) = match file {
+            Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
+            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+        };
+        // SAFETY: the kernel chooses the address.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 8192, access, flags, fd, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        NonNull::new(at.cast::<u8>()).expect("an address")
+    };
+    let unmap = |at: NonNull<u8>| {
+        // SAFETY: it was mapped here, and is not used any more.
+        assert_eq!(unsafe { libc::munmap(at.as_ptr().cast(), 8192) }, 0);
+    };
+    let hole = mapped(None, libc::PROT_READ | libc::PROT_WRITE);
+    assert_eq!(refused(hole, 0).errno, Errno::EFAULT);
+    // SAFETY: the second page is this test's, and not used.
+    assert_eq!(unsafe { libc::munmap(hole.as_ptr().add(4096).cast(), 4096) }, 0);
+    assert_eq!(refused(hole, 8192).errno, Errno::EFAULT);
+    unmap(hole);
+    assert_eq!(refused(hole, 8192).errno, Errno::EFAULT);
+    let constant = mapped(None, libc::PROT_READ);
+    assert!(refused(constant, 8192).to_string().contains("reading and writing"));
+    unmap(constant);
+    // A file of a file system that writes its pages to a disk.
+    let file = file();
+    file.set_len(8192).expect("a little room");
+    // SAFETY: a structure of plain numbers.
+    let mut system = unsafe { std::mem::zeroed::<libc::statfs>() };
+    // SAFETY: the output has the type that the call fills.
+    assert_eq!(unsafe { libc::fstatfs(file.as_raw_fd(), &mut system) }, 0);
+    if system.f_type == libc::TMPFS_MAGIC {
+        return println!("skipped in part: the folder of temporary files is memory");
+    }
+    let paper = mapped(Some(&file), libc::PROT_READ | libc::PROT_WRITE);
+    let error = refused(paper, 8192);
+    assert!([Errno::EFAULT, Errno::EOPNOTSUPP].contains(&error.errno), "{error}");
+    assert!(error.to_string().contains("hugepages"), "{error}");
+    unmap(paper);
+}
+
+#[test]
+fn a_ring_that_does_not_fit_is_refused() {
+    let _turn = turn();
+    let Some(worker) = Worker::new() else { return };
+    let refused = |table: Table, errno: Errno, word: &str| {
+        let error = worker.adopt(table).expect_err("does not fit");
+        assert_eq!(error.errno, errno, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    };
+    refused(Table::Existing(0..4), Errno::ENXIO, "Table::New");
+    for none in [Table::New(0), Table::New(16385)] {
+        refused(none, Errno::EINVAL, "1 to 16384");
+    }
+    worker.ring.submitter().register_buffers_sparse(4).expect("a table");
+    refused(Table::New(4), Errno::EBUSY, "Table::Existing");
+    #[allow(clippy::reversed_empty_ranges)]
+    for none in
+        [Table::Existing(2..5), Table::Existing(2..2), Table::Existing(3..1), Table::Existing(0..u32::MAX)]
+    {
+        refused(none, Errno::EINVAL, "no such slots");
+    }
+    assert_eq!(worker.adopt(Table::Existing(0..4)).expect("it has them").limits().max_keys, 4);
+    let error = IoUring::adopt("file", file(), Table::New(4)).expect_err("no ring");
+    assert!(error.to_string().contains("is no ring"), "{error}");
+    // A ring for one thread, registered with from another.
+    let Ok(single) =
+        ::io_uring::IoUring::<::io_uring::squeue::Entry>::builder().setup_single_issuer().build(8)
+    else {
+        return println!("skipped in part: the kernel has no such rings");
+    };
+    let ring = Arc::new(IoUring::adopt("single", single, Table::New(4)).expect("the same thread"));
+    let region = base(4096);
+    let there = Arc::clone(&ring);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| register(&there, &region, 0, 4096).expect_err("another thread"));
+        let error = other.join().expect("no panic");
+        assert!(error.to_string().contains("IORING_SETUP_SINGLE_ISSUER"), "{error}");
+    });
+    assert_eq!(ring.limits().max_keys, 4, "the slot came back");
+    let key = register(&ring, &region, 0, 4096).expect("the same thread");
+    ring.deregister(key).expect("it stands");
+}
+
+#[test]
+fn work_that_is_under_way_is_finished() {
+    let _turn = turn();
+    let region = base(4096);
+    tables(|worker, ring| {
+        let (reader, mut writer) = std::io::pipe().expect("two descriptors");
+        let key = register(&ring, &region, 0, 4096).expect("a little memory");
+        let at = region.base();
+        let entry =
+            opcode::ReadFixed::new(types::Fd(reader.as_raw_fd()), at.as_ptr(), 4, key.lkey as u16).build();
+        worker.submit(&entry);
+        ring.deregister(key).expect("it stands");
+        std::io::Write::write_all(&mut writer, b"late").expect("a reader");
+        assert_eq!(worker.done(), 4);
+        // SAFETY: the work is done, and nobody else has the region.
+        assert_eq!(unsafe { std::slice::from_raw_parts(at.as_ptr(), 4) }, b"late");
+        worker.refuses(key, at, 4);
+    });
+}
+
+#[test]
+fn eight_threads_at_once_on_one_ring_and_on_eight() {
+    let _turn = turn();
+    if !rings() {
+        return;
+    }
+    let region = base(8 * 16 * 4096);
+    let one = [IoUring::new(0).expect("rings are allowed")];
+    let eight: Vec<IoUring> = (0..8).map(|index| IoUring::new(index).expect("rings are allowed")).collect();
+    for rings in [&one[..], &eight[..]] {
+        let free: Vec<u64> = rings.iter().map(|ring| ring.limits().max_keys).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let (ring, region) = (&rings[thread % rings.len()], &region);
+                scope.spawn(move || {
+                    for round in 0..40 {
+                        let keys: Vec<Key> = (0..16)
+                            .map(|page| {
+                                register(ring, region, (thread * 16 + page) * 4096, 4096).expect("room")
+                            })
+                            .collect();
+                        // In an order that differs, so that there are holes.
+                        for turn in 0..16 {
+                            ring.deregister(keys[(turn * 5 + round) % 16]).expect("it stands");
+                        }
+                    }
+                });
+            }
+        });
+        let left: Vec<u64> = rings.iter().map(|ring| ring.limits().max_keys).collect();
+        assert_eq!(left, free);
+    }
+    // And what they did in the table was right: with the ring of a worker.
+    let Some(mut worker) = Worker::new() else { return };
+    let ring = worker.adopt(Table::New(48)).expect("the ring is fit for it");
+    let kept: Mutex<Vec<(usize, Key)>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (ring, region, kept) = (&ring, &region, &kept);
+            scope.spawn(move || {
+                let mine = |page: usize| (thread * 16 + page) * 4096;
+                for round in 0..100 {
+                    let keys: Vec<Key> = (0..6)
+                        .map(|page| register(ring, region, mine(page), 4096).expect("six each"))
+                        .collect();
+                    for (page, key) in keys.into_iter().enumerate() {
+                        if round == 99 && page % 2 == 0 {
+                            kept.lock().expect("no panic").push((mine(page), key));
+                        } else {
+                            ring.deregister(key).expect("it stands");
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let kept = kept.into_inner().expect("no panic");
+    assert_eq!(kept.len(), 24);
+    for (offset, key) in kept {
+        worker.prove(key, at(&region, offset), 4096);
+    }
+    assert!(format!("{ring:?}").contains("free_slots: 24"), "{ring:?}");
+    assert!(ring.as_fd().as_raw_fd() >= 0);
+}

@@ -1,0 +1,121 @@
+//! The simulated machine: what it reproduces, and that it does so every time.
+
+use std::sync::Barrier as Rendezvous;
+use std::thread;
+
+use kvmem::arena::Region;
+use kvmem::register::simulated::{CallCosts, Costs, Machine};
+use kvmem::register::{Host, Key, Refusal, Registrar};
+
+mod clock;
+mod gatherings;
+mod keys;
+mod memory;
+mod programs;
+mod published;
+
+const GIB: usize = 1 << 30;
+
+/// So many addresses, of which none is ever touched.
+fn addresses(bytes: usize) -> Region {
+    Region::builder(bytes).map().expect("addresses cost nothing")
+}
+
+fn register(nic: &dyn Registrar, region: &Region, offset: usize, len: usize) -> Result<Key, Refusal> {
+    assert!(offset + len <= region.len());
+    // SAFETY: within the region, which outlives the key; a simulated NIC does not write.
+    unsafe { nic.register(region.base().add(offset), len) }
+}
+
+/// Leaves, with a panic too.
+struct Left<'a>(&'a Machine);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// Lets `threads` threads do `work(number)` at once, this one included, and gives back what they answer.
+fn together<T: Send>(machine: &Machine, threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let gate = Rendezvous::new(threads);
+    let act = |number| {
+        machine.enter(number);
+        let _left = Left(machine);
+        work(number)
+    };
+    thread::scope(|scope| {
+        let helpers: Vec<_> = (1..threads)
+            .map(|number| {
+                let (gate, act) = (&gate, &act);
+                scope.spawn(move || {
+                    gate.wait();
+                    act(number)
+                })
+            })
+            .collect();
+        machine.gather(threads);
+        gate.wait();
+        let first = act(0);
+        [first]
+            .into_iter()
+            .chain(helpers.into_iter().map(|helper| helper.join().expect("no panic")))
+            .collect()
+    })
+}
+
+fn seconds(machine: &Machine, work: impl FnOnce()) -> f64 {
+    let start = machine.now();
+    work();
+    (machine.now() - start).as_secs_f64()
+}
+
+/// Registers all of the region with each NIC and gives the keys back: the times of both.
+fn fixed(machine: &Machine, region: &Region, parallel: bool) -> (f64, f64) {
+    let nics = machine.nics();
+    let mut keys = Vec::new();
+    let taken = seconds(machine, || {
+        keys = match parallel {
+            true => together(machine, nics.len(), |n| register(&*nics[n], region, 0, region.len())),
+            false => nics.iter().map(|nic| register(&**nic, region, 0, region.len())).collect(),
+        };
+    });
+    let keys: Vec<Key> = keys.into_iter().map(|key| key.expect("no limit, no fault")).collect();
+    let given = seconds(machine, || match parallel {
+        true => {
+            together(machine, nics.len(), |n| nics[n].deregister(keys[n]).expect("it stands"));
+        }
+        false => nics.iter().zip(&keys).for_each(|(nic, key)| nic.deregister(*key).expect("it stands")),
+    });
+    assert_eq!((machine.live_keys(), machine.impatient()), (0, 0));
+    (taken, given)
+}
+
+/// 10 ms for each GiB and nothing else.
+const PLAIN: CallCosts = CallCosts {
+    us_per_call: 0.0,
+    ms_per_gib: 10.0,
+    untouched_ms_per_gib: 0.0,
+    serial_share: 0.0,
+    serial_bytes: GIB as u64,
+    contention: 0.0,
+    untouched_contention: 0.0,
+};
+
+fn machine(register: CallCosts, nics: usize, resident: bool) -> Machine {
+    let costs = Costs { register, deregister: PLAIN, ..Costs::default() };
+    Machine::builder().costs(costs).nics(nics).resident(resident).build().expect("good costs")
+}
+
+/// When each of the calls of a run ended, in microseconds, by thread: each of the threads registers `chunks` chunks of 1 GiB.
+fn ends(machine: &Machine, threads: usize, chunks: usize) -> Vec<Vec<u128>> {
+    let region = addresses(chunks * GIB);
+    let nics = machine.nics();
+    together(machine, threads, |n| {
+        let end = |chunk| {
+            register(&*nics[n], &region, chunk * GIB, GIB).expect("no limit");
+            machine.now().as_micros()
+        };
+        (0..chunks).map(end).collect()
+    })
+}

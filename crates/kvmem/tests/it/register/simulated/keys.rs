@@ -1,0 +1,72 @@
+//! Limits and faults.
+
+use kvmem::arena::Errno;
+use kvmem::register::simulated::{Fault, Machine, NicLimits};
+use kvmem::register::{Account, Barrier, Memlock, Registrar};
+
+use super::{GIB, PLAIN, addresses, machine, register};
+
+#[test]
+fn limits_are_told_and_kept() {
+    let memlock = |used_bytes| Memlock { account: Account::Pinned, limit_bytes: 10 << 30, used_bytes };
+    let limits = NicLimits {
+        max_bytes: 4 << 30,
+        max_keys: 2,
+        good_bytes: Some(1 << 30),
+        memlock: Some(memlock(1 << 30)),
+    };
+    let machine = Machine::builder().limits(limits).nics(2).build().expect("good costs");
+    let region = addresses(8 * GIB);
+    let nics = machine.nics();
+    let told = nics[0].limits();
+    assert_eq!((told.device.as_str(), told.max_bytes, told.max_keys), ("simulated:0", 4 << 30, 2));
+    assert_eq!((told.good_bytes, told.memlock), (Some(1 << 30), Some(memlock(1 << 30))));
+    let barrier = |nic: usize, bytes| register(&*nics[nic], &region, 0, bytes).unwrap_err().barrier;
+    assert_eq!(
+        barrier(0, 4 * GIB + 1),
+        Some(Barrier::KeyBytes { limit_bytes: 4 << 30, need_bytes: (4 << 30) + 1 })
+    );
+    let key = register(&*nics[0], &region, 0, 4 * GIB).expect("just within");
+    register(&*nics[0], &region, 0, 1).expect("the second key");
+    assert_eq!(barrier(0, 1), Some(Barrier::Keys { limit: 0, need: 1 }));
+    assert_eq!(nics[0].limits().max_keys, 0);
+    // Both NICs are counted together.
+    register(&*nics[1], &region, 0, 4 * GIB).expect("8 GiB and a byte");
+    let used_bytes = (9 << 30) + 1;
+    assert_eq!(nics[1].limits().memlock, Some(memlock(used_bytes)));
+    assert!(matches!(barrier(1, GIB), Some(Barrier::Memlock { used_bytes: used, .. }) if used == used_bytes));
+    nics[0].deregister(key).expect("it stands");
+    register(&*nics[1], &region, 0, GIB).expect("there is room now");
+    assert_eq!(register(&*nics[1], &region, 0, 0).unwrap_err().errno, Errno::EINVAL);
+    machine.nic(0).expect("the first").set_limits(NicLimits::default());
+    register(&*nics[0], &region, 0, 8 * GIB).expect("anything goes");
+    assert_eq!((machine.live_keys(), machine.counts().refused), (4, 4));
+}
+
+#[test]
+fn faults_strike_where_they_are_wanted() {
+    let machine = machine(PLAIN, 2, true);
+    let region = addresses(GIB);
+    let (nic, other) = (machine.nic(0).expect("the first"), machine.nic(1).expect("the second"));
+    nic.inject(Fault::register(1).errno(Errno::EIO).times(2));
+    nic.inject(Fault::deregister(0));
+    let ask = || register(&*nic, &region, 0, GIB);
+    let key = ask().expect("the first goes well");
+    assert_eq!(ask().unwrap_err().errno, Errno::EIO);
+    assert_eq!(ask().unwrap_err().errno, Errno::EIO);
+    let more = ask().expect("that was twice");
+    assert_eq!(nic.deregister(key).unwrap_err().errno, Errno::EBUSY);
+    assert_eq!(nic.live_keys(), 2, "the key stands");
+    nic.deregister(key).expect("that was once");
+    assert_eq!(nic.deregister(key).unwrap_err().errno, Errno::EINVAL, "it has been given back");
+    assert_eq!(other.deregister(more).unwrap_err().errno, Errno::EINVAL, "it is another's");
+    nic.inject(Fault::deregister(0).for_ever());
+    for _ in 0..5 {
+        nic.deregister(more).unwrap_err();
+    }
+    nic.clear_faults();
+    nic.deregister(more).expect("nothing fails any more");
+    let counts = machine.counts();
+    assert_eq!((counts.registers, counts.deregisters, counts.refused, counts.strange_keys), (4, 10, 10, 2));
+    assert_eq!((counts.live_keys, counts.live_bytes, counts.most_live_keys), (0, 0, 2));
+}

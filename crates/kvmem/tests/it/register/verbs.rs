@@ -1,0 +1,570 @@
+//! The verbs backend over a stand-in that behaves like a driver, and over the real library where it is.
+
+use std::ffi::{c_int, c_void};
+use std::fs;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use kvmem::arena::Errno;
+use kvmem::register::verbs::{Access, Nic, Verbs};
+use kvmem::register::{Barrier, Key, NotAvailable, Refusal, Registrar};
+
+use crate::standin::StandIn;
+
+fn stand_in() -> StandIn {
+    StandIn::new("ibverbs", &[])
+}
+
+fn load(library: &StandIn) -> Verbs {
+    // SAFETY: the stand-in has the types of the header.
+    unsafe { Verbs::load_from(library.path()) }.expect("compiled just now")
+}
+
+fn nic(library: &StandIn) -> Nic {
+    load(library).open("mlx5_0").expect("the first device")
+}
+
+/// Memory that lives as long as the process.
+fn memory() -> NonNull<u8> {
+    static MEMORY: [u8; 64 << 10] = [0; 64 << 10];
+    NonNull::from(&MEMORY).cast()
+}
+
+/// Registers memory that is there.
+fn register(nic: &Nic, len: usize) -> Result<Key, Refusal> {
+    assert!(len <= 64 << 10);
+    // SAFETY: the memory stays, and no device writes to it.
+    unsafe { nic.register(memory(), len) }
+}
+
+fn assert_nothing_lives(library: &StandIn) {
+    for what in ["live_regions", "live_domains", "live_contexts", "live_lists", "misuse"] {
+        assert_eq!(library.get(what), 0, "{what}");
+    }
+}
+
+#[test]
+fn devices_are_found_and_give_keys() {
+    let library = stand_in();
+    let verbs = load(&library);
+    assert_eq!(verbs.devices().expect("two"), ["mlx5_0", "mlx5_1"]);
+    let nics = ["mlx5_0", "mlx5_1"].map(|name| verbs.open(name).expect("a device"));
+    assert_eq!((nics[1].name(), nics[1].limits().device), ("mlx5_1", "mlx5_1".to_owned()));
+    let keys = [register(&nics[0], 4096), register(&nics[0], 1), register(&nics[1], 4096)];
+    let keys = keys.map(|key| key.expect("within all limits"));
+    // The stand-in counts its keys up: lkey, rkey, lkey, …
+    assert_eq!(keys.map(|key| (key.lkey, key.rkey)), [0, 2, 4].map(|n| (0x100 + n, Some(0x101 + n as u32))));
+    assert_eq!((nics[0].live_keys(), nics[1].live_keys(), library.get("live_regions")), (2, 1, 3));
+    for (nic, key) in [(&nics[0], keys[0]), (&nics[1], keys[2]), (&nics[0], keys[1])] {
+        nic.deregister(key).expect("it stands");
+    }
+    assert_eq!((nics[0].live_keys(), library.get("live_regions")), (0, 0));
+    drop((nics, verbs));
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn limits_are_those_of_the_device() {
+    let library = stand_in();
+    for (size, bytes) in [(8192, 8192), (0, u64::MAX), (u64::MAX, u64::MAX)] {
+        library.set("max_mr_size", size);
+        assert_eq!(nic(&library).limits().max_bytes, bytes);
+    }
+    for (count, keys) in [(3, 3), (0, u64::MAX), (u64::MAX, u64::MAX), (i32::MAX as u64, i32::MAX as u64)] {
+        library.set("max_mr", count);
+        assert_eq!(nic(&library).limits().max_keys, keys);
+    }
+    library.set("max_mr_size", 8192);
+    library.set("max_mr", 3);
+    let nic = nic(&library);
+    let refused = register(&nic, 8193).expect_err("too long");
+    assert_eq!(refused.errno, Errno::EINVAL);
+    assert_eq!(refused.barrier, Some(Barrier::KeyBytes { limit_bytes: 8192, need_bytes: 8193 }));
+    let keys: Vec<Key> = (0..3).map(|_| register(&nic, 8192).expect("three")).collect();
+    assert_eq!(nic.limits().max_keys, 0);
+    let refused = register(&nic, 1).expect_err("a fourth");
+    assert_eq!(
+        (refused.errno, refused.barrier.clone()),
+        (Errno::ENOMEM, Some(Barrier::Keys { limit: 0, need: 1 }))
+    );
+    assert!(refused.to_string().contains("larger chunks or fewer regions"), "{refused}");
+    nic.deregister(keys[1]).expect("it stands");
+    assert_eq!(nic.limits().max_keys, 1);
+    register(&nic, 1).expect("there is room again");
+    drop(nic);
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn access_is_exactly_what_was_asked_for() {
+    let library = stand_in();
+    let verbs = load(&library);
+    let ask = |access: Option<Access>| {
+        let nic = verbs.open("mlx5_1").expect("a device");
+        let nic = match access {
+            Some(access) => nic.with_access(access),
+            None => nic,
+        };
+        library.log();
+        let result = register(&nic, 4096);
+        let asked = library.get_at("access", library.get("registered") - 1);
+        assert_eq!(asked, u64::from(nic.access().bits()));
+        (asked, library.log()[0].clone(), result)
+    };
+    let plain = "ibv_reg_mr".to_owned();
+    assert_eq!((ask(None).0, ask(None).1), (7, plain.clone()));
+    for bits in 0..16 {
+        let all = [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
+        let some = all.into_iter().enumerate().filter(|(at, _)| bits & 1 << at != 0);
+        let access = some.fold(Access::NONE, |access, (_, flag)| access | flag);
+        let (asked, call, result) = ask(Some(access));
+        assert_eq!((asked, &call), (bits, &plain));
+        // What the standard does not allow is refused by the device, not mended here.
+        if bits & 0b1010 != 0 && bits & 1 == 0 {
+            let refused = result.expect_err("no local write");
+            assert_eq!((refused.errno, refused.barrier.as_ref()), (Errno::EINVAL, None));
+            assert!(refused.to_string().contains("need local_write as well"), "{refused}");
+        } else {
+            result.expect("allowed");
+        }
+        let (asked, call, _) = ask(Some(access | Access::RELAXED_ORDERING));
+        assert_eq!((asked, call.as_str()), (bits | 1 << 20, "ibv_reg_mr_iova2"));
+    }
+    assert_eq!(library.get("foreign_iova"), 0, "peers know the memory by our addresses");
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn relaxed_ordering_is_left_out_where_the_library_does_not_know_it() {
+    let library = StandIn::new("ibverbs", &["ibv_reg_mr_iova2"]);
+    let asked = Access::default() | Access::RELAXED_ORDERING;
+    let nic = nic(&library).with_access(asked);
+    assert_eq!(nic.access(), Access::default(), "it says so");
+    register(&nic, 4096).expect("without it");
+    assert_eq!((library.get_at("access", 0), library.calls("ibv_reg_mr")), (7, 1));
+}
+
+/// All functions that can fail.
+const CALLS: [&str; 6] = [
+    "ibv_get_device_list",
+    "ibv_open_device",
+    "ibv_query_device",
+    "ibv_alloc_pd",
+    "ibv_reg_mr",
+    "ibv_dereg_mr",
+];
+
+#[test]
+fn a_failure_at_any_call_leaves_nothing_alive() {
+    let library = stand_in();
+    let verbs = load(&library);
+    let scenario = || -> Result<(), String> {
+        let told = |error: NotAvailable| error.to_string();
+        let nics = [verbs.open("mlx5_0").map_err(told)?, verbs.open("mlx5_1").map_err(told)?];
+        let mut keys = Vec::new();
+        for nic in nics.iter().cycle().take(4) {
+            keys.push((nic, register(nic, 4096).map_err(|error| error.to_string())?));
+        }
+        for (nic, key) in keys.drain(..2) {
+            nic.deregister(key).map_err(|error| error.to_string())?;
+        }
+        // The other two go with their cards.
+        Ok(())
+    };
+    for call in CALLS {
+        for errno in [Errno::ENOMEM, Errno::EIO, Errno::EACCES] {
+            let mut failures = 0;
+            for nth in 1.. {
+                let before = library.calls(call);
+                library.fail(call, nth, 1, errno.number());
+                let result = scenario();
+                let due = library.calls(call) - before >= nth;
+                library.fail(call, 1, 0, 0);
+                assert_nothing_lives(&library);
+                match result {
+                    Err(error) => {
+                        assert!(
+                            due && error.contains(call) && error.contains(errno.name().unwrap()),
+                            "{error}"
+                        );
+                        failures += 1;
+                    }
+                    // When a card goes, what is left is given back again and again.
+                    Ok(()) if call == "ibv_dereg_mr" && due => {}
+                    Ok(()) => {
+                        assert!(!due, "{call} failed and nobody said so");
+                        break;
+                    }
+                }
+            }
+            assert!(failures >= 2, "{call}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_given_back_keeps_what_it_stands_on() {
+    let library = stand_in();
+    let nic = nic(&library);
+    let keys = [1, 2].map(|len| register(&nic, len).expect("two keys"));
+    library.fail("ibv_dereg_mr", 1, 1, Errno::EBUSY.number());
+    let refused = nic.deregister(keys[0]).expect_err("busy");
+    assert_eq!((refused.call.as_ref(), refused.errno), ("ibv_dereg_mr", Errno::EBUSY));
+    assert_eq!(nic.live_keys(), 2, "it stands");
+    nic.deregister(keys[0]).expect("now it goes");
+    register(&nic, 3).expect("another");
+    library.fail("ibv_dereg_mr", 1, u64::MAX, Errno::EIO.number());
+    library.log();
+    drop(nic);
+    assert_eq!(library.log(), ["ibv_dereg_mr"; 6], "three times each");
+    assert_eq!(
+        ["live_regions", "live_domains", "live_contexts", "misuse"].map(|what| library.get(what)),
+        [2, 1, 1, 0]
+    );
+    // The library stays for them as well.
+    let path = library.path().to_owned();
+    drop(library);
+    assert!(is_loaded(&path));
+}
+
+#[test]
+fn a_domain_that_does_not_go_keeps_its_device() {
+    let library = stand_in();
+    let nic = nic(&library);
+    library.fail("ibv_dealloc_pd", 1, 1, Errno::EBUSY.number());
+    library.log();
+    drop(nic);
+    assert_eq!(library.log(), ["ibv_dealloc_pd"]);
+    assert_eq!((library.get("live_contexts"), library.get("misuse")), (1, 0));
+}
+
+#[test]
+fn every_way_to_say_a_number_is_understood() {
+    let library = stand_in();
+    let nic = nic(&library);
+    let key = register(&nic, 1).expect("a key");
+    // Returned; returned negative; −1 with errno.
+    for (returned, errno) in
+        [(Errno::EBUSY.number(), Errno::EBUSY), (-Errno::EBUSY.number(), Errno::EBUSY), (-1, Errno::EIO)]
+    {
+        library.fail("ibv_dereg_mr", 1, 1, returned);
+        assert_eq!(nic.deregister(key).expect_err("refused").errno, errno, "{returned}");
+    }
+    nic.deregister(key).expect("it stands");
+}
+
+#[test]
+fn things_go_in_the_order_opposite_to_that_in_which_they_came() {
+    let library = stand_in();
+    let verbs = load(&library);
+    let nic = verbs.open("mlx5_0").expect("a device");
+    for _ in 0..3 {
+        register(&nic, 1).expect("a key");
+    }
+    let log = library.log();
+    let open = [
+        "ibv_get_device_list",
+        "ibv_open_device",
+        "ibv_alloc_pd",
+        "ibv_query_device",
+        "ibv_free_device_list",
+    ];
+    assert_eq!(log[..5], open);
+    // The handle on the library may go before.
+    drop(verbs);
+    drop(nic);
+    let log = library.log();
+    assert_eq!(log[..3], ["ibv_dereg_mr"; 3]);
+    assert_eq!(log[3..], ["ibv_dealloc_pd", "ibv_close_device"]);
+    assert_nothing_lives(&library);
+}
+
+/// Whether a file is mapped into this process, removed or not.
+fn is_loaded(path: &Path) -> bool {
+    let maps = fs::read_to_string("/proc/self/maps").expect("our own maps");
+    maps.contains(path.to_str().expect("a plain path"))
+}
+
+#[test]
+fn the_library_stays_as_long_as_something_of_it_and_no_longer() {
+    let library = stand_in();
+    let path = library.path().to_owned();
+    let verbs = load(&library);
+    let nic = verbs.open("mlx5_0").expect("a device");
+    let key = register(&nic, 1).expect("a key");
+    drop((library, verbs));
+    assert!(is_loaded(&path));
+    nic.deregister(key).expect("it stands");
+    drop(nic);
+    assert!(!is_loaded(&path));
+}
+
+#[test]
+fn keys_that_are_not_live_are_not_passed_on() {
+    let library = stand_in();
+    let verbs = load(&library);
+    let [nic, other] = ["mlx5_0", "mlx5_1"].map(|name| verbs.open(name).expect("a device"));
+    let key = register(&nic, 1).expect("a key");
+    let foreign = register(&other, 1).expect("a key");
+    nic.deregister(key).expect("it stands");
+    let asked = library.calls("ibv_dereg_mr");
+    let never = Key { handle: 0, lkey: 0, rkey: None };
+    let forged = [Key { rkey: None, ..foreign }, Key { lkey: 0, ..foreign }, Key { handle: 8, ..foreign }];
+    for wrong in [key, foreign, never, Key { handle: u64::MAX, ..key }] {
+        let refused = nic.deregister(wrong).expect_err("not live");
+        assert_eq!((refused.call.as_ref(), refused.errno), ("ibv_dereg_mr", Errno::ENOENT));
+        assert!(refused.to_string().contains("give back a key once"), "{refused}");
+    }
+    for wrong in forged {
+        other.deregister(wrong).expect_err("not live");
+    }
+    assert_eq!(library.calls("ibv_dereg_mr"), asked, "the library was asked");
+    // An old key whose address is used again does not take away the new one.
+    let again = register(&nic, 1).expect("a key");
+    nic.deregister(key).expect_err("old");
+    nic.deregister(again).expect("it stands");
+    other.deregister(foreign).expect("it stands");
+    drop((nic, other, verbs));
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn a_library_without_a_function_is_none() {
+    for missing in [
+        "ibv_get_device_list",
+        "ibv_free_device_list",
+        "ibv_get_device_name",
+        "ibv_open_device",
+        "ibv_close_device",
+        "ibv_query_device",
+        "ibv_alloc_pd",
+        "ibv_dealloc_pd",
+        "ibv_reg_mr",
+        "ibv_dereg_mr",
+    ] {
+        let library = StandIn::new("ibverbs", &[missing]);
+        // SAFETY: it is not used.
+        let error = unsafe { Verbs::load_from(library.path()) }.expect_err("a function is missing");
+        assert_eq!(error.backend, "verbs");
+        assert!(error.reason.contains(&format!("has no function {missing}:")), "{error}");
+        let path = library.path().to_owned();
+        drop(library);
+        assert!(!is_loaded(&path), "it was unloaded again");
+    }
+}
+
+#[test]
+fn what_is_no_library_is_not_available() {
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let nul = Path::new("a\0b");
+    for path in [
+        text.as_path(),
+        Path::new("/nonexistent/libibverbs.so.1"),
+        Path::new("/"),
+        Path::new("/dev/null"),
+        nul,
+    ] {
+        // SAFETY: none of them is a library.
+        let error = unsafe { Verbs::load_from(path) }.expect_err("no library");
+        assert!(error.reason.starts_with("no library: "), "{error}");
+        // What the loader says, with the name; but of a name that cannot be one.
+        assert!(path == nul || error.reason.contains(path.to_str().expect("plain")), "{error}");
+        assert!(error.to_string().contains("libibverbs1"), "{error}");
+    }
+}
+
+#[test]
+fn no_device_is_said_and_why() {
+    let library = stand_in();
+    let verbs = load(&library);
+    let error = verbs.open("mlx5_7").expect_err("there are two");
+    assert!(error.reason.contains("no device is called mlx5_7: there are mlx5_0, mlx5_1"), "{error}");
+    library.set("devices", 0);
+    for error in [verbs.devices().expect_err("none"), verbs.open("mlx5_0").map(drop).expect_err("none")] {
+        assert!(error.reason.starts_with("no device: the library finds none"), "{error}");
+        assert!(error.remedy.contains("--device=/dev/infiniband"), "{error}");
+    }
+    library.set("devices", 2);
+    for (errno, word) in
+        [(libc::ENOSYS, "no device: the kernel has no RDMA"), (libc::EPERM, "ibv_get_device_list: EPERM")]
+    {
+        library.fail("ibv_get_device_list", 1, 1, errno);
+        let error = verbs.devices().expect_err("refused");
+        assert!(error.reason.contains(word), "{error}");
+    }
+    for (call, errno, word) in [
+        ("ibv_open_device", libc::EACCES, "uverbs"),
+        ("ibv_open_device", libc::ENODEV, "ib_uverbs"),
+        ("ibv_alloc_pd", libc::ENOMEM, "ulimit"),
+        ("ibv_query_device", libc::EIO, "dmesg"),
+    ] {
+        library.fail(call, 1, 1, errno);
+        let error = verbs.open("mlx5_1").expect_err("refused");
+        assert!(error.reason.contains(&format!("mlx5_1: {call}: ")), "{error}");
+        assert!(error.remedy.contains(word), "{error}");
+    }
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let library = stand_in();
+    let nic = nic(&library);
+    for (errno, word) in [
+        (Errno::ENOMEM, "ran out"),
+        (Errno::EINVAL, "local_write"),
+        (Errno::EFAULT, "mapped for reading"),
+        (Errno::EOPNOTSUPP, "access flags"),
+        (Errno::EACCES, "/dev/infiniband"),
+        (Errno::EPERM, "RLIMIT_MEMLOCK"),
+        (Errno::ENODEV, "open it again"),
+        (Errno::EBUSY, "dmesg"),
+    ] {
+        library.fail("ibv_reg_mr", 1, 1, errno.number());
+        let refused = register(&nic, 1).expect_err("refused");
+        assert_eq!((refused.call.as_ref(), refused.errno), ("ibv_reg_mr", errno));
+        let told = refused.to_string();
+        assert!(told.contains(errno.name().expect("one of ours")), "{told}");
+        // Where there is a limit on locked memory, of nothing, that is what EPERM means.
+        assert!(told.contains(word) || told.contains("RLIMIT_MEMLOCK"), "{told}");
+    }
+    // A library that does not say why is believed to have failed.
+    library.fail("ibv_reg_mr", 1, 1, -1);
+    assert_eq!(register(&nic, 1).expect_err("refused").errno, Errno::EIO);
+}
+
+#[test]
+fn keys_can_be_had_in_a_domain_of_somebody_else() {
+    let library = stand_in();
+    let verbs = load(&library);
+    // SAFETY: the types are those of the header, and of what the stand-in gives only what it has given is used.
+    let (context, pd) = unsafe {
+        type List = *mut *mut c_void;
+        let list =
+            library.function::<unsafe extern "C" fn(*mut c_int) -> List>("ibv_get_device_list")(&mut 0);
+        let open = library.function::<unsafe extern "C" fn(*mut c_void) -> *mut c_void>("ibv_open_device");
+        let context = open(*list);
+        library.function::<unsafe extern "C" fn(List)>("ibv_free_device_list")(list);
+        (
+            context,
+            library.function::<unsafe extern "C" fn(*mut c_void) -> *mut c_void>("ibv_alloc_pd")(context),
+        )
+    };
+    let pd = NonNull::new(pd).expect("a domain");
+    library.fail("ibv_query_device", 1, 1, libc::EIO);
+    // SAFETY: the domain is the stand-in's, and goes after the card.
+    unsafe { Nic::from_raw(&verbs, "engine:0", pd) }.expect_err("it does not say what it can do");
+    library.set("max_mr", 5);
+    // SAFETY: see above.
+    let nic = unsafe { Nic::from_raw(&verbs, "engine:0", pd) }.expect("a domain");
+    assert_eq!((nic.name(), nic.limits().max_keys), ("engine:0", 5));
+    let key = register(&nic, 1).expect("a key");
+    register(&nic, 1).expect("a key");
+    nic.deregister(key).expect("it stands");
+    library.log();
+    drop(nic);
+    assert_eq!(library.log(), ["ibv_dereg_mr"], "the rest is not ours");
+    assert_eq!(["live_regions", "live_domains", "live_contexts"].map(|what| library.get(what)), [0, 1, 1]);
+    // SAFETY: nobody uses them any more.
+    unsafe {
+        library.function::<unsafe extern "C" fn(*mut c_void) -> c_int>("ibv_dealloc_pd")(pd.as_ptr());
+        library.function::<unsafe extern "C" fn(*mut c_void) -> c_int>("ibv_close_device")(context);
+    }
+    assert_nothing_lives(&library);
+}
+
+#[test]
+fn eight_threads_share_a_card() {
+    let library = stand_in();
+    library.latency(Duration::from_millis(1));
+    let nic = nic(&library);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for round in 0..20 {
+                    let keys = [1, 2, 3].map(|len| register(&nic, len).expect("a key"));
+                    for key in keys {
+                        nic.deregister(key).expect("it stands");
+                        // Somebody may have been given the same address meanwhile, but not the same key.
+                        nic.deregister(key).expect_err("it is gone");
+                    }
+                    assert!(nic.live_keys() <= 24, "{round}");
+                }
+            });
+        }
+    });
+    assert!(library.get("most_waiting") >= 2, "calls are made side by side");
+    assert_eq!((nic.live_keys(), library.calls("ibv_dereg_mr")), (0, 8 * 20 * 3));
+    // One key that eight give back is given back once.
+    let key = register(&nic, 1).expect("a key");
+    let won = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| nic.deregister(key).is_ok())).collect();
+        all.into_iter()
+            .filter(|_| true)
+            .map(|thread| thread.join().expect("no panic"))
+            .filter(|won| *won)
+            .count()
+    });
+    assert_eq!(won, 1);
+    drop(nic);
+    assert_nothing_lives(&library);
+}
+
+/// Whether a library is among those that the loader knows.
+fn installed(name: &str) -> bool {
+    // SAFETY: what runs when it is loaded does no harm.
+    unsafe { libloading::Library::new(name) }.is_ok()
+}
+
+#[test]
+fn the_real_library_is_understood() {
+    if !installed(Verbs::LIBRARY) {
+        println!("skipped: there is no {} (Debian: libibverbs1)", Verbs::LIBRARY);
+        let error = Verbs::load().expect_err("it is not there");
+        assert!(error.reason.starts_with("no library: "), "{error}");
+        return;
+    }
+    let verbs = Verbs::load().expect("all functions are there");
+    if Path::new("/sys/class/infiniband").read_dir().is_ok_and(|mut all| all.next().is_some()) {
+        println!("there are devices here: {:?}", verbs.devices());
+        return;
+    }
+    for error in
+        [verbs.devices().expect_err("no device"), verbs.open("mlx5_0").map(drop).expect_err("no device")]
+    {
+        println!("{error}");
+        assert!(error.reason.starts_with("no device: "), "{error}");
+        assert!(error.to_string().contains("--device=/dev/infiniband"), "{error}");
+    }
+}
+
+#[test]
+fn the_layouts_are_those_of_the_header() {
+    let header = Path::new("/usr/include/infiniband/verbs.h");
+    if !header.exists() {
+        println!("skipped: there is no {} (Debian: libibverbs-dev)", header.display());
+        return;
+    }
+    // What abi.rs asserts of its own structures, asked of the header's.
+    let code = r"
+        #include <stddef.h>
+        #include <infiniband/verbs.h>
+        #define AT(type, field, at) _Static_assert(offsetof(struct type, field) == at, #field)
+        _Static_assert(sizeof(struct ibv_mr) == 48 && sizeof(struct ibv_device_attr) == 232, `sizes`);
+        AT(ibv_pd, context, 0); AT(ibv_pd, handle, 8);
+        AT(ibv_mr, context, 0); AT(ibv_mr, pd, 8); AT(ibv_mr, addr, 16); AT(ibv_mr, length, 24);
+        AT(ibv_mr, handle, 32); AT(ibv_mr, lkey, 36); AT(ibv_mr, rkey, 40);
+        AT(ibv_device_attr, max_mr_size, 80); AT(ibv_device_attr, max_mr, 136); AT(ibv_device_attr, phys_port_cnt, 227);
+        _Static_assert(IBV_ACCESS_LOCAL_WRITE == 1 && IBV_ACCESS_REMOTE_WRITE == 2 && IBV_ACCESS_REMOTE_READ == 4, `flags`);
+        _Static_assert(IBV_ACCESS_REMOTE_ATOMIC == 8 && IBV_ACCESS_RELAXED_ORDERING == 1 << 20, `flags`);
+        _Static_assert(IBV_ACCESS_OPTIONAL_RANGE == 0x3ff00000, `flags`);
+    "
+    .replace('`', "\"");
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layouts-{}.c", std::process::id()));
+    fs::write(&file, code).expect("a folder for tests");
+    let output =
+        std::process::Command::new("cc").arg("-fsyntax-only").arg(&file).output().expect("a C compiler");
+    fs::remove_file(&file).expect("written just now");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

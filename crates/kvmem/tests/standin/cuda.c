@@ -1,0 +1,258 @@
+/*
+ * Stand-in for libcuda.so.1: GPUs without hardware.
+ *
+ * Holds what the driver holds its callers to: that it was started, that a context is current in the calling thread, that a range is
+ * registered once in the process. What would harm a real one is counted as misuse.
+ */
+
+#include "control.h"
+
+typedef int CUresult, CUdevice;
+typedef void *CUcontext;
+
+enum {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    NOT_INITIALIZED = 3,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    ALREADY_REGISTERED = 712,
+    NOT_REGISTERED = 713,
+};
+
+static struct range {
+    uintptr_t at;
+    size_t length;
+    unsigned int flags;
+    struct range *next;
+} *ranges;
+
+static uint64_t devices = 2, started, live_ranges, retained, released, pushed, misuse, registered;
+static uint64_t flags_asked[64], context_used[64];
+/* One for each device: the address of its entry is the handle. */
+static char contexts[16];
+static _Thread_local CUcontext stack[8];
+static _Thread_local int depth;
+
+static uint64_t *number(const char *name, uint64_t at)
+{
+    NUMBER(devices);
+    NUMBER(live_ranges);
+    NUMBER(retained);
+    NUMBER(released);
+    NUMBER(pushed);
+    NUMBER(misuse);
+    NUMBER(registered);
+    NUMBER(most_waiting);
+    if (!strcmp(name, "flags") && at < 64)
+        return &flags_asked[at];
+    if (!strcmp(name, "context") && at < 64)
+        return &context_used[at];
+    abort();
+}
+
+/* How many contexts are on the calling thread's stack. */
+EXPORT uint64_t standin_depth(void)
+{
+    return (uint64_t)depth;
+}
+
+static CUresult done(CUresult result)
+{
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+EXPORT CUresult cuInit(unsigned int flags)
+{
+    CUresult error = enter("cuInit");
+    if (!error && flags)
+        error = INVALID_VALUE;
+    if (!error)
+        started = 1;
+    return error;
+}
+
+EXPORT CUresult cuDeviceGetCount(int *count)
+{
+    CUresult error = enter("cuDeviceGetCount");
+    if (error || !started)
+        return error ? error : NOT_INITIALIZED;
+    *count = (int)devices;
+    return SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    CUresult error = enter("cuDeviceGet");
+    if (error || ordinal < 0 || (uint64_t)ordinal >= devices)
+        return error ? error : INVALID_DEVICE;
+    *device = ordinal;
+    return SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device)
+{
+    CUresult error = enter("cuDeviceGetName");
+    if (!error)
+        snprintf(name, (size_t)length, "Stand-in %d", device);
+    return error;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    CUresult error = enter("cuDevicePrimaryCtxRetain");
+    pthread_mutex_lock(&lock);
+    if (error)
+        return done(error);
+    retained++;
+    *context = &contexts[device];
+    return done(SUCCESS);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    CUresult error = enter("cuDevicePrimaryCtxRelease_v2");
+    (void)device;
+    pthread_mutex_lock(&lock);
+    if (released == retained)
+        misuse++;
+    released++;
+    return done(error);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    return cuDevicePrimaryCtxRelease_v2(device);
+}
+
+EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+    CUresult error = enter("cuCtxPushCurrent_v2");
+    pthread_mutex_lock(&lock);
+    if (error)
+        return done(error);
+    if (released == retained)
+        misuse++;
+    stack[depth++ % 8] = context;
+    pushed++;
+    return done(SUCCESS);
+}
+
+/* Takes the context off even if it tells of an error, as the driver does. */
+EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+    CUresult error = enter("cuCtxPopCurrent_v2");
+    pthread_mutex_lock(&lock);
+    if (!depth) {
+        misuse++;
+        return done(INVALID_CONTEXT);
+    }
+    *context = stack[--depth % 8];
+    pushed--;
+    return done(error);
+}
+
+static CUresult reg(CUresult error, void *at, size_t length, unsigned int flags)
+{
+    pthread_mutex_lock(&lock);
+    flags_asked[registered % 64] = flags;
+    context_used[registered % 64] = depth ? (uint64_t)((char *)stack[depth - 1] - contexts) : ~0ull;
+    registered++;
+    if (error)
+        return done(error);
+    if (!depth)
+        return done(INVALID_CONTEXT);
+    if (!at || !length || flags & ~0xfu)
+        return done(INVALID_VALUE);
+    uintptr_t from = (uintptr_t)at;
+    for (struct range *range = ranges; range; range = range->next)
+        if (from < range->at + range->length && range->at < from + length)
+            return done(ALREADY_REGISTERED);
+    struct range *range = malloc(sizeof *range);
+    *range = (struct range){from, length, flags, ranges};
+    ranges = range;
+    live_ranges++;
+    return done(SUCCESS);
+}
+
+EXPORT CUresult cuMemHostRegister_v2(void *at, size_t length, unsigned int flags)
+{
+    return reg(enter("cuMemHostRegister_v2"), at, length, flags);
+}
+
+EXPORT CUresult cuMemHostRegister(void *at, size_t length, unsigned int flags)
+{
+    return reg(enter("cuMemHostRegister"), at, length, flags);
+}
+
+static struct range **find(void *at)
+{
+    struct range **range = &ranges;
+    while (*range && (*range)->at != (uintptr_t)at)
+        range = &(*range)->next;
+    return range;
+}
+
+EXPORT CUresult cuMemHostUnregister(void *at)
+{
+    CUresult error = enter("cuMemHostUnregister");
+    pthread_mutex_lock(&lock);
+    struct range **range = find(at);
+    if (!*range) {
+        misuse++;
+        return done(NOT_REGISTERED);
+    }
+    if (error || !depth)
+        return done(error ? error : INVALID_CONTEXT);
+    struct range *gone = *range;
+    *range = gone->next;
+    free(gone);
+    live_ranges--;
+    return done(SUCCESS);
+}
+
+/* The address with its highest bit, so that the two can be told apart. */
+EXPORT CUresult cuMemHostGetDevicePointer_v2(uint64_t *pointer, void *at, unsigned int flags)
+{
+    CUresult error = enter("cuMemHostGetDevicePointer_v2");
+    pthread_mutex_lock(&lock);
+    struct range *range = *find(at);
+    if (!error && (!range || !(range->flags & 2) || flags))
+        error = INVALID_VALUE;
+    if (!error)
+        *pointer = (uint64_t)at | 1ull << 63;
+    return done(error);
+}
+
+EXPORT CUresult cuGetErrorName(CUresult result, const char **name)
+{
+    static const struct {
+        CUresult result;
+        const char *name;
+    } names[] = {
+        {1, "CUDA_ERROR_INVALID_VALUE"},
+        {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+        {3, "CUDA_ERROR_NOT_INITIALIZED"},
+        {34, "CUDA_ERROR_STUB_LIBRARY"},
+        {46, "CUDA_ERROR_DEVICE_UNAVAILABLE"},
+        {100, "CUDA_ERROR_NO_DEVICE"},
+        {101, "CUDA_ERROR_INVALID_DEVICE"},
+        {201, "CUDA_ERROR_INVALID_CONTEXT"},
+        {304, "CUDA_ERROR_OPERATING_SYSTEM"},
+        {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+        {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
+        {800, "CUDA_ERROR_NOT_PERMITTED"},
+        {801, "CUDA_ERROR_NOT_SUPPORTED"},
+        {802, "CUDA_ERROR_SYSTEM_NOT_READY"},
+        {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"},
+        {999, "CUDA_ERROR_UNKNOWN"},
+    };
+    for (size_t at = 0; at < sizeof names / sizeof *names; at++)
+        if (names[at].result == result) {
+            *name = names[at].name;
+            return SUCCESS;
+        }
+    *name = NULL;
+    return INVALID_VALUE;
+}

@@ -1,0 +1,121 @@
+//! *Stand-ins*: libraries of devices that are not there, in C, compiled by the tests and loaded like the real ones.
+//!
+//! Each is a file of its own: a library that is loaded twice from one file has its state once, and tests run side by side.
+
+// Two test programs have this file, and one of them needs only a part.
+#![allow(dead_code)]
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A compiled stand-in, loaded to control it. Its file is removed when it is dropped.
+pub(crate) struct StandIn {
+    path: PathBuf,
+    library: libloading::Library,
+}
+
+impl StandIn {
+    /// Compiles one, without the functions named.
+    pub(crate) fn new(source: &str, without: &[&str]) -> StandIn {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: the numbers only have to differ.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let path = folder.join(format!("{source}-{}-{number}.so", std::process::id()));
+        let code = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/standin/{source}.c"));
+        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        cc.args(["-std=gnu11", "-O1", "-Wall", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-o"]);
+        cc.arg(&path).arg(&code).args(without.iter().map(|name| format!("-D{name}=without_{name}")));
+        let output = cc.output().expect("a C compiler, `cc`: Rust has it for a linker, else $CC names one");
+        assert!(output.status.success(), "{cc:?}: {}", String::from_utf8_lossy(&output.stderr));
+        // SAFETY: its code is ours.
+        let library = unsafe { libloading::Library::new(&path) }.expect("compiled just now");
+        StandIn { path, library }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The address of one of its functions.
+    ///
+    /// # Safety
+    /// `F` is its type.
+    pub(crate) unsafe fn function<F: Copy>(&self, name: &str) -> F {
+        // SAFETY: the caller's promise.
+        *unsafe { self.library.get::<F>(name) }.expect("the stand-in has it")
+    }
+
+    pub(crate) fn set(&self, name: &str, value: u64) {
+        let name = CString::new(name).expect("a name");
+        // SAFETY: the type is that of control.h.
+        unsafe {
+            self.function::<unsafe extern "C" fn(*const c_char, u64, u64)>("standin_set")(
+                name.as_ptr(),
+                0,
+                value,
+            )
+        };
+    }
+
+    pub(crate) fn get(&self, name: &str) -> u64 {
+        self.get_at(name, 0)
+    }
+
+    pub(crate) fn get_at(&self, name: &str, at: u64) -> u64 {
+        let name = CString::new(name).expect("a name");
+        // SAFETY: the type is that of control.h.
+        unsafe {
+            self.function::<unsafe extern "C" fn(*const c_char, u64) -> u64>("standin_get")(name.as_ptr(), at)
+        }
+    }
+
+    /// Of the calls of `name` from now on, `times` fail with `error`, from the `nth` on (1 is the next).
+    pub(crate) fn fail(&self, name: &str, nth: u64, times: u64, error: i32) {
+        let name = CString::new(name).expect("a name");
+        // SAFETY: the type is that of control.h.
+        unsafe {
+            self.function::<unsafe extern "C" fn(*const c_char, u64, u64, c_int)>("standin_fail")(
+                name.as_ptr(),
+                nth,
+                times,
+                error,
+            )
+        };
+    }
+
+    /// How often `name` was called.
+    pub(crate) fn calls(&self, name: &str) -> u64 {
+        let name = CString::new(name).expect("a name");
+        // SAFETY: the type is that of control.h.
+        unsafe { self.function::<unsafe extern "C" fn(*const c_char) -> u64>("standin_calls")(name.as_ptr()) }
+    }
+
+    /// How long each call takes.
+    pub(crate) fn latency(&self, latency: std::time::Duration) {
+        // SAFETY: the type is that of control.h.
+        unsafe { self.function::<unsafe extern "C" fn(u64)>("standin_latency")(latency.as_nanos() as u64) };
+    }
+
+    /// What was called since the last time that this was asked.
+    pub(crate) fn log(&self) -> Vec<String> {
+        let mut text = vec![0u8; 1 << 16];
+        // SAFETY: the type is that of control.h, and the buffer is as long as is said.
+        unsafe {
+            self.function::<unsafe extern "C" fn(*mut c_void, u64)>("standin_log")(
+                text.as_mut_ptr().cast(),
+                text.len() as u64,
+            )
+        };
+        let end = text.iter().position(|byte| *byte == 0).expect("a string");
+        String::from_utf8_lossy(&text[..end]).lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
