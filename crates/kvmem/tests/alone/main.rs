@@ -6,9 +6,12 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod faults;
+#[path = "../it/register/fixed.rs"]
+mod fixed;
 mod limits;
 mod pools;
 mod process;
+mod register;
 
 const MIB: usize = 1 << 20;
 
