@@ -138,13 +138,22 @@ impl IoUring {
     /// # Errors
     /// [`NotAvailable`]: what forbids it (the kernel, a seccomp profile, a setting), and what to do.
     pub fn new(index: usize) -> Result<IoUring, NotAvailable> {
+        // Asked before there is a ring, for which the last descriptor may be needed.
+        let counted = !memlock::exempt();
         let ring =
             retry(|| sys::ring_setup(1)).map_err(|errno| refusal::unavailable(Call::IoUringSetup, errno))?;
         retry(|| sys::ring_table(ring.as_fd(), SLOTS))
             .map_err(|errno| refusal::unavailable(Call::RingTable, errno))?;
         let side = side_ring(ring.as_fd());
         let most = if side.is_some() { MAX_SLOTS } else { SLOTS };
-        Ok(IoUring::with(format!("{BACKEND}:{index}"), Box::new(ring), 0, most, side, SLOTS))
+        Ok(IoUring {
+            name: format!("{BACKEND}:{index}"),
+            ring: Box::new(ring),
+            first: 0,
+            slots: Mutex::new(Slots::new(most)),
+            side: Mutex::new(Side { ring: side, table: SLOTS }),
+            counted,
+        })
     }
 
     /// Uses somebody's ring, for work with fixed buffers that is submitted there.
@@ -177,25 +186,14 @@ impl IoUring {
                 (slots.start, slots.end - slots.start, None)
             }
         };
-        Ok(IoUring::with(name.into(), Box::new(ring), first, most, side, first + most))
-    }
-
-    fn with(
-        name: String,
-        ring: Box<dyn Ring>,
-        first: u32,
-        most: u32,
-        side: Option<OwnedFd>,
-        table: u32,
-    ) -> IoUring {
-        IoUring {
-            name,
-            ring,
+        Ok(IoUring {
+            name: name.into(),
+            ring: Box::new(ring),
             first,
             slots: Mutex::new(Slots::new(most)),
-            side: Mutex::new(Side { ring: side, table }),
+            side: Mutex::new(Side { ring: side, table: first + most }),
             counted: !memlock::exempt(),
-        }
+        })
     }
 
     /// Whether rings can be made here: one is, and closed again.
