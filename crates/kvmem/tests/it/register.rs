@@ -1,5 +1,6 @@
 //! L2: keys.
 
+mod auto;
 mod background;
 mod batch;
 mod cuda;
