@@ -1,4 +1,4 @@
-//! L2, *register*: keys, the right to DMA into bytes.
+#![doc = include_str!("../../docs/register.md")]
 
 mod background;
 mod builder;
