@@ -36,9 +36,10 @@
 //!
 //! ## The size of chunks
 //!
-//! Registering a chunk in one ring after the other is quickest with chunks of 256 MiB or less: registering base pages in 8 rings
-//! then takes half the time that it takes with 1 GiB, since what the kernel keeps of each page is still in the cache when the
-//! next ring comes to it.
+//! Registering a chunk in one ring after the other, before the next chunk, is quickest with chunks of 256 MiB or less: what the
+//! kernel keeps of each page is then still in the cache when the next ring comes to it. 8 GiB of THP in 8 rings take 36 ms that
+//! way, 57 ms with chunks of 1 GiB, and 67 ms if each ring gets all chunks before the next; with base pages, which are far more,
+//! 256 MiB take half the time of 1 GiB.
 
 mod refusal;
 mod slots;
