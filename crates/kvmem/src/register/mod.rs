@@ -10,7 +10,7 @@ mod registrar;
 
 pub use error::{Barrier, ChunkError, NotAvailable, Refusal, RegisterError};
 pub use host::{Host, ThisMachine};
-pub use io_uring::{IoUring, Table};
+pub use io_uring::{IoUring, RingTable};
 pub use mlock::Mlock;
 pub use policy::{Policy, PolicyError};
 pub use registrar::{Account, Key, Limits, Memlock, Registrar};

@@ -80,6 +80,8 @@ static PINNED: AtomicU64 = AtomicU64::new(0);
 /// deregistered cannot be named by new work at once. Its pages are let go of when the last request that uses it is done: at
 /// once, if there is none.
 ///
+/// Where `RLIMIT_MEMLOCK` applies, hugepages count whole, and the limit is for all rings of the user.
+///
 /// Dropping it takes out of the table what still stands there, and closes its ring.
 ///
 /// ```
@@ -124,7 +126,7 @@ struct Side {
 
 /// Which table [`IoUring::adopt`] uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Table {
+pub enum RingTable {
     /// A new one with so many slots, 1 to 16,384, all of them the registrar's. The ring has none yet.
     New(u32),
     /// These slots of the table that the ring has. They are emptied, and are the registrar's as long as it lives.
@@ -169,16 +171,16 @@ impl IoUring {
     pub fn adopt(
         name: impl Into<String>,
         ring: impl AsFd + Send + Sync + 'static,
-        table: Table,
+        table: RingTable,
     ) -> Result<IoUring, Refusal> {
         let (first, most, side) = match table {
-            Table::New(slots) => {
+            RingTable::New(slots) => {
                 retry(|| sys::ring_table(ring.as_fd(), slots))
                     .map_err(|errno| refusal::adopting(Call::RingTable, errno))?;
                 (0, slots, side_ring(ring.as_fd()))
             }
             // A clone could drop buffers that are not ours.
-            Table::Existing(slots) => {
+            RingTable::Existing(slots) => {
                 if slots.is_empty() || slots.end > MAX_SLOTS {
                     return Err(refusal::adopting(Call::RingEmpty, Errno::EINVAL));
                 }
