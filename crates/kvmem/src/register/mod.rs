@@ -35,7 +35,7 @@ pub use devices::{DeviceSpec, Devices, DevicesError};
 pub use error::{Barrier, ChunkError, NotAvailable, Refusal, RegisterError};
 pub use found::{Found, FoundState, discover};
 pub use host::{Host, ThisMachine};
-pub use io_uring::{IoUring, Table};
+pub use io_uring::{IoUring, RingTable};
 pub use mlock::Mlock;
 pub use outcome::{Deregistered, Outcome, Phase, RegisterProgress, Trial};
 pub use plan::{Estimate, Lane, Plan, Terms, TrialPlan, plan};
