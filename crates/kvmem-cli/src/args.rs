@@ -30,7 +30,7 @@ pub enum Command {
     /// Measure the layers, all of them or one, beside the published figures and others who do the same work
     #[command(args_conflicts_with_subcommands = true)]
     Bench {
-        /// Fewer operations, less memory: about a minute instead of several
+        /// Fewer operations, less memory: a minute or two instead of many
         #[arg(long)]
         quick: bool,
 

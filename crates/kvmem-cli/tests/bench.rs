@@ -123,6 +123,19 @@ fn a_limit_on_addresses_leaves_the_rows_that_fit() {
     }
 }
 
+/// Where no ring can be made the simulated machines are left.
+#[cfg(target_os = "linux")]
+#[test]
+fn without_descriptors_there_are_no_rings() {
+    let run = "ulimit -n 8 && exec \"$0\" bench register --quick --reps 1 --size 16MiB --contexts 8 --policy sequential,auto";
+    let output = Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
+    for part in ["Not measured", "io_uring is not available", "simulated-parallel-wins", "reached"] {
+        assert!(table.contains(part), "{part} is missing in\n{table}");
+    }
+}
+
 #[test]
 fn options_that_make_no_sense_are_refused() {
     for (arguments, expected) in [
@@ -150,6 +163,10 @@ fn no_suite_means_all() {
     assert!(matches!(
         parsed(&["kvmem", "bench", "--quick"]),
         args::Command::Bench { quick: true, suite: None }
+    ));
+    assert!(matches!(
+        parsed(&["kvmem", "bench", "register", "--quick"]),
+        args::Command::Bench { suite: Some(BenchSuite::Register(register)), .. } if register.quick
     ));
     assert!(matches!(
         parsed(&["kvmem", "bench", "offset", "--quick"]),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvmem::arena::{ArenaError, PageSize, Populate, Region};
 use kvmem::register::simulated::Published;
-use kvmem::register::{Host, IoUring, Registrar, ThisMachine};
+use kvmem::register::{Barrier, Host, IoUring, Memlock, Registrar, ThisMachine};
 
 use super::plan::{Cell, Group};
 use super::{Backend, MeasureError, Pages};
@@ -59,6 +59,16 @@ impl Ground {
         };
         registrars.truncate(cell.contexts as usize);
         Bed { registrars, host }
+    }
+
+    /// Why the registrars of `cell` cannot pin so much, if it is known.
+    pub(super) fn too_little_memlock(&self, cell: &Cell) -> Option<String> {
+        let registrars = self.bed(cell).registrars;
+        let Memlock { account, limit_bytes, used_bytes } = registrars.first()?.limits().memlock?;
+        let need_bytes = cell.region_bytes.saturating_mul(u64::from(cell.contexts));
+        let barrier = Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes };
+        (need_bytes > limit_bytes.saturating_sub(used_bytes))
+            .then(|| format!("{barrier}: {}", barrier.remedy()))
     }
 
     /// A region of this size and pages, resident or not.

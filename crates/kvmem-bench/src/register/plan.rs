@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use kvmem::register::IoUring;
+
 use super::bed::simulated;
 use super::{Backend, ContenderId, Options, Pages, Row, Skipped};
 use crate::arena::system;
@@ -136,10 +138,24 @@ pub(super) fn contenders(options: &Options) -> Vec<ContenderId> {
     ContenderId::ALL.into_iter().filter(wanted).collect()
 }
 
+/// What this machine has to give.
+#[derive(Debug)]
+pub(super) struct Means {
+    /// Bytes that can be made resident, where that is known.
+    pub(super) available: Option<u64>,
+    /// Why there can be no rings, if there can be none.
+    pub(super) no_rings: Option<String>,
+}
+
+impl Means {
+    pub(super) fn here() -> Self {
+        let no_rings = IoUring::available().err().map(|reason| reason.to_string());
+        Self { available: system::available_bytes(), no_rings }
+    }
+}
+
 /// Everything that `options` ask for, in order; and what of it this machine cannot do.
-///
-/// `available` are the bytes that can be made resident, where that is known.
-pub(super) fn groups(options: &Options, available: Option<u64>) -> (Vec<Group>, Vec<Skipped>) {
+pub(super) fn groups(options: &Options, means: &Means) -> (Vec<Group>, Vec<Skipped>) {
     let wanted = |backend| options.backends.is_empty() || options.backends.contains(&backend);
     let mut groups = Vec::new();
     let mut skipped = Vec::new();
@@ -149,8 +165,10 @@ pub(super) fn groups(options: &Options, available: Option<u64>) -> (Vec<Group>, 
         some => some.to_vec(),
     };
     contexts.retain(|&contexts| contexts > 0);
-    if wanted(Backend::IoUring) {
-        for region_bytes in sizes(options, available, &mut skipped) {
+    if let (true, Some(reason)) = (wanted(Backend::IoUring), &means.no_rings) {
+        skipped.push(no_rows(None, reason.clone()));
+    } else if wanted(Backend::IoUring) {
+        for region_bytes in sizes(options, means.available, &mut skipped) {
             for pages in Pages::ALL {
                 let group = Group::new(Backend::IoUring, region_bytes, Some(pages), &contexts);
                 match (pages, system::thp_missing()) {
@@ -174,6 +192,11 @@ pub(super) fn groups(options: &Options, available: Option<u64>) -> (Vec<Group>, 
     (groups, skipped)
 }
 
+/// No rows of io_uring with this size, or with any.
+fn no_rows(region_bytes: Option<u64>, reason: String) -> Skipped {
+    Skipped { backend: Backend::IoUring, region_bytes, pages: None, contexts: None, reason }
+}
+
 /// The sizes that take no more than half of what is available, largest last.
 fn sizes(options: &Options, available: Option<u64>, skipped: &mut Vec<Skipped>) -> Vec<u64> {
     let asked = match options.region_bytes.as_slice() {
@@ -191,13 +214,8 @@ fn sizes(options: &Options, available: Option<u64>, skipped: &mut Vec<Skipped>) 
             let available = size(available.unwrap_or(0) >> 20 << 20);
             let instead =
                 if fit < LEAST { "too little".to_owned() } else { format!("{} instead", size(fit)) };
-            skipped.push(Skipped {
-                backend: Backend::IoUring,
-                region_bytes: Some(bytes),
-                pages: None,
-                contexts: None,
-                reason: format!("{available} of memory are available, and half of it is used: {instead}"),
-            });
+            let reason = format!("{available} of memory are available, and half of it is used: {instead}");
+            skipped.push(no_rows(Some(bytes), reason));
         }
         if fit >= LEAST && !sizes.contains(&fit) {
             sizes.push(fit);
@@ -211,6 +229,10 @@ fn sizes(options: &Options, available: Option<u64>, skipped: &mut Vec<Skipped>) 
 mod tests {
     use super::*;
 
+    fn with(available: Option<u64>) -> Means {
+        Means { available, no_rings: None }
+    }
+
     fn cells(groups: &[Group], backend: Backend, resident: bool) -> usize {
         let of = groups.iter().filter(|group| group.backend == backend);
         of.flat_map(|group| &group.cells).filter(|cell| cell.resident == resident).count()
@@ -218,7 +240,7 @@ mod tests {
 
     #[test]
     fn every_cell_is_planned_but_large_ones_that_say_nothing_new() {
-        let (groups, skipped) = groups(&Options::default(), None);
+        let (groups, skipped) = groups(&Options::default(), &with(None));
         let kinds = 3 - skipped.len() / SIZES.len();
         assert_eq!(cells(&groups, Backend::IoUring, true), kinds * SIZES.len() * CONTEXTS.len());
         assert_eq!(cells(&groups, Backend::IoUring, false), kinds * (CONTEXTS.len() + 1));
@@ -236,7 +258,7 @@ mod tests {
             contexts: vec![2, 0],
             ..Options::default()
         };
-        let (groups, _) = groups(&options, None);
+        let (groups, _) = groups(&options, &with(None));
         assert!(!groups.is_empty() && groups.len() <= 3);
         for group in groups {
             assert_eq!(
@@ -252,7 +274,7 @@ mod tests {
     fn regions_are_fit_to_the_memory_and_that_is_said() {
         let io_uring = Options { backends: vec![Backend::IoUring], ..Options::default() };
         let planned = |available| {
-            let (groups, skipped) = groups(&io_uring, Some(available));
+            let (groups, skipped) = groups(&io_uring, &with(Some(available)));
             let mut sizes: Vec<u64> = groups.iter().map(|group| group.region_bytes).collect();
             sizes.dedup();
             let said = skipped.iter().filter(|skip| skip.pages.is_none()).count();
@@ -262,6 +284,15 @@ mod tests {
         assert_eq!(planned(15 << 30), (vec![1 << 30, 4 << 30], 1));
         assert_eq!(planned(3 << 30), (vec![1 << 30], 1));
         assert_eq!(planned(6 << 20), (vec![], 2));
+    }
+
+    #[test]
+    fn without_rings_the_simulated_machines_are_left() {
+        let means = Means { available: None, no_rings: Some("seccomp".to_owned()) };
+        let (groups, skipped) = groups(&Options::default(), &means);
+        assert!(groups.len() == 2 && groups.iter().all(|group| group.backend.is_simulated()));
+        let reasons: Vec<_> = skipped.iter().map(|skip| (skip.backend, skip.reason.as_str())).collect();
+        assert_eq!(reasons, [(Backend::IoUring, "seccomp")]);
     }
 
     #[test]

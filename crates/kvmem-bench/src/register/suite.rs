@@ -9,11 +9,11 @@ use kvmem::register::{Limits, Policy, Terms, plan};
 
 use super::bed::Ground;
 use super::measure::{Seen, measure};
-use super::plan::{Cell, Effort, Group, contenders, groups};
+use super::plan::{Cell, Effort, Group, Means, contenders, groups};
 use super::report::{Report, Row, Skipped};
 use super::{BenchError, ContenderId, MeasureError, Options, Pages, goals};
 use crate::arena::mapping;
-use crate::arena::system::{Hugepages, available_bytes};
+use crate::arena::system::Hugepages;
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::stats::median;
@@ -28,7 +28,7 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result
     let start = Instant::now();
     let effort = Effort::of(options);
     let contenders = contenders(options);
-    let (groups, skipped) = groups(options, available_bytes());
+    let (groups, skipped) = groups(options, &Means::here());
     progress.begin(groups.iter().map(|group| group.units(contenders.len(), &effort)).sum());
     let mut found = Found { contenders, effort, rows: Vec::new(), skipped };
     for group in &groups {
@@ -121,6 +121,12 @@ impl Found {
         }
         let first = (group.cells[0], self.contenders[0]);
         let stop = |error| Stop::of(error, first);
+        let ground = Ground::open(group).map_err(stop)?;
+        // Said once if it holds for all cells: a cell without a reason comes first.
+        let reasons = group.cells.iter().map(|cell| ground.too_little_memlock(cell));
+        if let Some(reason) = reasons.min().flatten() {
+            return Err(Stop::Limited(reason));
+        }
         let _hugepages = match group.pages {
             Some(Pages::Huge) => Some(Hugepages::borrow(group.region_bytes).map_err(Stop::Limited)?),
             _ => None,
@@ -130,9 +136,12 @@ impl Found {
             // The memory is fetched from the host here, not in whichever run comes first.
             mapping::map_populate(pages, group.region_bytes as usize).map_err(|error| stop(error.into()))?;
         }
-        let ground = Ground::open(group).map_err(stop)?;
         let mut resident = None;
         for cell in &group.cells {
+            if let Some(reason) = ground.too_little_memlock(cell) {
+                self.skipped.push(group.skipped(Some(cell.contexts), reason));
+                continue;
+            }
             // Regions for cells that are resident beforehand come first, and are one.
             if cell.resident && resident.is_none() {
                 resident = Some(ground.region(true).map_err(stop)?);

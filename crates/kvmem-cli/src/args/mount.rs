@@ -55,8 +55,8 @@ pub struct MountArgs {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub time_limit: Option<u64>,
 
-    /// Write the receipt, and with --devices the plan, what came of it and the seconds, as JSON to FILE; - for standard
-    /// output instead of the text
+    /// Write the receipt, and with --devices what came of registering and the seconds, or the plan, as JSON to FILE; - for
+    /// standard output instead of the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
 }

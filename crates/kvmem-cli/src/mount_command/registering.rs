@@ -60,7 +60,6 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     let seconds = Seconds::new(mapped, planned, registered, took, set.outcome());
     let mounted = Mounted {
         receipt: &receipt,
-        plan: &plan,
         outcome: set.outcome(),
         chosen: set.outcome().chosen(),
         deregistered: &deregistered,
@@ -143,7 +142,6 @@ impl fmt::Display for Planned<'_> {
 #[derive(Serialize)]
 struct Mounted<'a> {
     receipt: &'a Receipt,
-    plan: &'a Plan,
     outcome: &'a Outcome,
     chosen: &'static str,
     deregistered: &'a Deregistered,
