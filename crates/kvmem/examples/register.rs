@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for device in set.devices().take(1) {
             println!("{device}: {start:#x}..{end:#x} has lkey {}", set.key_for(device, start..end)?.lkey);
         }
-        block.forget();
+        block.into_raw(); // given back with the space
     }
     drop(set);
 
