@@ -56,6 +56,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
             clippy(root, &mut report);
         }
         if wanted(Group::Test) {
+            setup::rdma_library();
             let mut tests = cargo_in(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
             report.command("test: unit, integration, doc", Kind::Tests, &mut tests);
         }

@@ -1,12 +1,12 @@
-//! The tools a full test run needs: rustfmt, clippy and a C linker.
+//! The tools a full test run needs: rustfmt, clippy and a C linker; and a library that some tests would like to meet.
 //!
-//! What can be had without asking is installed (rustup components; the linker when running as root where
+//! What can be had without asking is installed (rustup components; the linker and the library when running as root where
 //! there is `apt-get`); for anything else the error names the command that gets it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::cargo;
 
@@ -43,19 +43,61 @@ pub(crate) fn component(subcommand: &str, component: &str) -> Result<()> {
 
 /// Makes sure that there is a C linker.
 pub(crate) fn linker() -> Result<()> {
-    if works("cc", &["--version"]) {
-        return Ok(());
+    let missing = "the C linker cc is missing";
+    ensure!(
+        package(missing, "build-essential", || works("cc", &["--version"]))?,
+        "{missing}: {}",
+        by_hand("build-essential")
+    );
+    Ok(())
+}
+
+/// Gets the library for RDMA cards, where that is possible. The tests that ask the real one say that they are skipped where it
+/// is not there, so it is no failure.
+pub(crate) fn rdma_library() {
+    let missing = "libibverbs.so.1 is missing";
+    if !package(missing, "libibverbs1", || has_library("libibverbs.so.1")).unwrap_or(false) {
+        println!("({missing}, so its tests are skipped: {})", by_hand("libibverbs1"));
+    }
+}
+
+/// Whether something is there, if need be after its Debian package was installed: as root, where there is `apt-get`.
+fn package(missing: &str, package: &str, is_there: impl Fn() -> bool) -> Result<bool> {
+    if is_there() {
+        return Ok(true);
     }
     let as_root = std::fs::metadata("/proc/self").is_ok_and(|metadata| owner(&metadata) == 0);
-    if as_root && Path::new("/usr/bin/apt-get").exists() {
-        println!("the C linker cc is missing: apt-get install build-essential");
-        let update = Command::new("apt-get").arg("update").status().context("cannot run apt-get")?;
-        let install = Command::new("apt-get").args(["install", "-y", "build-essential"]).status()?;
-        if update.success() && install.success() && works("cc", &["--version"]) {
-            return Ok(());
-        }
+    if !as_root || !Path::new("/usr/bin/apt-get").exists() {
+        return Ok(false);
     }
-    bail!("the C linker cc is missing: apt-get install build-essential")
+    println!("{missing}: {}", by_hand(package));
+    // The lists may be there already, so a failure of the first is none yet.
+    Command::new("apt-get").arg("update").status().context("cannot run apt-get")?;
+    let install = ["install", "-y", "--no-install-recommends", package];
+    Command::new("apt-get").args(install).status().context("cannot run apt-get")?;
+    Ok(is_there())
+}
+
+/// The command that gets a package.
+fn by_hand(package: &str) -> String {
+    format!("apt-get install {package}")
+}
+
+/// Whether the loader knows a library: by its cache, or in the folders that it looks into without one.
+fn has_library(name: &str) -> bool {
+    let cached = ["ldconfig", "/sbin/ldconfig"].into_iter().any(|ldconfig| {
+        let output = Command::new(ldconfig).arg("-p").stdin(Stdio::null()).stderr(Stdio::null()).output();
+        output.is_ok_and(|output| lists(&String::from_utf8_lossy(&output.stdout), name))
+    });
+    cached
+        || ["/lib", "/usr/lib", "/lib64", "/usr/lib64"]
+            .iter()
+            .any(|folder| Path::new(folder).join(name).exists())
+}
+
+/// Whether the output of `ldconfig -p` has a library.
+fn lists(output: &str, name: &str) -> bool {
+    output.lines().any(|line| line.split_whitespace().next() == Some(name))
 }
 
 #[cfg(unix)]
@@ -82,5 +124,19 @@ mod tests {
         assert!(works("true", &[]));
         assert!(!works("false", &[]));
         assert!(!works("kvmem-no-such-program", &[]));
+    }
+
+    #[test]
+    fn reads_what_the_loader_knows() {
+        let output = "2 libs found in cache `/etc/ld.so.cache'\n\tlibibverbs.so.1 (libc6,x86-64) => /lib/libibverbs.so.1\n\tlibz.so.1 (libc6) => /lib/libz.so.1\n";
+        assert!(lists(output, "libibverbs.so.1") && lists(output, "libz.so.1"));
+        assert!(!lists(output, "libibverbs.so") && !lists(output, "libs") && !lists("", "libz.so.1"));
+        // Whatever is on this machine, Rust's programs need this one.
+        assert!(has_library("libc.so.6") || cfg!(target_env = "musl"));
+    }
+
+    #[test]
+    fn what_is_there_is_not_installed() {
+        assert!(package("nothing is missing", "kvmem-no-such-package", || true).unwrap());
     }
 }

@@ -25,10 +25,11 @@ pub(super) fn counted(account: Account) -> Option<Memlock> {
 }
 
 /// Whether the limit does not hold for this thread: each has capabilities of its own. The capability counts only outside of
-/// user namespaces: root in a rootless container seems to have it, and is limited all the same.
+/// user namespaces: root in a rootless container seems to have it, and is limited all the same. Where the kernel does not tell,
+/// no limit is known.
 pub(super) fn exempt() -> bool {
-    let capable =
-        sys::read_text("/proc/thread-self/status").is_ok_and(|text| has_capability(&text, CAP_IPC_LOCK));
+    let status = sys::read_text("/proc/thread-self/status");
+    let capable = status.map_or(true, |text| has_capability(&text, CAP_IPC_LOCK));
     capable && sys::read_text("/proc/self/uid_map").map_or(true, |text| maps_all_users(&text))
 }
 

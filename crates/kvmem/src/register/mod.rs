@@ -1,4 +1,4 @@
-//! L2, *register*: keys, the right to DMA into bytes.
+#![doc = include_str!("../../docs/register.md")]
 
 mod background;
 mod builder;
@@ -35,7 +35,7 @@ pub use devices::{DeviceSpec, Devices, DevicesError};
 pub use error::{Barrier, ChunkError, NotAvailable, Refusal, RegisterError};
 pub use found::{Found, FoundState, discover};
 pub use host::{Host, ThisMachine};
-pub use io_uring::{IoUring, Table};
+pub use io_uring::{IoUring, RingTable};
 pub use mlock::Mlock;
 pub use outcome::{Deregistered, Outcome, Phase, RegisterProgress, Trial};
 pub use plan::{Estimate, Lane, Plan, Terms, TrialPlan, plan};

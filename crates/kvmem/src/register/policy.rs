@@ -148,6 +148,9 @@ impl FromStr for Policy {
 mod tests {
     use super::*;
 
+    /// Names and values.
+    type Variables = &'static [(&'static str, &'static str)];
+
     fn read(variables: &[(&str, &str)]) -> Result<Option<Policy>, PolicyError> {
         Policy::from_lookup(|name| {
             variables.iter().find(|(set, _)| *set == name).map(|(_, value)| OsString::from(value))
@@ -156,7 +159,7 @@ mod tests {
 
     #[test]
     fn variables_say_what_they_said_where_they_come_from() {
-        let cases: [(&[(&str, &str)], Option<Policy>); 11] = [
+        let cases: [(Variables, Option<Policy>); 11] = [
             (&[], None),
             (&[(OWN, " ")], None),
             (&[(OWN, "-1")], Some(Policy::Auto)),

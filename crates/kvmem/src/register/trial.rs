@@ -24,23 +24,19 @@ impl Engine {
     pub(super) fn choose(&self) -> Result<(usize, Option<Trial>), RegisterError> {
         let Some(trial) = self.way.trial else { return Ok((self.way.threads, None)) };
         let start = self.host.now();
-        let mut slices = Slices::new(self, trial);
-        let (rounds, mut measure): (
-            usize,
-            Box<dyn FnMut(usize, usize) -> Result<Option<f64>, RegisterError> + '_>,
-        ) = match trial {
-            TrialPlan::Chunks { rounds } => (rounds, Box::new(|threads, lanes| self.chunks(threads, lanes))),
-            TrialPlan::Slices { rounds, .. } => {
-                (rounds, Box::new(|threads, lanes| slices.measure(threads, lanes)))
+        let mut on = match trial {
+            TrialPlan::Chunks { rounds } => Yardstick { rounds, slices: None },
+            TrialPlan::Slices { rounds, slice_bytes } => {
+                Yardstick { rounds, slices: Some(Slices::new(self, slice_bytes as usize)) }
             }
         };
         let (mut best, mut alone, mut together, mut tried) = (1, 0.0f64, 0.0f64, 1);
         for more in ladder(self.way.threads) {
             let (mut with_best, mut with_more) = (0.0f64, 0.0f64);
-            for _ in 0..rounds {
+            for _ in 0..on.rounds {
                 for (threads, speed) in [(best, &mut with_best), (more, &mut with_more)] {
                     // What cannot be measured is not chosen; whether it can be done at all, the real work will tell.
-                    let Some(found) = measure(threads, more)? else { return Ok((1, None)) };
+                    let Some(found) = on.measure(self, threads, more)? else { return Ok((1, None)) };
                     *speed = speed.max(found);
                 }
             }
@@ -62,11 +58,33 @@ impl Engine {
     }
 
     /// Registers the next chunk of each of the first lanes; returns the speed in GiB/s.
-    fn chunks(&self, threads: usize, lanes: usize) -> Result<Option<f64>, RegisterError> {
+    fn chunks(&self, threads: usize, lanes: usize) -> Result<f64, RegisterError> {
         let before = self.watching.done();
         self.lanes.open((0..lanes).map(|lane| self.lanes.count(lane) + 1).collect::<Vec<_>>());
         let seconds = self.sweep(threads)?;
-        Ok(Some(gib(self.watching.done() - before) / seconds))
+        Ok(gib(self.watching.done() - before) / seconds)
+    }
+}
+
+/// What two ways are compared on.
+struct Yardstick<'a> {
+    rounds: usize,
+    /// `None`: chunks.
+    slices: Option<Slices<'a>>,
+}
+
+impl Yardstick<'_> {
+    /// The speed in GiB/s of so many threads with so many of the lanes; `None` if that cannot be found out.
+    fn measure(
+        &mut self,
+        engine: &Engine,
+        threads: usize,
+        lanes: usize,
+    ) -> Result<Option<f64>, RegisterError> {
+        match &mut self.slices {
+            Some(slices) => slices.measure(threads, lanes),
+            None => engine.chunks(threads, lanes).map(Some),
+        }
     }
 }
 
@@ -79,11 +97,7 @@ struct Slices<'a> {
 }
 
 impl Slices<'_> {
-    fn new(engine: &Engine, trial: TrialPlan) -> Slices<'_> {
-        let bytes = match trial {
-            TrialPlan::Slices { slice_bytes, .. } => slice_bytes as usize,
-            TrialPlan::Chunks { .. } => 0,
-        };
+    fn new(engine: &Engine, bytes: usize) -> Slices<'_> {
         // What is there for certain: the first step.
         let end = engine.jobs[0].plan.steps[0].end;
         Slices { engine, bytes, next: 0, end }

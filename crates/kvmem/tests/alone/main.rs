@@ -6,10 +6,13 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod faults;
+#[path = "../it/register/fixed.rs"]
+mod fixed;
 mod libraries;
 mod limits;
 mod pools;
 mod process;
+mod register;
 #[path = "../standin/mod.rs"]
 mod standin;
 

@@ -1,8 +1,16 @@
 //! L2: keys.
 
+mod auto;
+mod background;
+mod batch;
 mod cuda;
+mod fake;
 mod fixed;
 mod io_uring;
+mod lifetimes;
 mod mlock;
+mod plan;
+mod policy;
+mod rollback;
 mod simulated;
 mod verbs;

@@ -69,7 +69,7 @@ fn lanes_that_are_opened_further_go_on() {
         };
         // What is seen while others work is a prefix of what will have been done.
         let seen = lanes.count(0);
-        assert_eq!(lanes.get(0, 0).is_some(), lanes.count(0) == 1);
+        assert!(lanes.get(0, 0).is_none() || lanes.count(0) == 1);
         other.join().expect("no thread fails");
         assert!(seen <= 1 && lanes.all() == [[0]]);
         lanes.open([2]);

@@ -68,9 +68,9 @@ fn explain(call: Call, errno: Errno, setting: Option<&str>) -> (&'static str, St
 pub(super) fn adopting(call: Call, errno: Errno) -> Refusal {
     let remedy = match errno {
         Errno::EBUSY => {
-            "the ring has a table of buffers already: say which of its slots are to be used (Table::Existing)"
+            "the ring has a table of buffers already: say which of its slots are to be used (RingTable::Existing)"
         }
-        Errno::ENXIO => "the ring has no table of buffers: let one be made (Table::New)",
+        Errno::ENXIO => "the ring has no table of buffers: let one be made (RingTable::New)",
         Errno::EINVAL if call == Call::RingEmpty => {
             "the table of the ring has no such slots: name those that it has"
         }

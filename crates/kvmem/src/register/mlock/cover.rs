@@ -72,6 +72,8 @@ impl Cover {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
 
     #[test]
@@ -81,11 +83,11 @@ mod tests {
         cover.add(&(4..12));
         cover.add(&(20..24));
         assert_eq!(cover.bare(&(0..32)), [12..20, 24..32]);
-        assert_eq!(cover.remove(&(0..8)), [0..4]);
+        assert!(cover.remove(&(0..8)).into_iter().eq(iter::once(0..4)));
         cover.add(&(6..8));
         assert_eq!(cover.remove(&(4..12)), [4..6, 8..12]);
-        assert_eq!(cover.remove(&(6..8)), [6..8]);
-        assert_eq!(cover.remove(&(20..24)), [20..24]);
+        assert!(cover.remove(&(6..8)).into_iter().eq(iter::once(6..8)));
+        assert!(cover.remove(&(20..24)).into_iter().eq(iter::once(20..24)));
         assert!(cover.edges.is_empty(), "{cover:?}");
     }
 

@@ -186,10 +186,8 @@ impl State {
             gathering.time = now;
             match std::mem::replace(&mut gathering.seats[number].part, Part::Acts) {
                 Part::Calls(mut call) => {
-                    let minded = |seat: &&Seat| match &seat.part {
-                        Part::Calls(other) => call.minds(other) && other.in_flight(now, seat.time),
-                        _ => false,
-                    };
+                    // A call that waits for its beginning begins now: time passes only in calls.
+                    let minded = |seat: &&Seat| matches!(&seat.part, Part::Calls(other) if call.minds(other));
                     let others = gathering.seats.iter().filter(minded).count();
                     let seat = &mut gathering.seats[number];
                     match self.world.step(&mut call, now, others) {

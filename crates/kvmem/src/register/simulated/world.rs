@@ -99,11 +99,6 @@ impl Call {
         }
     }
 
-    /// Whether it is in flight at a time. `next` is the time of its next step.
-    pub(super) fn in_flight(&self, now: u64, next: u64) -> bool {
-        !matches!(self.phase, Phase::Start) || next == now
-    }
-
     /// Whether calls like this one and like that one slow each other down.
     pub(super) fn minds(&self, other: &Call) -> bool {
         let populates = |call: &Call| matches!(call.request, Request::Populate { .. });

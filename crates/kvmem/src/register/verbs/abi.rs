@@ -77,6 +77,7 @@ impl DeviceAttr {
 }
 
 // The header's layout on 64-bit machines.
+#[cfg(target_pointer_width = "64")]
 const _: () = {
     assert!(size_of::<Pd>() == 16 && offset_of!(Pd, context) == 0 && offset_of!(Pd, handle) == 8);
     assert!(size_of::<Mr>() == 48 && align_of::<Mr>() == 8);

@@ -20,7 +20,7 @@
 //! The library is unloaded after the last [`Verbs`] and [`Nic`] that use it.
 //!
 //! Two kinds of error come out of it: some functions return an error number, others return `NULL` and set `errno`. Both are
-//! [`Errno`](crate::arena::Errno)s here. `ENOMEM` may be the memory lock limit, the number of regions that the card has,
+//! [`Errno`]s here. `ENOMEM` may be the memory lock limit, the number of regions that the card has,
 //! or memory; the numbers are looked at to tell which, and a [`Barrier`](super::Barrier) says it.
 //!
 //! ```no_run
@@ -92,7 +92,7 @@ impl Verbs {
         })
     }
 
-    pub(self) fn abi(&self) -> &Arc<Abi> {
+    fn abi(&self) -> &Arc<Abi> {
         &self.0
     }
 

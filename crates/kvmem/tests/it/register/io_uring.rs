@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::io_uring::{opcode, types};
 use kvmem::arena::{Errno, Ladder, PageSize, Populate, Region, RegionBuilder};
-use kvmem::register::{Account, Barrier, IoUring, Key, Refusal, Registrar, Table};
+use kvmem::register::{Account, Barrier, IoUring, Key, Refusal, Registrar, RingTable};
 
 use super::fixed::{Worker, file, rings};
 
@@ -71,9 +71,9 @@ fn proved(worker: &mut Worker, ring: &IoUring, region: &Region, chunk: usize) {
 
 /// Room of both kinds: a table of the registrar's alone, and a part of another's.
 fn tables(check: impl Fn(&mut Worker, IoUring)) {
-    for table in [Table::New(64), Table::Existing(8..40)] {
+    for table in [RingTable::New(64), RingTable::Existing(8..40)] {
         let Some(mut worker) = Worker::new() else { return };
-        if let Table::Existing(_) = table {
+        if let RingTable::Existing(_) = table {
             worker.ring.submitter().register_buffers_sparse(64).expect("a table");
         }
         let ring = worker.adopt(table).expect("the ring is fit for it");
@@ -130,7 +130,7 @@ fn buffers_beside_stay_whatever_is_registered_and_given_back() {
     let _turn = turn();
     let region = base(64 * 4096);
     let Some(mut worker) = Worker::new() else { return };
-    let ring = worker.adopt(Table::New(8)).expect("the ring is fit for it");
+    let ring = worker.adopt(RingTable::New(8)).expect("the ring is fit for it");
     let part = |number: usize| (number * 4096, 4096);
     let mut keys: Vec<Key> = (0..8)
         .map(|number| register(&ring, &region, part(number).0, part(number).1).expect("a slot is left"))
@@ -166,7 +166,7 @@ fn slots_of_others_are_left_alone() {
         fill(slot, slot as usize * 4096);
     }
     let theirs = |slot: u64| Key { handle: slot, lkey: slot, rkey: None };
-    let ring = worker.adopt(Table::Existing(4..8)).expect("the table has these");
+    let ring = worker.adopt(RingTable::Existing(4..8)).expect("the table has these");
     for slot in 4..8 {
         worker.refuses(theirs(slot), at(&region, slot as usize * 4096), 4096);
     }
@@ -199,7 +199,7 @@ fn slots_run_out_and_come_back() {
     let _turn = turn();
     let region = base(4 * 4096);
     let Some(worker) = Worker::new() else { return };
-    let ring = worker.adopt(Table::New(3)).expect("the ring is fit for it");
+    let ring = worker.adopt(RingTable::New(3)).expect("the ring is fit for it");
     let keys: Vec<Key> =
         (0..3).map(|number| register(&ring, &region, number * 4096, 4096).expect("three")).collect();
     assert_eq!(ring.limits().max_keys, 0);
@@ -338,25 +338,28 @@ fn memory_that_cannot_be_pinned_is_refused() {
 fn a_ring_that_does_not_fit_is_refused() {
     let _turn = turn();
     let Some(worker) = Worker::new() else { return };
-    let refused = |table: Table, errno: Errno, word: &str| {
+    let refused = |table: RingTable, errno: Errno, word: &str| {
         let error = worker.adopt(table).expect_err("does not fit");
         assert_eq!(error.errno, errno, "{error}");
         assert!(error.to_string().contains(word), "{error}");
     };
-    refused(Table::Existing(0..4), Errno::ENXIO, "Table::New");
-    for none in [Table::New(0), Table::New(16385)] {
+    refused(RingTable::Existing(0..4), Errno::ENXIO, "RingTable::New");
+    for none in [RingTable::New(0), RingTable::New(16385)] {
         refused(none, Errno::EINVAL, "1 to 16384");
     }
     worker.ring.submitter().register_buffers_sparse(4).expect("a table");
-    refused(Table::New(4), Errno::EBUSY, "Table::Existing");
+    refused(RingTable::New(4), Errno::EBUSY, "RingTable::Existing");
     #[allow(clippy::reversed_empty_ranges)]
-    for none in
-        [Table::Existing(2..5), Table::Existing(2..2), Table::Existing(3..1), Table::Existing(0..u32::MAX)]
-    {
+    for none in [
+        RingTable::Existing(2..5),
+        RingTable::Existing(2..2),
+        RingTable::Existing(3..1),
+        RingTable::Existing(0..u32::MAX),
+    ] {
         refused(none, Errno::EINVAL, "no such slots");
     }
-    assert_eq!(worker.adopt(Table::Existing(0..4)).expect("it has them").limits().max_keys, 4);
-    let error = IoUring::adopt("file", file(), Table::New(4)).expect_err("no ring");
+    assert_eq!(worker.adopt(RingTable::Existing(0..4)).expect("it has them").limits().max_keys, 4);
+    let error = IoUring::adopt("file", file(), RingTable::New(4)).expect_err("no ring");
     assert!(error.to_string().contains("is no ring"), "{error}");
     // A ring for one thread, registered with from another.
     let Ok(single) =
@@ -364,7 +367,7 @@ fn a_ring_that_does_not_fit_is_refused() {
     else {
         return println!("skipped in part: the kernel has no such rings");
     };
-    let ring = Arc::new(IoUring::adopt("single", single, Table::New(4)).expect("the same thread"));
+    let ring = Arc::new(IoUring::adopt("single", single, RingTable::New(4)).expect("the same thread"));
     let region = base(4096);
     let there = Arc::clone(&ring);
     std::thread::scope(|scope| {
@@ -431,7 +434,7 @@ fn eight_threads_at_once_on_one_ring_and_on_eight() {
     }
     // And what they did in the table was right: with the ring of a worker.
     let Some(mut worker) = Worker::new() else { return };
-    let ring = worker.adopt(Table::New(48)).expect("the ring is fit for it");
+    let ring = worker.adopt(RingTable::New(48)).expect("the ring is fit for it");
     let kept: Mutex<Vec<(usize, Key)>> = Mutex::default();
     std::thread::scope(|scope| {
         for thread in 0..8 {

@@ -55,8 +55,8 @@ fn locked(region: &Region) -> Vec<usize> {
     pages
 }
 
-fn pages(ranges: &[Range<usize>]) -> Vec<usize> {
-    ranges.iter().cloned().flatten().collect()
+fn pages(numbers: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    numbers.into_iter().collect()
 }
 
 #[test]
@@ -67,14 +67,14 @@ fn a_page_is_locked_until_the_last_key_over_it_is_gone() {
     let a = register(&one, &region, 0..8 * PAGE);
     let b = register(&two, &region, 4 * PAGE..12 * PAGE);
     let c = register(&two, &region, 6 * PAGE..7 * PAGE);
-    assert_eq!(locked(&region), pages(&[0..12]));
+    assert_eq!(locked(&region), pages(0..12));
     assert_eq!(region.residency(..12 * PAGE).expect("asked").resident_bytes, 12 * PAGE as u64);
     one.deregister(a).expect("it stands");
-    assert_eq!(locked(&region), pages(&[4..12]));
+    assert_eq!(locked(&region), pages(4..12));
     two.deregister(b).expect("it stands");
-    assert_eq!(locked(&region), pages(&[6..7]));
+    assert_eq!(locked(&region), pages(6..7));
     two.deregister(c).expect("it stands");
-    assert_eq!(locked(&region), pages(&[]));
+    assert_eq!(locked(&region), pages([]));
 }
 
 #[test]
@@ -85,9 +85,9 @@ fn the_same_range_twice_is_two_keys() {
     let keys = [0; 2].map(|_| register(&mlock, &region, 0..4 * PAGE));
     assert_ne!(keys[0].handle, keys[1].handle);
     mlock.deregister(keys[0]).expect("it stands");
-    assert_eq!(locked(&region), pages(&[0..4]));
+    assert_eq!(locked(&region), pages(0..4));
     mlock.deregister(keys[1]).expect("it stands");
-    assert_eq!(locked(&region), pages(&[]));
+    assert_eq!(locked(&region), pages([]));
 }
 
 #[test]
@@ -97,11 +97,11 @@ fn neighbours_that_meet_within_a_page_share_it() {
     let mlock = Mlock::default();
     let left = register(&mlock, &region, 10..PAGE + 100);
     let right = register(&mlock, &region, PAGE + 100..2 * PAGE + 1);
-    assert_eq!(locked(&region), pages(&[0..3]));
+    assert_eq!(locked(&region), pages(0..3));
     mlock.deregister(left).expect("it stands");
-    assert_eq!(locked(&region), pages(&[1..3]));
+    assert_eq!(locked(&region), pages(1..3));
     mlock.deregister(right).expect("it stands");
-    assert_eq!(locked(&region), pages(&[]));
+    assert_eq!(locked(&region), pages([]));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn keys_that_do_not_stand_are_named() {
     let error = two.deregister(key).expect_err("another's");
     assert_eq!(error.errno, Errno::ENOENT);
     assert!(error.to_string().contains(&format!("handle {}", key.handle)), "{error}");
-    assert_eq!(locked(&region), pages(&[0..1]));
+    assert_eq!(locked(&region), pages(0..1));
     one.deregister(key).expect("it stands");
     assert_eq!(one.deregister(key).expect_err("given back").errno, Errno::ENOENT);
 }
@@ -128,9 +128,9 @@ fn dropping_unlocks_what_nobody_else_has() {
         let one = Mlock::default();
         register(&one, &region, 0..3 * PAGE);
         register(&one, &region, 6 * PAGE..8 * PAGE);
-        assert_eq!(locked(&region), pages(&[0..4, 6..8]));
+        assert_eq!(locked(&region), pages((0..4).chain(6..8)));
     }
-    assert_eq!(locked(&region), pages(&[2..4]));
+    assert_eq!(locked(&region), pages(2..4));
     two.deregister(key).expect("it stands");
 }
 
@@ -156,7 +156,7 @@ fn what_is_not_mapped_is_refused_and_nothing_stays_locked() {
     let error = refused(hole, 3 * PAGE);
     assert_eq!((error.errno, &error.barrier), (Errno::ENOMEM, &None), "{error}");
     assert!(error.to_string().contains("not all of it is mapped"), "{error}");
-    assert_eq!(locked(&around), pages(&[]));
+    assert_eq!(locked(&around), pages([]));
     drop(around);
     for page in [0, 2] {
         // SAFETY: this test's, and not used any more.
@@ -184,7 +184,7 @@ fn eight_threads_over_the_same_pages() {
             });
         }
     });
-    assert_eq!(locked(&region), pages(&[]));
+    assert_eq!(locked(&region), pages([]));
 }
 
 #[test]

@@ -81,6 +81,9 @@ fn limits_are_those_of_the_device() {
     let refused = register(&nic, 8193).expect_err("too long");
     assert_eq!(refused.errno, Errno::EINVAL);
     assert_eq!(refused.barrier, Some(Barrier::KeyBytes { limit_bytes: 8192, need_bytes: 8193 }));
+    // What is just short enough was refused for another reason.
+    library.fail("ibv_reg_mr", 1, 1, libc::EINVAL);
+    assert_eq!(register(&nic, 8192).expect_err("refused").barrier, None);
     let keys: Vec<Key> = (0..3).map(|_| register(&nic, 8192).expect("three")).collect();
     assert_eq!(nic.limits().max_keys, 0);
     let refused = register(&nic, 1).expect_err("a fourth");

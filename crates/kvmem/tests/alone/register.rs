@@ -1,0 +1,523 @@
+//! Registrars under limits, on pools of hugepages, and with their system calls made to fail.
+
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use kvmem::arena::{Call, Errno, Ladder, PageSize, Populate, Region};
+use kvmem::fault;
+use kvmem::register::{Account, Barrier, IoUring, Key, Mlock, Refusal, Registrar, RingTable};
+
+use super::fixed::{Worker, rings};
+use super::pools::Pool;
+use super::{MIB, again, alone, descriptors, role};
+
+const PAGE: usize = 4096;
+
+/// Base pages, resident.
+fn base(bytes: usize) -> Region {
+    let builder = Region::builder(bytes).ladder(Ladder::only(PageSize::Base));
+    builder.populate(Populate::Auto).map().expect("a little memory")
+}
+
+/// Whether so much may be locked; prints why not.
+fn may_lock(bytes: usize) -> bool {
+    match Mlock::default().limits().memlock {
+        Some(limit) if limit.limit_bytes < limit.used_bytes + bytes as u64 => {
+            println!("skipped: RLIMIT_MEMLOCK is {} bytes", limit.limit_bytes);
+            false
+        }
+        _ => true,
+    }
+}
+
+/// Four ranges as large as a hugepage that begin with one: the ring beside a ring is used for them even where there is a limit.
+fn quarters(region: &Region) -> [Range<usize>; 4] {
+    let start = (region.base().as_ptr() as usize).next_multiple_of(2 * MIB) - region.base().as_ptr() as usize;
+    [0, 1, 2, 3].map(|number| start + number * 2 * MIB..start + (number + 1) * 2 * MIB)
+}
+
+fn register(registrar: &dyn Registrar, region: &Region, range: Range<usize>) -> Result<Key, Refusal> {
+    assert!(range.start <= range.end && range.end <= region.len());
+    // SAFETY: within the region, which every test drops after its keys.
+    unsafe { registrar.register(region.base().add(range.start), range.len()) }
+}
+
+/// A line of `/proc/self/status` in bytes.
+fn status(name: &str) -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").expect("our own status");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok());
+    kib.expect("a figure") << 10
+}
+
+/// What rings have pinned for this process.
+fn pinned() -> usize {
+    status("VmPin")
+}
+
+fn locked() -> usize {
+    status("VmLck")
+}
+
+/// Waits for what the kernel does a moment later.
+fn soon(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(5), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn pages_are_pinned_as_long_as_a_key_stands() {
+    let _alone = alone();
+    if !rings() {
+        return;
+    }
+    let ring = IoUring::new(0).expect("rings are allowed");
+    let (region, before) = (base(4 * MIB), pinned());
+    let chunks = |bytes: usize| (0..4 * MIB).step_by(bytes).map(move |start| start..start + bytes);
+    for bytes in [4 * MIB, MIB, 64 << 10] {
+        let mut keys = Vec::new();
+        for chunk in chunks(bytes) {
+            keys.push(register(&ring, &region, chunk.clone()).expect("below the limit"));
+            assert_eq!(pinned(), before + chunk.end);
+        }
+        // Every other one, then the rest.
+        let (even, odd): (Vec<_>, Vec<_>) = keys.iter().enumerate().partition(|(number, _)| number % 2 == 0);
+        for (done, (_, key)) in even.into_iter().chain(odd).enumerate() {
+            ring.deregister(*key).expect("it stands");
+            assert_eq!(pinned(), before + 4 * MIB - (done + 1) * bytes);
+        }
+    }
+    // Dropping the registrar lets go of what is left.
+    register(&ring, &region, 0..MIB).expect("below the limit");
+    register(&ring, &region, MIB..2 * MIB).expect("below the limit");
+    drop(ring);
+    assert_eq!(pinned(), before);
+}
+
+#[test]
+fn a_table_that_has_grown_keeps_all_buffers() {
+    let _alone = alone();
+    if !rings() {
+        return;
+    }
+    let ring = IoUring::new(0).expect("rings are allowed");
+    let most = ring.limits().max_keys;
+    // More than the table has in the beginning, where it can grow.
+    let count = if most > 1024 { 1500 } else { 1000 };
+    let (region, before) = (base(count * PAGE), pinned());
+    let page = |number: usize| number * PAGE..(number + 1) * PAGE;
+    let keys: Vec<Key> =
+        (0..count).map(|number| register(&ring, &region, page(number)).expect("a slot is left")).collect();
+    assert_eq!((pinned(), ring.limits().max_keys), (before + count * PAGE, most - count as u64));
+    for key in &keys {
+        ring.deregister(*key).expect("it stands");
+    }
+    assert_eq!((pinned(), ring.limits().max_keys), (before, most));
+}
+
+#[test]
+fn pages_of_a_pool_are_read_and_written_by_their_key() {
+    let _alone = alone();
+    let _pool = match Pool::with_free(PageSize::Huge2M, 3) {
+        Ok(pool) => pool,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let region = Region::builder(6 * MIB).ladder(Ladder::only(PageSize::Huge2M)).map().expect("three pages");
+    for table in [RingTable::New(8), RingTable::Existing(0..8)] {
+        let Some(mut worker) = Worker::new() else { return };
+        if let RingTable::Existing(_) = table {
+            worker.ring.submitter().register_buffers_sparse(8).expect("a table");
+        }
+        let ring = worker.adopt(table).expect("the ring is fit for it");
+        let before = pinned();
+        for chunk in [0..2 * MIB, 2 * MIB..6 * MIB, 0..6 * MIB, MIB..3 * MIB, 6 * MIB - 1..6 * MIB] {
+            let key = register(&ring, &region, chunk.clone()).expect("below the limit");
+            // Hugepages count whole.
+            let whole = chunk.start / (2 * MIB) * 2 * MIB..chunk.end.next_multiple_of(2 * MIB);
+            assert_eq!(pinned(), before + whole.len());
+            // SAFETY: within the region.
+            let at = |offset: usize| unsafe { region.base().add(offset) };
+            worker.prove(key, at(chunk.start), chunk.len());
+            worker.prove(key, at(chunk.end - 1), 1);
+            ring.deregister(key).expect("it stands");
+            worker.refuses(key, at(chunk.start), chunk.len());
+            assert_eq!(pinned(), before);
+        }
+    }
+}
+
+/// Without `CAP_IPC_LOCK` in this thread, so that the limit holds.
+fn give_up_the_privilege() {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let mut sets = [[0u32; 3]; 2];
+    // SAFETY: the header is of version 3, whose output is two groups of three words.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()) }, 0);
+    // Effective and permitted.
+    sets[0][0] &= !(1 << 14);
+    sets[0][1] &= !(1 << 14);
+    // SAFETY: as above, read this time.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) }, 0);
+}
+
+fn set_limit(resource: libc::__rlimit_resource_t, most: u64) {
+    // SAFETY: a structure of plain numbers.
+    let mut limit = unsafe { std::mem::zeroed::<libc::rlimit>() };
+    // SAFETY: the output has the type that the call fills.
+    assert_eq!(unsafe { libc::getrlimit(resource, &mut limit) }, 0);
+    limit.rlim_cur = most;
+    // SAFETY: reads a structure.
+    assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
+}
+
+/// Runs a test in a process of its own; whether this is that process.
+fn in_a_child(test: &str) -> bool {
+    if role().is_some() {
+        return true;
+    }
+    let output = again(&format!("register::{test}"), "child");
+    let told = String::from_utf8_lossy(&output.stdout);
+    for line in told.lines().filter(|line| line.contains("skipped")) {
+        println!("{line}");
+    }
+    assert!(
+        output.status.success() && told.contains("1 passed"),
+        "{:?}: {told} {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    false
+}
+
+#[test]
+fn rings_say_what_limit_they_hit() {
+    let _alone = alone();
+    if !in_a_child("rings_say_what_limit_they_hit") || !rings() {
+        return;
+    }
+    let region = base(10 * MIB);
+    // The kernel decides when a ring is made whether the limit applies to it.
+    let free = IoUring::new(7).expect("rings are allowed");
+    give_up_the_privilege();
+    let ring = IoUring::new(0).expect("rings are allowed");
+    // What counts too much in the ring beside it, if there is one, may yet fit into the table itself.
+    if ring.limits().max_keys > 1024 {
+        let [quarter, ..] = quarters(&region);
+        let plan = fault::fail(Call::RingFill, 1, Errno::ENOMEM);
+        let key = register(&ring, &region, quarter).expect("the second way");
+        assert_eq!((plan.failed(), plan.made(Call::RingFill), plan.made(Call::RingClone)), (1, 2, 0));
+        ring.deregister(key).expect("it stands");
+    }
+    // Whatever the user's other rings have pinned, this much is allowed.
+    let (small, large) = (64 << 10, 4 * MIB);
+    let kept = register(&ring, &region, 0..small).expect("little");
+    set_limit(libc::RLIMIT_MEMLOCK, 2 << 20);
+    let before = pinned();
+    let limit = ring.limits().memlock.expect("one applies");
+    assert_eq!((limit.account, limit.limit_bytes, limit.used_bytes), (Account::Rings, 2 << 20, small as u64));
+    for range in [0..large, small..small + large, 1..large] {
+        let need_bytes = range.len() as u64;
+        let error = register(&ring, &region, range).expect_err("more than the limit");
+        let (account, used_bytes) = (Account::Rings, small as u64);
+        let barrier = Barrier::Memlock { account, limit_bytes: 2 << 20, used_bytes, need_bytes };
+        assert_eq!((error.errno, error.barrier.as_ref()), (Errno::ENOMEM, Some(&barrier)), "{error}");
+        let told = error.to_string();
+        let kib = (need_bytes + used_bytes).div_ceil(1024);
+        for word in [
+            "RLIMIT_MEMLOCK is 2097152 bytes",
+            &format!("raise it to {kib} KiB"),
+            "CAP_IPC_LOCK",
+            "ulimit -l",
+        ] {
+            assert!(told.contains(word), "{word}: {told}");
+        }
+        assert_eq!(pinned(), before, "nothing stays pinned");
+    }
+    ring.deregister(kept).expect("it stands");
+    let used = || ring.limits().memlock.expect("one applies").used_bytes;
+    assert_eq!(used(), 0);
+    let key = register(&ring, &region, 0..MIB).expect("below the limit");
+    assert_eq!(used(), 1 << 20);
+    ring.deregister(key).expect("it stands");
+    {
+        // It is for all rings together, and what is dropped is not counted any more.
+        let other = IoUring::new(2).expect("rings are allowed");
+        register(&other, &region, 0..MIB).expect("below the limit");
+        assert_eq!(used(), 1 << 20);
+    }
+    assert_eq!(used(), 0);
+    if free.limits().memlock.is_some() {
+        return println!("skipped in part: the process had no CAP_IPC_LOCK to begin with");
+    }
+    let key = register(&free, &region, 0..8 * MIB).expect("no limit applies to it");
+    assert_eq!(pinned(), before - small + 8 * MIB);
+    free.deregister(key).expect("it stands");
+    // Not even a ring.
+    set_limit(libc::RLIMIT_MEMLOCK, 0);
+    if let Err(why) = IoUring::new(1) {
+        let told = why.to_string();
+        assert!(told.contains("RLIMIT_MEMLOCK is 0 bytes") && told.contains("ulimit -l"), "{told}");
+    }
+}
+
+#[test]
+fn locks_say_what_limit_they_hit() {
+    let _alone = alone();
+    if !in_a_child("locks_say_what_limit_they_hit") || !may_lock(2 * MIB) {
+        return;
+    }
+    give_up_the_privilege();
+    let (region, before) = (base(4 * MIB), locked());
+    let (mlock, small, large) = (Mlock::default(), 64 << 10, 2 * MIB);
+    set_limit(libc::RLIMIT_MEMLOCK, (before + MIB) as u64);
+    let limit_bytes = (before + MIB) as u64;
+    let kept = register(&mlock, &region, 0..small).expect("below the limit");
+    let limit = mlock.limits().memlock.expect("one applies");
+    assert_eq!(
+        (limit.account, limit.limit_bytes, limit.used_bytes),
+        (Account::Locked, limit_bytes, (before + small) as u64)
+    );
+    let error = register(&mlock, &region, 0..large).expect_err("more than the limit");
+    let barrier = Barrier::Memlock {
+        account: Account::Locked,
+        limit_bytes,
+        used_bytes: (before + small) as u64,
+        // The rest is locked already.
+        need_bytes: (large - small) as u64,
+    };
+    assert_eq!((error.errno, error.barrier.as_ref()), (Errno::ENOMEM, Some(&barrier)), "{error}");
+    assert!(error.to_string().contains("raise it to"), "{error}");
+    assert_eq!(locked(), before + small, "nothing more stays locked, and nothing less");
+    // What is locked already counts once.
+    let again = register(&mlock, &region, 0..MIB).expect("just the limit");
+    mlock.deregister(again).expect("it stands");
+    assert_eq!(locked(), before + small);
+    mlock.deregister(kept).expect("it stands");
+    assert_eq!(locked(), before);
+    Mlock::available().expect("a page may be locked");
+    set_limit(libc::RLIMIT_MEMLOCK, 0);
+    let error = register(&mlock, &region, 0..PAGE).expect_err("nothing may be locked");
+    assert_eq!(error.errno, Errno::EPERM);
+    assert!(matches!(error.barrier, Some(Barrier::Memlock { limit_bytes: 0, .. })), "{error}");
+    let why = Mlock::available().expect_err("nothing may be locked");
+    assert!(why.to_string().contains("RLIMIT_MEMLOCK is 0 bytes"), "{why}");
+}
+
+#[test]
+fn few_descriptors_are_done_with_or_named() {
+    let _alone = alone();
+    if !in_a_child("few_descriptors_are_done_with_or_named") || !rings() {
+        return;
+    }
+    // The lowest number that is free.
+    let next = std::fs::File::open("/dev/null").expect("a device of every machine").as_raw_fd() as u64;
+    set_limit(libc::RLIMIT_NOFILE, next);
+    let why = IoUring::new(0).expect_err("no descriptor is left").to_string();
+    assert!(why.contains("EMFILE") && why.contains("RLIMIT_NOFILE"), "{why}");
+    // Enough for a ring, but not for the one beside it: slower, but as good.
+    set_limit(libc::RLIMIT_NOFILE, next + 1);
+    let ring = IoUring::new(0).expect("one is left");
+    set_limit(libc::RLIMIT_NOFILE, next + 100);
+    assert_eq!(ring.limits().max_keys, 1024);
+    let (region, before) = (base(MIB), pinned());
+    let key = register(&ring, &region, 0..MIB).expect("below the limit");
+    assert_eq!(pinned(), before + MIB);
+    ring.deregister(key).expect("it stands");
+    assert_eq!(pinned(), before);
+}
+
+const ERRNOS: [Errno; 9] = [
+    Errno::EPERM,
+    Errno::ENOMEM,
+    Errno::EINVAL,
+    Errno::EMFILE,
+    Errno::ENOSYS,
+    Errno::EFAULT,
+    Errno::EBUSY,
+    Errno::EOPNOTSUPP,
+    Errno::EEXIST,
+];
+
+#[test]
+fn any_call_of_a_ring_may_fail_and_nothing_leaks() {
+    let _alone = alone();
+    if !rings() {
+        return;
+    }
+    let (region, before) = (base(10 * MIB), (descriptors(), pinned()));
+    let quarters = quarters(&region);
+    let calls = [Call::IoUringSetup, Call::RingTable, Call::RingClone, Call::RingFill, Call::RingEmpty];
+    let mut failed = 0;
+    for call in calls {
+        for errno in ERRNOS {
+            // Up to the first plan that none is left for.
+            for nth in 1.. {
+                let plan = fault::fail(call, nth, errno);
+                let mut told = Vec::new();
+                match IoUring::new(0) {
+                    Err(why) => told.push(why.to_string()),
+                    Ok(ring) => {
+                        let free = ring.limits().max_keys;
+                        for quarter in &quarters {
+                            match register(&ring, &region, quarter.clone()) {
+                                Ok(key) => {
+                                    if let Err(error) = ring.deregister(key) {
+                                        told.push(error.to_string());
+                                        ring.deregister(key).expect("it stands still");
+                                    }
+                                }
+                                Err(error) => {
+                                    assert_eq!(error.errno, errno);
+                                    told.push(error.to_string());
+                                }
+                            }
+                        }
+                        // Without the ring beside it there is less room, but never a slot less than there is.
+                        let left = ring.limits().max_keys;
+                        assert!(left == free || left == 1024, "{call} {nth}, {errno}: {left} of {free}");
+                        soon("all is let go of", || pinned() == before.1);
+                        if plan.failed() == 1 {
+                            let key = register(&ring, &region, quarters[0].clone())
+                                .expect("nothing fails any more");
+                            assert_eq!(pinned(), before.1 + 2 * MIB);
+                            ring.deregister(key).expect("it stands");
+                        }
+                    }
+                }
+                assert!(told.len() <= 1, "{told:?}");
+                assert!(told.iter().all(|told| told.contains(&errno.to_string())), "{told:?}");
+                if plan.failed() == 0 {
+                    assert!(told.is_empty(), "{told:?}");
+                    assert!(nth > 1, "{call} is hardly made");
+                    break;
+                }
+                failed += 1;
+                soon("rings are closed", || descriptors() == before.0);
+                assert_eq!(pinned(), before.1, "{call} {nth}, {errno}");
+            }
+        }
+    }
+    println!("{failed} failures");
+}
+
+#[test]
+fn an_adopted_ring_stays_when_calls_fail() {
+    let _alone = alone();
+    let Some(mut worker) = Worker::new() else { return };
+    let (region, before) = (base(4 * PAGE), descriptors());
+    for (call, table) in [
+        (Call::RingTable, RingTable::New(4)),
+        (Call::RingEmpty, RingTable::Existing(0..4)),
+        (Call::RingFill, RingTable::New(4)),
+    ] {
+        for errno in ERRNOS {
+            let plan = fault::fail(call, 1, errno);
+            match worker.adopt(table.clone()) {
+                Err(error) => {
+                    assert_eq!((error.errno, error.call.as_ref()), (errno, call.to_string().as_str()));
+                }
+                Ok(ring) => {
+                    let error = register(&ring, &region, 0..PAGE).expect_err("the first fails");
+                    assert_eq!(error.errno, errno);
+                    let key = register(&ring, &region, 0..PAGE).expect("the second does not");
+                    worker.prove(key, region.base(), PAGE);
+                    drop(ring);
+                    worker.ring.submitter().unregister_buffers().expect("it has a table");
+                }
+            }
+            assert_eq!(plan.failed(), 1);
+            drop(plan);
+            assert_eq!(descriptors(), before);
+        }
+    }
+}
+
+#[test]
+fn what_a_ring_beside_keeps_is_let_go_of_in_the_end() {
+    let _alone = alone();
+    if !rings() {
+        return;
+    }
+    let (region, before) = (base(10 * MIB), pinned());
+    let [quarter, ..] = quarters(&region);
+    let ring = IoUring::new(0).expect("rings are allowed");
+    if ring.limits().max_keys == 1024 {
+        return println!("skipped: the kernel cannot clone buffers");
+    }
+    // It cannot be emptied, and no other can be made: from then on without.
+    let plan = fault::fail(Call::RingEmpty, 1, Errno::EIO).and(Call::IoUringSetup, 1, 1, Errno::EMFILE);
+    let key = register(&ring, &region, quarter.clone()).expect("it is in the table");
+    assert_eq!((plan.failed(), ring.limits().max_keys), (2, 1023));
+    drop(plan);
+    soon("it is closed", || pinned() == before + 2 * MIB);
+    ring.deregister(key).expect("it stands");
+    soon("it is closed", || pinned() == before);
+    let key = register(&ring, &region, quarter.clone()).expect("in the table itself");
+    ring.deregister(key).expect("it stands");
+    assert_eq!((pinned(), ring.limits().max_keys), (before, 1024));
+}
+
+#[test]
+fn interruptions_are_no_errors() {
+    let _alone = alone();
+    let region = base(10 * MIB);
+    let mlock = Mlock::default();
+    if may_lock(PAGE) {
+        let plan = fault::count().and(Call::Lock, 1, 5, Errno::EINTR).and(Call::Unlock, 1, 5, Errno::EINTR);
+        let key = register(&mlock, &region, 0..PAGE).expect("in the end");
+        mlock.deregister(key).expect("in the end");
+        assert_eq!(plan.failed(), 10);
+    }
+    if !rings() {
+        return;
+    }
+    let calls = [Call::IoUringSetup, Call::RingTable, Call::RingClone, Call::RingFill, Call::RingEmpty];
+    for call in calls {
+        let plan = fault::count().and(call, 1, 5, Errno::EINTR);
+        let ring = IoUring::new(0).expect("in the end");
+        let [quarter, ..] = quarters(&region);
+        let key = register(&ring, &region, quarter).expect("in the end");
+        ring.deregister(key).expect("in the end");
+        assert_eq!(plan.failed(), 5, "{call}");
+    }
+}
+
+#[test]
+fn locks_may_fail_and_none_stays() {
+    let _alone = alone();
+    if !may_lock(6 * PAGE) {
+        return;
+    }
+    let (region, before) = (base(8 * PAGE), locked());
+    let mlock = Mlock::default();
+    for errno in ERRNOS.into_iter().chain([Errno::EAGAIN]) {
+        {
+            let plan = fault::fail(Call::Lock, 1, errno);
+            let error = register(&mlock, &region, 0..4 * PAGE).expect_err("the call fails");
+            assert_eq!((error.errno, error.call.as_ref(), plan.failed()), (errno, "mlock", 1));
+            assert_eq!(locked(), before);
+        }
+        // A key whose pages cannot be unlocked stands, and so do the others.
+        let one = register(&mlock, &region, 0..4 * PAGE).expect("below the limit");
+        let two = register(&mlock, &region, 2 * PAGE..6 * PAGE).expect("below the limit");
+        {
+            let _plan = fault::fail(Call::Unlock, 1, errno);
+            let error = mlock.deregister(one).expect_err("the call fails");
+            assert_eq!((error.errno, error.call.as_ref()), (errno, "munlock"));
+        }
+        assert_eq!(locked(), before + 6 * PAGE);
+        mlock.deregister(two).expect("it stands");
+        assert_eq!(locked(), before + 4 * PAGE);
+        mlock.deregister(one).expect("it stands still");
+        assert_eq!(locked(), before);
+        assert_eq!(mlock.deregister(one).expect_err("given back").errno, Errno::ENOENT);
+    }
+}

@@ -1,0 +1,135 @@
+//! The automatic policy on the two published machines, in virtual time: never far from the better of the fixed ones.
+
+use std::sync::Arc;
+
+use kvmem::arena::{PageSize, Region};
+use kvmem::register::simulated::{CallCosts, Costs, Fault, Machine, NicLimits, Published};
+use kvmem::register::{Outcome, Policy, RegisterError, RegistrationSet};
+
+fn region(gib: usize) -> Arc<Region> {
+    // Addresses alone: nothing here touches them.
+    Arc::new(Region::builder(gib << 30).ladder(PageSize::Thp).map().expect("addresses"))
+}
+
+/// Registers and gives back; the seconds of all of it, and what was done.
+fn run(machine: &Machine, region: &Arc<Region>, policy: Policy) -> (f64, Outcome) {
+    let builder = RegistrationSet::builder().registrars(machine.nics()).policy(policy).host(machine.host());
+    let start = machine.host().now();
+    let mut set = builder.register(Arc::clone(region)).expect("nothing stands in the way");
+    set.deregister().expect("nothing fails");
+    let seconds = (machine.host().now() - start).as_secs_f64();
+    let counts = machine.counts();
+    assert_eq!((machine.live_keys(), counts.strange_keys, machine.impatient()), (0, 0, 0));
+    assert!(counts.most_untouched_in_flight <= 1, "untouched memory is one registrar's at a time");
+    (seconds, set.outcome().clone())
+}
+
+#[test]
+fn auto_is_near_the_better_of_the_fixed_ways_on_both_published_machines() {
+    for published in Published::ALL {
+        let region = region((published.len_bytes >> 30) as usize);
+        for resident in [true, false] {
+            let fixed = if resident {
+                [published.resident_sequential, published.resident_parallel]
+            } else {
+                [published.untouched_sequential, published.untouched_parallel]
+            };
+            let machine = published.machine(resident);
+            let (seconds, outcome) = run(&machine, &region, Policy::Auto);
+            let name = published.name;
+            // What was published, and the same ways as the library does them.
+            let (sequential, _) = run(&published.machine(resident), &region, Policy::Sequential);
+            let (parallel, _) = run(&published.machine(resident), &region, Policy::all_at_once());
+            assert!(seconds <= 1.10 * sequential.min(parallel), "{name}, {resident}: {seconds} s, {outcome}");
+            for way in fixed {
+                let all = way.register + way.deregister.unwrap_or(0.0);
+                assert!(seconds <= 1.10 * all, "{name}, {resident}: {seconds} s beside {all} s, {outcome}");
+            }
+            let trial = outcome.trial.expect("there was something to find out");
+            let wins = published.resident_parallel.register < published.resident_sequential.register;
+            assert_eq!(outcome.chosen(), if wins { "parallel" } else { "sequential" }, "{name}: {trial:?}");
+            assert_eq!(outcome.populated.bytes > 0, !resident);
+            assert_eq!(outcome.keys, published.nics, "one key for everything");
+            // The same once more, to the nanosecond.
+            assert_eq!(run(&published.machine(resident), &region, Policy::Auto), (seconds, outcome));
+        }
+    }
+}
+
+#[test]
+fn chunks_are_tried_on_where_there_are_enough() {
+    for (resident, chosen) in
+        [(Machine::parallel_wins(true), "parallel"), (Machine::parallel_loses(true), "sequential")]
+    {
+        for nic in 0..8 {
+            let limits = NicLimits { max_bytes: 1 << 30, ..NicLimits::default() };
+            resident.nic(nic).expect("there are eight").set_limits(limits);
+        }
+        let (_, outcome) = run(&resident, &region(200), Policy::Auto);
+        assert_eq!((outcome.chosen(), outcome.keys), (chosen, 1600));
+        // Real work: nothing was registered twice.
+        assert_eq!(resident.counts().registers, 1600);
+    }
+}
+
+#[test]
+fn more_threads_are_taken_as_long_as_they_gain() {
+    // A lock around half of each call: two at once gain, more than four do not.
+    let call =
+        CallCosts { ms_per_gib: 20.0, serial_share: 0.4, serial_bytes: 64 << 20, ..CallCosts::default() };
+    let costs = Costs { register: call, ..Costs::default() };
+    let machine =
+        Machine::builder().costs(costs).cores(64).nics(8).resident(true).build().expect("sound costs");
+    let (_, outcome) = run(&machine, &region(64), Policy::Auto);
+    let trial = outcome.trial.expect("there was something to find out");
+    assert!((2..=4).contains(&outcome.threads), "{outcome}");
+    assert!(trial.parallel_gib_per_s > 1.8 * trial.sequential_gib_per_s, "{trial:?}");
+}
+
+#[test]
+fn a_trial_that_is_refused_is_given_up_and_leaves_nothing() {
+    let machine = Machine::parallel_wins(true);
+    let nic = machine.nic(1).expect("there are eight");
+    nic.inject(Fault::register(0));
+    let (_, outcome) = run(&machine, &region(64), Policy::Auto);
+    assert_eq!((outcome.trial, outcome.threads), (None, 1), "not known, so not risked");
+    // What is refused again and again is an error.
+    nic.inject(Fault::register(0).for_ever());
+    let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
+    let error = builder.register(region(64)).unwrap_err();
+    assert!(
+        matches!(&error, RegisterError::Refused { error, .. } if error.device == "simulated:1"),
+        "{error}"
+    );
+    assert_eq!(machine.live_keys(), 0);
+}
+
+#[test]
+fn a_slice_that_is_never_given_back_is_told() {
+    let machine = Machine::parallel_wins(true);
+    machine.nic(0).expect("there are eight").inject(Fault::deregister(0).for_ever());
+    let region = region(64);
+    let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
+    let error = builder.register(Arc::clone(&region)).unwrap_err();
+    assert!(matches!(&error, RegisterError::Kept { kept } if kept[0].device == "simulated:0"), "{error}");
+    assert_eq!(machine.live_keys(), 1);
+    assert!(region.discard(..4096).is_err(), "its pages stay");
+}
+
+#[test]
+fn giving_back_in_parallel_is_never_slower() {
+    for published in Published::ALL {
+        let region = region((published.len_bytes >> 30) as usize);
+        let give_back = |policy| {
+            let machine = published.machine(true);
+            let builder =
+                RegistrationSet::builder().registrars(machine.nics()).host(machine.host()).policy(policy);
+            let mut set = builder.register(Arc::clone(&region)).expect("nothing stands in the way");
+            set.deregister().expect("nothing fails").seconds
+        };
+        let one_after_another = published.resident_sequential.deregister.unwrap_or(f64::INFINITY);
+        for policy in [Policy::Sequential, Policy::all_at_once(), Policy::Auto] {
+            assert!(give_back(policy) <= one_after_another / 4.0, "{}", published.name);
+        }
+    }
+}

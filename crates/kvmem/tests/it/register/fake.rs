@@ -1,0 +1,148 @@
+//! A registrar as a user of the library would write one: it keeps books, and fails when told to.
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kvmem::arena::{Errno, Region};
+use kvmem::register::{Key, Limits, Refusal, Registrar};
+
+/// What a fake does wrong, by the number of the call, from 1.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Faults {
+    pub register: Vec<u64>,
+    /// From which call on, and how many.
+    pub deregister: Vec<(u64, u64)>,
+    pub panic_at: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    live: BTreeMap<u64, (usize, usize)>,
+    registered: u64,
+    deregistered: u64,
+    faults: Faults,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Fake {
+    limits: Limits,
+    books: Arc<Mutex<Books>>,
+    /// How many fakes are in a call now, and at most; shared by those made together.
+    pub(super) inside: Arc<AtomicUsize>,
+    pub(super) most: Arc<AtomicUsize>,
+    pub(super) takes: Duration,
+}
+
+impl Fake {
+    pub(super) fn new(name: &str, limits: Limits) -> Fake {
+        Fake {
+            limits: Limits { device: name.to_owned(), ..limits },
+            books: Arc::default(),
+            inside: Arc::default(),
+            most: Arc::default(),
+            takes: Duration::ZERO,
+        }
+    }
+
+    /// Some that count together how many are at work, with chunks of at most `max_bytes`.
+    pub(super) fn some(count: usize, max_bytes: u64) -> Vec<Fake> {
+        let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        (0..count)
+            .map(|number| {
+                let limits = Limits { max_bytes, ..Limits::none("") };
+                let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
+                Fake { inside, most, ..Fake::new(&format!("fake:{number}"), limits) }
+            })
+            .collect()
+    }
+
+    pub(super) fn taking(self, takes: Duration) -> Fake {
+        Fake { takes, ..self }
+    }
+
+    pub(super) fn with(self, faults: Faults) -> Fake {
+        self.books.lock().unwrap().faults = faults;
+        self
+    }
+
+    pub(super) fn live(&self) -> usize {
+        self.books.lock().unwrap().live.len()
+    }
+
+    /// Registrations made, failed ones included.
+    pub(super) fn calls(&self) -> u64 {
+        self.books.lock().unwrap().registered
+    }
+
+    /// Whether the live keys cover a region exactly.
+    pub(super) fn covers(&self, region: &Region) -> bool {
+        let books = self.books.lock().unwrap();
+        let mut ranges: Vec<(usize, usize)> = books.live.values().copied().collect();
+        ranges.sort_unstable();
+        let mut at = region.base().addr().get();
+        ranges.iter().all(|(start, len)| std::mem::replace(&mut at, start + len) == *start)
+            && at == region.base().addr().get() + region.len()
+    }
+
+    fn enter(&self) {
+        let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(inside, Ordering::SeqCst);
+        if !self.takes.is_zero() {
+            std::thread::sleep(self.takes);
+        }
+    }
+}
+
+/// All of them as the library wants them.
+pub(super) fn registrars(fakes: &[Fake]) -> Vec<Arc<dyn Registrar>> {
+    fakes.iter().map(|fake| Arc::new(fake.clone()) as Arc<dyn Registrar>).collect()
+}
+
+/// Keys that are live at any of them.
+pub(super) fn live(fakes: &[Fake]) -> usize {
+    fakes.iter().map(Fake::live).sum()
+}
+
+impl Registrar for Fake {
+    fn name(&self) -> &str {
+        &self.limits.device
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
+        self.enter();
+        let mut books = self.books.lock().unwrap();
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        books.registered += 1;
+        let nth = books.registered;
+        if books.faults.panic_at == Some(nth) {
+            drop(books);
+            panic!("the fake was told to");
+        }
+        if books.faults.register.contains(&nth) {
+            return Err(Refusal::new("fake_reg_mr", Errno::ENOMEM, "tell the fake not to"));
+        }
+        assert!(len as u64 <= self.limits.max_bytes, "{len} bytes are too many");
+        books.live.insert(nth, (at.addr().get(), len));
+        Ok(Key { handle: nth, lkey: nth, rkey: None })
+    }
+
+    fn deregister(&self, key: Key) -> Result<(), Refusal> {
+        self.enter();
+        let mut books = self.books.lock().unwrap();
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        books.deregistered += 1;
+        let nth = books.deregistered;
+        if books.faults.deregister.iter().any(|(from, times)| nth >= *from && nth - from < *times) {
+            return Err(Refusal::new("fake_dereg_mr", Errno::EBUSY, "tell the fake not to"));
+        }
+        let known = books.live.remove(&key.handle);
+        known.map(drop).ok_or_else(|| Refusal::new("fake_dereg_mr", Errno::EINVAL, "that key is not out"))
+    }
+}

@@ -1,0 +1,184 @@
+//! All or nothing: whichever call fails, nothing stays registered, and the first failure is what is told.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use kvmem::arena::{ArenaError, Cancel, Errno, Ladder, PageSize, Region};
+use kvmem::register::{ChunkError, Policy, RegisterError, RegistrationBuilder, RegistrationSet};
+
+use super::fake::{Fake, Faults, live, registrars};
+
+const CHUNK: usize = 64 << 10;
+const CHUNKS: usize = 4;
+const NICS: usize = 3;
+
+fn region() -> Arc<Region> {
+    let region = Region::builder(CHUNK * CHUNKS).ladder(Ladder::only(PageSize::Base));
+    Arc::new(region.map().expect("a little memory"))
+}
+
+fn builder(fakes: &[Fake], policy: Policy) -> RegistrationBuilder {
+    RegistrationSet::builder().registrars(registrars(fakes)).policy(policy)
+}
+
+fn policies() -> [Policy; 3] {
+    [Policy::Sequential, Policy::all_at_once(), Policy::Auto]
+}
+
+#[test]
+fn every_chunk_of_every_registrar_may_fail() {
+    let region = region();
+    for policy in policies() {
+        for nic in 0..NICS {
+            for chunk in 0..CHUNKS {
+                let mut fakes = Fake::some(NICS, CHUNK as u64);
+                let faults = Faults { register: vec![chunk as u64 + 1], ..Faults::default() };
+                fakes[nic] = fakes[nic].clone().with(faults);
+                let error = builder(&fakes, policy).register(Arc::clone(&region)).unwrap_err();
+                assert_eq!(live(&fakes), 0, "{policy}, fake {nic}, chunk {chunk}");
+                let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
+                assert_eq!((error.device.as_str(), error.chunk), (&*format!("fake:{nic}"), chunk));
+                assert_eq!(error.range, chunk * CHUNK..(chunk + 1) * CHUNK);
+                assert_eq!(error.refusal.errno, Errno::ENOMEM);
+                assert!(kept.is_empty());
+                let text = error.to_string();
+                for part in ["fake_reg_mr", "ENOMEM", "tell the fake not to", &format!("chunk {chunk}")] {
+                    assert!(text.contains(part), "{part} in {text}");
+                }
+            }
+        }
+    }
+    // The region is as it was: nobody holds its pages.
+    region.discard(..).expect("nothing is registered");
+}
+
+#[test]
+fn of_several_failures_the_first_is_told() {
+    let region = region();
+    let mut fakes = Fake::some(NICS, CHUNK as u64);
+    fakes[2] = fakes[2].clone().with(Faults { register: vec![2], ..Faults::default() });
+    fakes[1] = fakes[1].clone().with(Faults { register: vec![3], ..Faults::default() });
+    // One after another, chunk by chunk: the second chunk of the last comes before the third of the one before.
+    let error = builder(&fakes, Policy::Sequential).register(region).unwrap_err();
+    assert!(matches!(&error, RegisterError::Refused { error, .. } if error.device == "fake:2"), "{error}");
+    assert_eq!(live(&fakes), 0);
+    assert_eq!(fakes[1].calls(), 2, "after a failure no more is tried");
+}
+
+#[test]
+fn a_deregistration_that_fails_while_rolling_back_is_tried_again() {
+    let region = region();
+    for policy in policies() {
+        for nth in 1..=(NICS * CHUNKS) as u64 {
+            let mut fakes = Fake::some(NICS, CHUNK as u64);
+            for fake in &mut fakes {
+                let faults = Faults { deregister: vec![(nth, 2)], ..Faults::default() };
+                *fake = fake.clone().with(faults);
+            }
+            let faults =
+                Faults { register: vec![CHUNKS as u64], deregister: vec![(nth, 2)], ..Faults::default() };
+            fakes[1] = fakes[1].clone().with(faults);
+            let error = builder(&fakes, policy).register(Arc::clone(&region)).unwrap_err();
+            assert_eq!(live(&fakes), 0, "{policy}, {nth}");
+            let RegisterError::Refused { error, kept } = error else { panic!("{error}") };
+            assert_eq!((error.device.as_str(), error.chunk), ("fake:1", CHUNKS - 1));
+            assert_eq!(kept, []);
+        }
+    }
+    region.discard(..).expect("nothing is registered");
+}
+
+#[test]
+fn a_key_that_is_never_taken_back_keeps_the_memory_mapped() {
+    let region = region();
+    let base = region.base();
+    let mut fakes = Fake::some(2, CHUNK as u64);
+    fakes[0] = fakes[0].clone().with(Faults { deregister: vec![(2, u64::MAX)], ..Faults::default() });
+    fakes[1] = fakes[1].clone().with(Faults { register: vec![4], ..Faults::default() });
+    let watch = Arc::downgrade(&region);
+    let error = builder(&fakes, Policy::Sequential).register(region).unwrap_err();
+    let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
+    assert_eq!((error.device.as_str(), error.chunk), ("fake:1", 3), "the first failure is told first");
+    let chunks: Vec<usize> = kept.iter().map(|kept: &ChunkError| kept.chunk).collect();
+    assert_eq!(chunks, [1, 2, 3], "then those that stay");
+    assert!(kept.iter().all(|kept| kept.device == "fake:0" && kept.refusal.errno == Errno::EBUSY));
+    assert_eq!((fakes[0].live(), fakes[1].live()), (3, 0), "one bad key keeps no other from going");
+    let kept = watch.upgrade().expect("the memory stays");
+    assert_eq!(kept.base(), base);
+    assert!(matches!(kept.discard(..), Err(ArenaError::Registered { .. })), "and so do its pages");
+}
+
+#[test]
+fn a_registration_that_cannot_end_says_so_and_can_be_tried_again() {
+    let region = region();
+    let mut fakes = Fake::some(NICS, CHUNK as u64);
+    fakes[1] = fakes[1].clone().with(Faults { deregister: vec![(1, 3)], ..Faults::default() });
+    let mut set = builder(&fakes, Policy::Auto).register(Arc::clone(&region)).expect("nothing fails yet");
+    let error = set.deregister().unwrap_err();
+    let RegisterError::Kept { kept } = &error else { panic!("{error}") };
+    assert_eq!((kept.len(), kept[0].device.as_str(), kept[0].chunk), (1, "fake:1", 0));
+    assert_eq!(live(&fakes), 1);
+    // What is still out can still be used; what is not, not.
+    set.key_for("fake:1", 0..CHUNK).expect("its key is out");
+    assert!(matches!(set.key_for("fake:1", CHUNK..2 * CHUNK), Err(RegisterError::Ended { .. })));
+    assert!(matches!(set.key_for("fake:0", 0..CHUNK), Err(RegisterError::Ended { .. })));
+    assert!(matches!(region.discard(..), Err(ArenaError::Registered { .. })));
+    let done = set.deregister().expect("it is taken back now");
+    assert_eq!((done.keys, live(&fakes)), (1, 0));
+    region.discard(..).expect("nothing is registered");
+}
+
+#[test]
+fn a_registrar_that_panics_takes_nothing_with_it() {
+    for policy in policies() {
+        let region = region();
+        let mut fakes = Fake::some(NICS, CHUNK as u64);
+        fakes[1] = fakes[1].clone().with(Faults { panic_at: Some(2), ..Faults::default() });
+        let builder = builder(&fakes, policy);
+        let result = catch_unwind(AssertUnwindSafe(|| builder.register(Arc::clone(&region)).map(drop)));
+        assert!(result.is_err(), "the panic is passed on");
+        assert_eq!(live(&fakes), 0);
+        region.discard(..).expect("nothing is registered");
+    }
+}
+
+#[test]
+fn a_listener_that_panics_takes_nothing_with_it() {
+    let region = region();
+    let fakes = Fake::some(NICS, CHUNK as u64);
+    let builder = builder(&fakes, Policy::all_at_once());
+    let builder = builder.progress(|progress| assert!(progress.ready_bytes < 2 * CHUNK as u64, "far enough"));
+    let result = catch_unwind(AssertUnwindSafe(|| builder.register(Arc::clone(&region)).map(drop)));
+    assert!(result.is_err());
+    assert_eq!(live(&fakes), 0);
+    region.discard(..).expect("nothing is registered");
+}
+
+#[test]
+fn cancelled_work_is_undone() {
+    let region = region();
+    let fakes = Fake::some(NICS, CHUNK as u64);
+    let cancel = Cancel::new();
+    let token = cancel.clone();
+    let builder = builder(&fakes, Policy::Sequential).cancel(cancel).progress(move |progress| {
+        if progress.done_bytes >= 5 * CHUNK as u64 {
+            token.cancel();
+        }
+    });
+    let error = builder.register(Arc::clone(&region)).unwrap_err();
+    let (done, total) = (5 * CHUNK as u64, (NICS * CHUNKS * CHUNK) as u64);
+    assert_eq!(error, RegisterError::Cancelled { done, total });
+    assert_eq!(live(&fakes), 0);
+    let error = builder.register(region).unwrap_err();
+    assert_eq!(error, RegisterError::Cancelled { done: 0, total }, "before anything was done");
+    assert_eq!(fakes.iter().map(Fake::calls).sum::<u64>(), 5);
+}
+
+#[test]
+fn a_budget_of_no_time_is_not_enough() {
+    let fakes = Fake::some(1, CHUNK as u64);
+    let budget = std::time::Duration::ZERO;
+    let error = builder(&fakes, Policy::Sequential).time_budget(budget).register(region()).unwrap_err();
+    assert!(matches!(error, RegisterError::OverBudget { done: 0, .. }), "{error}");
+    assert_eq!(live(&fakes), 0);
+}
