@@ -154,22 +154,6 @@ impl Means {
     }
 }
 
-impl Means {
-    /// How much memory is fetched from the host for runs that take `bytes` fresh from the free lists: more than that, so that
-    /// there is enough when the host has taken some of it back.
-    pub(super) fn plenty(&self, bytes: u64) -> u64 {
-        let most = self.available.unwrap_or(0) / 4 * 3;
-        (2 * bytes).min(most).max(bytes)
-    }
-
-    /// Bytes of transparent hugepages to touch before each round. Short runs follow each other so soon that one finds hot what
-    /// the one before has left; between long ones the host takes some of that back.
-    pub(super) fn to_touch(&self, cell: &Cell) -> Option<u64> {
-        let long = cell.pages == Some(Pages::Thp) && !cell.resident && cell.region_bytes > LARGE;
-        long.then(|| self.plenty(cell.region_bytes))
-    }
-}
-
 /// Everything that `options` ask for, in order; and what of it this machine cannot do.
 pub(super) fn groups(options: &Options, means: &Means) -> (Vec<Group>, Vec<Skipped>) {
     let wanted = |backend| options.backends.is_empty() || options.backends.contains(&backend);
@@ -300,13 +284,6 @@ mod tests {
         assert_eq!(planned(15 << 30), (vec![1 << 30, 4 << 30], 1));
         assert_eq!(planned(3 << 30), (vec![1 << 30], 1));
         assert_eq!(planned(6 << 20), (vec![], 2));
-    }
-
-    #[test]
-    fn more_is_warmed_than_is_used_but_not_all_there_is() {
-        assert_eq!(with(Some(16 << 30)).plenty(1 << 30), 2 << 30);
-        assert_eq!(with(Some(16 << 30)).plenty(8 << 30), 12 << 30);
-        assert_eq!(with(None).plenty(1 << 30), 1 << 30);
     }
 
     #[test]

@@ -33,10 +33,9 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result
     let start = Instant::now();
     let effort = Effort::of(options);
     let contenders = contenders(options);
-    let means = Means::here();
-    let (groups, skipped) = groups(options, &means);
+    let (groups, skipped) = groups(options, &Means::here());
     progress.begin(groups.iter().map(|group| group.units(contenders.len(), &effort)).sum());
-    let mut found = Found { contenders, effort, means, rows: Vec::new(), skipped };
+    let mut found = Found { contenders, effort, rows: Vec::new(), skipped };
     for group in &groups {
         let left = Units { left: group.units(found.contenders.len(), &effort) };
         found.add(group, left, progress)?;
@@ -64,7 +63,7 @@ fn plan_ms() -> Option<f64> {
     let limits: Vec<Limits> = (0..PLANNED_FOR)
         .map(|number| {
             let ring = Limits::none(format!("io_uring:{number}"));
-            Limits { max_bytes: 1 << 30, max_keys: 16_384, ..ring }
+            Limits { max_bytes: 1 << 30, max_keys: 16_384, good_bytes: Some(256 << 20), ..ring }
         })
         .collect();
     let terms = Terms::new(Policy::Auto, PLANNED_FOR);
@@ -95,7 +94,6 @@ impl Units {
 struct Found {
     contenders: Vec<ContenderId>,
     effort: Effort,
-    means: Means,
     rows: Vec<Row>,
     skipped: Vec<Skipped>,
 }
@@ -164,8 +162,9 @@ impl Found {
             } else if !cell.resident {
                 resident = None;
                 if cell.pages == Some(Pages::Base) && ballast.is_none() {
+                    // A quarter more than a run takes: others take from it too.
                     progress.step(&format!("{cell}: memory"));
-                    let plenty = self.means.plenty(cell.region_bytes);
+                    let plenty = cell.region_bytes / 4 * 5;
                     ballast = Some(Ballast::lay(plenty).map_err(|error| Stop::Limited(error.to_string()))?);
                 }
             }
@@ -190,7 +189,7 @@ impl Found {
         let each = cell.units(1, &self.effort) / (u64::from(self.effort.reps) + 1);
         let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); count];
         let mut order: Vec<usize> = (0..count).collect();
-        let mut shuffles = stream(SEED, 0);
+        let mut shuffles = stream(SEED, self.rows.len() as u64);
         let mut start = Instant::now();
         let rounds = 1 + if cell.backend.is_simulated() { self.effort.reps } else { self.effort.most_reps };
         for round in 0..rounds as usize {
@@ -199,11 +198,6 @@ impl Found {
             }
             if round > self.effort.reps as usize && start.elapsed() > self.effort.budget {
                 break;
-            }
-            if let Some(bytes) = self.means.to_touch(cell) {
-                progress.step(&format!("{cell}: memory"));
-                mapping::map_populate(Pages::Thp, bytes as usize)
-                    .map_err(|error| Stop::of(error.into(), (*cell, self.contenders[0])))?;
             }
             order.shuffle(&mut shuffles);
             let turns = if round == 0 { count.min(self.effort.warm) } else { count };
