@@ -51,7 +51,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("at least {} MiB can be used", (ready >> 20).min(32));
     println!("in the end {} keys", work.wait()?.outcome().keys);
 
-    println!("\n# Two published machines, in virtual time: 4.2 times as fast in parallel, and 2.7 times slower");
+    println!(
+        "\n# Two published machines, in virtual time: 4.2 times as fast in parallel, and 2.7 times slower"
+    );
     for published in Published::ALL {
         let region = Arc::new(Region::builder(published.len_bytes as usize).ladder(PageSize::Thp).map()?);
         for policy in [Policy::Sequential, Policy::all_at_once(), Policy::Auto] {

@@ -131,16 +131,22 @@ impl Engine {
 
     fn steps_through(&self) -> Result<Figures, RegisterError> {
         let mut figures = Figures::default();
+        let mut chosen = None;
         for step in self.steps() {
             for (job, range) in step.populate {
                 self.populate(job, range, &mut figures.populated)?;
             }
             let start = self.host.now();
-            if figures.threads == 0 {
-                (figures.threads, figures.trial) = self.choose()?;
-            }
+            let threads = match chosen {
+                Some(threads) => threads,
+                None => {
+                    let (threads, trial) = self.choose()?;
+                    figures.trial = trial;
+                    *chosen.insert(threads)
+                }
+            };
             self.lanes.open(step.upto);
-            self.sweep(figures.threads)?;
+            (figures.threads, _) = self.sweep(threads)?;
             figures.register_seconds += self.host.now().saturating_sub(start).as_secs_f64();
         }
         Ok(figures)
@@ -183,12 +189,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Has so many threads do what the lanes are open for; returns how many seconds that took.
-    pub(super) fn sweep(&self, threads: usize) -> Result<f64, RegisterError> {
-        let (_, seconds) = together(&*self.host, threads, || self.work());
+    /// Has so many threads, or fewer if they cannot be had, do what the lanes are open for; returns how many they were, and how
+    /// many seconds that took.
+    pub(super) fn sweep(&self, threads: usize) -> Result<(usize, f64), RegisterError> {
+        let swept = together(&*self.host, threads, || self.work());
         match self.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(error),
-            None => Ok(seconds),
+            None => Ok(swept),
         }
     }
 

@@ -61,7 +61,7 @@ impl Engine {
     fn chunks(&self, threads: usize, lanes: usize) -> Result<f64, RegisterError> {
         let before = self.watching.done();
         self.lanes.open((0..lanes).map(|lane| self.lanes.count(lane) + 1).collect::<Vec<_>>());
-        let seconds = self.sweep(threads)?;
+        let (_, seconds) = self.sweep(threads)?;
         Ok(gib(self.watching.done() - before) / seconds)
     }
 }
