@@ -14,10 +14,12 @@
 //!    and unmapping are not part of it; nor is populating a region that is to be resident beforehand.
 //! 4. *Fresh memory.* A region that is not resident is mapped anew for each run. A resident one is mapped and populated once
 //!    for all cells of its size and pages, and registered again and again: that changes nothing about its pages.
-//! 5. *Noise.* Machines drift, and a virtual machine's first touch of memory that was given back to the host costs
-//!    many times as much as the second. So as much memory as the region has is touched before the clock runs; the contenders
-//!    take turns, each round begins with another one, the first round does not count (when quick it is one contender's run), and of
-//!    the others, five or more, medians do. Cells that are done soon get more rounds. Simulated time has no noise.
+//! 5. *Noise.* A virtual machine gives free memory back to its host every two seconds, a part at a time, and the next first
+//!    touch of it costs up to thirty times as much as the second. So memory is touched before the clock runs: once as much as
+//!    the region has, and where runs are short twice as much before each round. The contenders take turns, in an order that is
+//!    shuffled for each round: with one that is merely rotated each contender comes round as regularly as the host does, and the
+//!    same one paid each time. The first round does not count (when quick it is one contender's run), and of the others, five or
+//!    more, medians do. Cells that are done soon get more rounds. Simulated time has no noise.
 //! 6. *What is not there.* Hugepages of 2 MiB are borrowed as in the benchmark of the [arena](crate::arena) layer. Rows that
 //!    cannot be had, for want of pages, memory, rings or locked memory, are absent, and the report says why. Large regions
 //!    that are not resident are registered with the most contexts only: with fewer, a run takes as long and says less.

@@ -154,6 +154,18 @@ impl Means {
     }
 }
 
+impl Means {
+    /// The memory that is fetched from the host before each round, for runs that take it fresh from the free lists: twice what a
+    /// run takes, of this kind of pages. Hugepages of a pool stay fetched, and so do large regions, or it is too late for them:
+    /// one of their runs takes longer than memory is left in peace.
+    pub(super) fn to_warm(&self, cell: &Cell) -> Option<(Pages, u64)> {
+        let pages = cell.pages.filter(|&pages| pages != Pages::Huge && !cell.resident)?;
+        let most = self.available.unwrap_or(0) / 4 * 3;
+        let bytes = (2 * cell.region_bytes).min(most).max(cell.region_bytes);
+        (cell.region_bytes <= LARGE).then_some((pages, bytes))
+    }
+}
+
 /// Everything that `options` ask for, in order; and what of it this machine cannot do.
 pub(super) fn groups(options: &Options, means: &Means) -> (Vec<Group>, Vec<Skipped>) {
     let wanted = |backend| options.backends.is_empty() || options.backends.contains(&backend);

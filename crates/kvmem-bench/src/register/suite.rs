@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use kvmem::arena::{PageSize, Populate, Region};
 use kvmem::register::{Limits, Policy, Terms, plan};
+use kvmem_testkit::workload::stream;
+use rand::seq::SliceRandom;
 
 use super::bed::Ground;
 use super::measure::{Seen, measure};
@@ -21,6 +23,8 @@ use crate::stats::median;
 /// Bytes planned, and registrars.
 const PLANNED: usize = 1 << 40;
 const PLANNED_FOR: usize = 8;
+/// Of the order in which contenders take turns.
+const SEED: u64 = 1;
 /// Plans made, of which the median counts.
 const PLANS: usize = 25;
 
@@ -28,9 +32,10 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result
     let start = Instant::now();
     let effort = Effort::of(options);
     let contenders = contenders(options);
-    let (groups, skipped) = groups(options, &Means::here());
+    let means = Means::here();
+    let (groups, skipped) = groups(options, &means);
     progress.begin(groups.iter().map(|group| group.units(contenders.len(), &effort)).sum());
-    let mut found = Found { contenders, effort, rows: Vec::new(), skipped };
+    let mut found = Found { contenders, effort, means, rows: Vec::new(), skipped };
     for group in &groups {
         let left = Units { left: group.units(found.contenders.len(), &effort) };
         found.add(group, left, progress)?;
@@ -89,6 +94,7 @@ impl Units {
 struct Found {
     contenders: Vec<ContenderId>,
     effort: Effort,
+    means: Means,
     rows: Vec<Row>,
     skipped: Vec<Skipped>,
 }
@@ -107,6 +113,13 @@ impl Found {
         }
         units.advance(u64::MAX, progress);
         Ok(())
+    }
+
+    /// Says once what holds for resident memory and for other.
+    fn skip(&mut self, skipped: Skipped) {
+        if !self.skipped.contains(&skipped) {
+            self.skipped.push(skipped);
+        }
     }
 
     /// Measures the cells of `group`.
@@ -133,13 +146,12 @@ impl Found {
         };
         progress.step(&format!("{}: memory", first.0));
         if let Some(pages) = group.pages {
-            // The memory is fetched from the host here, not in whichever run comes first.
-            mapping::map_populate(pages, group.region_bytes as usize).map_err(|error| stop(error.into()))?;
+            warm(pages, group.region_bytes).map_err(stop)?;
         }
         let mut resident = None;
         for cell in &group.cells {
             if let Some(reason) = ground.too_little_memlock(cell) {
-                self.skipped.push(group.skipped(Some(cell.contexts), reason));
+                self.skip(group.skipped(Some(cell.contexts), reason));
                 continue;
             }
             // Regions for cells that are resident beforehand come first, and are one.
@@ -149,7 +161,7 @@ impl Found {
                 resident = None;
             }
             match self.cell(cell, &ground, resident.as_ref(), units, progress) {
-                Err(Stop::Limited(reason)) => self.skipped.push(group.skipped(Some(cell.contexts), reason)),
+                Err(Stop::Limited(reason)) => self.skip(group.skipped(Some(cell.contexts), reason)),
                 result => result?,
             }
         }
@@ -168,6 +180,8 @@ impl Found {
         let count = self.contenders.len();
         let each = cell.units(1, &self.effort) / (u64::from(self.effort.reps) + 1);
         let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); count];
+        let mut order: Vec<usize> = (0..count).collect();
+        let mut shuffles = stream(SEED, 0);
         let mut start = Instant::now();
         let rounds = 1 + if cell.backend.is_simulated() { self.effort.reps } else { self.effort.most_reps };
         for round in 0..rounds as usize {
@@ -177,9 +191,13 @@ impl Found {
             if round > self.effort.reps as usize && start.elapsed() > self.effort.budget {
                 break;
             }
+            if let Some((pages, bytes)) = self.means.to_warm(cell) {
+                progress.step(&format!("{cell}: memory"));
+                warm(pages, bytes).map_err(|error| Stop::of(error, (*cell, self.contenders[0])))?;
+            }
+            order.shuffle(&mut shuffles);
             let turns = if round == 0 { count.min(self.effort.warm) } else { count };
-            for turn in 0..turns {
-                let turn = (turn + round) % count;
+            for &turn in &order[..turns] {
                 let contender = self.contenders[turn];
                 progress.step(&format!("{cell}: {contender}"));
                 let one = run_once(contender, cell, ground, resident)
@@ -218,6 +236,12 @@ impl Stop {
             error => Stop::Failed(BenchError { cell: cell.to_string(), contender, error }),
         }
     }
+}
+
+/// Memory is fetched from the host here, not in whichever run comes first.
+fn warm(pages: Pages, bytes: u64) -> Result<(), MeasureError> {
+    mapping::map_populate(pages, bytes as usize)?;
+    Ok(())
 }
 
 fn run_once(
