@@ -155,14 +155,18 @@ impl Means {
 }
 
 impl Means {
-    /// The memory that is fetched from the host before each round, for runs that take it fresh from the free lists: twice what a
-    /// run takes, of this kind of pages. Hugepages of a pool stay fetched, and so do large regions, or it is too late for them:
-    /// one of their runs takes longer than memory is left in peace.
-    pub(super) fn to_warm(&self, cell: &Cell) -> Option<(Pages, u64)> {
-        let pages = cell.pages.filter(|&pages| pages != Pages::Huge && !cell.resident)?;
+    /// How much memory is fetched from the host for runs that take `bytes` fresh from the free lists: more than that, so that
+    /// there is enough when the host has taken some of it back.
+    pub(super) fn plenty(&self, bytes: u64) -> u64 {
         let most = self.available.unwrap_or(0) / 4 * 3;
-        let bytes = (2 * cell.region_bytes).min(most).max(cell.region_bytes);
-        (cell.region_bytes <= LARGE).then_some((pages, bytes))
+        (2 * bytes).min(most).max(bytes)
+    }
+
+    /// Bytes of transparent hugepages to touch before each round. Short runs follow each other so soon that one finds hot what
+    /// the one before has left; between long ones the host takes some of that back.
+    pub(super) fn to_touch(&self, cell: &Cell) -> Option<u64> {
+        let long = cell.pages == Some(Pages::Thp) && !cell.resident && cell.region_bytes > LARGE;
+        long.then(|| self.plenty(cell.region_bytes))
     }
 }
 
@@ -296,6 +300,13 @@ mod tests {
         assert_eq!(planned(15 << 30), (vec![1 << 30, 4 << 30], 1));
         assert_eq!(planned(3 << 30), (vec![1 << 30], 1));
         assert_eq!(planned(6 << 20), (vec![], 2));
+    }
+
+    #[test]
+    fn more_is_warmed_than_is_used_but_not_all_there_is() {
+        assert_eq!(with(Some(16 << 30)).plenty(1 << 30), 2 << 30);
+        assert_eq!(with(Some(16 << 30)).plenty(8 << 30), 12 << 30);
+        assert_eq!(with(None).plenty(1 << 30), 1 << 30);
     }
 
     #[test]

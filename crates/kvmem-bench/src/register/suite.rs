@@ -9,6 +9,7 @@ use kvmem::register::{Limits, Policy, Terms, plan};
 use kvmem_testkit::workload::stream;
 use rand::seq::SliceRandom;
 
+use super::ballast::Ballast;
 use super::bed::Ground;
 use super::measure::{Seen, measure};
 use super::plan::{Cell, Effort, Group, Means, contenders, groups};
@@ -145,10 +146,13 @@ impl Found {
             _ => None,
         };
         progress.step(&format!("{}: memory", first.0));
-        if let Some(pages) = group.pages {
-            warm(pages, group.region_bytes).map_err(stop)?;
+        if group.pages == Some(Pages::Huge) {
+            // Pages of a pool stay fetched from the host.
+            mapping::map_populate(Pages::Huge, group.region_bytes as usize)
+                .map_err(|error| stop(error.into()))?;
         }
         let mut resident = None;
+        let mut ballast = None;
         for cell in &group.cells {
             if let Some(reason) = ground.too_little_memlock(cell) {
                 self.skip(group.skipped(Some(cell.contexts), reason));
@@ -159,6 +163,11 @@ impl Found {
                 resident = Some(ground.region(true).map_err(stop)?);
             } else if !cell.resident {
                 resident = None;
+                if cell.pages == Some(Pages::Base) && ballast.is_none() {
+                    progress.step(&format!("{cell}: memory"));
+                    let plenty = self.means.plenty(cell.region_bytes);
+                    ballast = Some(Ballast::lay(plenty).map_err(|error| Stop::Limited(error.to_string()))?);
+                }
             }
             match self.cell(cell, &ground, resident.as_ref(), units, progress) {
                 Err(Stop::Limited(reason)) => self.skip(group.skipped(Some(cell.contexts), reason)),
@@ -191,9 +200,10 @@ impl Found {
             if round > self.effort.reps as usize && start.elapsed() > self.effort.budget {
                 break;
             }
-            if let Some((pages, bytes)) = self.means.to_warm(cell) {
+            if let Some(bytes) = self.means.to_touch(cell) {
                 progress.step(&format!("{cell}: memory"));
-                warm(pages, bytes).map_err(|error| Stop::of(error, (*cell, self.contenders[0])))?;
+                mapping::map_populate(Pages::Thp, bytes as usize)
+                    .map_err(|error| Stop::of(error.into(), (*cell, self.contenders[0])))?;
             }
             order.shuffle(&mut shuffles);
             let turns = if round == 0 { count.min(self.effort.warm) } else { count };
@@ -236,12 +246,6 @@ impl Stop {
             error => Stop::Failed(BenchError { cell: cell.to_string(), contender, error }),
         }
     }
-}
-
-/// Memory is fetched from the host here, not in whichever run comes first.
-fn warm(pages: Pages, bytes: u64) -> Result<(), MeasureError> {
-    mapping::map_populate(pages, bytes as usize)?;
-    Ok(())
 }
 
 fn run_once(
