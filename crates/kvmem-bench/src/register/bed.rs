@@ -6,6 +6,7 @@ use kvmem::arena::{ArenaError, PageSize, Populate, Region};
 use kvmem::register::simulated::Published;
 use kvmem::register::{Barrier, Host, IoUring, Memlock, Registrar, ThisMachine};
 
+use super::plain_ring::PlainRing;
 use super::plan::{Cell, Group};
 use super::{Backend, MeasureError, Pages};
 use crate::arena::region::page_size;
@@ -13,15 +14,23 @@ use crate::arena::region::page_size;
 /// What a contender works with in one run.
 #[derive(Debug)]
 pub(super) struct Bed {
+    /// The library's.
     pub(super) registrars: Vec<Arc<dyn Registrar>>,
+    /// What those work with who do without the library; on a simulated machine there is only one kind of NICs.
+    pub(super) plain: Vec<Arc<dyn Registrar>>,
     pub(super) host: Arc<dyn Host>,
 }
 
 /// What the cells of a group have in common.
 #[derive(Debug)]
 pub(super) enum Ground {
-    /// As many rings as the cell with the most needs, and regions of this size and pages.
-    Rings { rings: Vec<Arc<dyn Registrar>>, region_bytes: usize, pages: Pages },
+    /// As many rings of both kinds as the cell with the most needs, and regions of this size and pages.
+    Rings {
+        rings: Vec<Arc<dyn Registrar>>,
+        plain: Vec<Arc<dyn Registrar>>,
+        region_bytes: usize,
+        pages: Pages,
+    },
     /// A machine that was published, and addresses that are never touched.
     Simulated { published: &'static Published, region: Arc<Region> },
 }
@@ -34,31 +43,39 @@ impl Ground {
             (Some(published), _) => {
                 let addresses = Region::builder(region_bytes).ladder(PageSize::Thp).populate(Populate::None);
                 // A limit on addresses says nothing about anyone's speed.
-                let region = addresses.map().map_err(|error| MeasureError::Limited(error.to_string()))?;
+                let region = addresses.map().map_err(limited)?;
                 Ok(Ground::Simulated { published, region: Arc::new(region) })
             }
             (None, pages) => {
                 let most = group.cells.iter().map(|cell| cell.contexts).max().unwrap_or(0);
-                let ring =
-                    |index| IoUring::new(index as usize).map(|ring| Arc::new(ring) as Arc<dyn Registrar>);
-                let rings: Result<Vec<_>, _> = (0..most).map(ring).collect();
-                let rings = rings.map_err(|error| MeasureError::Limited(error.to_string()))?;
-                Ok(Ground::Rings { rings, region_bytes, pages: pages.unwrap_or(Pages::Base) })
+                let (mut rings, mut plain) = (Vec::new(), Vec::new());
+                for index in 0..most {
+                    let ring = IoUring::new(index as usize).map_err(limited)?;
+                    let like = ring.limits();
+                    plain.push(
+                        Arc::new(PlainRing::new(index, group.region_bytes, &like).map_err(limited)?) as _
+                    );
+                    rings.push(Arc::new(ring) as _);
+                }
+                Ok(Ground::Rings { rings, plain, region_bytes, pages: pages.unwrap_or(Pages::Base) })
             }
         }
     }
 
     /// What a run of `cell` works with. Simulated machines are new each time.
     pub(super) fn bed(&self, cell: &Cell) -> Bed {
-        let (mut registrars, host) = match self {
-            Ground::Rings { rings, .. } => (rings.clone(), Arc::new(ThisMachine) as Arc<dyn Host>),
+        let (mut registrars, mut plain, host) = match self {
+            Ground::Rings { rings, plain, .. } => {
+                (rings.clone(), plain.clone(), Arc::new(ThisMachine) as Arc<dyn Host>)
+            }
             Ground::Simulated { published, .. } => {
                 let machine = published.machine(cell.resident);
-                (machine.nics(), machine.host())
+                (machine.nics(), machine.nics(), machine.host())
             }
         };
         registrars.truncate(cell.contexts as usize);
-        Bed { registrars, host }
+        plain.truncate(cell.contexts as usize);
+        Bed { registrars, plain, host }
     }
 
     /// Why the registrars of `cell` cannot pin so much, if it is known.
@@ -87,6 +104,10 @@ impl Ground {
             }
         }
     }
+}
+
+fn limited(error: impl std::fmt::Display) -> MeasureError {
+    MeasureError::Limited(error.to_string())
 }
 
 /// The published machine that a backend is like.

@@ -40,7 +40,7 @@ pub(super) fn measure(contender: ContenderId, bed: &Bed, region: &Arc<Region>) -
 
 fn published(bed: &Bed, region: &Arc<Region>, side_by_side: bool) -> Result<Seen, MeasureError> {
     let start = bed.host.now();
-    let registered = Published::register(&bed.registrars, &*bed.host, region, side_by_side)?;
+    let registered = Published::register(&bed.plain, &*bed.host, region, side_by_side)?;
     let between = bed.host.now();
     registered.give_back()?;
     let end = bed.host.now();

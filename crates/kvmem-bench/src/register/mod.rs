@@ -6,9 +6,9 @@
 //!    resident memory gains a factor of four, on the other it loses one of 2.7.
 //! 2. *Contenders.* [`Sequential`](ContenderId::Sequential) and [`Parallel`](ContenderId::Parallel) are the two ways that
 //!    were published: each context gets the whole region in the largest chunks it takes, one context after another or on a
-//!    thread for each, and nobody populates. They are written here against the trait of the registrars, and call it as
-//!    seldom as it can be done. The others are the library's: its fixed policies, and [`Auto`](ContenderId::Auto), which has
-//!    to find out by itself.
+//!    thread for each, and nobody populates. They are written here, with rings that are used as engines use them
+//!    (`plain_ring.rs`), and make as few calls as can be made. The others are the library's, with its rings: its fixed policies,
+//!    and [`Auto`](ContenderId::Auto), which has to find out by itself.
 //! 3. *Time* is that of the host, on the wall or simulated, of three parts: populating, where the contender does it;
 //!    registering, with all planning and trials; giving back. The total is their sum. Mapping the region, opening the contexts
 //!    and unmapping are not part of it; nor is populating a region that is to be resident beforehand.
@@ -29,6 +29,7 @@ mod ballast;
 mod bed;
 mod goals;
 mod measure;
+mod plain_ring;
 mod plan;
 mod published;
 mod report;

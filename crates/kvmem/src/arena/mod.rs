@@ -39,7 +39,7 @@ mod views;
 mod watch;
 
 pub(crate) use cores::usable as usable_cores;
-pub(crate) use crew::together;
+pub(crate) use crew::{Crew, lead};
 pub(crate) use headroom::headroom;
 pub(crate) use hold::Hold;
 pub(crate) use receipt::Size;

@@ -10,6 +10,7 @@
 //! chunks; between two of them it looks whether to go on. How many threads are best is measured: the kernel can be
 //! bound by memory bandwidth, by its own locks, or by a host that has to find the pages first.
 
+use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::crew::together;
+use super::crew::lead;
 use super::diagnose::limit_behind;
 use super::headroom::Headroom;
 use super::residency::measure;
@@ -241,14 +242,11 @@ impl Work<'_> {
     fn sweep(&self, part: &Part, window: Range<usize>, threads: usize) -> Result<Populated, ArenaError> {
         let pages = window.len().div_ceil(part.page.bytes());
         let threads = threads.min(self.cores).min(pages).max(1);
-        let mut start = Instant::now();
-        let threads = together(
-            threads,
-            "kvmem-populate",
-            |_| start = Instant::now(),
-            |number, threads| self.work(part, part.share(&window, number, threads), threads),
-        );
-        let took = start.elapsed();
+        let start = Cell::new(Instant::now());
+        let work = |number, threads| self.work(part, part.share(&window, number, threads), threads);
+        let threads =
+            lead("kvmem-populate", &work, |crew| crew.sweep(threads, |_| start.set(Instant::now())));
+        let took = start.get().elapsed();
         match self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(error),
             None => Ok(Populated { bytes: window.len() as u64, seconds: seconds(took), threads }),

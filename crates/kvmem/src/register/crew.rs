@@ -1,4 +1,4 @@
-//! *Crew*: threads that register together, on whatever host.
+//! *Crew*: threads that register together, by the clock of their host.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -6,37 +6,67 @@ use std::time::Duration;
 use super::Host;
 use crate::arena;
 
-/// Runs `work` on so many threads, this one among them, or on fewer if they cannot be had. Returns on how many, and how many seconds
-/// that took by the clock of the host.
-pub(super) fn together(host: &dyn Host, threads: usize, work: impl Fn() + Sync) -> (usize, f64) {
-    let start = Cell::new(host.now());
-    let threads = if threads < 2 {
+/// Threads of which the calling one is the leader.
+pub(super) struct Crew<'a, 'scope, 'env> {
+    host: &'a dyn Host,
+    crew: &'a mut arena::Crew<'scope, 'env>,
+}
+
+/// Leads a crew that does `work` in each sweep; see [`arena::lead`].
+pub(super) fn lead<R>(
+    host: &dyn Host,
+    work: impl Fn() + Sync,
+    lead: impl FnOnce(&mut Crew<'_, '_, '_>) -> R,
+) -> R {
+    let take_part = |number, threads| {
+        let _present = (threads > 1).then(|| Present::enter(host, number));
         work();
-        1
-    } else {
-        let begin = |threads| {
-            start.set(host.now());
-            host.gather(threads);
-        };
-        arena::together(threads, "kvmem-register", begin, |number, _| {
-            host.enter(number);
-            let _leaves = Leave(host);
-            work();
-        })
     };
-    (threads, seconds(host.now().saturating_sub(start.get())))
+    arena::lead("kvmem-register", &take_part, |crew| lead(&mut Crew { host, crew }))
+}
+
+/// One sweep on so many threads; see [`Crew::sweep`].
+pub(super) fn together(host: &dyn Host, threads: usize, work: impl Fn() + Sync) -> (usize, f64) {
+    lead(host, work, |crew| crew.sweep(threads))
+}
+
+impl Crew<'_, '_, '_> {
+    /// Has so many threads work, the leader among them, or fewer if they cannot be had. Returns how many they were, and how many
+    /// seconds it took by the clock of the host.
+    pub(super) fn sweep(&mut self, threads: usize) -> (usize, f64) {
+        let start = Cell::new(Duration::ZERO);
+        let threads = self.crew.sweep(threads, |threads| {
+            start.set(self.host.now());
+            if threads > 1 {
+                self.host.gather(threads);
+            }
+        });
+        (threads, seconds(self.host.now().saturating_sub(start.get())))
+    }
+
+    /// Sends home all but so many.
+    pub(super) fn shrink(&mut self, threads: usize) {
+        self.crew.shrink(threads);
+    }
+}
+
+/// A thread that takes part. It leaves in any case, for others wait for it.
+struct Present<'a>(&'a dyn Host);
+
+impl<'a> Present<'a> {
+    fn enter(host: &'a dyn Host, number: usize) -> Present<'a> {
+        host.enter(number);
+        Present(host)
+    }
+}
+
+impl Drop for Present<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 /// A clock may be too coarse to see it; work that was done took some time.
 fn seconds(took: Duration) -> f64 {
     took.as_secs_f64().max(1e-9)
-}
-
-/// Leaves in any case: others wait for it.
-struct Leave<'a>(&'a dyn Host);
-
-impl Drop for Leave<'_> {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
 }

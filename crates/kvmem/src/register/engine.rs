@@ -12,20 +12,20 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::crew::together;
+use super::crew::{Crew, lead};
 use super::lanes::{Lanes, Turn};
 use super::plan::{Way, check_keys, check_memlock};
 use super::release::{Given, release};
 use super::watching::{Watching, Wishes};
 use super::{
-    ChunkError, Host, Key, Lane, Limits, Outcome, Plan, RegisterError, Registrar, Registration,
+    ChunkError, Host, Key, Lane, Limits, Outcome, Plan, Policy, RegisterError, Registrar, Registration,
     RegistrationSet, Trial,
 };
 use crate::arena::{Hold, Populate, Populated, Region};
 
-/// Work that takes longer than this is given back by several threads, at a fiftieth of it per thread: giving pages back is quicker
-/// than getting them, by 2 to 100 times, and starting threads costs 50 µs.
-const WORTH_THREADS: f64 = 0.05;
+/// What took longer than this to register is given back by several threads. Giving back is quicker than getting, by 2 to 50
+/// times, and starting a thread costs some 50 µs.
+const WORTH_THREADS: f64 = 0.01;
 
 /// One region that is being registered.
 pub(super) struct Job {
@@ -131,16 +131,29 @@ impl Engine {
 
     fn steps_through(&self) -> Result<Figures, RegisterError> {
         let mut figures = Figures::default();
+        let mut chosen = None;
         for step in self.steps() {
             for (job, range) in step.populate {
                 self.populate(job, range, &mut figures.populated)?;
             }
             let start = self.host.now();
-            if figures.threads == 0 {
-                (figures.threads, figures.trial) = self.choose()?;
-            }
-            self.lanes.open(step.upto);
-            self.sweep(figures.threads)?;
+            figures.threads = lead(
+                &*self.host,
+                || self.work(),
+                |crew| {
+                    let threads = match chosen {
+                        Some(threads) => threads,
+                        None => {
+                            let (threads, trial) = self.choose(crew)?;
+                            figures.trial = trial;
+                            *chosen.insert(threads)
+                        }
+                    };
+                    crew.shrink(threads);
+                    self.lanes.open(step.upto);
+                    self.sweep(crew, threads).map(|(threads, _)| threads)
+                },
+            )?;
             figures.register_seconds += self.host.now().saturating_sub(start).as_secs_f64();
         }
         Ok(figures)
@@ -183,12 +196,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Has so many threads do what the lanes are open for; returns how many seconds that took.
-    pub(super) fn sweep(&self, threads: usize) -> Result<f64, RegisterError> {
-        let (_, seconds) = together(&*self.host, threads, || self.work());
+    /// Has so many threads, or fewer if they cannot be had, do what the lanes are open for; returns how many they were, and how
+    /// many seconds that took.
+    pub(super) fn sweep(
+        &self,
+        crew: &mut Crew<'_, '_, '_>,
+        threads: usize,
+    ) -> Result<(usize, f64), RegisterError> {
+        let swept = crew.sweep(threads);
         match self.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(error),
-            None => Ok(seconds),
+            None => Ok(swept),
         }
     }
 
@@ -294,7 +312,8 @@ impl Engine {
 
     /// How many threads give back what took so long to register.
     fn release_threads(&self, register_seconds: f64) -> usize {
-        if register_seconds < WORTH_THREADS { 1 } else { self.host.cores().min(self.registrars.len()).max(1) }
+        let alone = self.way.policy == Policy::Sequential || register_seconds < WORTH_THREADS;
+        if alone { 1 } else { self.host.cores().min(self.registrars.len()).max(1) }
     }
 
     /// What was registered, to be kept.

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::crew::together;
+use super::crew::{Crew, together};
 use super::engine::{Engine, leak};
 use super::lanes::Lanes;
 use super::plan::{TrialPlan, ladder};
@@ -21,7 +21,10 @@ const GAIN: f64 = 1.02;
 
 impl Engine {
     /// How many threads are to register, and what that was decided on.
-    pub(super) fn choose(&self) -> Result<(usize, Option<Trial>), RegisterError> {
+    pub(super) fn choose(
+        &self,
+        crew: &mut Crew<'_, '_, '_>,
+    ) -> Result<(usize, Option<Trial>), RegisterError> {
         let Some(trial) = self.way.trial else { return Ok((self.way.threads, None)) };
         let start = self.host.now();
         let mut on = match trial {
@@ -36,7 +39,7 @@ impl Engine {
             for _ in 0..on.rounds {
                 for (threads, speed) in [(best, &mut with_best), (more, &mut with_more)] {
                     // What cannot be measured is not chosen; whether it can be done at all, the real work will tell.
-                    let Some(found) = on.measure(self, threads, more)? else { return Ok((1, None)) };
+                    let Some(found) = on.measure(self, crew, threads, more)? else { return Ok((1, None)) };
                     *speed = speed.max(found);
                 }
             }
@@ -58,10 +61,15 @@ impl Engine {
     }
 
     /// Registers the next chunk of each of the first lanes; returns the speed in GiB/s.
-    fn chunks(&self, threads: usize, lanes: usize) -> Result<f64, RegisterError> {
+    fn chunks(
+        &self,
+        crew: &mut Crew<'_, '_, '_>,
+        threads: usize,
+        lanes: usize,
+    ) -> Result<f64, RegisterError> {
         let before = self.watching.done();
         self.lanes.open((0..lanes).map(|lane| self.lanes.count(lane) + 1).collect::<Vec<_>>());
-        let seconds = self.sweep(threads)?;
+        let (_, seconds) = self.sweep(crew, threads)?;
         Ok(gib(self.watching.done() - before) / seconds)
     }
 }
@@ -78,12 +86,13 @@ impl Yardstick<'_> {
     fn measure(
         &mut self,
         engine: &Engine,
+        crew: &mut Crew<'_, '_, '_>,
         threads: usize,
         lanes: usize,
     ) -> Result<Option<f64>, RegisterError> {
         match &mut self.slices {
             Some(slices) => slices.measure(threads, lanes),
-            None => engine.chunks(threads, lanes).map(Some),
+            None => engine.chunks(crew, threads, lanes).map(Some),
         }
     }
 }

@@ -4,9 +4,12 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use kvmem::arena::{Call, Errno, Ladder, PageSize, Populate, Region};
+use kvmem::arena::{ArenaError, Call, Errno, Ladder, PageSize, Populate, Region};
 use kvmem::fault;
-use kvmem::register::{Account, Barrier, IoUring, Key, Mlock, Refusal, Registrar, RingTable};
+use kvmem::register::{
+    Account, Barrier, IoUring, Key, Mlock, Policy, Refusal, RegisterError, Registrar, RegistrationSet,
+    RingTable,
+};
 
 use super::fixed::{Worker, rings};
 use super::pools::Pool;
@@ -520,4 +523,95 @@ fn locks_may_fail_and_none_stays() {
         assert_eq!(locked(), before);
         assert_eq!(mlock.deregister(one).expect_err("given back").errno, Errno::ENOENT);
     }
+}
+
+#[test]
+fn a_limit_that_cannot_suffice_is_told_before_a_page_is_touched() {
+    let _alone = alone();
+    if !in_a_child("a_limit_that_cannot_suffice_is_told_before_a_page_is_touched") || !rings() {
+        return;
+    }
+    give_up_the_privilege();
+    set_limit(libc::RLIMIT_MEMLOCK, 8 << 20);
+    let rings = || {
+        let rings = (0..2).map(|index| IoUring::new(index).expect("rings are allowed"));
+        rings.fold(RegistrationSet::builder(), |builder, ring| builder.registrar(ring))
+    };
+    let untouched = |mib: usize| {
+        let builder = Region::builder(mib * MIB).ladder(Ladder::only(PageSize::Base));
+        std::sync::Arc::new(builder.map().expect("addresses"))
+    };
+    let region = untouched(6);
+    let error = rings().register(std::sync::Arc::clone(&region)).unwrap_err();
+    assert!(
+        matches!(&error, RegisterError::Limited { device, .. } if device == "io_uring:0, io_uring:1"),
+        "{error}"
+    );
+    let told = error.to_string();
+    for word in ["RLIMIT_MEMLOCK is 8388608 bytes", "12582912 more", "12288 KiB", "ulimit -l", "CAP_IPC_LOCK"]
+    {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    assert_eq!(region.residency(..).expect("a way to know").resident_bytes, 0);
+    // Both rings have what they need of a little less.
+    let set = rings().register(untouched(3)).expect("6 MiB of 8");
+    drop(set);
+    // What others of the user pin is not known; then the kernel refuses, half of the way, and all is given back.
+    let before = pinned();
+    let stranger = IoUring::new(9).expect("rings are allowed");
+    let kept = base(2 * MIB);
+    let key = register(&stranger, &kept, 0..2 * MIB).expect("below the limit");
+    std::mem::forget(stranger);
+    let plan = fault::fail_all(Call::GetLimit, Errno::EPERM);
+    let error = rings().chunk_bytes(1 << 20).register(untouched(4)).unwrap_err();
+    drop(plan);
+    let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
+    assert_eq!((error.refusal.errno, kept.len(), key.rkey), (Errno::ENOMEM, 0, None));
+    assert_eq!(pinned(), before + 2 * MIB, "the stranger's, and nothing else");
+}
+
+#[test]
+fn registering_needs_no_second_thread() {
+    let _alone = alone();
+    if !rings() || !may_lock(0) {
+        return;
+    }
+    let rings = || (0..3).map(|index| IoUring::new(index).expect("rings are allowed"));
+    let builder = rings().fold(RegistrationSet::builder(), |builder, ring| builder.registrar(ring));
+    let builder = builder.policy(Policy::all_at_once()).chunk_bytes(1 << 20);
+    let region = std::sync::Arc::new(base(2 * MIB));
+    let plan = fault::fail_all(Call::Spawn, Errno::EAGAIN);
+    let set = builder.register(std::sync::Arc::clone(&region)).expect("one thread does it too");
+    assert!(plan.failed() > 0);
+    assert_eq!((set.outcome().threads, set.outcome().keys), (1, 6), "{}", set.outcome());
+    drop(set);
+    let error = builder.register_in_background(region).unwrap_err();
+    assert_eq!(error, RegisterError::NoThread { errno: Errno::EAGAIN });
+}
+
+#[test]
+fn memory_that_cannot_be_had_is_an_error_and_not_a_registration() {
+    let _alone = alone();
+    if !rings() {
+        return;
+    }
+    let before = pinned();
+    let builder = RegistrationSet::builder().registrar(IoUring::new(0).expect("rings are allowed"));
+    let region = Region::builder(4 * MIB).ladder(Ladder::only(PageSize::Base)).map().expect("addresses");
+    let region = std::sync::Arc::new(region);
+    let plan = fault::fail_all(Call::PopulateWrite, Errno::EHWPOISON);
+    let error = builder.register(std::sync::Arc::clone(&region)).unwrap_err();
+    assert!(plan.failed() > 0);
+    drop(plan);
+    let told = error.to_string();
+    assert!(matches!(error, RegisterError::Populate(_)) && told.contains("hardware memory error"), "{told}");
+    // Where nobody populates, the limits that end in a kill are asked all the same.
+    let huge = Region::builder(1 << 44).ladder(Ladder::only(PageSize::Base)).map().expect("addresses");
+    let error = builder.clone().policy(Policy::Sequential).chunk_bytes(1 << 30).register(huge).unwrap_err();
+    // A ring that cannot take so many keys says so before.
+    let early = matches!(&error, RegisterError::Limited { barrier: Barrier::Keys { .. }, .. });
+    assert!(early || matches!(&error, RegisterError::Populate(ArenaError::NoHeadroom { .. })), "{error}");
+    assert_eq!(pinned(), before);
+    // The region is as it was.
+    builder.register(region).expect("there is memory");
 }

@@ -128,8 +128,11 @@ fn giving_back_in_parallel_is_never_slower() {
             set.deregister().expect("nothing fails").seconds
         };
         let one_after_another = published.resident_sequential.deregister.unwrap_or(f64::INFINITY);
-        for policy in [Policy::Sequential, Policy::all_at_once(), Policy::Auto] {
-            assert!(give_back(policy) <= one_after_another / 4.0, "{}", published.name);
+        // Who wants one call after another gets that in the end too.
+        let sequential = give_back(Policy::Sequential);
+        assert!(sequential <= 1.02 * one_after_another, "{}", published.name);
+        for policy in [Policy::all_at_once(), Policy::Auto] {
+            assert!(give_back(policy) <= sequential / 4.0, "{}", published.name);
         }
     }
 }

@@ -1,0 +1,100 @@
+//! *Plain ring*: fixed buffers of a ring as engines register them by themselves: into its table, by one call each.
+//!
+//! The library's rings pin pages in another ring beside and clone them from there, which is quicker for hugepages. What is
+//! published did not, so the contenders that stand for it do not either. Nothing else is slower here: the table has no more slots
+//! than are needed, for the kernel searches all of them.
+
+use std::fmt;
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Mutex, PoisonError};
+
+use io_uring::IoUring;
+use kvmem::arena::Errno;
+use kvmem::register::{Barrier, Key, Limits, Refusal, Registrar};
+
+/// The most bytes of one buffer.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// A ring whose table is filled directly.
+pub(super) struct PlainRing {
+    name: String,
+    ring: IoUring,
+    /// Slots that are empty.
+    free: Mutex<Vec<u32>>,
+    /// What the library's ring says of limits that hold for this one too.
+    limits: Limits,
+}
+
+impl PlainRing {
+    /// A ring with as many slots as a region of so many bytes needs. `like` is a ring of the library with the same limits.
+    pub(super) fn new(index: u32, region_bytes: u64, like: &Limits) -> std::io::Result<PlainRing> {
+        let ring = IoUring::new(1)?;
+        let slots = u32::try_from(region_bytes.div_ceil(MAX_BYTES)).unwrap_or(u32::MAX);
+        ring.submitter().register_buffers_sparse(slots)?;
+        let name = format!("plain:{index}");
+        let limits = Limits {
+            device: name.clone(),
+            max_bytes: MAX_BYTES,
+            max_keys: slots.into(),
+            good_bytes: None,
+            memlock: like.memlock,
+        };
+        // The last is taken first.
+        Ok(PlainRing { name, ring, free: Mutex::new((0..slots).rev().collect()), limits })
+    }
+
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn refusal(error: &std::io::Error, barrier: Option<Barrier>) -> Refusal {
+    let errno = Errno::new(error.raw_os_error().unwrap_or(0));
+    Refusal::new("io_uring_register(IORING_REGISTER_BUFFERS_UPDATE)", errno, "").barrier(barrier)
+}
+
+impl Registrar for PlainRing {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
+        let barrier = || {
+            let memlock = self.limits.memlock?;
+            let (account, limit_bytes) = (memlock.account, memlock.limit_bytes);
+            Some(Barrier::Memlock { account, limit_bytes, used_bytes: 0, need_bytes: len as u64 })
+        };
+        let keys = Barrier::Keys { limit: 0, need: 1 };
+        let slot = self.free().pop().ok_or_else(|| Refusal::new("", Errno::ENOSPC, "").barrier(keys))?;
+        let buffer = [libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len }];
+        // SAFETY: the caller keeps the bytes mapped until the key is given back; no work is submitted to this ring.
+        let filled = unsafe { self.ring.submitter().register_buffers_update(slot, &buffer, None) };
+        match filled {
+            Ok(()) => Ok(Key { handle: slot.into(), lkey: slot.into(), rkey: None }),
+            Err(error) => {
+                self.free().push(slot);
+                Err(refusal(&error, barrier()))
+            }
+        }
+    }
+
+    fn deregister(&self, key: Key) -> Result<(), Refusal> {
+        let slot = key.handle as u32;
+        let nothing = [libc::iovec { iov_base: null_mut(), iov_len: 0 }];
+        // SAFETY: an empty slot refers to no bytes.
+        let emptied = unsafe { self.ring.submitter().register_buffers_update(slot, &nothing, None) };
+        emptied.map_err(|error| refusal(&error, None))?;
+        self.free().push(slot);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for PlainRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlainRing").field("name", &self.name).finish_non_exhaustive()
+    }
+}
