@@ -84,11 +84,9 @@ impl Crew<'_, '_> {
             self.orders.busy.store(threads - 1, Ordering::Relaxed);
             self.give_order(u16::MAX, threads as u16);
         }
+        // All are done when this returns, and when a panic comes through it.
+        let _all_done = AllDone(&self.orders.busy);
         (self.orders.work)(0, threads);
-        // Acquire pairs with the Release of `Done`: what the helpers did is seen.
-        while threads > 1 && self.orders.busy.load(Ordering::Acquire) > 0 {
-            thread::yield_now();
-        }
         threads
     }
 
@@ -174,12 +172,24 @@ impl Orders<'_> {
     }
 }
 
+/// Waits for the helpers of a sweep.
+struct AllDone<'a>(&'a AtomicUsize);
+
+impl Drop for AllDone<'_> {
+    fn drop(&mut self) {
+        // Acquire pairs with the Release of `Done`: what the helpers did is seen.
+        while self.0.load(Ordering::Acquire) > 0 {
+            thread::yield_now();
+        }
+    }
+}
+
 /// Says that a helper is done, in any case.
 struct Done<'a>(&'a AtomicUsize);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `sweep`: what the helper did is seen.
+        // Release pairs with the Acquire of `AllDone`: what the helper did is seen.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }

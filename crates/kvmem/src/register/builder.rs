@@ -163,15 +163,16 @@ impl RegistrationBuilder {
             let ground = Ground::now(&region, &*self.host)?;
             let plan = ground.plan(&limits, &terms)?;
             let faulted = if plan.populate.is_empty() { ground.ordinary_absent() } else { 0 };
-            Ok(Job { region, plan, faulted })
+            Ok((ground.slice_min(), Job { region, plan, faulted }))
         };
-        let jobs = regions.into_iter().map(job).collect::<Result<Vec<Job>, RegisterError>>()?;
+        let jobs = regions.into_iter().map(job).collect::<Result<Vec<_>, RegisterError>>()?;
+        let (slices, jobs): (Vec<u64>, Vec<Job>) = jobs.into_iter().unzip();
         let lanes: Vec<_> = jobs.iter().map(|job| &job.plan.lanes[..]).collect();
         let untouched = jobs
             .iter()
             .any(|job| job.plan.populate.is_empty() && job.plan.resident_bytes < job.plan.len_bytes);
         let len = jobs.iter().map(|job| job.plan.len_bytes).sum();
-        let (way, _) = Way::find(&terms, &lanes, len, untouched);
+        let (way, _) = Way::find(&terms, &lanes, len, untouched, slices.first().copied().unwrap_or(1));
         let (host, registrars) = (Arc::clone(&self.host), self.registrars.clone());
         Engine::new(host, registrars, &limits, jobs, way, self.populate, self.wishes.clone())
     }

@@ -16,6 +16,7 @@ use super::crew::{Crew, lead};
 use super::lanes::{Lanes, Turn};
 use super::plan::{Way, check_keys, check_memlock};
 use super::release::{Given, release};
+use super::trial::Slice;
 use super::watching::{Watching, Wishes};
 use super::{
     ChunkError, Host, Key, Lane, Limits, Outcome, Plan, Policy, RegisterError, Registrar, Registration,
@@ -47,6 +48,8 @@ pub(super) struct Engine {
     pub(super) lanes: Lanes<Key>,
     pub(super) watching: Arc<Watching>,
     wishes: Wishes,
+    /// What threads do instead of their chunks, while a trial is made on slices.
+    pub(super) aside: Mutex<Option<Arc<Slice>>>,
     failure: Mutex<Option<RegisterError>>,
     _holds: Vec<Hold>,
 }
@@ -102,6 +105,7 @@ impl Engine {
         Ok(Engine {
             lanes: Lanes::new(registrars.len()),
             watching: Arc::new(watching),
+            aside: Mutex::new(None),
             failure: Mutex::new(None),
             _holds: jobs.iter().map(|job| job.region.hold()).collect(),
             host,
@@ -212,6 +216,14 @@ impl Engine {
 
     /// What one thread does.
     fn work(&self) {
+        let aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match aside {
+            Some(slice) => slice.register(self),
+            None => self.take_turns(),
+        }
+    }
+
+    fn take_turns(&self) {
         let _stop = StopOnPanic(&self.lanes);
         while let Some(turn) = self.lanes.take() {
             match self.watching.go_on().and_then(|()| self.register(turn)) {

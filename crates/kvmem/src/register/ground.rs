@@ -70,6 +70,13 @@ impl Ground {
         absent
     }
 
+    /// Slices shorter than this are registered too quickly, in less than some 50 µs, to be compared: there are fewer hugepages to be
+    /// pinned than base pages.
+    pub(super) fn slice_min(&self) -> u64 {
+        let base = self.stretches.iter().filter(|stretch| stretch.page == PageSize::Base);
+        if base.map(|stretch| stretch.range.len()).sum::<usize>() > self.len / 2 { 4 << 20 } else { 64 << 20 }
+    }
+
     /// Cuts it into pieces of at most `most` bytes, as long as possible: the ends of all of them, in order. A cut is on a
     /// boundary of the pages that lie there; only where a piece cannot be as long as such a page it is on one of base pages,
     /// or where it cannot be as long as these, on none.

@@ -24,10 +24,12 @@ use crate::arena::{Populate, Receipt, Size};
 /// No registrar is planned more chunks than this: with as many, something is wrong with the wish.
 const MOST_CHUNKS: u64 = 1 << 20;
 /// What a trial of slices may cost: one part in so many of all bytes.
-const TRIAL_SHARE: u64 = 48;
-/// Slices shorter than this tell more about starting threads than about registering.
-const SLICE_MIN: u64 = 4 << 20;
-/// Longer ones tell nothing more.
+const SLICES_SHARE: u64 = 48;
+/// A trial of chunks: one part in so many is registered in the way that turns out slower.
+const CHUNKS_SHARE: usize = 32;
+/// The same, where nothing else is possible.
+const CHUNKS_SHARE_AT_MOST: usize = 8;
+/// Longer slices tell nothing more.
 const SLICE_MAX: u64 = 256 << 20;
 /// How often two ways are compared.
 const ROUNDS: usize = 3;
@@ -176,7 +178,7 @@ impl Ground {
             _ => terms.cores.max(1),
         };
         let untouched = populate_threads == 0 && !absent.is_empty();
-        let (way, most) = Way::find(terms, &[&lanes], self.len as u64, untouched);
+        let (way, most) = Way::find(terms, &[&lanes], self.len as u64, untouched, self.slice_min());
         Ok(Plan {
             len_bytes: self.len as u64,
             resident_bytes: self.resident(),
@@ -305,7 +307,13 @@ pub(super) struct Way {
 impl Way {
     /// The way for these lanes of these regions, which have `len` bytes in all and are untouched or not; and how many threads could
     /// be used at all.
-    pub(super) fn find(terms: &Terms, jobs: &[&[Lane]], len: u64, untouched: bool) -> (Way, usize) {
+    pub(super) fn find(
+        terms: &Terms,
+        jobs: &[&[Lane]],
+        len: u64,
+        untouched: bool,
+        slice_min: u64,
+    ) -> (Way, usize) {
         let lanes = jobs.first().map_or(0, |lanes| lanes.len());
         let most = match terms.policy {
             Policy::Sequential => 1,
@@ -315,7 +323,8 @@ impl Way {
             Policy::Auto => terms.cores.max(1).min(lanes),
         };
         let auto = terms.policy == Policy::Auto;
-        let trial = (auto && most > 1).then(|| trial(jobs, lanes, len, most, terms.by_range)).flatten();
+        let trial =
+            (auto && most > 1).then(|| trial(jobs, lanes, len, most, terms.by_range, slice_min)).flatten();
         // Too little work to find out is too little to be worth threads.
         let threads = if auto && trial.is_none() { 1 } else { most };
         (Way { policy: terms.policy, threads, trial }, most)
@@ -323,23 +332,35 @@ impl Way {
 }
 
 /// A trial that costs little beside the whole; `None` where there is none.
-fn trial(jobs: &[&[Lane]], lanes: usize, len: u64, threads: usize, by_range: bool) -> Option<TrialPlan> {
+fn trial(
+    jobs: &[&[Lane]],
+    lanes: usize,
+    len: u64,
+    threads: usize,
+    by_range: bool,
+    slice_min: u64,
+) -> Option<TrialPlan> {
     let steps = ladder(threads).count();
     // Chunks or slices that one round needs for each of the two ways.
     let each: usize = ladder(threads).sum();
     let counts = (0..lanes).map(|lane| jobs.iter().map(|lanes| lanes[lane].chunks.len()).sum::<usize>());
     let (shortest, total) =
         counts.fold((usize::MAX, 0), |(least, sum), count| (least.min(count), sum + count));
-    let rounds = (shortest / (2 * steps)).min(total / (8 * each)).min(ROUNDS);
-    if rounds > 0 && !by_range {
-        return Some(TrialPlan::Chunks { rounds });
-    }
-    let work = len.saturating_mul(lanes as u64);
-    let slices = (2 * ROUNDS * each) as u64;
-    // They are taken from the first region, or of what is done of it first.
-    let longest = jobs.first()?.iter().filter_map(|lane| lane.chunks.first()).map(Range::len).min()? as u64;
-    let slice_bytes = (work / (TRIAL_SHARE * slices)).min(SLICE_MAX).min(longest) & !(SLICE_MIN - 1);
-    (slice_bytes > 0).then_some(TrialPlan::Slices { rounds: ROUNDS, slice_bytes })
+    let on_chunks = |share: usize| {
+        let rounds = (shortest / (2 * steps)).min(total / (share * each)).min(ROUNDS);
+        (rounds > 0 && !by_range).then_some(TrialPlan::Chunks { rounds })
+    };
+    let on_slices = || {
+        let work = len.saturating_mul(lanes as u64);
+        let slices = (2 * ROUNDS * each) as u64;
+        // They are taken from the first region, or of what is done of it first.
+        let longest =
+            jobs.first()?.iter().filter_map(|lane| lane.chunks.first()).map(Range::len).min()? as u64;
+        let slice_bytes =
+            (work / (SLICES_SHARE * slices)).min(SLICE_MAX).min(longest) / slice_min * slice_min;
+        (slice_bytes > 0).then_some(TrialPlan::Slices { rounds: ROUNDS, slice_bytes })
+    };
+    on_chunks(CHUNKS_SHARE).or_else(on_slices).or_else(|| on_chunks(CHUNKS_SHARE_AT_MOST))
 }
 
 impl Plan {

@@ -7,14 +7,15 @@
 //! Each measurement has a range of its own: a second look at the same pages finds their books in the cache. Both ways have the same
 //! registrars. Of each way the fastest round counts: what slows one down is somebody else.
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
 
-use super::crew::{Crew, together};
+use super::crew::Crew;
 use super::engine::{Engine, leak};
 use super::lanes::Lanes;
 use super::plan::{TrialPlan, ladder};
 use super::release::{Given, release};
-use super::{Key, RegisterError, Registrar, Trial};
+use super::{ChunkError, Deregistered, Key, RegisterError, Trial};
 
 /// How much faster more threads must be to be worth having.
 const GAIN: f64 = 1.02;
@@ -91,7 +92,7 @@ impl Yardstick<'_> {
         lanes: usize,
     ) -> Result<Option<f64>, RegisterError> {
         match &mut self.slices {
-            Some(slices) => slices.measure(threads, lanes),
+            Some(slices) => slices.measure(crew, threads, lanes),
             None => engine.chunks(crew, threads, lanes).map(Some),
         }
     }
@@ -114,7 +115,12 @@ impl Slices<'_> {
 
     /// Registers one slice with each of the first lanes, and gives it back; returns the speed in GiB/s, or `None` if a registrar
     /// refused.
-    fn measure(&mut self, threads: usize, lanes: usize) -> Result<Option<f64>, RegisterError> {
+    fn measure(
+        &mut self,
+        crew: &mut Crew<'_, '_, '_>,
+        threads: usize,
+        lanes: usize,
+    ) -> Result<Option<f64>, RegisterError> {
         self.engine.watching.go_on()?;
         if self.next + self.bytes > self.end {
             self.next = 0;
@@ -122,33 +128,73 @@ impl Slices<'_> {
         let range = self.next..self.next + self.bytes;
         self.next = range.end;
         let (engine, region) = (self.engine, &self.engine.jobs[0].region);
-        let turns: Lanes<Key> = Lanes::new(lanes);
-        turns.open(vec![1; lanes]);
-        let (_, seconds) = together(&*engine.host, threads, || {
-            while let Some(turn) = turns.take() {
-                // SAFETY: the slice lies in the region, which `engine` keeps mapped and held. The key is given back below, or the
-                // region is never unmapped.
-                let key = unsafe {
-                    engine.registrars[turn.lane].register(region.base().add(range.start), range.len())
-                };
-                turns.finish(turn, key.ok());
-            }
-        });
-        let keys = turns.drain();
-        let given: Vec<Given> = keys
-            .iter()
-            .zip(&engine.registrars)
-            .map(|(keys, registrar)| Given {
-                registrar: Arc::<dyn Registrar>::clone(registrar),
-                keys: keys.iter().map(|key| (0, range.clone(), *key)).collect(),
-            })
-            .collect();
-        let (back, kept) = release(&*engine.host, &given, 1, &|_| ());
+        let aside = Aside::begin(engine, range, lanes);
+        let (_, seconds) = crew.sweep(threads);
+        let (back, kept) = aside.end();
         if !kept.is_empty() {
             leak(region);
             return Err(RegisterError::Kept { kept: kept.into_iter().map(|(_, error)| error).collect() });
         }
         Ok((back.keys == lanes).then(|| gib((self.bytes * lanes) as u64) / seconds))
+    }
+}
+
+/// A slice that threads work on instead of their chunks. It is given back in any case, a panic of a registrar included.
+struct Aside<'a> {
+    engine: &'a Engine,
+    slice: Arc<Slice>,
+}
+
+impl<'a> Aside<'a> {
+    fn begin(engine: &'a Engine, range: Range<usize>, lanes: usize) -> Aside<'a> {
+        let slice = Arc::new(Slice { range, turns: Lanes::new(lanes) });
+        slice.turns.open(vec![1; lanes]);
+        *engine.aside.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&slice));
+        Aside { engine, slice }
+    }
+
+    fn end(self) -> (Deregistered, Vec<(usize, ChunkError)>) {
+        self.give_back()
+    }
+
+    fn give_back(&self) -> (Deregistered, Vec<(usize, ChunkError)>) {
+        *self.engine.aside.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let Slice { range, turns } = &*self.slice;
+        let given = turns.drain().into_iter().zip(&self.engine.registrars).map(|(keys, registrar)| Given {
+            registrar: Arc::clone(registrar),
+            keys: keys.into_iter().map(|key| (0, range.clone(), key)).collect(),
+        });
+        release(&*self.engine.host, &given.collect::<Vec<_>>(), 1, &|_| ())
+    }
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        // Nothing is left after `end`.
+        if !self.give_back().1.is_empty() {
+            leak(&self.engine.jobs[0].region);
+        }
+    }
+}
+
+/// A range of the first region that is registered with each of some lanes.
+pub(super) struct Slice {
+    range: Range<usize>,
+    turns: Lanes<Key>,
+}
+
+impl Slice {
+    /// What one thread does.
+    pub(super) fn register(&self, engine: &Engine) {
+        let region = &engine.jobs[0].region;
+        while let Some(turn) = self.turns.take() {
+            // SAFETY: the slice lies in the region, which `engine` keeps mapped and held. Whoever made the slice gives the key back,
+            // or has the region never unmapped.
+            let key = unsafe {
+                engine.registrars[turn.lane].register(region.base().add(self.range.start), self.range.len())
+            };
+            self.turns.finish(turn, key.ok());
+        }
     }
 }
 

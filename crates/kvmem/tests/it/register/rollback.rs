@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use kvmem::arena::{ArenaError, Cancel, Errno, Ladder, PageSize, Region};
+use kvmem::arena::{ArenaError, Cancel, Errno, Ladder, PageSize, Populate, Region};
 use kvmem::register::{ChunkError, Policy, RegisterError, RegistrationBuilder, RegistrationSet};
 
 use super::fake::{Fake, Faults, live, registrars};
@@ -140,6 +140,25 @@ fn a_registrar_that_panics_takes_nothing_with_it() {
         assert_eq!(live(&fakes), 0);
         region.discard(..).expect("nothing is registered");
     }
+}
+
+#[test]
+fn a_panic_in_a_trial_of_slices_takes_nothing_with_it() {
+    let region = Region::builder(320 << 20).ladder(Ladder::only(PageSize::Base)).populate(Populate::Auto);
+    let region = Arc::new(region.map().expect("some memory"));
+    for nth in 1..=3 {
+        let mut fakes = Fake::some(8, u64::MAX);
+        if builder(&fakes, Policy::Auto).plan(&region).expect("nothing stands in the way").trial.is_none() {
+            println!("skipped: with one core there is nothing to try");
+            return;
+        }
+        fakes[1] = fakes[1].clone().with(Faults { panic_at: Some(nth), ..Faults::default() });
+        let builder = builder(&fakes, Policy::Auto);
+        let result = catch_unwind(AssertUnwindSafe(|| builder.register(Arc::clone(&region)).map(drop)));
+        assert!(result.is_err(), "the panic is passed on");
+        assert_eq!(live(&fakes), 0);
+    }
+    region.discard(..).expect("nothing is registered");
 }
 
 #[test]
