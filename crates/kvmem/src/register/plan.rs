@@ -346,8 +346,8 @@ fn trial(
     let counts = (0..lanes).map(|lane| jobs.iter().map(|lanes| lanes[lane].chunks.len()).sum::<usize>());
     let (shortest, total) =
         counts.fold((usize::MAX, 0), |(least, sum), count| (least.min(count), sum + count));
-    let on_chunks = |share: usize| {
-        let rounds = (shortest / (2 * steps)).min(total / (share * each)).min(ROUNDS);
+    let on_chunks = |share: usize, most: usize| {
+        let rounds = (shortest / (2 * steps)).min(total / (share * each)).min(most);
         (rounds > 0 && !by_range).then_some(TrialPlan::Chunks { rounds })
     };
     let on_slices = || {
@@ -360,7 +360,7 @@ fn trial(
             (work / (SLICES_SHARE * slices)).min(SLICE_MAX).min(longest) / slice_min * slice_min;
         (slice_bytes > 0).then_some(TrialPlan::Slices { rounds: ROUNDS, slice_bytes })
     };
-    on_chunks(CHUNKS_SHARE).or_else(on_slices).or_else(|| on_chunks(CHUNKS_SHARE_AT_MOST))
+    on_chunks(CHUNKS_SHARE, ROUNDS).or_else(on_slices).or_else(|| on_chunks(CHUNKS_SHARE_AT_MOST, 1))
 }
 
 impl Plan {

@@ -38,6 +38,13 @@ pub trait Registrar: fmt::Debug + Send + Sync {
     /// [`Refusal`]; the key stands then, and the bytes must stay mapped. A key that does not stand is refused with
     /// `EINVAL` or `ENOENT`, and harms nothing.
     fn deregister(&self, key: Key) -> Result<(), Refusal>;
+
+    /// Takes several keys back; the answers are in the order of the keys. One that is refused keeps no other from being taken.
+    /// A registrar that can take several in one call does better than this, which calls [`deregister`](Registrar::deregister)
+    /// for each.
+    fn deregister_all(&self, keys: &[Key]) -> Vec<Result<(), Refusal>> {
+        keys.iter().map(|key| self.deregister(*key)).collect()
+    }
 }
 
 /// The right to DMA into a range of bytes.

@@ -9,6 +9,8 @@ use super::{ChunkError, Deregistered, Host, Key, Registrar};
 
 /// How often a key that is not taken back is offered.
 const TRIES: usize = 3;
+/// How many keys are offered at once. More would cost little less, and progress is told after each lot.
+const AT_ONCE: usize = 8;
 
 /// Keys of one registrar for one region, to be given back.
 #[derive(Debug)]
@@ -30,14 +32,15 @@ pub(super) fn release(
     if keys == 0 {
         return (Deregistered::default(), Vec::new());
     }
-    let turns: Lanes<Option<ChunkError>> = Lanes::new(lanes.len());
-    turns.open(lanes.iter().map(|lane| lane.keys.len()));
+    let turns: Lanes<Vec<ChunkError>> = Lanes::new(lanes.len());
+    turns.open(lanes.iter().map(|lane| lane.keys.len().div_ceil(AT_ONCE)));
     let (threads, seconds) = together(host, threads.min(lanes.len()), || {
         while let Some(turn) = turns.take() {
             let lane = &lanes[turn.lane];
-            let (chunk, range, key) = &lane.keys[turn.index];
-            turns.finish(turn, Some(offer(&*lane.registrar, *chunk, range, *key)));
-            report(range.len() as u64);
+            let from = turn.index * AT_ONCE;
+            let keys = &lane.keys[from..lane.keys.len().min(from + AT_ONCE)];
+            turns.finish(turn, Some(offer(&*lane.registrar, keys)));
+            report(keys.iter().map(|(_, range, _)| range.len() as u64).sum());
         }
     });
     let failed = turns.drain().into_iter().enumerate();
@@ -47,8 +50,22 @@ pub(super) fn release(
     (Deregistered { keys: keys - kept.len(), seconds, threads }, kept)
 }
 
-fn offer(registrar: &dyn Registrar, chunk: usize, range: &Range<usize>, key: Key) -> Option<ChunkError> {
-    let mut tries = (0..TRIES).map(|_| registrar.deregister(key));
-    let refusal = tries.try_fold(None, |_, answer| answer.err().map(Some))??;
-    Some(ChunkError { device: registrar.name().to_owned(), chunk, range: range.clone(), refusal })
+/// Offers some keys; returns those that are not taken.
+fn offer(registrar: &dyn Registrar, keys: &[(usize, Range<usize>, Key)]) -> Vec<ChunkError> {
+    let all: Vec<Key> = keys.iter().map(|(_, _, key)| *key).collect();
+    let answers = registrar.deregister_all(&all).into_iter().zip(keys);
+    let kept = answers.filter_map(|(answer, (chunk, range, key))| {
+        let again = |refusal| {
+            let mut tries = (1..TRIES).map(|_| registrar.deregister(*key));
+            tries.try_fold(refusal, |_, answer| answer.err()).map(|refusal| (chunk, range, refusal))
+        };
+        answer.err().and_then(again)
+    });
+    kept.map(|(chunk, range, refusal)| ChunkError {
+        device: registrar.name().to_owned(),
+        chunk: *chunk,
+        range: range.clone(),
+        refusal,
+    })
+    .collect()
 }

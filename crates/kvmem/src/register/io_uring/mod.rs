@@ -238,6 +238,28 @@ impl IoUring {
         unsafe { pin(self.ring.as_fd(), slot, at, len) }
     }
 
+    /// Empties slots that were claimed and follow each other, or has them stand as they were.
+    fn empty(&self, claimed: &[(Key, u32, u64)]) -> sys::Result<()> {
+        let (Some((_, first, _)), Some((_, last, _))) = (claimed.first(), claimed.last()) else {
+            return Ok(());
+        };
+        let range = self.first + first..self.first + last + 1;
+        let emptied = retry(|| sys::ring_empty(self.ring.as_fd(), range.clone()));
+        let mut slots = lock(&self.slots);
+        for (key, slot, bytes) in claimed {
+            if emptied.is_err() {
+                slots.restore(key.handle, *bytes);
+                continue;
+            }
+            slots.give_back(*slot);
+            if self.counted {
+                // Relaxed: a figure for people.
+                PINNED.fetch_sub(*bytes, Ordering::Relaxed);
+            }
+        }
+        emptied
+    }
+
     /// Moves what the side ring has into a slot.
     fn take_over(&self, side: &mut Side, slot: u32) -> Filled {
         let Some(beside) = side.ring.as_ref().map(AsFd::as_fd) else { return Ok(()) };
@@ -336,19 +358,35 @@ impl Registrar for IoUring {
     fn deregister(&self, key: Key) -> Result<(), Refusal> {
         let claimed = lock(&self.slots).claim(key.handle);
         let (slot, bytes) = claimed.ok_or_else(|| refusal::unknown(&self.name, key.handle))?;
-        let at = self.first + slot;
-        let emptied = retry(|| sys::ring_empty(self.ring.as_fd(), at..at + 1));
-        let mut slots = lock(&self.slots);
-        if let Err(errno) = emptied {
-            slots.restore(key.handle, bytes);
-            return Err(refusal::deregistering(errno));
+        self.empty(&[(key, slot, bytes)]).map_err(refusal::deregistering)
+    }
+
+    /// Slots that follow each other are emptied in one call.
+    fn deregister_all(&self, keys: &[Key]) -> Vec<Result<(), Refusal>> {
+        let mut answers: Vec<Result<(), Refusal>> = Vec::with_capacity(keys.len());
+        let mut run: Vec<(Key, u32, u64)> = Vec::with_capacity(keys.len());
+        let end = |run: &mut Vec<(Key, u32, u64)>, answers: &mut Vec<_>| {
+            if self.empty(run).is_ok() {
+                answers.extend(run.iter().map(|_| Ok(())));
+            } else {
+                // Which of them it was is found out one by one.
+                answers.extend(run.iter().map(|(key, ..)| self.deregister(*key)));
+            }
+            run.clear();
+        };
+        for key in keys {
+            let claimed = lock(&self.slots).claim(key.handle);
+            let next = run.last().map(|(_, slot, _)| slot + 1);
+            if next.is_some() && claimed.map(|(slot, _)| slot) != next {
+                end(&mut run, &mut answers);
+            }
+            match claimed {
+                Some((slot, bytes)) => run.push((*key, slot, bytes)),
+                None => answers.push(Err(refusal::unknown(&self.name, key.handle))),
+            }
         }
-        slots.give_back(slot);
-        if self.counted {
-            // Relaxed: a figure for people.
-            PINNED.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        Ok(())
+        end(&mut run, &mut answers);
+        answers
     }
 }
 

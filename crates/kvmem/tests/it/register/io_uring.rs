@@ -464,3 +464,29 @@ fn eight_threads_at_once_on_one_ring_and_on_eight() {
     assert!(format!("{ring:?}").contains("free_slots: 24"), "{ring:?}");
     assert!(ring.as_fd().as_raw_fd() >= 0);
 }
+
+#[test]
+fn keys_are_taken_back_together_whatever_their_order() {
+    let _turn = turn();
+    if !rings() {
+        return;
+    }
+    let ring = IoUring::new(0).expect("rings are allowed");
+    let region = Region::builder(1 << 20).ladder(PageSize::Base).map().expect("a little memory");
+    let page = 64 << 10;
+    let register = |number: usize| {
+        // SAFETY: the region stays until the test ends, and no work is submitted.
+        unsafe { ring.register(region.base().add(number * page), page) }.expect("a little memory")
+    };
+    let free = ring.limits().max_keys;
+    let mut keys: Vec<Key> = (0..10).map(register).collect();
+    // One of them was given back before; and they come in three runs.
+    ring.deregister(keys[4]).expect("it stands");
+    keys.rotate_left(7);
+    let answers = ring.deregister_all(&keys);
+    let refused: Vec<usize> = (0..10).filter(|number| answers[*number].is_err()).collect();
+    assert_eq!(refused, [7], "{answers:?}");
+    assert_eq!(ring.limits().max_keys, free);
+    assert!(ring.deregister_all(&keys).iter().all(Result::is_err), "none stands any more");
+    assert!(ring.deregister_all(&[]).is_empty());
+}
