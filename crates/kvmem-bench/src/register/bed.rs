@@ -52,9 +52,9 @@ impl Ground {
                 for index in 0..most {
                     let ring = IoUring::new(index as usize).map_err(limited)?;
                     let like = ring.limits();
-                    plain.push(
-                        Arc::new(PlainRing::new(index, group.region_bytes, &like).map_err(limited)?) as _
-                    );
+                    let other = PlainRing::new(index, group.region_bytes, &like)
+                        .map_err(|error| limited(format_args!("io_uring is not available: {error}")))?;
+                    plain.push(Arc::new(other) as _);
                     rings.push(Arc::new(ring) as _);
                 }
                 Ok(Ground::Rings { rings, plain, region_bytes, pages: pages.unwrap_or(Pages::Base) })
