@@ -15,12 +15,12 @@
 //! 4. *Fresh memory.* A region that is not resident is mapped anew for each run. A resident one is mapped and populated once
 //!    for all cells of its size and pages, and registered again and again: that changes nothing about its pages.
 //! 5. *Noise.* A virtual machine gives free memory back to its host every two seconds, a part at a time, and the next first
-//!    touch of it costs up to thirty times as much as the second. So runs follow each other at once, and one finds what the one
-//!    before has left; base pages come from free memory that the host cannot take back, since it lies between pages that are
-//!    held; hugepages of the pool stay. The contenders take turns, in an order that is shuffled for each round: with one that is
-//!    merely rotated each contender comes round as regularly as the host does, and the same one pays each time. The first round
-//!    does not count (when quick it is one contender's run), and of the others, five or more, medians do. Cells that are done
-//!    soon get more rounds. Simulated time has no noise.
+//!    touch of it costs up to thirty times as much as the second. So before each run that takes fresh memory as much is made
+//!    resident and let go of again; base pages, which take longer than that, come from free memory that the host cannot take back,
+//!    since it lies between pages that are held (`ballast.rs`); hugepages of the pool stay. The contenders take turns, in an order
+//!    that is shuffled for each round: with one that is merely rotated each contender comes round as regularly as the host does, and
+//!    the same one pays each time. The first round does not count (when quick it is one contender's run), and of the others, five or
+//!    more, medians do. Cells that are done soon get more rounds. Simulated time has no noise.
 //! 6. *What is not there.* Hugepages of 2 MiB are borrowed as in the benchmark of the [arena](crate::arena) layer. Rows that
 //!    cannot be had, for want of pages, memory, rings or locked memory, are absent, and the report says why. Large regions
 //!    that are not resident are registered with the most contexts only: with fewer, a run takes as long and says less.

@@ -204,8 +204,12 @@ impl Found {
             for &turn in &order[..turns] {
                 let contender = self.contenders[turn];
                 progress.step(&format!("{cell}: {contender}"));
-                let one = run_once(contender, cell, ground, resident)
-                    .map_err(|error| Stop::of(error, (*cell, contender)))?;
+                let failed = |error| Stop::of(error, (*cell, contender));
+                if !cell.resident && matches!(cell.pages, Some(Pages::Base | Pages::Thp)) {
+                    // What the run is about to take is fetched from the host.
+                    drop(ground.region(true).map_err(failed)?);
+                }
+                let one = run_once(contender, cell, ground, resident).map_err(failed)?;
                 // The first round does not count.
                 if round > 0 {
                     seen[turn].push(one);

@@ -24,9 +24,9 @@ use super::{
 };
 use crate::arena::{Hold, Populate, Populated, Region};
 
-/// What took longer than this to register is given back by several threads. Giving back is quicker than getting, by 2 to 50
-/// times, and starting a thread costs some 50 µs.
-const WORTH_THREADS: f64 = 0.01;
+/// What took longer than this to register is given back by several threads. Giving back is quicker than getting, 2 to 4 times for base
+/// pages and 20 to 50 times for hugepages, where a second thread gained nothing until it took some milliseconds.
+const WORTH_THREADS: f64 = 0.05;
 
 /// One region that is being registered.
 pub(super) struct Job {
