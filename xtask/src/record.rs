@@ -39,7 +39,13 @@ pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
 }
 
 /// The suites that are recorded, with what their files' names end in.
-const SUITES: [(&str, &str); 3] = [("offset", ""), ("arena", "-arena"), ("register", "-register")];
+const SUITES: [(&str, &str); 5] = [
+    ("offset", ""),
+    ("arena", "-arena"),
+    ("register", "-register"),
+    ("slab", "-slab"),
+    ("concurrency", "-concurrency"),
+];
 
 /// Runs the full benchmark of every layer and writes its rows to `bench/record/<date>-<machine>.json`, with the layer
 /// before the dot where it is not the offset layer, whose records came first.

@@ -6,6 +6,8 @@
 //! - [`published`]: the figures that others published for the same workloads.
 //! - [`arena`]: the benchmark of the arena layer: [`arena::run`] gives an [`arena::Report`].
 //! - [`register`]: the benchmark of the register layer: [`register::run`] gives a [`register::Report`].
+//! - [`slab`]: the benchmark of the slab layer, small blocks of memory: [`slab::run`] gives a [`slab::Report`].
+//! - [`concurrency`]: one allocator of offsets that threads share: [`concurrency::run`] gives a [`concurrency::Report`].
 //! - [`offset`]: the benchmark of the offset layer: [`offset::run`] gives a [`report::Report`], which is JSON through
 //!   `serde` and a table through `Display`.
 //!
@@ -23,7 +25,9 @@
 pub mod arena;
 pub mod clock;
 mod columns;
+pub mod concurrency;
 pub mod contender;
+mod crew;
 pub mod live;
 pub mod loops;
 pub mod machine;
@@ -33,5 +37,6 @@ pub mod progress;
 pub mod published;
 pub mod register;
 pub mod report;
+pub mod slab;
 pub mod stats;
 mod table;

@@ -10,7 +10,7 @@ use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Wish, WishError};
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
-use kvmem_bench::{arena, register};
+use kvmem_bench::{arena, concurrency, register, slab};
 
 pub use self::mount::MountArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
@@ -56,6 +56,10 @@ pub enum BenchSuite {
     Offset(BenchOffsetArgs),
     /// Registering memory with rings and with two simulated machines: seconds until it can be used, and given back
     Register(BenchRegisterArgs),
+    /// Small blocks of memory: time per allocation and free, beside mimalloc, jemalloc, snmalloc, g_slice and malloc
+    Slab(BenchSlabArgs),
+    /// One allocator of offsets that several threads share: calls a second, and how long one takes
+    Concurrency(BenchConcurrencyArgs),
 }
 
 /// Options of `kvmem bench arena`.
@@ -106,6 +110,66 @@ pub struct BenchRegisterArgs {
     pub contexts: Vec<u32>,
 
     /// Rounds that count, of which the median does, exactly
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub reps: Option<u32>,
+
+    /// Write the rows as JSON to FILE; - for standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `kvmem bench slab`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchSlabArgs {
+    /// Shorter and fewer repetitions: some seconds instead of some minutes
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Only these patterns (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = slab_pattern())]
+    pub pattern: Vec<slab::Pattern>,
+
+    /// Only these allocators (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = slab_contender())]
+    pub contender: Vec<slab::ContenderId>,
+
+    /// So many threads, instead of 1, 2, 3 and 4
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Vec<u32>,
+
+    /// Repetitions of each measurement, of which the median counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub reps: Option<u32>,
+
+    /// Write the rows as JSON to FILE; - for standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// One measurement, in this process: how the suite runs each of its own
+    #[arg(long, value_name = "TASK", hide = true, exclusive = true)]
+    pub alone: Option<slab::Task>,
+}
+
+/// Options of `kvmem bench concurrency`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchConcurrencyArgs {
+    /// Shorter and fewer repetitions: some seconds instead of some minutes
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Only these scenarios (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = concurrency_scenario())]
+    pub scenario: Vec<concurrency::Scenario>,
+
+    /// Only these allocators (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = concurrency_contender())]
+    pub contender: Vec<concurrency::ContenderId>,
+
+    /// So many threads, instead of 1, 2, 4 and 16
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Vec<u32>,
+
+    /// Repetitions of each measurement, of which the median counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
@@ -275,6 +339,30 @@ fn register_backend() -> impl TypedValueParser<Value = register::Backend> {
 fn register_contender() -> impl TypedValueParser<Value = register::ContenderId> {
     PossibleValuesParser::new(register::ContenderId::ALL.map(register::ContenderId::name))
         .try_map(|name| name.parse::<register::ContenderId>())
+}
+
+/// Patterns of the slab suite by name.
+fn slab_pattern() -> impl TypedValueParser<Value = slab::Pattern> {
+    PossibleValuesParser::new(slab::Pattern::ALL.map(slab::Pattern::name))
+        .try_map(|name| name.parse::<slab::Pattern>())
+}
+
+/// Contenders of the slab suite by name.
+fn slab_contender() -> impl TypedValueParser<Value = slab::ContenderId> {
+    PossibleValuesParser::new(slab::ContenderId::ALL.map(slab::ContenderId::name))
+        .try_map(|name| name.parse::<slab::ContenderId>())
+}
+
+/// Scenarios of the concurrency suite by name.
+fn concurrency_scenario() -> impl TypedValueParser<Value = concurrency::Scenario> {
+    PossibleValuesParser::new(concurrency::Scenario::ALL.map(concurrency::Scenario::name))
+        .try_map(|name| name.parse::<concurrency::Scenario>())
+}
+
+/// Contenders of the concurrency suite by name.
+fn concurrency_contender() -> impl TypedValueParser<Value = concurrency::ContenderId> {
+    PossibleValuesParser::new(concurrency::ContenderId::ALL.map(concurrency::ContenderId::name))
+        .try_map(|name| name.parse::<concurrency::ContenderId>())
 }
 
 /// Workloads by name.

@@ -2,13 +2,16 @@
 
 use std::fmt::Display;
 use std::path::Path;
+use std::process::Command;
 
 use indicatif::ProgressBar;
 use kvmem_bench::progress::Progress;
-use kvmem_bench::{arena, offset, register};
+use kvmem_bench::{arena, concurrency, offset, register, slab};
 use serde::Serialize;
 
-use crate::args::{BenchArenaArgs, BenchOffsetArgs, BenchRegisterArgs, BenchSuite};
+use crate::args::{
+    BenchArenaArgs, BenchConcurrencyArgs, BenchOffsetArgs, BenchRegisterArgs, BenchSlabArgs, BenchSuite,
+};
 use crate::output::{Failure, JsonSink, progress_bar};
 
 /// Runs a suite and prints its table.
@@ -17,6 +20,8 @@ pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
         BenchSuite::Arena(args) => run_arena(args),
         BenchSuite::Offset(args) => run_offset(args),
         BenchSuite::Register(args) => run_register(args),
+        BenchSuite::Slab(args) => run_slab(args),
+        BenchSuite::Concurrency(args) => run_concurrency(args),
     }
 }
 
@@ -26,7 +31,11 @@ pub(crate) fn run_all(quick: bool) -> Result<(), Failure> {
     println!();
     run_register(&BenchRegisterArgs { quick, ..BenchRegisterArgs::default() })?;
     println!();
-    run_offset(&BenchOffsetArgs { quick, ..BenchOffsetArgs::default() })
+    run_offset(&BenchOffsetArgs { quick, ..BenchOffsetArgs::default() })?;
+    println!();
+    run_slab(&BenchSlabArgs { quick, ..BenchSlabArgs::default() })?;
+    println!();
+    run_concurrency(&BenchConcurrencyArgs { quick, ..BenchConcurrencyArgs::default() })
 }
 
 fn run_arena(args: &BenchArenaArgs) -> Result<(), Failure> {
@@ -60,6 +69,42 @@ fn run_offset(args: &BenchOffsetArgs) -> Result<(), Failure> {
         workloads: args.workload.clone(),
     };
     measure(args.json.as_deref(), |bar| offset::run(&options, bar))
+}
+
+fn run_slab(args: &BenchSlabArgs) -> Result<(), Failure> {
+    if let Some(task) = &args.alone {
+        let seen = slab::measure(task).map_err(|error| Failure::new(error, 1))?;
+        println!("{seen}");
+        return Ok(());
+    }
+    let options = slab::Options {
+        quick: args.quick,
+        reps: args.reps,
+        patterns: args.pattern.clone(),
+        contenders: args.contender.clone(),
+        threads: args.threads.clone(),
+        child: Some(alone),
+    };
+    measure(args.json.as_deref(), |bar| slab::run(&options, bar))
+}
+
+/// This program, for one measurement of the slab suite.
+fn alone(task: &slab::Task) -> Command {
+    // The link leads to the program that runs, also when its file was replaced meanwhile.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["bench", "slab", "--alone", &task.to_string()]);
+    command
+}
+
+fn run_concurrency(args: &BenchConcurrencyArgs) -> Result<(), Failure> {
+    let options = concurrency::Options {
+        quick: args.quick,
+        reps: args.reps,
+        scenarios: args.scenario.clone(),
+        contenders: args.contender.clone(),
+        threads: args.threads.clone(),
+    };
+    measure(args.json.as_deref(), |bar| concurrency::run(&options, bar))
 }
 
 /// Runs a suite under a progress bar and shows its report.

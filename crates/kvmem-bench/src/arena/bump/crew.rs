@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
 use crate::arena::MeasureError;
+use crate::crew::{bind, cores};
 
 /// How often a turn is tried in all.
 const TRIES: u32 = 5;
@@ -85,21 +84,6 @@ fn together<T>(shifts: &[Shift<T>]) -> bool {
     let (Some(all_started), Some(one_ended)) = (starts().max(), ends().min()) else { return true };
     let shared = one_ended.saturating_duration_since(all_started).as_secs_f64();
     shared >= TOGETHER * (last - first).as_secs_f64()
-}
-
-/// The processors that this process may use; none if they are not told.
-fn cores() -> Vec<usize> {
-    let allowed = sched_getaffinity(None).unwrap_or_default();
-    (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect()
-}
-
-/// Binds this thread to `core`. Where that is not allowed the threads run where they run.
-fn bind(core: Option<usize>) {
-    if let Some(core) = core {
-        let mut one = CpuSet::new();
-        one.set(core);
-        let _ = sched_setaffinity(None, &one);
-    }
 }
 
 #[cfg(test)]

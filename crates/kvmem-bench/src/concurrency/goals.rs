@@ -1,0 +1,89 @@
+//! *Goals*: the figures that shared allocators of offsets set out to reach, found in the rows.
+//!
+//! A goal appears when the rows that it needs are there, and a second thread counts only where it has a processor of its own.
+//! Where several rows count, the worst is given with its name.
+
+use super::{ContenderId, Row, Scenario};
+use crate::report::Goal;
+
+use Scenario::{CrossThread, Fragmented, HighWater, Impossible, Pair2M, Pair4K, PairOdd};
+
+/// Scenarios with a goal of their own.
+const KINDS: [(&str, &[Scenario]); 5] = [
+    ("pairs", &[Pair4K, Pair2M, PairOdd]),
+    ("high-water", &[HighWater]),
+    ("impossible", &[Impossible]),
+    ("fragmented", &[Fragmented]),
+    ("cross-thread", &[CrossThread]),
+];
+
+/// All goals that `rows`, of a machine with `cores` processors, can tell about.
+pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    if cores >= 2 {
+        for (kind, scenarios) in KINDS {
+            let what = format!("{kind}: rate of two threads over that of one");
+            goals.extend(Goal::at_least(&what, two_over(rows, scenarios, ContenderId::Kvmem, 1), 1.8));
+        }
+        for (kind, scenarios) in KINDS {
+            let what = format!("{kind}: rate of two threads over that of binned");
+            goals.extend(Goal::at_least(&what, two_over(rows, scenarios, ContenderId::Binned, 2), 10.0));
+        }
+    }
+    let alone = |row: &&Row| {
+        row.scenario == Impossible && row.contender == ContenderId::Kvmem && row.threads as usize <= cores
+    };
+    let each = rows.iter().filter(alone).map(|row| {
+        let ns = f64::from(row.threads) * 1e3 / row.mops;
+        (ns, Some(format!("{} thread(s)", row.threads)))
+    });
+    goals.extend(Goal::at_most("impossible: ns of a request that fails", each, 10.0));
+    goals
+}
+
+/// The library's rate on two threads over that of `other` on `threads`, scenario by scenario.
+fn two_over(
+    rows: &[Row],
+    scenarios: &[Scenario],
+    other: ContenderId,
+    threads: u32,
+) -> impl Iterator<Item = (Option<f64>, Option<String>)> {
+    let rate = |scenario, contender, threads| {
+        let same = |row: &&Row| (row.scenario, row.contender, row.threads) == (scenario, contender, threads);
+        rows.iter().find(same).map(|row| row.mops)
+    };
+    scenarios.iter().map(move |&scenario| {
+        let ratio = rate(scenario, ContenderId::Kvmem, 2).zip(rate(scenario, other, threads));
+        (ratio.map(|(ours, theirs)| ours / theirs), Some(scenario.to_string()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ContenderId::{Binned, Kvmem};
+
+    fn row(scenario: Scenario, contender: ContenderId, threads: u32, mops: f64) -> Row {
+        Row { scenario, contender, threads, mops, p50_ns: 1.0, p99_ns: 2.0 }
+    }
+
+    #[test]
+    fn two_threads_are_held_against_one_and_against_the_other_allocator() {
+        let rows = [
+            row(Pair4K, Kvmem, 1, 10.0),
+            row(Pair4K, Kvmem, 2, 19.0),
+            row(Pair4K, Binned, 2, 1.9),
+            row(PairOdd, Kvmem, 1, 10.0),
+            row(PairOdd, Kvmem, 2, 15.0),
+            row(Impossible, Kvmem, 1, 200.0),
+            row(Impossible, Kvmem, 2, 160.0),
+            row(Impossible, Kvmem, 4, 1.0),
+        ];
+        let goals = of(&rows, 2);
+        let found: Vec<_> = goals.iter().map(|goal| (goal.value, goal.met())).collect();
+        assert_eq!(found, [(1.5, false), (0.8, false), (10.0, true), (12.5, false)]);
+        assert_eq!(goals[0].at.as_deref(), Some("pair-3274752"));
+        // On one processor two threads say nothing.
+        assert_eq!(of(&rows, 1).iter().map(|goal| goal.value).collect::<Vec<_>>(), [5.0]);
+    }
+}

@@ -1,0 +1,170 @@
+//! The benchmark of offsets under threads: one allocator that all of them share.
+//!
+//! 1. *Scenarios.* The `pair-` scenarios allocate and free blocks of one size, 4 KiB, 2 MiB and 3,274,752 B (a page of KV
+//!    cache that is no multiple of anything). [`Scenario::HighWater`] keeps nine tenths of the space in use by blocks of
+//!    those three sizes, while one request in twenty asks for half of the space, which cannot be had.
+//!    [`Scenario::Impossible`] makes only such requests. In [`Scenario::Fragmented`] half of the space is free, in holes of many
+//!    sizes, and sizes are random. In [`Scenario::CrossThread`] every block of 4 KiB is freed by another thread than the one
+//!    that allocated it; handles are passed on 32 at a time.
+//! 2. *Contenders.* The library as users hold it; the published allocator, modelled, behind its mutex; and the library's own
+//!    allocator behind one more mutex, so that never two threads are in it at once: a plain heap behind a lock.
+//! 3. *Operations.* An operation is one call: an allocation, a free, or a request that fails. Threads are bound to
+//!    processors and all at work for the whole of a fixed time; the rate is the sum of the threads'. Times of single calls
+//!    are taken in a second run, as reading the clock takes longer than many calls do; what reading it takes is subtracted.
+//! 4. *Noise.* The contenders of a group take turns, each repetition starts with another one, and medians count.
+
+mod contender;
+mod goals;
+mod measure;
+mod report;
+mod scenario;
+mod suite;
+mod table;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::report::{Report, Row};
+use crate::names::names;
+use crate::progress::Progress;
+
+/// What to run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Shorter and fewer repetitions: some seconds instead of some minutes.
+    pub quick: bool,
+    /// Repetitions of each measurement, of which the median counts; 7, or 3 when quick, unless given.
+    pub reps: Option<u32>,
+    /// Only these scenarios; all when empty.
+    pub scenarios: Vec<Scenario>,
+    /// Only these contenders; all when empty.
+    pub contenders: Vec<ContenderId>,
+    /// Only these numbers of threads; 1, 2, 4 and 16 when empty.
+    pub threads: Vec<u32>,
+}
+
+/// Runs what `options` ask for.
+///
+/// # Errors
+/// [`BenchError`] when a contender cannot be measured.
+pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
+    suite::run(options, progress)
+}
+
+/// Why a run ended early.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{scenario} with {contender} on {threads} thread(s): {error}")]
+pub struct BenchError {
+    /// What the threads did.
+    pub scenario: Scenario,
+    /// The contender that ran.
+    pub contender: ContenderId,
+    /// How many threads.
+    pub threads: u32,
+    /// What happened.
+    pub error: MeasureError,
+}
+
+/// Why something could not be measured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MeasureError {
+    /// The contender cannot manage the space.
+    #[error(transparent)]
+    Create(#[from] crate::contender::CreateError),
+    /// A request for more than is free was served.
+    #[error("a request for {size} bytes was served where less is free")]
+    Served {
+        /// Bytes of the request.
+        size: u64,
+    },
+    /// An empty space had no room.
+    #[error("a request for {size} bytes was refused in a space that is nearly empty")]
+    Refused {
+        /// Bytes of the request.
+        size: u64,
+    },
+    /// No call returned in time.
+    #[error("no call returned in the time given: give it more")]
+    Nothing,
+    /// A thread of the loop panicked.
+    #[error("a thread panicked")]
+    Panicked,
+}
+
+/// The scenarios by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scenario {
+    /// 4 KiB allocated and freed.
+    #[serde(rename = "pair-4k")]
+    Pair4K,
+    /// 2 MiB allocated and freed.
+    #[serde(rename = "pair-2m")]
+    Pair2M,
+    /// 3,274,752 B allocated and freed.
+    #[serde(rename = "pair-3274752")]
+    PairOdd,
+    /// Nine tenths in use, one request in twenty impossible.
+    HighWater,
+    /// Only impossible requests, with nine tenths in use.
+    Impossible,
+    /// Half in use, in pieces, random sizes.
+    Fragmented,
+    /// Allocated by one thread, freed by another.
+    CrossThread,
+}
+
+impl Scenario {
+    /// All scenarios, in the order in which they run.
+    pub const ALL: [Self; 7] = [
+        Self::Pair4K,
+        Self::Pair2M,
+        Self::PairOdd,
+        Self::HighWater,
+        Self::Impossible,
+        Self::Fragmented,
+        Self::CrossThread,
+    ];
+
+    /// The name on the command line and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pair4K => "pair-4k",
+            Self::Pair2M => "pair-2m",
+            Self::PairOdd => "pair-3274752",
+            Self::HighWater => "high-water",
+            Self::Impossible => "impossible",
+            Self::Fragmented => "fragmented",
+            Self::CrossThread => "cross-thread",
+        }
+    }
+}
+
+names!(Scenario, UnknownScenario, "scenario", "A name that no scenario bears.");
+
+/// The contenders by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ContenderId {
+    /// The library under test.
+    Kvmem,
+    /// The published allocator behind its mutex.
+    Binned,
+    /// The library's allocator behind one more mutex.
+    Mutex,
+}
+
+impl ContenderId {
+    /// All contenders, in the order in which reports list them.
+    pub const ALL: [Self; 3] = [Self::Kvmem, Self::Binned, Self::Mutex];
+
+    /// The name on the command line and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kvmem => "kvmem",
+            Self::Binned => "binned",
+            Self::Mutex => "mutex",
+        }
+    }
+}
+
+names!(ContenderId, UnknownContender, "contender", "A name that no contender bears.");

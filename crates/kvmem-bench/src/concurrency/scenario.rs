@@ -1,0 +1,302 @@
+//! *Scenario*: what is in the space before the clock starts, and what a thread does in one step.
+//!
+//! A step is at most one call, so that all calls count alike. Where blocks come and go, a thread has a share of the space to
+//! keep in use: it allocates while it has less, and frees one of its blocks, each equally likely, when it has more or is
+//! refused.
+
+use std::sync::{Mutex, PoisonError};
+
+use kvmem_testkit::workload::Rng;
+use rand::{RngExt, SeedableRng};
+
+use super::contender::Shared;
+use super::{MeasureError, Scenario};
+use crate::contender::Space;
+
+/// Bytes of the space.
+pub(super) const CAPACITY: u64 = 16 << 30;
+/// The most ranges that are ever live.
+const MAX_LIVE: usize = 1 << 17;
+/// More than is free wherever it is asked for.
+pub(super) const IMPOSSIBLE: u64 = CAPACITY / 2;
+/// Sizes of `high-water`, and of the pairs.
+const SIZES: [u64; 3] = [4 << 10, 2 << 20, 3_274_752];
+/// Sizes of `fragmented`.
+const LEAST: u64 = 64 << 10;
+const MOST: u64 = 448 << 10;
+/// Handles that are passed on together, and such parcels under way to one thread.
+const PARCEL: usize = 32;
+const PARCELS: usize = 8;
+const SEED: u64 = 123_456_789;
+
+/// Parcels of handles for one thread.
+type Inbox<H> = Mutex<Vec<Vec<H>>>;
+
+/// What all threads share.
+pub(super) struct Scene<C: Shared> {
+    // Handles go before their allocator.
+    inboxes: Vec<Inbox<C::Handle>>,
+    /// What each thread begins with, until it takes it.
+    shares: Vec<Mutex<Vec<Block<C::Handle>>>>,
+    scenario: Scenario,
+    space: C,
+}
+
+struct Block<H> {
+    _range: H,
+    size: u64,
+}
+
+impl<C: Shared> Scene<C> {
+    pub(super) fn new(scenario: Scenario, threads: u32) -> Result<Self, MeasureError> {
+        let space = C::create(Space { capacity: CAPACITY, max_live: MAX_LIVE })?;
+        let mut scene = Self {
+            inboxes: (0..threads).map(|_| Inbox::default()).collect(),
+            shares: (0..threads).map(|_| Mutex::default()).collect(),
+            scenario,
+            space,
+        };
+        scene.fill();
+        if matches!(scenario, Scenario::HighWater | Scenario::Impossible)
+            && scene.space.allocate(IMPOSSIBLE).is_some()
+        {
+            return Err(MeasureError::Served { size: IMPOSSIBLE });
+        }
+        Ok(scene)
+    }
+
+    /// Bytes that stay in use.
+    fn target(&self) -> u64 {
+        match self.scenario {
+            Scenario::HighWater | Scenario::Impossible => CAPACITY / 10 * 9,
+            Scenario::Fragmented => CAPACITY / 2,
+            Scenario::Pair4K | Scenario::Pair2M | Scenario::PairOdd | Scenario::CrossThread => 0,
+        }
+    }
+
+    /// Fills the space to its target and deals the blocks out. The fragmented one is filled to the brim first, and then
+    /// every second block is freed.
+    fn fill(&mut self) {
+        let mut random = Rng::seed_from_u64(SEED);
+        let thin = self.scenario == Scenario::Fragmented;
+        let target = if thin { CAPACITY } else { self.target() };
+        let mut used = 0;
+        let mut blocks = Vec::new();
+        while used < target {
+            let size = draw(self.scenario, &mut random);
+            let Some(range) = self.space.allocate(size) else { break };
+            used += size;
+            blocks.push(Block { _range: range, size });
+        }
+        let threads = self.shares.len();
+        let step = if thin { 2 } else { 1 };
+        for (i, block) in blocks.into_iter().step_by(step).enumerate() {
+            if let Ok(share) = self.shares[i % threads].get_mut() {
+                share.push(block);
+            }
+        }
+    }
+
+    /// What thread `index` needs.
+    pub(super) fn worker(&self, index: usize) -> Worker<'_, C> {
+        let mut own = Vec::with_capacity(MAX_LIVE / self.shares.len());
+        own.append(&mut self.shares[index].lock().unwrap_or_else(PoisonError::into_inner));
+        Worker {
+            used: own.iter().map(|block| block.size).sum(),
+            target: self.target() / self.shares.len() as u64,
+            own,
+            held: None,
+            outgoing: Vec::with_capacity(PARCEL),
+            incoming: Vec::new(),
+            index,
+            random: Rng::seed_from_u64(SEED + 1 + index as u64),
+            error: None,
+            scene: self,
+        }
+    }
+}
+
+/// A size of `scenario`.
+fn draw(scenario: Scenario, random: &mut Rng) -> u64 {
+    match scenario {
+        Scenario::Fragmented => random.random_range(LEAST..=MOST),
+        _ => SIZES[random.random_range(0..SIZES.len())],
+    }
+}
+
+/// One thread at work.
+pub(super) struct Worker<'a, C: Shared> {
+    own: Vec<Block<C::Handle>>,
+    /// Bytes of those.
+    used: u64,
+    target: u64,
+    held: Option<C::Handle>,
+    outgoing: Vec<C::Handle>,
+    incoming: Vec<C::Handle>,
+    index: usize,
+    random: Rng,
+    /// What should not have happened.
+    pub(super) error: Option<MeasureError>,
+    scene: &'a Scene<C>,
+}
+
+impl<C: Shared> Worker<'_, C> {
+    /// One call at most; the number of calls. `timed` is given the call alone.
+    #[inline(always)]
+    pub(super) fn step(&mut self, timed: &mut impl Timed) -> u64 {
+        match self.scene.scenario {
+            Scenario::Pair4K => self.pair(SIZES[0], timed),
+            Scenario::Pair2M => self.pair(SIZES[1], timed),
+            Scenario::PairOdd => self.pair(SIZES[2], timed),
+            Scenario::HighWater => {
+                if self.random.random_range(0..20) == 0 {
+                    self.ask(timed)
+                } else {
+                    self.churn(timed)
+                }
+            }
+            Scenario::Impossible => self.ask(timed),
+            Scenario::Fragmented => self.churn(timed),
+            Scenario::CrossThread => self.pass(timed),
+        }
+    }
+
+    #[inline(always)]
+    fn pair(&mut self, size: u64, timed: &mut impl Timed) -> u64 {
+        match self.held.take() {
+            Some(range) => timed.call(|| drop(range)),
+            None => {
+                self.held = timed.call(|| self.scene.space.allocate(size));
+                if self.held.is_none() {
+                    self.error = Some(MeasureError::Refused { size });
+                }
+            }
+        }
+        1
+    }
+
+    #[inline(always)]
+    fn ask(&mut self, timed: &mut impl Timed) -> u64 {
+        if timed.call(|| self.scene.space.allocate(IMPOSSIBLE)).is_some() {
+            self.error = Some(MeasureError::Served { size: IMPOSSIBLE });
+        }
+        1
+    }
+
+    #[inline(always)]
+    fn churn(&mut self, timed: &mut impl Timed) -> u64 {
+        if self.used < self.target && self.own.len() < self.own.capacity() {
+            let size = draw(self.scene.scenario, &mut self.random);
+            match timed.call(|| self.scene.space.allocate(size)) {
+                Some(range) => {
+                    self.used += size;
+                    self.own.push(Block { _range: range, size });
+                }
+                // Full or in pieces: whatever is freed next makes room.
+                None => self.target = self.used.min(self.target),
+            }
+        } else if !self.own.is_empty() {
+            let victim = self.random.random_range(0..self.own.len());
+            let block = self.own.swap_remove(victim);
+            self.used -= block.size;
+            timed.call(|| drop(block));
+            self.target = self.scene.target() / self.scene.shares.len() as u64;
+        }
+        1
+    }
+
+    /// Frees one of what others sent and allocates one to send, in turn.
+    #[inline(always)]
+    fn pass(&mut self, timed: &mut impl Timed) -> u64 {
+        if self.incoming.is_empty() {
+            self.receive();
+        }
+        if self.outgoing.len() == PARCEL {
+            self.send();
+        }
+        // As many are sent as come in; a parcel's room ahead.
+        if self.outgoing.len() < PARCEL && self.outgoing.len() + self.incoming.len() <= PARCEL {
+            match timed.call(|| self.scene.space.allocate(SIZES[0])) {
+                Some(range) => self.outgoing.push(range),
+                None => self.error = Some(MeasureError::Refused { size: SIZES[0] }),
+            }
+            return 1;
+        }
+        match self.incoming.pop() {
+            Some(range) => {
+                timed.call(|| drop(range));
+                1
+            }
+            None => {
+                std::thread::yield_now();
+                0
+            }
+        }
+    }
+
+    fn receive(&mut self) {
+        let mut inbox = self.scene.inboxes[self.index].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(parcel) = inbox.pop() {
+            self.incoming = parcel;
+        }
+    }
+
+    /// To the next thread, unless it has enough to do.
+    fn send(&mut self) {
+        let next = (self.index + 1) % self.scene.inboxes.len();
+        let mut inbox = self.scene.inboxes[next].lock().unwrap_or_else(PoisonError::into_inner);
+        if inbox.len() < PARCELS {
+            inbox.push(std::mem::replace(&mut self.outgoing, Vec::with_capacity(PARCEL)));
+        }
+    }
+}
+
+/// What goes around each call.
+pub(super) trait Timed {
+    /// Makes the call.
+    fn call<R>(&mut self, call: impl FnOnce() -> R) -> R;
+}
+
+/// Nothing: for the rate.
+impl Timed for () {
+    #[inline(always)]
+    fn call<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        call()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::concurrency::contender::{AsItIs, Locked};
+    use crate::contender::binned::Binned;
+    use kvmem::offset::OffsetAllocator;
+
+    fn steps<C: Shared>() {
+        for scenario in Scenario::ALL {
+            let scene = Scene::<C>::new(scenario, 2).unwrap();
+            let mut workers = [scene.worker(0), scene.worker(1)];
+            let target = scene.target() as f64;
+            let mut calls = 0;
+            for _ in 0..20_000 {
+                for worker in &mut workers {
+                    calls += worker.step(&mut ());
+                    assert_eq!(worker.error, None, "{scenario}");
+                }
+            }
+            assert!(calls >= 20_000, "{scenario}: {calls}");
+            let used: u64 = workers.iter().map(|worker| worker.used).sum();
+            assert!(
+                used as f64 >= 0.85 * target && used as f64 <= 1.02 * target,
+                "{scenario}: {used} of {target}"
+            );
+        }
+    }
+
+    #[test]
+    fn scenarios_stay_as_they_were_prepared() {
+        steps::<AsItIs<OffsetAllocator>>();
+        steps::<AsItIs<Binned>>();
+        steps::<Locked>();
+    }
+}

@@ -1,0 +1,74 @@
+//! *Goals*: the figures that the slab layer sets out to reach, found in the rows.
+//!
+//! A goal appears when the rows that it needs are there. Where several rows count, the worst is given with its name. Three
+//! threads are measured but are no goal.
+
+use super::{ContenderId, Pattern, Row};
+use crate::report::Goal;
+
+/// Numbers of threads that count.
+const THREADS: [u32; 3] = [1, 2, 4];
+
+/// All goals that `rows` can tell about.
+pub(super) fn of(rows: &[Row]) -> Vec<Goal> {
+    let time = |row: &Row| Some(row.ns_per_pair);
+    let memory = |row: &Row| row.rss_bytes.map(|bytes| bytes as f64);
+    let found = [
+        Goal::at_most("random: time over that of mimalloc", over(rows, ContenderId::Mimalloc, time), 0.8),
+        Goal::at_most("random: time over that of g-slice", over(rows, ContenderId::GSlice, time), 0.5),
+        Goal::at_most(
+            "random: resident memory over that of mimalloc",
+            over(rows, ContenderId::Mimalloc, memory),
+            1.15,
+        ),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+/// A figure of the library's over that of `other`, row by row.
+fn over(
+    rows: &[Row],
+    other: ContenderId,
+    figure: impl Fn(&Row) -> Option<f64>,
+) -> impl Iterator<Item = (f64, Option<String>)> {
+    let of = |id| {
+        rows.iter().filter(move |row| {
+            row.contender == id && row.pattern == Pattern::Random && THREADS.contains(&row.threads)
+        })
+    };
+    of(ContenderId::Kvmem).filter_map(move |ours| {
+        let same = |row: &&Row| (row.max_block_bytes, row.threads) == (ours.max_block_bytes, ours.threads);
+        let ratio = figure(ours)? / figure(of(other).find(same)?)?;
+        Some((ratio, Some(format!("≤ {} B, {} thread(s)", ours.max_block_bytes, ours.threads))))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ContenderId::{GSlice, Kvmem, Mimalloc};
+
+    fn row(contender: ContenderId, threads: u32, ns_per_pair: f64, rss_bytes: Option<u64>) -> Row {
+        Row { pattern: Pattern::Random, max_block_bytes: 512, threads, contender, ns_per_pair, rss_bytes }
+    }
+
+    #[test]
+    fn the_worst_row_counts_and_like_is_compared_with_like() {
+        let fixed = Row { pattern: Pattern::Fixed, ..row(Kvmem, 1, 1000.0, None) };
+        let rows = [
+            row(Kvmem, 1, 8.0, Some(100)),
+            row(Kvmem, 2, 9.0, Some(120)),
+            row(Kvmem, 3, 90.0, None),
+            row(Mimalloc, 1, 16.0, Some(100)),
+            row(Mimalloc, 2, 10.0, Some(100)),
+            row(Mimalloc, 3, 10.0, None),
+            row(GSlice, 1, 20.0, None),
+            fixed,
+        ];
+        let goals = of(&rows);
+        let found: Vec<_> = goals.iter().map(|goal| (goal.value, goal.met())).collect();
+        assert_eq!(found, [(0.9, false), (0.4, true), (1.2, false)]);
+        assert_eq!(goals[0].at.as_deref(), Some("≤ 512 B, 2 thread(s)"));
+        assert!(of(&rows[3..]).is_empty());
+    }
+}

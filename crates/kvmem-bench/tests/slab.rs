@@ -1,0 +1,152 @@
+//! The report of small slab runs: its JSON, its table, its progress, and the processes that measure.
+
+use std::process::Command;
+
+use kvmem_bench::progress::Progress;
+use kvmem_bench::slab::{self, ContenderId, MeasureError, Options, Pattern, Report, Row, Task};
+
+const TASK: &str = "KVMEM_BENCH_TEST_TASK";
+
+#[derive(Default)]
+struct Watch {
+    planned: u64,
+    done: u64,
+    steps: Vec<String>,
+    rows: usize,
+}
+
+impl Progress<Row> for Watch {
+    fn begin(&mut self, units: u64) {
+        self.planned = units;
+    }
+
+    fn step(&mut self, what: &str) {
+        self.steps.push(what.to_owned());
+    }
+
+    fn advance(&mut self, units: u64) {
+        self.done += units;
+    }
+
+    fn row(&mut self, _row: &Row) {
+        self.rows += 1;
+    }
+}
+
+fn small(options: Options) -> (Report, Watch) {
+    let options = Options { quick: true, reps: Some(1), ..options };
+    let mut watch = Watch::default();
+    let report = slab::run(&options, &mut watch).unwrap();
+    (report, watch)
+}
+
+/// This program again, with nothing to run but [`measure_the_task`].
+fn child(task: &Task) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "measure_the_task", "--nocapture"]).env(TASK, task.to_string());
+    command
+}
+
+/// What a child does. In any other process there is no task, and it measures one of its own.
+#[test]
+fn measure_the_task() {
+    let task = std::env::var(TASK).unwrap_or_else(|_| "fixed 64 1 malloc 1".to_owned());
+    let seen = slab::measure(&task.parse().unwrap()).unwrap();
+    assert!(seen.ns_per_pair > 0.0);
+    println!("{seen}");
+}
+
+#[test]
+fn rows_are_reported_in_full() {
+    let (report, watch) = small(Options { child: Some(child), ..Options::default() });
+    let present = ContenderId::ALL.len() - report.skipped.len();
+    // Two sizes and one size at four numbers of threads each, and pairs of threads at two.
+    assert_eq!(report.rows.len(), present * (2 * 4 + 4 + 2));
+    assert_eq!((watch.steps.len(), watch.rows), (report.rows.len(), report.rows.len()));
+    assert_eq!(watch.planned, watch.done);
+    assert!(watch.steps.iter().any(|step| step == "random ≤ 512 B malloc ×3"), "{:?}", watch.steps);
+    for skipped in &report.skipped {
+        println!("skipped: {}: {}", skipped.contender, skipped.reason);
+        assert!(!skipped.reason.is_empty() && skipped.contender != ContenderId::Malloc);
+    }
+
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!((&json["suite"], &json["seed"]), (&"slab".into(), &123_456_789.into()));
+    let told = kvmem_bench::machine::resident_bytes().is_some();
+    for row in json["rows"].as_array().unwrap() {
+        let mut keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["contender", "max_block_bytes", "ns_per_pair", "pattern", "rss_bytes", "threads"]);
+        assert!(row["ns_per_pair"].as_f64() > Some(0.0), "{row}");
+        assert_eq!(row["rss_bytes"].is_number(), told, "{row}");
+        if told && row["pattern"] == "random" {
+            // 10,000 blocks of each thread are there, and every byte of them was written.
+            let live =
+                10_000 * row["max_block_bytes"].as_u64().unwrap() / 2 * row["threads"].as_u64().unwrap();
+            let rss = row["rss_bytes"].as_u64().unwrap();
+            assert!((live * 9 / 10..live * 8).contains(&rss), "{row}");
+        }
+    }
+    assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+
+    let table = report.to_string();
+    for part in
+        ["512 B, 1 thread(s)", "1024 B, 4 thread(s)", "64 B, 3 thread(s)", "producer-consumer", "malloc"]
+    {
+        assert!(table.contains(part), "{part} in\n{table}");
+    }
+    assert_eq!(table.contains("Not measured"), !report.skipped.is_empty());
+    assert!(table.ends_with('\n'));
+}
+
+#[test]
+fn without_processes_of_their_own_there_is_no_memory_to_report() {
+    let (report, _) = small(Options {
+        patterns: vec![Pattern::Fixed],
+        contenders: vec![ContenderId::Malloc],
+        threads: vec![2],
+        ..Options::default()
+    });
+    assert_eq!(report.rows.len(), 1);
+    assert_eq!((report.rows[0].threads, report.rows[0].rss_bytes), (2, None));
+    assert!(report.goals.is_empty() && !report.to_string().contains("MiB"));
+}
+
+#[test]
+fn a_child_that_fails_is_an_error_with_its_words() {
+    let run = |child: slab::Child| {
+        let options = Options {
+            quick: true,
+            patterns: vec![Pattern::Fixed],
+            contenders: vec![ContenderId::Malloc],
+            threads: vec![1],
+            child: Some(child),
+            ..Options::default()
+        };
+        slab::run(&options, &mut ()).unwrap_err()
+    };
+    let complain = |_: &Task| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out of luck >&2; exit 3"]);
+        command
+    };
+    let error = run(complain);
+    assert!(matches!(&error.error, MeasureError::Child(said) if said.contains("out of luck")), "{error}");
+    assert!(error.to_string().starts_with("fixed 64 1 malloc"), "{error}");
+    let missing = run(|_| Command::new("/no/such/program"));
+    assert!(matches!(missing.error, MeasureError::Child(_)));
+}
+
+#[test]
+fn names_lead_back_to_what_they_name() {
+    for id in Pattern::ALL {
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
+    }
+    for id in ContenderId::ALL {
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
+    }
+    let error = "nothing".parse::<ContenderId>().unwrap_err().to_string();
+    assert!(error.contains("nothing") && error.contains("g-slice"), "{error}");
+}
