@@ -48,7 +48,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     let mut report = Report::default();
     let wanted = |group| options.groups.is_empty() || options.groups.contains(&group);
 
-    if report.check("setup: C linker", setup::linker) {
+    if report.check("setup: C linker", setup::linker) && report.check("setup: CMake", setup::cmake) {
         if wanted(Group::Fmt) {
             fmt(root, &mut report);
         }
@@ -57,6 +57,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
         }
         if wanted(Group::Test) {
             setup::rdma_library();
+            setup::glib();
             let mut tests = cargo_in(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
             report.command("test: unit, integration, doc", Kind::Tests, &mut tests);
         }

@@ -56,6 +56,8 @@ pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
     let folder = root.join("bench/record");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
 
+    crate::setup::cmake()?;
+    crate::setup::glib();
     let wanted = |suite: &str| options.suites.is_empty() || options.suites.iter().any(|name| name == suite);
     for (suite, ending) in SUITES.into_iter().filter(|(suite, _)| wanted(suite)) {
         let file = folder.join(format!("{name}{ending}.json"));

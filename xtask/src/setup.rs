@@ -1,4 +1,5 @@
-//! The tools a full test run needs: rustfmt, clippy and a C linker; and a library that some tests would like to meet.
+//! The tools a full test run needs: rustfmt, clippy, a C linker, and what builds the allocators that the benchmarks meet; and
+//! libraries that some tests would like to meet.
 //!
 //! What can be had without asking is installed (rustup components; the linker and the library when running as root where
 //! there is `apt-get`); for anything else the error names the command that gets it.
@@ -50,6 +51,24 @@ pub(crate) fn linker() -> Result<()> {
         by_hand("build-essential")
     );
     Ok(())
+}
+
+/// Makes sure that the allocators which the benchmarks meet can be built: one takes CMake and a C++ compiler.
+pub(crate) fn cmake() -> Result<()> {
+    for (tool, from) in [("c++", "build-essential"), ("cmake", "cmake")] {
+        let missing =
+            format!("{tool} is missing, which takes part in building the allocators that benchmarks meet");
+        ensure!(package(&missing, from, || works(tool, &["--version"]))?, "{missing}: {}", by_hand(from));
+    }
+    Ok(())
+}
+
+/// Gets GLib, where that is possible: its slice allocator takes part in a benchmark, which does without where there is none.
+pub(crate) fn glib() {
+    let missing = "libglib-2.0.so.0 is missing";
+    if !package(missing, "libglib2.0-0", || has_library("libglib-2.0.so.0")).unwrap_or(false) {
+        println!("({missing}, so its allocator is not met: {})", by_hand("libglib2.0-0"));
+    }
 }
 
 /// Gets the library for RDMA cards, where that is possible. The tests that ask the real one say that they are skipped where it

@@ -108,6 +108,81 @@ fn the_register_suite_has_a_table_and_rows_too() {
     }
 }
 
+#[test]
+fn the_slab_suite_has_a_table_and_rows_too() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-slab.json", std::process::id()));
+    let json = file.to_str().unwrap();
+    let chosen = ["--pattern", "random", "--contender", "malloc", "--threads", "2", "--reps", "1"];
+    let output = kvmem(&[&["bench", "slab", "--quick", "--json", json], &chosen[..]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in ["random", "512 B, 2 thread(s)", "1024 B, 2 thread(s)", "malloc", "MiB that became resident"]
+    {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!((&report["suite"], &report["seed"]), (&"slab".into(), &123_456_789.into()));
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert_eq!((&row["contender"], &row["threads"]), (&"malloc".into(), &2.into()));
+        assert!(
+            row["ns_per_pair"].as_f64() > Some(0.0) && row["rss_bytes"].as_u64() > Some(4 << 20),
+            "{row}"
+        );
+    }
+
+    for (arguments, expected) in [
+        (&["--pattern", "nosuch"][..], "producer-consumer"),
+        (&["--contender", "binned"], "g-slice"),
+        (&["--threads", "0"], "--threads"),
+        (&["--reps", "0"], "--reps"),
+        (&["--alone", "random 512"], "random 512 2 mimalloc 50"),
+    ] {
+        let output = kvmem(&[&["bench", "slab"], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn the_concurrency_suite_has_a_table_and_rows_too() {
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-concurrency.json", std::process::id()));
+    let json = file.to_str().unwrap();
+    let chosen = ["--scenario", "pair-2m,impossible", "--contender", "kvmem,binned", "--threads", "1,2"];
+    let output = kvmem(&[&["bench", "concurrency", "--quick", "--json", json], &chosen[..]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in ["pair-2m, 1 thread(s)", "impossible, 2 thread(s)", "kvmem", "binned", "Figures to reach"] {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(report["suite"], "concurrency");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2 * 2);
+    assert!(rows.iter().all(|row| row["mops"].as_f64() > Some(0.0)), "{rows:?}");
+
+    for (arguments, expected) in [
+        (&["--scenario", "nosuch"][..], "high-water"),
+        (&["--contender", "nosuch"], "mutex"),
+        (&["--threads", "1000"], "--threads"),
+        (&["--reps", "0"], "--reps"),
+    ] {
+        let output = kvmem(&[&["bench", "concurrency"], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}
+
 /// Limits of the machine take rows away, and the table says so; they do not end the run.
 #[cfg(target_os = "linux")]
 #[test]
