@@ -35,6 +35,8 @@ pub(crate) use memory::{
     populate_is_known, populate_write, protect, refill, reserve, touch,
 };
 pub(crate) use placement::{bind, nodes_of, policy_at};
+#[cfg(not(loom))]
+pub(crate) use process::at_exit;
 pub(crate) use process::{
     Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
 };
