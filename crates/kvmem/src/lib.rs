@@ -43,7 +43,6 @@
 pub mod arena;
 pub mod offset;
 pub mod register;
-#[cfg(not(loom))]
 pub mod slab;
 mod sync;
 mod sys;

@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::class::{ALIGN, Geometry, LARGEST_IN_SLAB, STRICTEST};
+use super::clock::Clock;
 use super::fault;
 use super::magazines::Magazines;
-use super::make::magazines;
+use super::make::{Caching, magazines};
 use super::page_source::{Origin, PageSource};
 use super::slab::Chunk;
 use super::slabs::Slabs;
@@ -80,7 +81,7 @@ impl<T> Store<T> {
     }
 }
 
-impl<T: Send> Source<Chunk> for Store<T> {
+impl<T: Send + 'static> Source<Chunk> for Store<T> {
     /// None: objects are constructed one by one, when they are asked for.
     fn refill(&self, _: usize, _: usize, _: &mut Vec<Chunk>) {}
 
@@ -159,7 +160,7 @@ pub struct ObjectCache<T: Send + 'static> {
 #[must_use = "nothing is made before `build`"]
 pub struct ObjectBuilder<T> {
     origin: Origin,
-    working_set: Duration,
+    caching: Caching,
     reset: Box<dyn Fn(&mut T) -> bool + Send + Sync>,
 }
 
@@ -178,7 +179,18 @@ impl<T: Send + 'static> ObjectBuilder<T> {
 
     /// How long full magazines are kept that nobody needs: 15 s unless said otherwise.
     pub fn working_set(self, working_set: Duration) -> Self {
-        ObjectBuilder { working_set, ..self }
+        ObjectBuilder { caching: Caching { working_set, ..self.caching }, ..self }
+    }
+
+    /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond it, freed objects go back
+    /// to their slabs one by one.
+    pub fn stranded(self, most_bytes: u64) -> Self {
+        ObjectBuilder { caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching }, ..self }
+    }
+
+    /// What the working set's time is measured by: the system's monotonic clock unless said otherwise.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        ObjectBuilder { caching: Caching { clock, ..self.caching }, ..self }
     }
 
     /// Makes the cache. `construct` is called when an object is asked for and none is cached.
@@ -191,7 +203,7 @@ impl<T: Send + 'static> ObjectBuilder<T> {
         } else {
             Place::System(Layout::new::<T>())
         };
-        let magazines = magazines(Store { place, of: PhantomData }, 1, self.working_set);
+        let magazines = magazines(Store { place, of: PhantomData }, 1, self.caching);
         ObjectCache {
             inner: Arc::new(Inner { magazines, construct: Box::new(construct), reset: self.reset }),
         }
@@ -207,7 +219,7 @@ impl<T: Send + 'static> ObjectCache<T> {
     /// A cache to be described further.
     pub fn builder() -> ObjectBuilder<T> {
         let reset = Box::new(|_: &mut T| false);
-        ObjectBuilder { origin: Origin::System, working_set: Duration::from_secs(15), reset }
+        ObjectBuilder { origin: Origin::System, caching: Caching::default(), reset }
     }
 
     /// An object: a cached one, else one that is constructed now. O(1) besides the constructor. A panic of the constructor is
@@ -385,6 +397,6 @@ impl<T: Send + 'static> fmt::Debug for ObjectCache<T> {
 
 impl<T> fmt::Debug for ObjectBuilder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObjectBuilder").field("working_set", &self.working_set).finish_non_exhaustive()
+        f.debug_struct("ObjectBuilder").field("working_set", &self.caching).finish_non_exhaustive()
     }
 }

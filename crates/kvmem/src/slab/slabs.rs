@@ -4,10 +4,10 @@ use std::ptr::{self, NonNull};
 
 use super::class::Geometry;
 use super::fault::{FaultHook, SliceFault};
-use super::source::Source;
 use super::page_source::{PageSource, UNIT};
 use super::ring::{Given, Ring};
 use super::slab::{Chunk, Slab};
+use super::source::Source;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// Numbers for [`Slab::owner`]; never used twice.

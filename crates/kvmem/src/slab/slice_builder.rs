@@ -7,9 +7,10 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::class::{LARGEST, SIZES, class_of};
+use super::clock::Clock;
 use super::debug::Debug;
 use super::fault::{self, FaultHook, SliceFault};
-use super::make::magazines;
+use super::make::{Caching, magazines};
 use super::nested;
 use super::page_source::{Origin, PageSource};
 use super::slabs::Slabs;
@@ -59,7 +60,7 @@ pub struct SliceBuilder {
     origin: Origin,
     limit: usize,
     settings: Option<SliceSettings>,
-    working_set: Duration,
+    caching: Caching,
     on_fault: FaultHook,
 }
 
@@ -70,7 +71,7 @@ impl SliceBuilder {
             origin: Origin::System,
             limit: LARGEST,
             settings: None,
-            working_set: Duration::from_secs(15),
+            caching: Caching::default(),
             on_fault: Arc::new(fault::abort),
         }
     }
@@ -97,7 +98,18 @@ impl SliceBuilder {
 
     /// How long full magazines are kept that nobody needs: 15 s unless said otherwise.
     pub fn working_set(self, working_set: Duration) -> Self {
-        SliceBuilder { working_set, ..self }
+        SliceBuilder { caching: Caching { working_set, ..self.caching }, ..self }
+    }
+
+    /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond it, freed blocks go back
+    /// to their slabs one by one.
+    pub fn stranded(self, most_bytes: u64) -> Self {
+        SliceBuilder { caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching }, ..self }
+    }
+
+    /// What the working set's time is measured by: the system's monotonic clock unless said otherwise.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        SliceBuilder { caching: Caching { clock, ..self.caching }, ..self }
     }
 
     /// Who is told of misuse that is found: with debugging, and where it is seen without. Unless said otherwise the
@@ -124,7 +136,7 @@ impl SliceBuilder {
         let shared = Shared {
             short,
             from_slabs,
-            magazines: magazines(slabs, classes, self.working_set),
+            magazines: magazines(slabs, classes, self.caching),
             debug: settings.debug_blocks.then(Debug::default),
             system_blocks: AtomicUsize::new(0),
             system_bytes: AtomicUsize::new(0),
@@ -138,7 +150,7 @@ impl fmt::Debug for SliceBuilder {
         f.debug_struct("SliceBuilder")
             .field("limit", &self.limit)
             .field("settings", &self.settings)
-            .field("working_set", &self.working_set)
+            .field("working_set", &self.caching)
             .finish_non_exhaustive()
     }
 }

@@ -16,6 +16,8 @@ pub struct SliceStats {
     pub slab_bytes: usize,
     /// Bytes of slabs that are gone and whose pages have not been given back yet.
     pub unused_bytes: usize,
+    /// Bytes of objects that are free and in a magazine.
+    pub cached_bytes: u64,
     /// Blocks of the system's allocator that are in use: above the limit, or all of them with `always-malloc`.
     pub system_blocks: usize,
     /// Their bytes, as they were asked for.
@@ -35,27 +37,34 @@ pub struct SliceClassStats {
     pub colours: usize,
     /// Slabs that there are.
     pub slabs: usize,
-    /// Objects that are not in their slab: in use, or in a magazine.
-    pub objects_out: usize,
+    /// Objects in use.
+    pub in_use: usize,
+    /// Objects that are free and in a magazine: of a thread, or in the depot.
+    pub cached: usize,
 }
 
 impl SliceStats {
     pub(crate) fn of(shared: &Shared) -> SliceStats {
         let slabs = shared.magazines.source();
         let pages = slabs.pages().stats();
-        let classes = slabs.counts().map(|count| SliceClassStats {
+        let magazines = shared.magazines.stats();
+        let cached = magazines.classes.iter().map(|class| class.in_threads + class.in_depot);
+        let classes = slabs.counts().zip(cached).map(|(count, cached)| SliceClassStats {
             object_bytes: count.geometry.size,
             slab_bytes: count.geometry.slab_bytes,
             slab_objects: count.geometry.objects,
             colours: count.geometry.colours(),
             slabs: count.slabs,
-            objects_out: count.out,
+            // The two are of two moments.
+            in_use: count.out.saturating_sub(cached),
+            cached,
         });
         SliceStats {
             classes: classes.collect(),
             mapped_bytes: pages.mapped,
             slab_bytes: pages.slabs,
             unused_bytes: pages.dirty,
+            cached_bytes: magazines.stranded_bytes,
             // Relaxed: only counted.
             system_blocks: shared.system_blocks.load(Ordering::Relaxed),
             system_bytes: shared.system_bytes.load(Ordering::Relaxed),

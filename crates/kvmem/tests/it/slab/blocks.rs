@@ -145,7 +145,7 @@ fn chains_and_batches() {
     }
     slices.trim();
     let stats = slices.stats();
-    assert!(stats.classes.iter().all(|class| class.objects_out == 0));
+    assert!(stats.classes.iter().all(|class| class.in_use + class.cached == 0));
     assert_eq!((stats.mapped_bytes, stats.system_blocks), (0, 0));
 }
 
