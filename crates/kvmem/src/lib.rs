@@ -43,6 +43,7 @@
 pub mod arena;
 pub mod offset;
 pub mod register;
+pub mod slab;
 mod sync;
 mod sys;
 

@@ -14,14 +14,14 @@
 #[cfg(loom)]
 pub(crate) use self::model::Mutex;
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 #[cfg(loom)]
-use loom::{hint, sync::atomic::AtomicBool, thread};
+use loom::{hint, thread};
 #[cfg(not(loom))]
-use std::{hint, sync::atomic::AtomicBool, thread};
+use std::{hint, thread};
 
 use std::time::Duration;
 
@@ -76,20 +76,33 @@ impl RawLock {
 
     #[cold]
     fn wait(&self) {
-        let mut looks = 0;
+        let mut patience = Patience::default();
         loop {
             // Relaxed: only a hint when to try; `try_take` is what acquires.
             while self.held.load(Ordering::Relaxed) {
-                looks += 1;
-                match looks {
-                    0..SPINS => hint::spin_loop(),
-                    SPINS..SPINS_AND_YIELDS => thread::yield_now(),
-                    _ => nap(),
-                }
+                patience.pause();
             }
             if self.try_take() {
                 return;
             }
+        }
+    }
+}
+
+/// What a thread does between two looks at something that another is about to change.
+#[derive(Default)]
+pub(crate) struct Patience {
+    looks: u32,
+}
+
+impl Patience {
+    /// Spins at first, then lets others run, then sleeps for short spells.
+    pub(crate) fn pause(&mut self) {
+        self.looks = self.looks.saturating_add(1);
+        match self.looks {
+            0..SPINS => hint::spin_loop(),
+            SPINS..SPINS_AND_YIELDS => thread::yield_now(),
+            _ => nap(),
         }
     }
 }
@@ -181,6 +194,10 @@ mod model {
 
         pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
             self.0.lock().expect("no panic happens under the lock")
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<loom::sync::MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
         }
     }
 }

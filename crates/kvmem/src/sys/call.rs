@@ -97,6 +97,12 @@ calls! {
     Lock => "mlock",
     /// Letting go of it.
     Unlock => "munlock",
+    /// Announcing barriers on all threads.
+    RegisterMembarrier => "membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)",
+    /// A barrier on all threads.
+    Membarrier => "membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)",
+    /// Saying what runs around a fork.
+    AtFork => "pthread_atfork",
     /// Starting a thread.
     Spawn => "clone",
     /// Loading a library.

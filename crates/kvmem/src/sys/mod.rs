@@ -9,6 +9,7 @@
 //! `fault-injection` it looks into a plan that a test has made, and the call may fail without having been made; so
 //! each way out of the code above can be walked, not only those that a healthy machine shows.
 
+mod barrier;
 mod call;
 mod errno;
 #[cfg(feature = "fault-injection")]
@@ -24,6 +25,7 @@ mod ring;
 pub use call::Call;
 pub use errno::Errno;
 
+pub(crate) use barrier::{around_fork, barrier, register_barrier};
 pub(crate) use file::{
     PageRegion, duplicate, file_size, file_system, get_seals, is_folder, memfd_create, open_pagemap,
     open_text, pagemap_scan, pread, read_text, set_seals, space_at, truncate,
@@ -35,6 +37,8 @@ pub(crate) use memory::{
     populate_is_known, populate_write, protect, refill, reserve, touch,
 };
 pub(crate) use placement::{bind, nodes_of, policy_at};
+#[cfg(not(loom))]
+pub(crate) use process::at_exit;
 pub(crate) use process::{
     Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
 };

@@ -59,6 +59,13 @@ pub(crate) fn process_id() -> u32 {
     std::process::id()
 }
 
+/// Has a function called when the process ends in the ordinary way. If there is no room for it, it is not.
+#[cfg(not(loom))]
+pub(crate) fn at_exit(call: extern "C" fn()) {
+    // SAFETY: the function is there as long as the process.
+    let _ = unsafe { libc::atexit(call) };
+}
+
 /// Starts a thread with a small stack.
 pub(crate) fn spawn<T, F>(name: &str, run: F) -> Result<JoinHandle<T>>
 where

@@ -3,5 +3,6 @@
 mod arena;
 mod offset;
 mod register;
+mod slab;
 #[path = "../standin/mod.rs"]
 mod standin;

@@ -1,0 +1,727 @@
+//! *Core*: one instance of the magazine layer, without the knowledge of which thread runs.
+//!
+//! Every function here is given the cache of the calling thread, or none.
+//!
+//! ## Who holds rounds
+//!
+//! `holders` counts caches that have a magazine at all (*armed*) and full magazines in the depot. What moves is
+//! counted at its new place before it is no longer counted at the old one, and what goes back to the source is counted
+//! until the source has it. So the number is 0 only when nothing is cached. A thread counts its cache when it
+//! takes its first magazine, and never again until a trim has taken them all: the fast way does not count.
+//!
+//! ## Trims
+//!
+//! A trim stops all owners at once, takes their magazines and the depot's, lets the owners go on, and only then
+//! speaks to the source. Rounds that other threads had at that moment between source and cache, *in flight*, are in none of
+//! these places. A thread that begins a flight counts it under the number of trims so far, odd or even; the trim waits
+//! until those that began before it are over. A flight that finds itself overtaken gives the source back what it has,
+//! but for the round it was asked for.
+//!
+//! ## Order of locks
+//!
+//! trims → (registry of threads) → list of caches → owners → depots. Nothing is allocated from the global allocator under the
+//! last four, and the source is called under none of them.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Patience, fence};
+#[cfg(not(loom))]
+use crate::sys;
+
+use super::clock::Clock;
+use super::depot::Depot;
+use super::local::{Cache, Local, Slot};
+use super::magazine::{Chain, Magazine};
+use super::settings::{Settings, capacity_bounds};
+use super::source::Source;
+use super::stats::{ClassStats, MagazineStats};
+
+/// Rounds moved at once by a batch.
+const BATCH: usize = 1024;
+
+/// One instance.
+pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
+    source: S,
+    depots: Box<[Depot<R>]>,
+    caches: Mutex<Caches<R>>,
+    trims: Mutex<Trims>,
+    holders: AtomicUsize,
+    /// Trims so far.
+    epoch: AtomicUsize,
+    /// Flights that began in even and in odd epochs.
+    flights: [AtomicUsize; 2],
+    bound: Option<u64>,
+    /// Bytes of all magazines that are in a cache, or in the depot with rounds, had they as many as they can. Kept where
+    /// there is a bound.
+    charged: AtomicU64,
+    /// Owners make fences.
+    fenced: AtomicBool,
+    clock: Arc<dyn Clock>,
+    working_set: Duration,
+}
+
+/// The caches of all threads, linked.
+struct Caches<R> {
+    first: *mut Cache<R>,
+    len: usize,
+}
+
+// SAFETY: a cache's cells are used under the owner's lock or under the lock of this list, `nested`, `scratch` and `thread` by
+// the owner alone; the rounds in it may go to other threads.
+unsafe impl<R: Send> Send for Caches<R> {}
+
+impl<R: Copy + 'static> Caches<R> {
+    fn iter(&self) -> impl Iterator<Item = Local<R>> + use<R> {
+        let mut at = self.first;
+        std::iter::from_fn(move || {
+            let local = Local::from_raw(at.cast())?;
+            at = local.cache().next.get();
+            Some(local)
+        })
+    }
+
+    fn remove(&mut self, local: Local<R>) {
+        let next = local.cache().next.get();
+        if ptr::eq(self.first, local.as_ptr()) {
+            self.first = next;
+        } else if let Some(before) =
+            self.iter().find(|cache| ptr::eq(cache.cache().next.get(), local.as_ptr()))
+        {
+            before.cache().next.set(next);
+        }
+        self.len -= 1;
+    }
+}
+
+/// Under the lock by which trims wait for each other.
+struct Trims {
+    last_look: Duration,
+}
+
+/// Counts a flight as long as it lives.
+struct Flight<'a>(&'a AtomicUsize, usize);
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire in `wait_for_flights`: what went back to the source is there.
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The owner is on a slow way as long as it lives.
+struct Nested<'a>(&'a Cell<bool>);
+
+impl Drop for Nested<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
+    pub(crate) fn new(source: S, settings: Settings) -> Self {
+        let depots = (0..settings.classes).map(|class| {
+            let bytes = source.round_bytes(class);
+            Depot::new(class, capacity_bounds(settings.magazine_bytes, size_of::<R>(), bytes), bytes)
+        });
+        Core {
+            depots: depots.collect(),
+            source,
+            caches: Mutex::new(Caches { first: ptr::null_mut(), len: 0 }),
+            trims: Mutex::new(Trims { last_look: settings.clock.now() }),
+            holders: AtomicUsize::new(0),
+            epoch: AtomicUsize::new(0),
+            flights: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            bound: settings.stranded_bytes,
+            charged: AtomicU64::new(0),
+            fenced: AtomicBool::new(barrier_is_refused()),
+            clock: settings.clock,
+            working_set: settings.working_set,
+        }
+    }
+
+    pub(crate) fn source(&self) -> &S {
+        &self.source
+    }
+
+    pub(crate) fn classes(&self) -> usize {
+        self.depots.len()
+    }
+
+    /// A cache for a thread; `None` if the system has no memory.
+    pub(crate) fn join(&self, thread: *const ()) -> Option<Local<R>> {
+        let mut caches = self.caches.lock();
+        // Relaxed: changed under this lock only.
+        let local = Local::create(self.classes(), self.fenced.load(Ordering::Relaxed), thread)?;
+        local.cache().next.set(caches.first);
+        caches.first = local.as_ptr();
+        caches.len += 1;
+        Some(local)
+    }
+
+    /// The end of a cache: its magazines go to the depot, and the memory is freed.
+    ///
+    /// # Safety
+    ///
+    /// The cache is of this instance, and its thread does not use it any more.
+    pub(crate) unsafe fn retire(&self, local: Local<R>) {
+        let mut caches = self.caches.lock();
+        local.touch();
+        for (slot, depot) in local.slots().zip(&self.depots) {
+            for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
+                if magazine.count() > 0 {
+                    self.hold();
+                    depot.give_full(magazine);
+                } else {
+                    self.discharge(depot, magazine.capacity());
+                    depot.give_empty(magazine);
+                }
+            }
+        }
+        if local.cache().armed.replace(false) {
+            self.let_go(1);
+        }
+        caches.remove(local);
+        // SAFETY: the list knows it no more, and the caller promises the rest.
+        unsafe { local.destroy() };
+    }
+
+    /// One more that may hold rounds.
+    fn hold(&self) {
+        // Relaxed: one variable says it all; who sees the round has seen this before.
+        self.holders.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn let_go(&self, count: usize) {
+        // Release pairs with the Acquire in `may_hold`: who sees 0 finds in the source what was cached.
+        self.holders.fetch_sub(count, Ordering::Release);
+    }
+
+    /// Under the owner's lock, before a slot gets a magazine.
+    fn arm(&self, local: Local<R>) {
+        if !local.cache().armed.replace(true) {
+            self.hold();
+        }
+    }
+
+    pub(crate) fn may_hold(&self) -> bool {
+        // Acquire pairs with the Release in `let_go`.
+        self.holders.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the bound allows one more magazine; then it is counted.
+    fn charge(&self, depot: &Depot<R>, capacity: usize) -> bool {
+        let Some(bound) = self.bound else { return true };
+        let bytes = (capacity as u64).saturating_mul(depot.round_bytes as u64);
+        // Relaxed: a count.
+        let charge = |charged: u64| charged.checked_add(bytes).filter(|sum| *sum <= bound);
+        self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge).is_ok()
+    }
+
+    fn discharge(&self, depot: &Depot<R>, capacity: usize) {
+        if self.bound.is_some() {
+            // Relaxed: a count. The product was counted before.
+            self.charged.fetch_sub(capacity as u64 * depot.round_bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins a flight. Under the owner's lock, so that a trim sees it or is seen by it.
+    fn take_off(&self) -> Flight<'_> {
+        // Relaxed, both: ordered by the owner's lock.
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let flights = &self.flights[epoch % 2];
+        flights.fetch_add(1, Ordering::Relaxed);
+        Flight(flights, epoch)
+    }
+
+    /// Whether a trim has come since. Under the owner's lock.
+    fn is_overtaken(&self, flight: &Flight<'_>) -> bool {
+        // Relaxed: as above.
+        self.epoch.load(Ordering::Relaxed) != flight.1
+    }
+
+    /// The slot of a class.
+    fn slot<'a>(local: Local<R>, depot: &Depot<R>) -> &'a Slot<R> {
+        // SAFETY: a cache has a slot for each depot.
+        unsafe { local.slot(depot.class()) }
+    }
+
+    /// Goes the slow way with a cache, unless the thread is on one already.
+    fn slowly<'a>(local: Option<Local<R>>) -> Option<(Local<R>, Nested<'a>)> {
+        let local = local?;
+        let nested = &local.cache().nested;
+        (!nested.replace(true)).then_some((local, Nested(nested)))
+    }
+
+    /// A round, when the loaded magazine has none, or there is no cache.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn get(&self, local: Option<Local<R>>, class: usize, refill: bool) -> Option<R> {
+        let depot = &self.depots[class];
+        match Self::slowly(local) {
+            Some((local, _nested)) => self.get_with(local, depot, refill),
+            None => self.get_directly(depot, refill),
+        }
+    }
+
+    fn get_directly(&self, depot: &Depot<R>, refill: bool) -> Option<R> {
+        if let Some((round, emptied)) = depot.pop_one() {
+            if let Some(capacity) = emptied {
+                self.discharge(depot, capacity);
+                self.let_go(1);
+            }
+            return Some(round);
+        }
+        if refill { self.source.refill_one(depot.class()) } else { None }
+    }
+
+    fn get_with(&self, local: Local<R>, depot: &Depot<R>, refill: bool) -> Option<R> {
+        let slot = Self::slot(local, depot);
+        let (want, flight) = {
+            let busy = local.enter();
+            if slot.loaded.count() == 0 && slot.previous.count() > 0 {
+                slot.swap();
+            }
+            if let Some(round) = slot.loaded.pop() {
+                return Some(round);
+            }
+            let mut spare = None;
+            let (full, look) = depot.take_full(|| {
+                let empty = slot.previous.take()?;
+                spare = Some(empty.capacity());
+                Some(empty)
+            });
+            if let Some(capacity) = spare {
+                self.discharge(depot, capacity);
+            }
+            if let Some(full) = full {
+                self.arm(local);
+                slot.previous.set(slot.loaded.take());
+                slot.loaded.set(Some(full));
+                self.let_go(1);
+                let round = slot.loaded.pop();
+                drop(busy);
+                if look {
+                    self.tick();
+                }
+                return round;
+            }
+            if !refill {
+                return None;
+            }
+            if slot.loaded.capacity() == 0 {
+                slot.loaded.set(self.new_magazine(depot, depot.capacity()));
+                if slot.loaded.capacity() == 0 {
+                    drop(busy);
+                    return self.source.refill_one(depot.class());
+                }
+                self.arm(local);
+            }
+            (slot.loaded.capacity(), self.take_off())
+        };
+        // Relaxed: a count.
+        depot.refills.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: it is used on the owner's slow ways alone, which do not nest.
+        let rounds = unsafe { &mut *local.cache().scratch.get() };
+        rounds.clear();
+        self.source.refill(depot.class(), want, rounds);
+        let first = {
+            let _busy = local.enter();
+            if !self.is_overtaken(&flight) {
+                // So that the first comes out first. The magazine may have got others meanwhile, from within the source.
+                while rounds.len() > 1 && rounds.last().is_some_and(|round| slot.loaded.push(*round)) {
+                    rounds.pop();
+                }
+            }
+            rounds.pop()
+        };
+        if !rounds.is_empty() {
+            self.source.drain(depot.class(), rounds);
+        }
+        drop(flight);
+        first
+    }
+
+    /// An empty one, if bound and memory allow.
+    fn new_magazine(&self, depot: &Depot<R>, capacity: usize) -> Option<Magazine<R>> {
+        if !self.charge(depot, capacity) {
+            return None;
+        }
+        let magazine = Magazine::new(depot.class(), capacity);
+        if magazine.is_none() {
+            self.discharge(depot, capacity);
+        }
+        magazine
+    }
+
+    /// Takes a round, when the loaded magazine has no room, or there is no cache.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn put(&self, local: Option<Local<R>>, class: usize, round: R) {
+        let depot = &self.depots[class];
+        match Self::slowly(local) {
+            Some((local, _nested)) => self.put_with(local, depot, round),
+            None => self.source.drain_one(class, round),
+        }
+    }
+
+    fn put_with(&self, local: Local<R>, depot: &Depot<R>, round: R) {
+        let slot = Self::slot(local, depot);
+        let busy = local.enter();
+        if !slot.loaded.has_room() && slot.previous.has_room() {
+            slot.swap();
+        }
+        if slot.loaded.push(round) {
+            return;
+        }
+        let capacity = depot.capacity();
+        if !self.charge(depot, capacity) {
+            let full = slot.loaded.take();
+            slot.loaded.set(slot.previous.take());
+            let flight = self.take_off();
+            drop(busy);
+            return self.make_room(local, depot, full, flight, round);
+        }
+        let full = slot.previous.take();
+        if full.is_some() {
+            self.hold();
+        }
+        let (empty, look) = depot.take_empty(full, capacity);
+        match empty.or_else(|| Magazine::new(depot.class(), capacity)) {
+            Some(empty) => {
+                self.arm(local);
+                slot.previous.set(slot.loaded.take());
+                slot.loaded.set(Some(empty));
+                slot.loaded.push(round);
+                drop(busy);
+            }
+            None => {
+                self.discharge(depot, capacity);
+                drop(busy);
+                self.source.drain_one(depot.class(), round);
+            }
+        }
+        if look {
+            self.tick();
+        }
+    }
+
+    /// The bound allows no more magazines: the source gets back what is in a full one, and the round goes there.
+    fn make_room(
+        &self,
+        local: Local<R>,
+        depot: &Depot<R>,
+        full: Option<Magazine<R>>,
+        flight: Flight<'_>,
+        round: R,
+    ) {
+        let class = depot.class();
+        let Some(mut magazine) = full else {
+            drop(flight);
+            return self.source.drain_one(class, round);
+        };
+        // SAFETY: it is used on the owner's slow ways alone, which do not nest.
+        let rounds = unsafe { &mut *local.cache().scratch.get() };
+        rounds.clear();
+        magazine.empty_into(rounds);
+        self.source.drain(class, rounds);
+        let slot = Self::slot(local, depot);
+        let busy = local.enter();
+        if self.is_overtaken(&flight) {
+            drop(busy);
+            self.discharge(depot, magazine.capacity());
+            self.source.drain_one(class, round);
+        } else {
+            // Nobody but a trim changes which magazines a slot has while the owner is on a slow way.
+            slot.previous.set(slot.loaded.take());
+            slot.loaded.set(Some(magazine));
+            slot.loaded.push(round);
+        }
+    }
+
+    pub(crate) fn get_batch(&self, local: Option<Local<R>>, class: usize, want: usize, out: &mut Vec<R>) {
+        let depot = &self.depots[class];
+        let mut left = want;
+        while left > 0 {
+            let some = left.min(BATCH);
+            // Before the lock: nothing is allocated under it.
+            out.reserve(some);
+            let mut got = 0;
+            if let Some(local) = local {
+                let slot = Self::slot(local, depot);
+                let _busy = local.enter();
+                got = slot.loaded.pop_many(some, out);
+                got += slot.previous.pop_many(some - got, out);
+            }
+            if got == 0 {
+                let Some(round) = self.get(local, class, false) else { break };
+                out.push(round);
+                got = 1;
+            }
+            left -= got;
+        }
+        if left > 0 {
+            self.source.refill(class, left, out);
+        }
+    }
+
+    pub(crate) fn put_batch(&self, local: Option<Local<R>>, class: usize, rounds: &mut Vec<R>) {
+        let depot = &self.depots[class];
+        let Some(local) = local else {
+            if !rounds.is_empty() {
+                self.source.drain(class, rounds);
+            }
+            return;
+        };
+        let slot = Self::slot(local, depot);
+        loop {
+            {
+                let _busy = local.enter();
+                while rounds.last().is_some_and(|round| slot.loaded.push(*round)) {
+                    rounds.pop();
+                }
+            }
+            let Some(round) = rounds.pop() else { return };
+            self.put(Some(local), class, round);
+        }
+    }
+
+    /// Has every thread go through a barrier, or has owners make fences from now on: then false.
+    fn barrier(&self, caches: &Caches<R>) -> bool {
+        // Relaxed: changed under the list's lock only.
+        let reached = !self.fenced.load(Ordering::Relaxed) && barrier_on_all();
+        if !reached {
+            self.fenced.store(true, Ordering::Relaxed);
+            caches.iter().for_each(|local| local.cache().owner.make_fenced());
+        }
+        // SeqCst pairs with the fence in `enter_slowly`: stops come before the looks that follow.
+        fence(Ordering::SeqCst);
+        reached
+    }
+
+    /// Stops all owners. In those that are stopped, `stopped` is set.
+    fn stop(&self, caches: &Caches<R>) {
+        caches.iter().for_each(|local| local.cache().owner.stop());
+        let reached = self.barrier(caches);
+        for local in caches.iter() {
+            let stopped = local.cache().owner.settle(reached);
+            local.cache().stopped.set(stopped);
+            if stopped {
+                local.touch();
+            }
+        }
+    }
+
+    fn resume(caches: &Caches<R>) {
+        for local in caches.iter().filter(|local| local.cache().stopped.replace(false)) {
+            local.cache().owner.resume();
+        }
+    }
+
+    pub(crate) fn trim(&self) {
+        let _trims = self.trims.lock();
+        let mut chain = Chain::new();
+        let mut gone = 0;
+        let epoch = {
+            let caches = self.caches.lock();
+            self.stop(&caches);
+            for local in caches.iter().filter(|local| local.cache().stopped.get()) {
+                self.strip(local, &mut chain);
+                gone += usize::from(local.cache().armed.replace(false));
+            }
+            gone += self.depots.iter().map(|depot| depot.take_all(&mut chain)).sum::<usize>();
+            // Relaxed: ordered by the owners' locks.
+            let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
+            Self::resume(&caches);
+            epoch
+        };
+        self.wait_for_flights(epoch);
+        self.give_back(chain);
+        self.let_go(gone);
+    }
+
+    /// Takes all magazines out of a cache; those with rounds onto the chain. Under the owner's lock.
+    fn strip(&self, local: Local<R>, chain: &mut Chain<R>) {
+        for (slot, depot) in local.slots().zip(&self.depots) {
+            for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
+                if magazine.count() > 0 {
+                    chain.push(magazine);
+                } else {
+                    self.discharge(depot, magazine.capacity());
+                }
+            }
+        }
+    }
+
+    /// Waits until flights that began in this epoch are over.
+    fn wait_for_flights(&self, epoch: usize) {
+        let mut patience = Patience::default();
+        // Acquire pairs with the Release at a flight's end.
+        while self.flights[epoch % 2].load(Ordering::Acquire) != 0 {
+            patience.pause();
+        }
+    }
+
+    /// Drains magazines into the source and frees them.
+    fn give_back(&self, mut chain: Chain<R>) {
+        let mut rounds = Vec::new();
+        while let Some(mut magazine) = chain.pop() {
+            if magazine.count() > 0 {
+                let depot = &self.depots[magazine.class()];
+                rounds.clear();
+                magazine.empty_into(&mut rounds);
+                self.source.drain(depot.class(), &mut rounds);
+                self.discharge(depot, magazine.capacity());
+            }
+        }
+    }
+
+    pub(crate) fn tick(&self) {
+        let Some(mut trims) = self.trims.try_lock() else { return };
+        let now = self.clock.now();
+        if now.saturating_sub(trims.last_look) < self.working_set {
+            return;
+        }
+        trims.last_look = now;
+        let mut chain = Chain::new();
+        let gone = self.depots.iter().map(|depot| depot.take_idle(&mut chain)).sum();
+        self.give_back(chain);
+        self.let_go(gone);
+    }
+
+    /// Everything back to the source, and all caches freed.
+    pub(crate) fn close(&mut self) {
+        let mut chain = Chain::new();
+        {
+            let mut caches = self.caches.lock();
+            let all = caches.iter().collect::<Vec<_>>();
+            for local in all {
+                self.strip(local, &mut chain);
+                caches.remove(local);
+                // SAFETY: the instance is ours alone, and the list knows the cache no more.
+                unsafe { local.destroy() };
+            }
+            for depot in &self.depots {
+                depot.take_all(&mut chain);
+            }
+        }
+        self.give_back(chain);
+    }
+
+    pub(crate) fn stats(&self) -> MagazineStats {
+        let mut classes = vec![ClassStats::default(); self.classes()];
+        let threads = {
+            let caches = self.caches.lock();
+            for local in caches.iter() {
+                for (slot, stats) in local.slots().zip(&mut classes) {
+                    stats.in_threads += slot.count();
+                }
+            }
+            caches.len
+        };
+        for (depot, stats) in self.depots.iter().zip(&mut classes) {
+            let (_, rounds, exchanges) = depot.counts();
+            *stats = ClassStats {
+                in_threads: stats.in_threads,
+                in_depot: rounds,
+                capacity: depot.capacity(),
+                round_bytes: depot.round_bytes,
+                exchanges,
+                // Relaxed: a count.
+                refills: depot.refills.load(Ordering::Relaxed),
+                contention: depot.contention(),
+            };
+        }
+        let stranded = |stats: &ClassStats| ((stats.in_threads + stats.in_depot) * stats.round_bytes) as u64;
+        MagazineStats {
+            stranded_bytes: classes.iter().map(stranded).sum(),
+            classes,
+            // Relaxed: counts.
+            charged_bytes: self.bound.map(|_| self.charged.load(Ordering::Relaxed)),
+            stranded_bound: self.bound,
+            threads,
+            trims: self.epoch.load(Ordering::Relaxed) as u64,
+        }
+    }
+}
+
+/// What happens around a fork, and with threads: under the registry's lock.
+#[cfg(not(loom))]
+impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
+    /// The threads that have a cache.
+    pub(crate) fn each_thread(&self, mut run: impl FnMut(*const ())) {
+        self.caches.lock().iter().for_each(|local| run(local.cache().thread));
+    }
+
+    /// Takes every lock that a fork must not find held, the owners' among them.
+    pub(crate) fn before_fork(&self) {
+        let caches = self.caches.lock();
+        self.stop(&caches);
+        std::mem::forget(caches);
+        self.depots.iter().for_each(Depot::seize);
+        self.source.before_fork();
+    }
+
+    /// Lets go of them.
+    ///
+    /// # Safety
+    ///
+    /// This thread, or the one that forked it, has called `before_fork`.
+    pub(crate) unsafe fn after_fork(&self) {
+        self.source.after_fork();
+        // SAFETY: the caller's promise, here and below.
+        self.depots.iter().for_each(|depot| unsafe { depot.release() });
+        // SAFETY: as above; nobody else has the list.
+        Self::resume(unsafe { &*self.caches.data_ptr() });
+        // SAFETY: as above.
+        unsafe { self.caches.force_unlock() };
+    }
+
+    /// In the child, after `after_fork`: of all threads only `thread` is left. What the others had in their caches goes to the
+    /// depot; what they had in flight is lost.
+    ///
+    /// # Safety
+    ///
+    /// This is the only thread of the process.
+    pub(crate) unsafe fn after_fork_in_child(&self, thread: *const ()) {
+        // SAFETY: a trimmer, if there was one, is gone; to let go of a free lock does nothing.
+        unsafe { self.trims.force_unlock() };
+        let mut gone = self.caches.lock().iter().find(|local| !ptr::eq(local.cache().thread, thread));
+        while let Some(local) = gone {
+            // SAFETY: its thread is gone.
+            unsafe { self.retire(local) };
+            gone = self.caches.lock().iter().find(|local| !ptr::eq(local.cache().thread, thread));
+        }
+        // Relaxed: there is one thread.
+        self.flights.iter().for_each(|flights| flights.store(0, Ordering::Relaxed));
+        let armed = self.caches.lock().iter().filter(|local| local.cache().armed.get()).count();
+        let full = self.depots.iter().map(|depot| depot.counts().0).sum::<usize>();
+        self.holders.store(armed + full, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: all that is shared is atomic or under a lock; caches are used as said at `Caches`.
+unsafe impl<R: Copy + Send + 'static, S: Source<R>> Sync for Core<R, S> {}
+
+#[cfg(not(loom))]
+fn barrier_is_refused() -> bool {
+    sys::register_barrier().is_err()
+}
+
+#[cfg(not(loom))]
+fn barrier_on_all() -> bool {
+    sys::barrier().is_ok()
+}
+
+/// In the model both sides make fences; it must not take the usual way out, so nothing is refused.
+#[cfg(loom)]
+fn barrier_is_refused() -> bool {
+    false
+}
+
+#[cfg(loom)]
+fn barrier_on_all() -> bool {
+    true
+}

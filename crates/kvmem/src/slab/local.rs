@@ -1,0 +1,290 @@
+//! *Local*: what one thread has of one instance: for every class a loaded and a previous magazine.
+//!
+//! ```text
+//!          Cache                 slot 0                          slot 1
+//!   ┌──────────────────┬──────────────────────────────┬──────────────────────────────┬─────
+//!   │ owner, armed, …  │ loaded ▸ n   │ previous ▸ n  │ loaded ▸ n   │ previous ▸ n  │ …
+//!   └──────────────────┴──────────────────────────────┴──────────────────────────────┴─────
+//! ```
+//!
+//! Head and slots are one block, so that a class is found without another load. Numbers of rounds are atomic for the
+//! statistics alone, which look from other threads; everything else is touched by who has the owner's lock.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::{Cell, UnsafeCell};
+use std::ptr::{self, NonNull};
+
+use crate::sync::{AtomicU32, Ordering};
+
+use super::magazine::{Head, Magazine};
+use super::owner::{Busy, Owner};
+
+/// The head of the block. A line of its own, with its neighbour, which processors fetch together.
+#[repr(C, align(128))]
+pub(crate) struct Cache<R> {
+    pub(crate) owner: Owner,
+    /// Under the owner's lock: counted among the caches that may hold rounds. Where it is not, no slot has a magazine.
+    pub(crate) armed: Cell<bool>,
+    classes: usize,
+    /// Under the lock of the instance's list.
+    pub(crate) next: Cell<*mut Cache<R>>,
+    /// Under the same lock: somebody else has the owner's lock.
+    pub(crate) stopped: Cell<bool>,
+    /// Whose it is: an address that says nothing else here.
+    pub(crate) thread: *const (),
+    /// The owner is on a slow way. What it asks for meanwhile, memory for its own lists say, takes no second one.
+    pub(crate) nested: Cell<bool>,
+    /// For the owner's slow ways.
+    pub(crate) scratch: UnsafeCell<Vec<R>>,
+    /// Lets the model see who is in at a time.
+    #[cfg(loom)]
+    witness: loom::cell::UnsafeCell<()>,
+}
+
+/// The magazines of a class.
+pub(crate) struct Slot<R> {
+    pub(crate) loaded: Held<R>,
+    pub(crate) previous: Held<R>,
+}
+
+/// A place for a magazine. Without one: no head, and count and capacity are 0.
+pub(crate) struct Held<R> {
+    head: Cell<*mut Head>,
+    /// At most `capacity`; all places below it hold rounds.
+    count: AtomicU32,
+    capacity: Cell<u32>,
+    rounds: std::marker::PhantomData<R>,
+}
+
+/// A cache, by its address. Valid as long as the instance's list has it.
+pub(crate) struct Local<R>(NonNull<Cache<R>>);
+
+impl<R> Clone for Local<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Local<R> {}
+
+impl<R: Copy + 'static> Local<R> {
+    fn layout(classes: usize) -> Option<Layout> {
+        let slots = Layout::array::<Slot<R>>(classes).ok()?;
+        Some(Layout::new::<Cache<R>>().extend(slots).ok()?.0.pad_to_align())
+    }
+
+    /// An empty cache; `None` if the system has no memory.
+    pub(crate) fn create(classes: usize, fenced: bool, thread: *const ()) -> Option<Self> {
+        // SAFETY: the layout has the size of a head at least.
+        let block = NonNull::new(unsafe { System.alloc(Self::layout(classes)?) })?.cast::<Cache<R>>();
+        let cache = Cache {
+            owner: Owner::new(fenced),
+            armed: Cell::new(false),
+            classes,
+            next: Cell::new(ptr::null_mut()),
+            thread,
+            nested: Cell::new(false),
+            stopped: Cell::new(false),
+            scratch: UnsafeCell::new(Vec::new()),
+            #[cfg(loom)]
+            witness: loom::cell::UnsafeCell::new(()),
+        };
+        // SAFETY: the block is new and large enough; a slot's alignment is at most that of the head.
+        unsafe {
+            block.write(cache);
+            let slots = block.add(1).cast::<Slot<R>>();
+            for class in 0..classes {
+                slots.add(class).write(Slot { loaded: Held::new(), previous: Held::new() });
+            }
+        }
+        Some(Local(block))
+    }
+
+    /// Frees the block. Magazines that are in it are lost.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses it any more.
+    pub(crate) unsafe fn destroy(self) {
+        let classes = self.cache().classes;
+        for class in 0..classes {
+            // SAFETY: the class is one of the cache's.
+            let slot = unsafe { self.slot(class) };
+            drop((slot.loaded.take(), slot.previous.take()));
+        }
+        // SAFETY: as the caller promises; slots have nothing to drop but loom's atomics.
+        unsafe {
+            let slots = self.0.add(1).cast::<Slot<R>>();
+            for class in 0..classes {
+                slots.add(class).drop_in_place();
+            }
+            self.0.drop_in_place();
+            if let Some(layout) = Self::layout(classes) {
+                System.dealloc(self.0.as_ptr().cast(), layout);
+            }
+        }
+    }
+
+    pub(crate) fn from_raw(at: *mut ()) -> Option<Self> {
+        NonNull::new(at.cast()).map(Local)
+    }
+
+    pub(crate) fn as_ptr(self) -> *mut Cache<R> {
+        self.0.as_ptr()
+    }
+
+    #[inline(always)]
+    pub(crate) fn cache<'a>(self) -> &'a Cache<R> {
+        // SAFETY: a cache lives as long as its instance has it in its list; who holds a `Local` sees to that.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// # Safety
+    ///
+    /// The cache has this class.
+    #[inline(always)]
+    pub(crate) unsafe fn slot<'a>(self, class: usize) -> &'a Slot<R> {
+        debug_assert!(class < self.cache().classes);
+        // SAFETY: the slots stand behind the head in the same block.
+        unsafe { self.0.add(1).cast::<Slot<R>>().add(class).as_ref() }
+    }
+
+    /// All slots.
+    pub(crate) fn slots<'a>(self) -> impl Iterator<Item = &'a Slot<R>> + use<'a, R> {
+        // SAFETY: these are the classes of the cache.
+        (0..self.cache().classes).map(move |class| unsafe { self.slot(class) })
+    }
+
+    /// Takes the owner's lock.
+    #[inline(always)]
+    pub(crate) fn enter<'a>(self) -> Busy<'a> {
+        let busy = self.cache().owner.enter();
+        self.touch();
+        busy
+    }
+
+    /// Tells the model that this thread is in.
+    #[inline(always)]
+    pub(crate) fn touch(self) {
+        #[cfg(loom)]
+        self.cache().witness.with_mut(|_| ());
+    }
+
+    /// A round from the loaded magazine. For the owner.
+    ///
+    /// # Safety
+    ///
+    /// The cache has this class, and this thread is its owner.
+    #[inline(always)]
+    pub(crate) unsafe fn get(self, class: usize) -> Option<R> {
+        let _busy = self.enter();
+        // SAFETY: the caller's promise.
+        unsafe { self.slot(class) }.loaded.pop()
+    }
+
+    /// A round into the loaded magazine, if it has room. For the owner.
+    ///
+    /// # Safety
+    ///
+    /// As for `get`.
+    #[inline(always)]
+    pub(crate) unsafe fn put(self, class: usize, round: R) -> bool {
+        let _busy = self.enter();
+        // SAFETY: the caller's promise.
+        unsafe { self.slot(class) }.loaded.push(round)
+    }
+}
+
+impl<R: Copy> Slot<R> {
+    /// Lets the magazines change places.
+    pub(crate) fn swap(&self) {
+        let (loaded, previous) = (self.loaded.take(), self.previous.take());
+        self.loaded.set(previous);
+        self.previous.set(loaded);
+    }
+
+    /// Rounds in both, seen from any thread.
+    pub(crate) fn count(&self) -> usize {
+        self.loaded.count() + self.previous.count()
+    }
+}
+
+impl<R: Copy> Held<R> {
+    fn new() -> Self {
+        Held {
+            head: Cell::new(ptr::null_mut()),
+            count: AtomicU32::new(0),
+            capacity: Cell::new(0),
+            rounds: std::marker::PhantomData,
+        }
+    }
+
+    /// The caller has the owner's lock, as for all that follow.
+    #[inline(always)]
+    pub(crate) fn pop(&self) -> Option<R> {
+        // Relaxed, here and below: ordered by the owner's lock; the statistics need no order.
+        let count = self.count.load(Ordering::Relaxed).checked_sub(1)?;
+        // SAFETY: all places below the count hold rounds.
+        let round = unsafe { Magazine::<R>::rounds(self.head.get()).add(count as usize).read() };
+        self.count.store(count, Ordering::Relaxed);
+        Some(round)
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&self, round: R) -> bool {
+        let count = self.count.load(Ordering::Relaxed);
+        if count >= self.capacity.get() {
+            return false;
+        }
+        // SAFETY: the place is below the capacity.
+        unsafe { Magazine::<R>::rounds(self.head.get()).add(count as usize).write(round) };
+        self.count.store(count + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Moves up to `want` rounds to the end of `out`, which has room for them; returns how many.
+    pub(crate) fn pop_many(&self, want: usize, out: &mut Vec<R>) -> usize {
+        let count = self.count();
+        let some = want.min(count);
+        if some > 0 {
+            let first = Magazine::<R>::rounds(self.head.get()).wrapping_add(count - some);
+            // SAFETY: all places below the count hold rounds.
+            out.extend_from_slice(unsafe { std::slice::from_raw_parts(first, some) });
+            self.count.store((count - some) as u32, Ordering::Relaxed);
+        }
+        some
+    }
+
+    #[inline(always)]
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed) as usize
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity.get() as usize
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.count() < self.capacity()
+    }
+
+    /// The magazine, if there is one; then there is none.
+    pub(crate) fn take(&self) -> Option<Magazine<R>> {
+        let head = NonNull::new(self.head.replace(ptr::null_mut()))?;
+        let count = self.count.load(Ordering::Relaxed);
+        self.count.store(0, Ordering::Relaxed);
+        self.capacity.set(0);
+        // SAFETY: `set` took it, and all places below the count hold rounds.
+        Some(unsafe { Magazine::from_raw(head, count) })
+    }
+
+    /// Puts a magazine where none is.
+    pub(crate) fn set(&self, magazine: Option<Magazine<R>>) {
+        debug_assert!(self.head.get().is_null());
+        if let Some(magazine) = magazine {
+            self.count.store(magazine.count() as u32, Ordering::Relaxed);
+            self.capacity.set(magazine.capacity() as u32);
+            self.head.set(magazine.into_raw().as_ptr());
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! *Slab*: small objects and hot sizes, cached per thread in magazines.
+
+// What stands on the magazines uses a part of them.
+#![allow(dead_code)]
+
+#[cfg(not(loom))]
+mod chain;
+#[cfg(not(loom))]
+mod class;
+mod clock;
+mod core;
+#[cfg(not(loom))]
+mod debug;
+mod depot;
+#[cfg(not(loom))]
+mod fault;
+#[cfg(not(loom))]
+mod global;
+mod local;
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod loom_face;
+mod magazine;
+#[cfg(not(loom))]
+mod magazines;
+#[cfg(not(loom))]
+mod make;
+#[cfg(not(loom))]
+mod nested;
+#[cfg(not(loom))]
+mod object;
+mod owner;
+#[cfg(not(loom))]
+mod page_source;
+#[cfg(not(loom))]
+mod ring;
+mod settings;
+#[cfg(not(loom))]
+#[allow(clippy::module_inception)]
+mod slab;
+#[cfg(not(loom))]
+mod slabs;
+#[cfg(not(loom))]
+mod slice;
+#[cfg(not(loom))]
+mod slice_builder;
+#[cfg(not(loom))]
+mod slice_settings;
+#[cfg(not(loom))]
+mod slice_stats;
+mod source;
+mod stats;
+#[cfg(not(loom))]
+mod threads;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+#[cfg(not(loom))]
+pub use fault::SliceFault;
+#[cfg(not(loom))]
+pub use global::SliceGlobal;
+#[cfg(not(loom))]
+pub use object::{Object, ObjectBuilder, ObjectCache, OwnedObject};
+#[cfg(not(loom))]
+pub use slice::{SliceAllocator, SliceError};
+#[cfg(not(loom))]
+pub use slice_builder::{SliceBuilder, SliceSetupError};
+#[cfg(not(loom))]
+pub use slice_settings::{SliceSettingError, SliceSettings};
+#[cfg(not(loom))]
+pub use slice_stats::{SliceClassStats, SliceStats};

@@ -1,0 +1,402 @@
+//! *Object cache*: values of one type that keep what was costly to make.
+//!
+//! Bonwick's observation: the cost of making an object is often more than that of its memory, and much of what the
+//! constructor made is as good as new when the object is freed. So a freed object keeps its value, a lock, a buffer's
+//! capacity, as long as it is cached: it is constructed once when it leaves its slab, and dropped once when it goes back.
+//! (*The Slab Allocator*, 1994, section 2.)
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::class::{ALIGN, Geometry, LARGEST_IN_SLAB, STRICTEST};
+use super::clock::Clock;
+use super::fault;
+use super::magazines::Magazines;
+use super::make::{Caching, magazines};
+use super::page_source::{Origin, PageSource};
+use super::slab::Chunk;
+use super::slabs::Slabs;
+use super::slice::SliceError;
+use super::source::Source;
+use crate::arena::ExclusiveRegion;
+
+/// Where the memory of objects comes from.
+enum Place {
+    /// A single class.
+    Slabs(Slabs),
+    /// Too large or too aligned for slabs.
+    System(Layout),
+}
+
+/// Memory of objects, for magazines that hold constructed ones.
+struct Store<T> {
+    place: Place,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Store<T> {
+    /// Memory for one object; nothing is in it.
+    fn take(&self) -> Option<NonNull<T>> {
+        match &self.place {
+            Place::Slabs(slabs) => slabs.take_one(0).map(|chunk| chunk.0.cast()),
+            // SAFETY: the layout is not of no bytes.
+            Place::System(layout) => NonNull::new(unsafe { System.alloc(*layout) }).map(NonNull::cast),
+        }
+    }
+
+    /// Gives the memory of one object back, in which nothing is any more.
+    fn give(&self, at: NonNull<T>) {
+        match &self.place {
+            Place::Slabs(slabs) => slabs.give_one(0, Chunk(at.cast())),
+            // SAFETY: it came from `take`, by this layout.
+            Place::System(layout) => unsafe { System.dealloc(at.cast().as_ptr(), *layout) },
+        }
+    }
+}
+
+/// Gives the memory back, even if dropping the value panics.
+struct GiveBack<'a, T>(&'a Store<T>, NonNull<T>);
+
+impl<T> Drop for GiveBack<'_, T> {
+    fn drop(&mut self) {
+        self.0.give(self.1);
+    }
+}
+
+impl<T> Store<T> {
+    /// Drops the value and gives its memory back.
+    ///
+    /// # Safety
+    /// There is a value at `at`, which nobody uses any more.
+    unsafe fn destroy(&self, at: NonNull<T>) {
+        let _back = GiveBack(self, at);
+        // SAFETY: the caller's promise.
+        unsafe { at.drop_in_place() };
+    }
+}
+
+impl<T: Send + 'static> Source<Chunk> for Store<T> {
+    /// None: objects are constructed one by one, when they are asked for.
+    fn refill(&self, _: usize, _: usize, _: &mut Vec<Chunk>) {}
+
+    fn drain(&self, _: usize, rounds: &mut Vec<Chunk>) {
+        for Chunk(at) in rounds.drain(..) {
+            // SAFETY: the magazines hold constructed objects only, and this one left them.
+            unsafe { self.destroy(at.cast()) };
+        }
+    }
+
+    /// None, as above.
+    fn refill_one(&self, _: usize) -> Option<Chunk> {
+        None
+    }
+
+    fn drain_one(&self, _: usize, Chunk(at): Chunk) {
+        // SAFETY: as above.
+        unsafe { self.destroy(at.cast()) };
+    }
+
+    fn before_fork(&self) {
+        if let Place::Slabs(slabs) = &self.place {
+            slabs.before_fork();
+        }
+    }
+
+    fn after_fork(&self) {
+        if let Place::Slabs(slabs) = &self.place {
+            slabs.after_fork();
+        }
+    }
+
+    fn round_bytes(&self, _: usize) -> usize {
+        match &self.place {
+            Place::Slabs(slabs) => slabs.geometry(0).size,
+            Place::System(layout) => layout.size(),
+        }
+    }
+}
+
+struct Inner<T: Send + 'static> {
+    magazines: Magazines<Chunk, Store<T>>,
+    construct: Box<dyn Fn() -> T + Send + Sync>,
+    reset: Box<dyn Fn(&mut T) -> bool + Send + Sync>,
+}
+
+/// Constructed values of one type, handed out and taken back per thread.
+///
+/// Cheap to clone: the clones are handles of the same cache. Values that are cached are dropped when they are trimmed, or with
+/// the last handle.
+///
+/// ```
+/// use kvmem::slab::ObjectCache;
+///
+/// // Buffers that keep their capacity while they are free, unless it has grown out of hand.
+/// let buffers = ObjectCache::<Vec<u8>>::builder()
+///     .reset(|buffer| {
+///         buffer.clear();
+///         buffer.capacity() <= 1 << 20
+///     })
+///     .build(|| Vec::with_capacity(4096));
+///
+/// let mut buffer = buffers.get()?;
+/// buffer.extend_from_slice(b"abc");
+/// drop(buffer);
+///
+/// let again = buffers.get()?;
+/// assert!(again.is_empty() && again.capacity() >= 4096);
+/// # Ok::<(), kvmem::slab::SliceError>(())
+/// ```
+pub struct ObjectCache<T: Send + 'static> {
+    inner: Arc<Inner<T>>,
+}
+
+/// Describes an [`ObjectCache`].
+#[must_use = "nothing is made before `build`"]
+pub struct ObjectBuilder<T> {
+    origin: Origin,
+    caching: Caching,
+    reset: Box<dyn Fn(&mut T) -> bool + Send + Sync>,
+}
+
+impl<T: Send + 'static> ObjectBuilder<T> {
+    /// What is done to an object when it is freed. If it says `true`, the object keeps its value until it is handed
+    /// out again; if `false`, the value is dropped. Unless said otherwise it is dropped.
+    pub fn reset(self, reset: impl Fn(&mut T) -> bool + Send + Sync + 'static) -> Self {
+        ObjectBuilder { reset: Box::new(reset), ..self }
+    }
+
+    /// Pages come from this region, and from nowhere else; it is held until the cache goes. Objects that are larger than
+    /// 32 KiB or aligned to more than 64 are the system's all the same.
+    pub fn region(self, region: ExclusiveRegion) -> Self {
+        ObjectBuilder { origin: Origin::region(region), ..self }
+    }
+
+    /// How long full magazines are kept that nobody needs: 15 s unless said otherwise.
+    pub fn working_set(self, working_set: Duration) -> Self {
+        ObjectBuilder { caching: Caching { working_set, ..self.caching }, ..self }
+    }
+
+    /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond it, freed objects go back
+    /// to their slabs one by one.
+    pub fn stranded(self, most_bytes: u64) -> Self {
+        ObjectBuilder { caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching }, ..self }
+    }
+
+    /// What the working set's time is measured by: the system's monotonic clock unless said otherwise.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        ObjectBuilder { caching: Caching { clock, ..self.caching }, ..self }
+    }
+
+    /// Makes the cache. `construct` is called when an object is asked for and none is cached.
+    pub fn build(self, construct: impl Fn() -> T + Send + Sync + 'static) -> ObjectCache<T> {
+        let align = align_of::<T>().max(ALIGN);
+        let size = size_of::<T>().max(1).next_multiple_of(align);
+        let place = if size <= LARGEST_IN_SLAB && align <= STRICTEST {
+            let pages = PageSource::new(self.origin);
+            Place::Slabs(Slabs::new(&[Geometry::new(size)], pages, Arc::new(fault::abort)))
+        } else {
+            Place::System(Layout::new::<T>())
+        };
+        let magazines = magazines(Store { place, of: PhantomData }, 1, self.caching);
+        ObjectCache {
+            inner: Arc::new(Inner { magazines, construct: Box::new(construct), reset: self.reset }),
+        }
+    }
+}
+
+impl<T: Send + 'static> ObjectCache<T> {
+    /// A cache of which each object that is free keeps its value, as its last user left it.
+    pub fn new(construct: impl Fn() -> T + Send + Sync + 'static) -> ObjectCache<T> {
+        Self::builder().reset(|_| true).build(construct)
+    }
+
+    /// A cache to be described further.
+    pub fn builder() -> ObjectBuilder<T> {
+        let reset = Box::new(|_: &mut T| false);
+        ObjectBuilder { origin: Origin::System, caching: Caching::default(), reset }
+    }
+
+    /// An object: a cached one, else one that is constructed now. O(1) besides the constructor. A panic of the constructor is
+    /// passed on and leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// [`SliceError::NoMemory`].
+    #[inline]
+    pub fn get(&self) -> Result<Object<'_, T>, SliceError> {
+        let at = self.take()?;
+        Ok(Object { cache: self, at })
+    }
+
+    /// As [`get`](Self::get), with a handle of its own on the cache: it can go anywhere.
+    ///
+    /// # Errors
+    ///
+    /// As for [`get`](Self::get).
+    pub fn get_owned(&self) -> Result<OwnedObject<T>, SliceError> {
+        let at = self.take()?;
+        Ok(OwnedObject { cache: self.clone(), at })
+    }
+
+    /// Appends `count` objects to `out`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`get`](Self::get); those that were got until then are in `out`.
+    pub fn get_batch<'a>(&'a self, count: usize, out: &mut Vec<Object<'a, T>>) -> Result<(), SliceError> {
+        out.reserve(count);
+        for _ in 0..count {
+            out.push(self.get()?);
+        }
+        Ok(())
+    }
+
+    /// Drops the values that are cached, of all threads, and gives their memory back.
+    pub fn trim(&self) {
+        self.inner.magazines.trim();
+        if let Place::Slabs(slabs) = &self.inner.magazines.source().place {
+            slabs.pages().trim();
+        }
+    }
+
+    #[inline]
+    fn take(&self) -> Result<NonNull<T>, SliceError> {
+        match self.inner.magazines.get_cached(0) {
+            Some(chunk) => Ok(chunk.0.cast()),
+            None => self.construct(),
+        }
+    }
+
+    #[cold]
+    fn construct(&self) -> Result<NonNull<T>, SliceError> {
+        let store = self.inner.magazines.source();
+        let at = store.take().ok_or(SliceError::NoMemory { asked: size_of::<T>() })?;
+        let back = GiveBack(store, at);
+        let value = (self.inner.construct)();
+        std::mem::forget(back);
+        // SAFETY: memory for a `T` that is ours.
+        unsafe { at.write(value) };
+        Ok(at)
+    }
+
+    /// Takes an object back.
+    ///
+    /// # Safety
+    /// It came from [`take`](Self::take), and nobody uses it any more.
+    #[inline]
+    unsafe fn put(&self, mut at: NonNull<T>) {
+        // SAFETY: the caller's promise.
+        if (self.inner.reset)(unsafe { at.as_mut() }) {
+            self.inner.magazines.put(0, Chunk(at.cast()));
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.inner.magazines.source().destroy(at) };
+        }
+    }
+}
+
+impl<T: Send + 'static> Clone for ObjectCache<T> {
+    fn clone(&self) -> Self {
+        ObjectCache { inner: Arc::clone(&self.inner) }
+    }
+}
+
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident $(<$life:lifetime>)?, $cache:ty) => {
+        $(#[$doc])*
+        pub struct $name<$($life,)? T: Send + 'static> {
+            cache: $cache,
+            at: NonNull<T>,
+        }
+
+        // SAFETY: the handle is the only way to its value, like a box; the cache is for any thread.
+        unsafe impl<$($life,)? T: Send + 'static> Send for $name<$($life,)? T> {}
+        // SAFETY: a shared handle gives a shared reference to the value, and nothing else.
+        unsafe impl<$($life,)? T: Send + Sync + 'static> Sync for $name<$($life,)? T> {}
+
+        impl<$($life,)? T: Send + 'static> $name<$($life,)? T> {
+            /// Takes the value out; it will not be cached.
+            pub fn into_inner(object: Self) -> T {
+                let object = ManuallyDrop::new(object);
+                let cache = &object.cache;
+                // SAFETY: the handle has the value, and will not drop it.
+                let value = unsafe { object.at.read() };
+                cache.inner.magazines.source().give(object.at);
+                $name::<$($life,)? T>::let_go(object);
+                value
+            }
+        }
+
+        impl<$($life,)? T: Send + 'static> Deref for $name<$($life,)? T> {
+            type Target = T;
+
+            #[inline]
+            fn deref(&self) -> &T {
+                // SAFETY: the handle has the value alone.
+                unsafe { self.at.as_ref() }
+            }
+        }
+
+        impl<$($life,)? T: Send + 'static> DerefMut for $name<$($life,)? T> {
+            #[inline]
+            fn deref_mut(&mut self) -> &mut T {
+                // SAFETY: as above.
+                unsafe { self.at.as_mut() }
+            }
+        }
+
+        impl<$($life,)? T: Send + 'static> Drop for $name<$($life,)? T> {
+            #[inline]
+            fn drop(&mut self) {
+                // SAFETY: the handle has the value alone, and goes.
+                unsafe { self.cache.put(self.at) };
+            }
+        }
+
+        impl<$($life,)? T: Send + fmt::Debug + 'static> fmt::Debug for $name<$($life,)? T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (**self).fmt(f)
+            }
+        }
+    };
+}
+
+handle! {
+    /// An object that goes back to its cache when it is dropped.
+    Object<'a>, &'a ObjectCache<T>
+}
+
+handle! {
+    /// An object that holds its cache, and goes back to it when it is dropped.
+    OwnedObject, ObjectCache<T>
+}
+
+impl<'a, T: Send + 'static> Object<'a, T> {
+    fn let_go(_: ManuallyDrop<Self>) {}
+}
+
+impl<T: Send + 'static> OwnedObject<T> {
+    /// Lets go of the cache only.
+    fn let_go(mut object: ManuallyDrop<Self>) {
+        // SAFETY: the handle is not used again.
+        unsafe { std::ptr::drop_in_place(&mut object.cache) };
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for ObjectCache<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectCache").field("object_bytes", &size_of::<T>()).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for ObjectBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectBuilder").field("working_set", &self.caching).finish_non_exhaustive()
+    }
+}

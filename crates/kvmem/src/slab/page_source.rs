@@ -1,0 +1,513 @@
+//! *Page source*: where slabs get their pages, and where empty slabs go.
+//!
+//! Slabs are powers of two of 4 KiB and aligned to their size. Pages come in *spans* of 2 MiB at multiples of 2 MiB: one
+//! call of the kernel for up to 512 slabs, and an aligned run within a span is an aligned run of addresses. The books
+//! stand beside the pages: two bits for each 4 KiB of a span.
+//!
+//! ```text
+//!   span      │ slab │ slab │      free       │   slab    │ free │ …
+//!   free          0      0     1  1  1  1         0  0       1        may be given to a slab
+//!   dirty         0      0     0  1  1  0         0  0       1        has been one: still resident
+//! ```
+//!
+//! The lowest span that has room serves first, so that the later ones can become empty. What is given back stays resident
+//! until there is more of it than an eighth of what is in use (and more than 1 MiB): one pass then gives all of it to the
+//! kernel, and unmaps spans that are empty. So slabs that come and go cost no calls of the kernel, and what stays is bounded.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use super::nested;
+use crate::arena::{ExclusiveRegion, Region};
+use crate::sync::Mutex;
+use crate::sys;
+
+/// The smallest slab.
+pub(crate) const UNIT: usize = 4096;
+/// Pages are asked for in such pieces.
+pub(crate) const SPAN: usize = 2 << 20;
+
+const UNITS: usize = SPAN / UNIT;
+const WORDS: usize = UNITS / 64;
+/// Runs are 2^0 to 2^6 units.
+const ORDERS: usize = 7;
+/// So much may stay resident unused, whatever is in use.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// Where spans come from.
+pub(crate) enum Origin {
+    /// The kernel, as needed.
+    System,
+    /// A region, which is held.
+    Region(Region),
+    /// A range of addresses that is reserved once and opened span by span; so whether an address is one of them is one
+    /// comparison.
+    Reserved(Reserve),
+}
+
+impl Origin {
+    /// All of a region that nobody else can reach.
+    pub(crate) fn region(region: ExclusiveRegion) -> Origin {
+        Origin::Region(region.into_region())
+    }
+}
+
+/// Addresses without pages.
+pub(crate) struct Reserve {
+    at: NonNull<u8>,
+    len: usize,
+    /// The first span and how many bytes from there on were opened.
+    first: usize,
+    opened: usize,
+}
+
+impl Reserve {
+    /// As many addresses as can be had, up to `most` bytes. `None` if not even 64 MiB can.
+    pub(crate) fn new(most: usize) -> Option<Reserve> {
+        let mut len = most;
+        while len >= 64 << 20 {
+            if let Ok(at) = sys::reserve(len) {
+                return Some(Reserve { at, len, first: at.addr().get().next_multiple_of(SPAN), opened: 0 });
+            }
+            len /= 2;
+        }
+        None
+    }
+
+    /// The addresses that spans may have.
+    pub(crate) fn range(&self) -> Range<usize> {
+        let end = self.at.addr().get() + self.len;
+        self.first..self.first + (end - self.first) / SPAN * SPAN
+    }
+}
+
+/// One span. `free` and `dirty` have a bit for each unit.
+struct Span {
+    base: NonNull<u8>,
+    free: [u64; WORDS],
+    /// A part of `free`.
+    dirty: [u64; WORDS],
+    free_units: usize,
+    /// Units that there are: all but at the ends of a region.
+    units: usize,
+}
+
+/// What a page source holds, in bytes. `slabs + dirty + clean == mapped`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PageStats {
+    pub(crate) mapped: usize,
+    pub(crate) slabs: usize,
+    pub(crate) dirty: usize,
+}
+
+struct Books {
+    origin: Origin,
+    /// By address.
+    spans: Vec<Span>,
+    /// For each order, no span before this one has room.
+    hints: [usize; ORDERS],
+    stats: PageStats,
+}
+
+/// Runs of pages under one lock.
+pub(crate) struct PageSource(Mutex<Books>);
+
+// SAFETY: the books own their pages; which thread uses or unmaps them does not matter.
+unsafe impl Send for PageSource {}
+// SAFETY: everything is under the lock.
+unsafe impl Sync for PageSource {}
+
+/// Which run of `2^order` units, at a multiple of its length, is free in a word: its first bit.
+#[inline]
+fn run_in(word: u64, order: usize) -> Option<u32> {
+    const STARTS: [u64; ORDERS] = [
+        u64::MAX,
+        0x5555_5555_5555_5555,
+        0x1111_1111_1111_1111,
+        0x0101_0101_0101_0101,
+        0x0001_0001_0001_0001,
+        0x0000_0001_0000_0001,
+        1,
+    ];
+    let mut starts = word;
+    for step in 0..order {
+        starts &= starts >> (1 << step);
+    }
+    starts &= STARTS[order];
+    (starts != 0).then(|| starts.trailing_zeros())
+}
+
+/// The bits of a run.
+#[inline]
+fn bits(first: u32, order: usize) -> u64 {
+    (u64::MAX >> (64 - (1u32 << order))) << first
+}
+
+impl Span {
+    fn new(base: NonNull<u8>) -> Span {
+        Span { base, free: [u64::MAX; WORDS], dirty: [0; WORDS], free_units: UNITS, units: UNITS }
+    }
+
+    /// The span at a multiple of [`SPAN`] of which only the addresses in `range` are there.
+    fn part(base: NonNull<u8>, range: Range<usize>) -> Span {
+        let mut span = Span { free: [0; WORDS], free_units: 0, units: 0, ..Span::new(base) };
+        for unit in 0..UNITS {
+            let at = base.addr().get() + unit * UNIT;
+            if range.start <= at && at + UNIT <= range.end {
+                span.free[unit / 64] |= 1 << (unit % 64);
+                span.units += 1;
+            }
+        }
+        span.free_units = span.units;
+        span
+    }
+
+    /// Takes a run; says where it is and how many of its units were dirty.
+    fn take(&mut self, order: usize) -> Option<(NonNull<u8>, usize)> {
+        if self.free_units < 1 << order {
+            return None;
+        }
+        for word in 0..WORDS {
+            let Some(first) = run_in(self.free[word], order) else { continue };
+            let run = bits(first, order);
+            self.free[word] &= !run;
+            let dirty = (self.dirty[word] & run).count_ones() as usize;
+            self.dirty[word] &= !run;
+            self.free_units -= 1 << order;
+            // SAFETY: the unit is within the span. (The pointer to the beginning of a part span may be outside of the
+            // region, the sum is not: hence `wrapping_add`.)
+            let at = self.base.as_ptr().wrapping_add((word * 64 + first as usize) * UNIT);
+            return NonNull::new(at).map(|at| (at, dirty));
+        }
+        None
+    }
+
+    fn give(&mut self, at: usize, order: usize) {
+        let unit = (at - self.base.addr().get()) / UNIT;
+        let run = bits((unit % 64) as u32, order);
+        self.free[unit / 64] |= run;
+        self.dirty[unit / 64] |= run;
+        self.free_units += 1 << order;
+    }
+
+    /// Forgets which units are dirty, and calls `purge` with the byte range of each run of whole pages of them.
+    fn purge(&mut self, page: usize, mut purge: impl FnMut(Range<usize>)) -> usize {
+        let mut purged = 0;
+        let is = |bits: &[u64; WORDS], unit: usize| bits[unit / 64] >> (unit % 64) & 1 == 1;
+        let mut unit = 0;
+        while unit < UNITS {
+            if !is(&self.dirty, unit) {
+                unit += 1;
+                continue;
+            }
+            let start = unit;
+            while unit < UNITS && is(&self.dirty, unit) {
+                unit += 1;
+            }
+            let whole = (start * UNIT).next_multiple_of(page)..unit * UNIT / page * page;
+            if whole.is_empty() {
+                continue;
+            }
+            for done in whole.start / UNIT..whole.end / UNIT {
+                self.dirty[done / 64] &= !(1 << (done % 64));
+            }
+            purged += whole.len() / UNIT;
+            purge(whole);
+        }
+        purged
+    }
+}
+
+/// Maps `SPAN` bytes at a multiple of that.
+fn map_span() -> Option<NonNull<u8>> {
+    let first = sys::map_anonymous(SPAN).ok()?;
+    if first.addr().get().is_multiple_of(SPAN) {
+        return Some(first);
+    }
+    // SAFETY: mapped just now.
+    let _ = unsafe { sys::munmap(first, SPAN) };
+    let wide = sys::map_anonymous(2 * SPAN).ok()?;
+    let before = wide.addr().get().wrapping_neg() % SPAN;
+    // SAFETY: `before` < SPAN.
+    let at = unsafe { wide.add(before) };
+    if before > 0 {
+        // SAFETY: the front of what was mapped just now, in whole pages.
+        let _ = unsafe { sys::munmap(wide, before) };
+    }
+    // SAFETY: as above, the back: `before + SPAN` < `2 * SPAN`.
+    let _ = unsafe { sys::munmap(at.add(SPAN), SPAN - before) };
+    Some(at)
+}
+
+impl Books {
+    fn take(&mut self, order: usize) -> Option<NonNull<u8>> {
+        loop {
+            for at in self.hints[order]..self.spans.len() {
+                if let Some((run, dirty)) = self.spans[at].take(order) {
+                    self.hints[order] = at;
+                    self.stats.dirty -= dirty * UNIT;
+                    self.stats.slabs += UNIT << order;
+                    return Some(run);
+                }
+            }
+            self.hints[order] = self.spans.len();
+            self.grow()?;
+        }
+    }
+
+    /// One more span.
+    #[cold]
+    fn grow(&mut self) -> Option<()> {
+        // The books grow too, under the lock.
+        let _inside = nested::enter();
+        let base = match &mut self.origin {
+            Origin::System => map_span()?,
+            Origin::Region(_) => return None,
+            Origin::Reserved(reserve) => {
+                let range = reserve.range();
+                let at = range.start + reserve.opened;
+                if at >= range.end {
+                    return None;
+                }
+                // SAFETY: within the reserved range.
+                let base = unsafe { reserve.at.add(at - reserve.at.addr().get()) };
+                // SAFETY: the range is ours.
+                unsafe { sys::protect(base, SPAN) }.ok()?;
+                reserve.opened += SPAN;
+                base
+            }
+        };
+        self.insert(Span::new(base));
+        Some(())
+    }
+
+    fn insert(&mut self, span: Span) {
+        let at = self.spans.partition_point(|other| other.base < span.base);
+        self.stats.mapped += span.units * UNIT;
+        self.spans.insert(at, span);
+        for hint in &mut self.hints {
+            *hint = (*hint).min(at);
+        }
+    }
+
+    fn give(&mut self, run: NonNull<u8>, order: usize) {
+        let span = run.addr().get() & !(SPAN - 1);
+        let Ok(at) = self.spans.binary_search_by_key(&span, |span| span.base.addr().get()) else {
+            debug_assert!(false, "pages of another source");
+            return;
+        };
+        self.spans[at].give(run.addr().get(), order);
+        self.stats.slabs -= UNIT << order;
+        self.stats.dirty += UNIT << order;
+        for hint in &mut self.hints {
+            *hint = (*hint).min(at);
+        }
+    }
+
+    /// Gives back everything that is not in use.
+    fn purge(&mut self) {
+        let page = sys::page_size();
+        if let Origin::System = self.origin {
+            let stats = &mut self.stats;
+            self.spans.retain(|span| {
+                // SAFETY: the span is mapped, ours, and nobody uses any of it.
+                let gone = span.free_units == UNITS && unsafe { sys::munmap(span.base, SPAN) }.is_ok();
+                if gone {
+                    stats.mapped -= SPAN;
+                    stats.dirty -=
+                        span.dirty.iter().map(|word| word.count_ones() as usize).sum::<usize>() * UNIT;
+                }
+                !gone
+            });
+            self.hints = [0; ORDERS];
+        }
+        for span in &mut self.spans {
+            let base = span.base;
+            let purged = span.purge(page, |range| match &self.origin {
+                Origin::Region(region) => {
+                    let from = base.addr().get() + range.start - region.base().addr().get();
+                    // Pages of a pool, or of a registered region, are not given back: then they just stay.
+                    let _ = region.discard(from..from + range.len());
+                }
+                Origin::System | Origin::Reserved(_) => {
+                    // SAFETY: within the span.
+                    let at = unsafe { base.add(range.start) };
+                    // SAFETY: the pages are ours and free: nobody relies on what is in them. If the kernel will not, they
+                    // just stay resident.
+                    let _ = unsafe { sys::madvise(at, range.len(), libc::MADV_DONTNEED) };
+                }
+            });
+            self.stats.dirty -= purged * UNIT;
+        }
+    }
+}
+
+impl PageSource {
+    pub(crate) fn new(origin: Origin) -> PageSource {
+        let mut parts = Vec::new();
+        if let Origin::Region(region) = &origin {
+            let range = region.base().addr().get()..region.base().addr().get() + region.len();
+            for base in (range.start & !(SPAN - 1)..range.end).step_by(SPAN) {
+                let offset = base.wrapping_sub(range.start);
+                if let Some(base) = NonNull::new(region.base().as_ptr().wrapping_add(offset)) {
+                    parts.push(Span::part(base, range.clone()));
+                }
+            }
+        }
+        let (hints, stats) = ([0; ORDERS], PageStats::default());
+        let mut books = Books { origin, spans: Vec::with_capacity(parts.len()), hints, stats };
+        parts.into_iter().for_each(|span| books.insert(span));
+        PageSource(Mutex::new(books))
+    }
+
+    /// `UNIT << order` bytes at a multiple of that, up to 256 KiB. `None` if there are no more.
+    pub(crate) fn take(&self, order: usize) -> Option<NonNull<u8>> {
+        self.0.lock().take(order)
+    }
+
+    /// Takes runs back.
+    ///
+    /// # Safety
+    /// They came from [`take`](Self::take) of this source, of this order, and nobody uses them any more.
+    pub(crate) unsafe fn give(&self, order: usize, runs: impl Iterator<Item = NonNull<u8>>) {
+        let mut books = self.0.lock();
+        runs.for_each(|run| books.give(run, order));
+        if books.stats.dirty > KEPT_BYTES.max(books.stats.slabs / 8) {
+            books.purge();
+        }
+    }
+
+    /// Gives everything that is not in use to the kernel.
+    pub(crate) fn trim(&self) {
+        self.0.lock().purge();
+    }
+
+    /// Takes the lock, so that a child finds the books whole.
+    pub(crate) fn before_fork(&self) {
+        std::mem::forget(self.0.lock());
+    }
+
+    /// Lets go of the lock that [`before_fork`](Self::before_fork) took, in the parent and in the child.
+    pub(crate) fn after_fork(&self) {
+        // SAFETY: taken there, in this thread or in the one that this was forked from.
+        unsafe { self.0.force_unlock() };
+    }
+
+    pub(crate) fn stats(&self) -> PageStats {
+        self.0.lock().stats
+    }
+}
+
+impl Drop for Books {
+    fn drop(&mut self) {
+        match &self.origin {
+            Origin::System => {
+                for span in &self.spans {
+                    // SAFETY: the span is ours, and its users are gone.
+                    let _ = unsafe { sys::munmap(span.base, SPAN) };
+                }
+            }
+            Origin::Region(_) => {}
+            Origin::Reserved(reserve) => {
+                // SAFETY: as above, all of them at once.
+                let _ = unsafe { sys::munmap(reserve.at, reserve.len) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn naive(word: u64, order: usize) -> Option<u32> {
+        let len = 1u32 << order;
+        (0..64).step_by(len as usize).find(|at| (0..len).all(|bit| word >> (at + bit) & 1 == 1))
+    }
+
+    #[test]
+    fn runs_are_found_as_by_looking_at_each() {
+        let mut word = 0x9E37_79B9_7F4A_7C15u64;
+        for round in 0..20_000 {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            let sparse =
+                if round % 2 == 0 { word } else { word | word.rotate_left(7) | word.rotate_left(23) };
+            for order in 0..ORDERS {
+                assert_eq!(run_in(sparse, order), naive(sparse, order), "{sparse:x} {order}");
+            }
+        }
+        assert_eq!((run_in(u64::MAX, 6), run_in(0, 0)), (Some(0), None));
+    }
+
+    fn walk(source: PageSource, most: usize) {
+        let mut held: Vec<(usize, NonNull<u8>)> = Vec::new();
+        let mut state = 1u64;
+        for _ in 0..4000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let order = (state >> 33) as usize % ORDERS;
+            if state >> 60 < 9 {
+                let Some(run) = source.take(order) else { continue };
+                assert!(run.addr().get().is_multiple_of(UNIT << order));
+                let range =
+                    |order: usize, run: NonNull<u8>| run.addr().get()..run.addr().get() + (UNIT << order);
+                for (other, at) in &held {
+                    let (a, b) = (range(*other, *at), range(order, run));
+                    assert!(a.end <= b.start || b.end <= a.start, "{a:?} and {b:?}");
+                }
+                // SAFETY: the run is ours.
+                unsafe { run.write_bytes(order as u8, UNIT << order) };
+                held.push((order, run));
+            } else if !held.is_empty() {
+                let (order, run) = held.swap_remove((state >> 40) as usize % held.len());
+                // SAFETY: the run is ours, and was filled so.
+                let bytes = unsafe { std::slice::from_raw_parts(run.as_ptr(), UNIT << order) };
+                assert!(bytes.iter().all(|byte| *byte == order as u8));
+                // SAFETY: from this source, of this order.
+                unsafe { source.give(order, [run].into_iter()) };
+            }
+            let held: usize = held.iter().map(|(order, _)| UNIT << order).sum();
+            let stats = source.stats();
+            assert_eq!(stats.slabs, held);
+            assert!(stats.dirty <= KEPT_BYTES.max(held / 8) && stats.slabs + stats.dirty <= stats.mapped);
+            assert!(stats.mapped <= most);
+        }
+        for (order, run) in held {
+            // SAFETY: from this source, of this order.
+            unsafe { source.give(order, [run].into_iter()) };
+        }
+        source.trim();
+        assert_eq!((source.stats().slabs, source.stats().dirty), (0, 0));
+    }
+
+    #[test]
+    fn runs_of_the_system_never_overlap() {
+        walk(PageSource::new(Origin::System), usize::MAX);
+    }
+
+    #[test]
+    fn runs_of_a_region_never_overlap() {
+        let region = Region::builder((5 << 20) + 4096).map().unwrap();
+        let len = region.len();
+        walk(PageSource::new(Origin::region(ExclusiveRegion::new(region).unwrap())), len);
+    }
+
+    #[test]
+    fn runs_of_a_reserve_never_overlap() {
+        let reserve = Reserve::new(64 << 20).unwrap();
+        assert!(reserve.range().len() >= 62 << 20);
+        walk(PageSource::new(Origin::Reserved(reserve)), 64 << 20);
+    }
+
+    #[test]
+    fn an_empty_system_source_maps_nothing() {
+        let source = PageSource::new(Origin::System);
+        let runs: Vec<_> = (0..2000).map(|_| source.take(0).unwrap()).collect();
+        assert_eq!(source.stats().mapped, 4 * SPAN);
+        // SAFETY: from this source, of this order.
+        unsafe { source.give(0, runs.into_iter()) };
+        source.trim();
+        assert_eq!(source.stats(), PageStats::default());
+    }
+}

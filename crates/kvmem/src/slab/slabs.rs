@@ -1,0 +1,329 @@
+//! *Slabs*: the rings of all classes over one source of pages; where magazines are filled and emptied.
+
+use std::ptr::{self, NonNull};
+
+use super::class::Geometry;
+use super::fault::{FaultHook, SliceFault};
+use super::page_source::{PageSource, UNIT};
+use super::ring::{Given, Ring};
+use super::slab::{Chunk, Slab};
+use super::source::Source;
+use crate::sync::{AtomicU64, Mutex, Ordering};
+
+/// Numbers for [`Slab::owner`]; never used twice.
+static NEXT: AtomicU64 = AtomicU64::new(0x51ab_0000_0000_0001);
+
+/// A class: its ring under its lock, apart from the lines of other classes.
+#[repr(align(128))]
+struct Class {
+    geometry: Geometry,
+    ring: Mutex<Ring>,
+}
+
+impl Class {
+    fn order(&self) -> usize {
+        (self.geometry.slab_bytes / UNIT).trailing_zeros() as usize
+    }
+}
+
+/// The slab layer: a ring of slabs for each class. One lock for each class, and below them the one of the pages.
+pub(crate) struct Slabs {
+    owner: u64,
+    classes: Box<[Class]>,
+    pages: PageSource,
+    on_fault: FaultHook,
+}
+
+/// What a class has, at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClassCount {
+    pub(crate) geometry: Geometry,
+    pub(crate) slabs: usize,
+    /// Objects that are not in a slab: in use, or in a magazine.
+    pub(crate) out: usize,
+}
+
+impl Slabs {
+    pub(crate) fn new(geometries: &[Geometry], pages: PageSource, on_fault: FaultHook) -> Slabs {
+        let class = |geometry: &Geometry| Class { geometry: *geometry, ring: Mutex::new(Ring::new()) };
+        // Relaxed: only that no two are equal counts.
+        let owner = NEXT.fetch_add(1, Ordering::Relaxed);
+        Slabs { owner, classes: geometries.iter().map(class).collect(), pages, on_fault }
+    }
+
+    pub(crate) fn pages(&self) -> &PageSource {
+        &self.pages
+    }
+
+    pub(crate) fn on_fault(&self) -> &FaultHook {
+        &self.on_fault
+    }
+
+    pub(crate) fn geometry(&self, class: usize) -> &Geometry {
+        &self.classes[class].geometry
+    }
+
+    pub(crate) fn counts(&self) -> impl Iterator<Item = ClassCount> {
+        self.classes.iter().map(|class| {
+            let ring = class.ring.lock();
+            ClassCount { geometry: class.geometry, slabs: ring.slabs, out: ring.live }
+        })
+    }
+
+    /// Takes back objects that are at the addresses; says what is wrong with those that cannot be.
+    fn take_back(&self, class: usize, chunks: impl Iterator<Item = Chunk>) -> Vec<SliceFault> {
+        let number = class;
+        let class = &self.classes[class];
+        let geometry = &class.geometry;
+        let mut faults = Vec::new();
+        // Empty slabs, linked by `next`: they go back when the lock has been let go of.
+        let mut emptied: *mut Slab = ptr::null_mut();
+        let mut ring = class.ring.lock();
+        for Chunk(chunk) in chunks {
+            let (address, freed) = (chunk.addr().get(), geometry.size);
+            let Some(slab) = NonNull::new(Slab::of(chunk, geometry)) else {
+                faults.push(SliceFault::Foreign { address, size: freed });
+                continue;
+            };
+            // SAFETY: who freed the object promised that it is one of this class (see `SliceAllocator::free`): its slab begins
+            // there. What is checked here finds only some of the broken promises.
+            let header = unsafe { slab.as_ref() };
+            if header.owner != self.owner {
+                faults.push(SliceFault::Foreign { address, size: freed });
+            } else if usize::from(header.class) != number {
+                let allocated = self.classes[usize::from(header.class)].geometry.size;
+                faults.push(SliceFault::WrongSize { address, allocated, freed });
+            } else if let Some(index) = header.index(chunk, geometry) {
+                // SAFETY: a slab of this ring: owner and class say so.
+                match unsafe { ring.give(slab, index, geometry) } {
+                    Given::Kept => {}
+                    Given::WasFree => faults.push(SliceFault::DoubleFree { address, size: freed }),
+                    Given::Emptied => {
+                        // SAFETY: it is in no ring any more: its link is ours.
+                        unsafe { (*slab.as_ptr()).next = emptied };
+                        // Forgotten, so that a second free is seen as long as the pages are still there.
+                        // SAFETY: as above.
+                        unsafe { (*slab.as_ptr()).owner = 0 };
+                        emptied = slab.as_ptr();
+                    }
+                }
+            } else {
+                faults.push(SliceFault::Foreign { address, size: freed });
+            }
+        }
+        drop(ring);
+        if !emptied.is_null() {
+            let runs = std::iter::from_fn(|| {
+                let slab = NonNull::new(emptied)?;
+                // SAFETY: an empty slab of ours, as linked above.
+                emptied = unsafe { (*slab.as_ptr()).next };
+                Some(slab.cast())
+            });
+            // SAFETY: slabs are made of runs of this order, and no object of these is in use.
+            unsafe { self.pages.give(class.order(), runs) };
+        }
+        faults
+    }
+
+    fn report(&self, faults: Vec<SliceFault>) {
+        for fault in faults {
+            (self.on_fault)(&fault);
+        }
+    }
+
+    /// Hands up to `want` objects to `out`: fewer only if there are no more. Nothing is allocated but pages.
+    fn take(&self, number: usize, want: usize, mut out: impl FnMut(Chunk)) {
+        let class = &self.classes[number];
+        let mut ring = class.ring.lock();
+        let mut missing = want;
+        loop {
+            missing -= ring.take(&class.geometry, missing, &mut out);
+            if missing == 0 {
+                return;
+            }
+            let Some(pages) = self.pages.take(class.order()) else { return };
+            // SAFETY: a run of this order is as long as a slab of this class, aligned to its length, and ours.
+            let slab = unsafe { Slab::lay(pages, &class.geometry, self.owner, number, ring.laid) };
+            // SAFETY: made just now of the ring's geometry.
+            unsafe { ring.add(slab) };
+        }
+    }
+
+    /// One object, past all magazines.
+    pub(crate) fn take_one(&self, class: usize) -> Option<Chunk> {
+        let mut one = None;
+        self.take(class, 1, |chunk| one = Some(chunk));
+        one
+    }
+
+    /// Gives one object back, past all magazines.
+    pub(crate) fn give_one(&self, class: usize, chunk: Chunk) {
+        let faults = self.take_back(class, [chunk].into_iter());
+        self.report(faults);
+    }
+}
+
+impl Source<Chunk> for Slabs {
+    fn refill(&self, class: usize, want: usize, out: &mut Vec<Chunk>) {
+        out.reserve(want);
+        self.take(class, want, |chunk| out.push(chunk));
+    }
+
+    fn drain(&self, class: usize, rounds: &mut Vec<Chunk>) {
+        let faults = self.take_back(class, rounds.drain(..));
+        self.report(faults);
+    }
+
+    fn refill_one(&self, class: usize) -> Option<Chunk> {
+        self.take_one(class)
+    }
+
+    fn drain_one(&self, class: usize, round: Chunk) {
+        self.give_one(class, round);
+    }
+
+    fn before_fork(&self) {
+        // In the order in which they are taken one after the other elsewhere.
+        for class in &self.classes {
+            std::mem::forget(class.ring.lock());
+        }
+        self.pages.before_fork();
+    }
+
+    fn after_fork(&self) {
+        self.pages.after_fork();
+        for class in &self.classes {
+            // SAFETY: `before_fork` took it, in this thread or in the one that this was forked from.
+            unsafe { class.ring.force_unlock() };
+        }
+    }
+
+    fn round_bytes(&self, class: usize) -> usize {
+        self.geometry(class).size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::{Arc, Mutex as StdMutex};
+
+    use super::super::class::{CLASSES, SIZES};
+    use super::super::page_source::Origin;
+    use super::*;
+
+    /// A hook for tests that do not expect to need it.
+    fn no_faults() -> FaultHook {
+        Arc::new(|fault: &SliceFault| panic!("{fault}"))
+    }
+
+    fn slabs(on_fault: FaultHook) -> Slabs {
+        Slabs::new(&SIZES, PageSource::new(Origin::System), on_fault)
+    }
+
+    impl Slabs {
+        fn check(&self) {
+            for (number, class) in self.classes.iter().enumerate() {
+                class
+                    .ring
+                    .lock()
+                    .check(&class.geometry)
+                    .unwrap_or_else(|wrong| panic!("class {number}: {wrong}"));
+            }
+        }
+    }
+
+    #[test]
+    fn batches_against_a_naive_model() {
+        let slabs = slabs(no_faults());
+        let mut held: BTreeMap<usize, (usize, Chunk)> = BTreeMap::new();
+        let mut state = 7u64;
+        let mut next = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        for round in 0..3000 {
+            let class = [0, 1, 7, 31, 40, CLASSES - 1][next(6)];
+            let size = SIZES[class].size;
+            if next(100) < 52 {
+                let mut out = Vec::new();
+                slabs.refill(class, 1 + next(60), &mut out);
+                for chunk in out {
+                    let start = chunk.0.addr().get();
+                    let before = held.range(..start + size).next_back();
+                    assert!(before.is_none_or(|(at, (class, _))| at + SIZES[*class].size <= start));
+                    held.insert(start, (class, chunk));
+                }
+            } else {
+                let of_class: Vec<usize> =
+                    held.iter().filter(|(_, (of, _))| *of == class).map(|(at, _)| *at).collect();
+                let mut back = Vec::new();
+                for _ in 0..next(80).min(of_class.len()) {
+                    if let Some((_, chunk)) = held.remove(&of_class[next(of_class.len())]) {
+                        back.push(chunk);
+                    }
+                }
+                slabs.drain(class, &mut back);
+                assert!(back.is_empty());
+            }
+            if round % 100 == 0 {
+                slabs.check();
+            }
+            assert_eq!(slabs.counts().map(|count| count.out).sum::<usize>(), held.len());
+        }
+        for (class, chunk) in held.into_values() {
+            slabs.give_one(class, chunk);
+        }
+        slabs.check();
+        assert_eq!(
+            (slabs.counts().map(|count| count.slabs).sum::<usize>(), slabs.pages().stats().slabs),
+            (0, 0)
+        );
+    }
+
+    #[test]
+    fn slabs_are_coloured() {
+        let slabs = slabs(no_faults());
+        let mut coloured = 0;
+        for class in 0..CLASSES {
+            let geometry = *slabs.geometry(class);
+            let mut out = Vec::new();
+            slabs.refill(class, geometry.objects * (geometry.colours() + 2), &mut out);
+            let firsts = out.iter().step_by(geometry.objects);
+            let seen: BTreeSet<usize> =
+                firsts.map(|chunk| chunk.0.addr().get() % geometry.slab_bytes).collect();
+            assert_eq!(seen.len(), geometry.colours(), "{geometry:?}");
+            assert!(seen.iter().all(|first| first % geometry.step == 0));
+            coloured += usize::from(geometry.colours() > 1);
+            slabs.drain(class, &mut out);
+        }
+        // What divides without rest cannot be coloured.
+        assert!(coloured * 10 > CLASSES * 6, "{coloured} of {CLASSES}");
+    }
+
+    #[test]
+    fn misuse_is_seen_when_an_object_comes_back() {
+        let seen = Arc::new(StdMutex::new(Vec::new()));
+        let sink = Arc::clone(&seen);
+        let slabs = slabs(Arc::new(move |fault: &SliceFault| sink.lock().unwrap().push(*fault)));
+        let kept = slabs.take_one(0).unwrap();
+        let one = slabs.take_one(0).unwrap();
+        let address = one.0.addr().get();
+        slabs.give_one(0, one);
+        slabs.give_one(0, one);
+        slabs.give_one(1, kept);
+        // SAFETY: within the object.
+        slabs.give_one(0, Chunk(unsafe { kept.0.add(8) }));
+        let middle = kept.0.addr().get();
+        assert_eq!(
+            *seen.lock().unwrap(),
+            [
+                SliceFault::DoubleFree { address, size: 16 },
+                SliceFault::WrongSize { address: middle, allocated: 16, freed: 32 },
+                SliceFault::Foreign { address: middle + 8, size: 16 },
+            ]
+        );
+        slabs.check();
+        slabs.give_one(0, kept);
+    }
+}

@@ -1,0 +1,363 @@
+//! *Slice allocator*: blocks of any size, for those who still know the size when they free.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use thiserror::Error;
+
+use super::SliceBuilder;
+use super::class::{ALIGN, SIZES, class_of};
+use super::debug::{Block, Debug};
+use super::fault::SliceFault;
+use super::magazines::Magazines;
+use super::nested;
+use super::slab::Chunk;
+use super::slabs::Slabs;
+use super::slice_builder::SliceSetupError;
+use super::slice_stats::SliceStats;
+use crate::sync::{AtomicUsize, Ordering};
+
+/// Why a block could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum SliceError {
+    /// A block of no bytes.
+    #[error("a block of no bytes was asked for; ask for one at least")]
+    ZeroSize,
+    /// More than there can be.
+    #[error("a block of {asked} bytes was asked for, more than {most}, the most that an address space holds")]
+    TooLarge {
+        /// What was asked for, in bytes.
+        asked: usize,
+        /// The most that may be, in bytes.
+        most: usize,
+    },
+    /// No memory: the system refuses more, or the region is full.
+    #[error(
+        "no memory for a block of {asked} bytes: raise the limit of the process, or give the allocator a larger region"
+    )]
+    NoMemory {
+        /// What was asked for, in bytes.
+        asked: usize,
+    },
+}
+
+/// The most that a block may have.
+const MOST: usize = isize::MAX as usize - (ALIGN - 1);
+
+/// Everything that the handles of one allocator share.
+pub(crate) struct Shared {
+    /// Sizes below or equal take the short way: 0 with settings that ask for more to be done.
+    pub(crate) short: usize,
+    /// Sizes below or equal come from slabs.
+    pub(crate) from_slabs: usize,
+    pub(crate) magazines: Magazines<Chunk, Slabs>,
+    pub(crate) debug: Option<Debug>,
+    pub(crate) system_blocks: AtomicUsize,
+    pub(crate) system_bytes: AtomicUsize,
+}
+
+/// Allocates blocks of any size; who frees one says how large it was.
+///
+/// Up to its [limit](SliceBuilder::limit) a block comes from a slab of its size class, through magazines of the thread at
+/// hand; above, from the system's `malloc`. All blocks are at multiples of 16. Cheap to clone: the clones are handles of the
+/// same allocator. Any thread may free what any other has allocated.
+///
+/// When the last handle is dropped, all slabs go with their pages, whether or not their blocks were freed; blocks above the
+/// limit belong to whoever has them until they are freed.
+///
+/// ```
+/// use kvmem::slab::SliceAllocator;
+///
+/// let slices = SliceAllocator::new()?;
+/// let block = slices.alloc(100)?;
+/// assert!(block.addr().get().is_multiple_of(16));
+/// // SAFETY: the block is ours, 100 bytes; it is freed once, with its size, and not used afterwards.
+/// unsafe {
+///     block.write_bytes(7, 100);
+///     slices.free(block, 100);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Drawbacks
+///
+/// The size must be known when freeing; a wrong one is undefined behaviour, which `KVMEM_SLICE=debug-blocks` finds. A
+/// slab goes back only when all of its objects are free.
+#[derive(Clone)]
+pub struct SliceAllocator {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Shared {
+    #[inline(always)]
+    pub(crate) fn alloc(&self, size: usize) -> Result<NonNull<u8>, SliceError> {
+        if size.wrapping_sub(1) < self.short {
+            return match self.magazines.get(class_of(size)) {
+                Some(chunk) => Ok(chunk.0),
+                None => Err(SliceError::NoMemory { asked: size }),
+            };
+        }
+        self.alloc_slow(size)
+    }
+
+    /// # Safety
+    /// As for [`SliceAllocator::free`].
+    #[inline(always)]
+    pub(crate) unsafe fn free(&self, block: NonNull<u8>, size: usize) {
+        if size.wrapping_sub(1) < self.short {
+            return self.magazines.put(class_of(size), Chunk(block));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.free_slow(block, size) }
+    }
+
+    #[cold]
+    fn alloc_slow(&self, size: usize) -> Result<NonNull<u8>, SliceError> {
+        match size {
+            0 => return Err(SliceError::ZeroSize),
+            size if size > MOST => return Err(SliceError::TooLarge { asked: size, most: MOST }),
+            _ => {}
+        }
+        let _inside = nested::enter();
+        let block = self.plain_alloc(size).ok_or(SliceError::NoMemory { asked: size })?;
+        if let Some(debug) = &self.debug {
+            debug.enter(block, size);
+        }
+        Ok(block)
+    }
+
+    #[cold]
+    unsafe fn free_slow(&self, block: NonNull<u8>, size: usize) {
+        let _inside = nested::enter();
+        let Some(debug) = &self.debug else {
+            if size != 0 && size <= MOST {
+                // SAFETY: the caller's promise.
+                unsafe { self.plain_free(Block(block, size)) };
+            }
+            return;
+        };
+        // SAFETY: what the books know as live is the caller's, and it is done with it. What rests there belongs to the books.
+        let result = unsafe { debug.retire(block, size, |block| self.plain_free(block)) };
+        self.tell(result);
+    }
+
+    /// A block without any books.
+    fn plain_alloc(&self, size: usize) -> Option<NonNull<u8>> {
+        if size <= self.from_slabs {
+            return self.magazines.get(class_of(size)).map(|chunk| chunk.0);
+        }
+        let layout = Layout::from_size_align(size, ALIGN).ok()?;
+        // SAFETY: the size is not 0.
+        let block = NonNull::new(unsafe { System.alloc(layout) })?;
+        // Relaxed: only counted.
+        self.system_blocks.fetch_add(1, Ordering::Relaxed);
+        self.system_bytes.fetch_add(size, Ordering::Relaxed);
+        Some(block)
+    }
+
+    /// # Safety
+    /// The block came from [`plain_alloc`](Self::plain_alloc) with this size, and nobody uses it any more.
+    unsafe fn plain_free(&self, Block(block, size): Block) {
+        if size <= self.from_slabs {
+            return self.magazines.put(class_of(size), Chunk(block));
+        }
+        // SAFETY: `plain_alloc` had this layout accepted.
+        unsafe { System.dealloc(block.as_ptr(), Layout::from_size_align_unchecked(size, ALIGN)) };
+        // Relaxed: only counted.
+        self.system_blocks.fetch_sub(1, Ordering::Relaxed);
+        self.system_bytes.fetch_sub(size, Ordering::Relaxed);
+    }
+
+    fn tell(&self, result: Result<(), SliceFault>) {
+        if let Err(fault) = result {
+            (self.magazines.source().on_fault())(&fault);
+        }
+    }
+
+    /// Frees what rests in the books, and tells of what is wrong with it.
+    pub(crate) fn settle(&self) {
+        if let Some(debug) = &self.debug {
+            let _inside = nested::enter();
+            // SAFETY: blocks that rest in the books are theirs alone.
+            let result = debug.wake_all(|block| unsafe { self.plain_free(block) });
+            self.tell(result);
+        }
+    }
+
+    /// Tells of every block that is in use, and says how many there are.
+    pub(crate) fn leaks(&self) -> usize {
+        let live = self.debug.as_ref().map_or(Vec::new(), Debug::live);
+        for leak in &live {
+            (self.magazines.source().on_fault())(leak);
+        }
+        live.len()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.settle();
+        self.leaks();
+    }
+}
+
+impl SliceAllocator {
+    /// An allocator with pages of the system and all else as usual; the environment may ask for debugging
+    /// ([`SliceSettings::from_env`](super::SliceSettings::from_env)).
+    ///
+    /// # Errors
+    ///
+    /// [`SliceSetupError::Setting`].
+    pub fn new() -> Result<SliceAllocator, SliceSetupError> {
+        Self::builder().build()
+    }
+
+    /// An allocator to be described further.
+    pub fn builder() -> SliceBuilder {
+        SliceBuilder::new()
+    }
+
+    /// The allocator of this process, made by the first who asks, as [`new`](Self::new) does. When debugging is asked for,
+    /// its leaks are told when the process ends in the ordinary way.
+    ///
+    /// # Errors
+    ///
+    /// [`SliceSetupError::Setting`]; nothing is remembered then.
+    pub fn get() -> Result<&'static SliceAllocator, SliceSetupError> {
+        static MAKING: Mutex<()> = Mutex::new(());
+        if let Some(there) = THE_ONE.get() {
+            return Ok(there);
+        }
+        // The lock guards no data: whoever panicked under it left nothing half done.
+        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        if THE_ONE.get().is_none() {
+            let made = Self::new()?;
+            if made.shared.debug.is_some() {
+                crate::sys::at_exit(tell_at_exit);
+            }
+            let _ = THE_ONE.set(made);
+        }
+        THE_ONE.get().ok_or(SliceSetupError::Unmade)
+    }
+
+    /// A block of at least `size` bytes at a multiple of 16, not initialized. O(1) but for pages that are new.
+    ///
+    /// It may be used until it is freed or the last handle of the allocator is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`SliceError`] says which: no bytes, too many, no memory.
+    #[inline]
+    pub fn alloc(&self, size: usize) -> Result<NonNull<u8>, SliceError> {
+        self.shared.alloc(size)
+    }
+
+    /// As [`alloc`](Self::alloc), with all `size` bytes zero.
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](Self::alloc).
+    pub fn alloc_zeroed(&self, size: usize) -> Result<NonNull<u8>, SliceError> {
+        let block = self.alloc(size)?;
+        // SAFETY: the block is new and has `size` bytes.
+        unsafe { block.write_bytes(0, size) };
+        Ok(block)
+    }
+
+    /// A block with a copy of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](Self::alloc).
+    pub fn copy(&self, bytes: &[u8]) -> Result<NonNull<u8>, SliceError> {
+        let block = self.alloc(bytes.len())?;
+        // SAFETY: the block is new, has so many bytes, and so is nowhere near `bytes`.
+        unsafe { block.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        Ok(block)
+    }
+
+    /// Frees a block. O(1).
+    ///
+    /// # Safety
+    ///
+    /// The block came from this allocator (or a clone of the handle), was asked for with this `size`, has not been freed,
+    /// and nobody uses it any more. With debugging on, any block may be given: what is wrong is told, and left out.
+    #[inline]
+    pub unsafe fn free(&self, block: NonNull<u8>, size: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.shared.free(block, size) }
+    }
+
+    /// Blocks of one size at once: appends up to `count` to `out`, and says how many. Fewer only if there is no memory for
+    /// more.
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](Self::alloc), if there is not even one.
+    pub fn alloc_batch(
+        &self,
+        size: usize,
+        count: usize,
+        out: &mut Vec<NonNull<u8>>,
+    ) -> Result<usize, SliceError> {
+        for done in 0..count {
+            match self.alloc(size) {
+                Ok(block) => out.push(block),
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => return Ok(done),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Gives back what is cached: the magazines of all threads to the slabs, empty slabs to the pages, pages that are not in
+    /// use to the kernel. Blocks that were freed under debugging are looked over.
+    pub fn trim(&self) {
+        self.shared.settle();
+        let _inside = nested::enter();
+        self.shared.magazines.trim();
+        self.shared.magazines.source().pages().trim();
+    }
+
+    /// Gives back what nobody came for in the working set's time, if that is over. It is done on slow ways too: this is for
+    /// programs that have fallen silent.
+    pub fn tick(&self) {
+        let _inside = nested::enter();
+        self.shared.magazines.tick();
+    }
+
+    /// What there is of each class, and altogether. O(classes).
+    #[must_use]
+    pub fn stats(&self) -> SliceStats {
+        SliceStats::of(&self.shared)
+    }
+
+    /// Bytes that a request for `size` bytes really takes: those of its class, or `size` above the limit.
+    #[must_use]
+    pub fn usable(&self, size: usize) -> usize {
+        if size != 0 && size <= self.shared.from_slabs { SIZES[class_of(size)].size } else { size }
+    }
+
+    /// With debugging on, tells the hook of every block that is in use now, and says how many there are; else 0.
+    pub fn report_leaks(&self) -> usize {
+        self.shared.settle();
+        self.shared.leaks()
+    }
+}
+
+static THE_ONE: OnceLock<SliceAllocator> = OnceLock::new();
+
+extern "C" fn tell_at_exit() {
+    if let Some(slices) = THE_ONE.get() {
+        slices.report_leaks();
+    }
+}
+
+impl fmt::Debug for SliceAllocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SliceAllocator").field("limit", &self.shared.from_slabs).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,35 @@
+//! *Source*: where rounds come from and go to.
+
+/// Where rounds come from and go to: slabs, or an allocator of offsets.
+///
+/// Called with no lock of this layer held, but for that by which trims wait for each other. It must not trim the instance
+/// that calls it. It may use that instance, and so may the memory allocator under it: what it then asks for is
+/// served by the thread's magazines, or one by one from here.
+pub(crate) trait Source<R>: Send + Sync + 'static {
+    /// Appends up to `want` rounds of a class to `out`: fewer only if there are no more.
+    fn refill(&self, class: usize, want: usize, out: &mut Vec<R>);
+
+    /// Takes rounds back: all that are there.
+    fn drain(&self, class: usize, rounds: &mut Vec<R>);
+
+    /// One round. A source under a global allocator must give it without allocating.
+    fn refill_one(&self, class: usize) -> Option<R> {
+        let mut one = Vec::with_capacity(1);
+        self.refill(class, 1, &mut one);
+        one.pop()
+    }
+
+    /// Takes one round back. As above.
+    fn drain_one(&self, class: usize, round: R) {
+        self.drain(class, &mut vec![round]);
+    }
+
+    /// Bytes that one round of this class strands while it is cached.
+    fn round_bytes(&self, class: usize) -> usize;
+
+    /// A fork is to come: takes the source's own locks, so that the child finds them free. The last thing before it.
+    fn before_fork(&self) {}
+
+    /// Lets go of them, in the parent and in the child.
+    fn after_fork(&self) {}
+}

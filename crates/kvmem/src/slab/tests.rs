@@ -1,0 +1,201 @@
+//! The whole layer above a source that counts.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::clock::ManualClock;
+use super::magazines::Magazines;
+use super::settings::Settings;
+use super::source::Source;
+
+/// Hands out numbers below a limit for each class, and knows which are out: a number that comes twice, or comes
+/// back twice, is found.
+struct Counting {
+    classes: Vec<Mutex<Numbers>>,
+    limit: usize,
+}
+
+#[derive(Default)]
+struct Numbers {
+    out: BTreeSet<usize>,
+    free: Vec<usize>,
+    next: usize,
+}
+
+impl Counting {
+    fn new(classes: usize, limit: usize) -> Arc<Self> {
+        Arc::new(Counting { classes: (0..classes).map(|_| Mutex::default()).collect(), limit })
+    }
+
+    fn out(&self) -> usize {
+        self.classes.iter().map(|class| class.lock().unwrap().out.len()).sum()
+    }
+}
+
+impl Source<usize> for Arc<Counting> {
+    fn refill(&self, class: usize, want: usize, out: &mut Vec<usize>) {
+        let mut numbers = self.classes[class].lock().unwrap();
+        for _ in 0..want {
+            let number = match numbers.free.pop() {
+                Some(number) => number,
+                None if numbers.next < self.limit => {
+                    numbers.next += 1;
+                    numbers.next - 1
+                }
+                None => return,
+            };
+            assert!(numbers.out.insert(number), "{number} is out");
+            out.push(number);
+        }
+    }
+
+    fn drain(&self, class: usize, rounds: &mut Vec<usize>) {
+        let mut numbers = self.classes[class].lock().unwrap();
+        for number in rounds.drain(..) {
+            assert!(numbers.out.remove(&number), "{number} is not out");
+            numbers.free.push(number);
+        }
+    }
+
+    fn round_bytes(&self, class: usize) -> usize {
+        64 << class
+    }
+}
+
+fn instance(classes: usize, limit: usize) -> (Magazines<usize, Arc<Counting>>, Arc<Counting>) {
+    let source = Counting::new(classes, limit);
+    (Magazines::new(source.clone(), Settings::new(classes)), source)
+}
+
+#[test]
+fn what_was_put_last_is_got_first() {
+    let (magazines, source) = instance(2, 1000);
+    let (a, b) = (magazines.get(0).unwrap(), magazines.get(0).unwrap());
+    assert_ne!(a, b);
+    magazines.put(0, a);
+    magazines.put(0, b);
+    assert_eq!(magazines.get(0), Some(b));
+    assert_eq!(magazines.get(0), Some(a));
+    magazines.put(0, a);
+    magazines.put(0, b);
+    assert!(magazines.may_hold());
+    assert_eq!(magazines.get_cached(1), None);
+    magazines.trim();
+    assert_eq!(source.out(), 0);
+    assert!(!magazines.may_hold());
+    assert_eq!(magazines.get_cached(0), None);
+    assert_eq!(magazines.stats().stranded_bytes, 0);
+}
+
+#[test]
+fn a_trim_reaches_every_thread() {
+    let (magazines, source) = instance(3, 100_000);
+    let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (magazines, stop, rounds) = (&magazines, &stop, &rounds);
+            scope.spawn(move || {
+                let mut held = Vec::new();
+                let mut state = thread as u64 + 1;
+                while !stop.load(Ordering::Relaxed) {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let class = (state >> 33) as usize % 3;
+                    if (state >> 40) % 2 == 0 {
+                        held.push((class, magazines.get(class).unwrap()));
+                    } else if let Some((class, round)) = held.pop() {
+                        magazines.put(class, round);
+                    }
+                    if held.len() > 1000 {
+                        held.drain(..).for_each(|(class, round)| magazines.put(class, round));
+                    }
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+                held.drain(..).for_each(|(class, round)| magazines.put(class, round));
+            });
+        }
+        let start = Instant::now();
+        let mut trims = 0;
+        while start.elapsed() < Duration::from_millis(300) {
+            magazines.trim();
+            trims += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(trims > 1 && rounds.load(Ordering::Relaxed) > 100);
+    });
+    magazines.trim();
+    assert_eq!(source.out(), 0);
+}
+
+#[test]
+fn a_thread_that_ends_leaves_nothing_stranded_for_ever() {
+    let (magazines, source) = instance(1, 1000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let round = magazines.get(0).unwrap();
+            magazines.put(0, round);
+        });
+    });
+    // Scoped threads may still be ending.
+    while magazines.stats().threads > 0 {
+        std::thread::yield_now();
+    }
+    assert!(magazines.stats().classes[0].in_depot > 0);
+    assert!(magazines.get_cached(0).map(|round| magazines.put(0, round)).is_some());
+    drop(magazines);
+    assert_eq!(source.out(), 0);
+}
+
+#[test]
+fn the_depot_keeps_the_working_set() {
+    let clock = Arc::new(ManualClock::default());
+    let source = Counting::new(1, 100_000);
+    let settings = Settings { clock: clock.clone(), ..Settings::new(1) };
+    let magazines = Magazines::new(source.clone(), settings);
+    let mut held = Vec::new();
+    magazines.get_batch(0, 5000, &mut held);
+    assert_eq!(held.len(), 5000);
+    magazines.put_batch(0, &mut held);
+    assert!(held.is_empty());
+    let before = magazines.stats().classes[0];
+    assert!(before.in_depot > 4000, "{before:?}");
+    magazines.tick();
+    assert_eq!(magazines.stats().classes[0].in_depot, before.in_depot);
+    // The first look begins the interval, the second ends it.
+    clock.advance(Duration::from_secs(15));
+    magazines.tick();
+    clock.advance(Duration::from_secs(14));
+    magazines.tick();
+    assert_eq!(magazines.stats().classes[0].in_depot, before.in_depot);
+    clock.advance(Duration::from_secs(1));
+    magazines.tick();
+    let after = magazines.stats().classes[0];
+    assert_eq!(after.in_depot, 0);
+    assert_eq!(source.out(), after.in_threads);
+}
+
+/// How long a hit takes: `cargo test --release … -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn speed() {
+    const N: u32 = 20_000_000;
+    let (magazines, _source) = instance(40, 1000);
+    let magazines = std::hint::black_box(&magazines);
+    for _ in 0..3 {
+        let start = Instant::now();
+        for i in 0..N {
+            std::hint::black_box(i);
+        }
+        let empty = start.elapsed();
+        let start = Instant::now();
+        for i in 0..N {
+            let class = std::hint::black_box(i) as usize & 31;
+            let round = magazines.get(class).unwrap();
+            magazines.put(class, std::hint::black_box(round));
+        }
+        let full = start.elapsed();
+        let ns = (full - empty).as_nanos() as f64 / f64::from(N);
+        println!("{ns:.2} ns per pair, {:.2} per operation", ns / 2.0);
+    }
+}

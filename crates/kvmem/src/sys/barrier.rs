@@ -1,0 +1,49 @@
+//! *Barriers*: a memory barrier on all threads of the process, and what runs around a fork.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Call, Errno, Result, check, gate};
+
+// <linux/membarrier.h>
+const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+/// Whether this process has announced itself. A forked child inherits it.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// Announces that this process uses [`barrier`]; once is enough. The kernel has it since 4.14.
+pub(crate) fn register_barrier() -> Result<()> {
+    gate(Call::RegisterMembarrier)?;
+    // Relaxed: two that announce at once do no harm.
+    if !REGISTERED.load(Ordering::Relaxed) {
+        membarrier(REGISTER_PRIVATE_EXPEDITED)?;
+        REGISTERED.store(true, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// When it returns, every running thread of the process has gone through a full memory barrier since it was called; and
+/// those that do not run go through one before they run again.
+pub(crate) fn barrier() -> Result<()> {
+    gate(Call::Membarrier)?;
+    membarrier(PRIVATE_EXPEDITED)
+}
+
+fn membarrier(command: libc::c_int) -> Result<()> {
+    // SAFETY: the call takes no pointers.
+    check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }).map(drop)
+}
+
+/// Has `before` run in the forking thread before each fork, and the others after it, in the parent and in the child.
+pub(crate) fn around_fork(
+    before: unsafe extern "C" fn(),
+    parent: unsafe extern "C" fn(),
+    child: unsafe extern "C" fn(),
+) -> Result<()> {
+    gate(Call::AtFork)?;
+    // SAFETY: the functions live as long as the process, and may be called from any thread.
+    match unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) } {
+        0 => Ok(()),
+        errno => Err(Errno::new(errno)),
+    }
+}

@@ -1,0 +1,161 @@
+//! Blocks of every size, against a model that knows each byte of each.
+
+use std::collections::BTreeMap;
+use std::ptr::{self, NonNull};
+
+use kvmem::slab::{SliceAllocator, SliceError, SliceSettings, SliceSetupError};
+use proptest::prelude::*;
+
+/// Block by block: its address with the right to use it, its size, and what every byte of it is.
+#[derive(Default)]
+struct Model(BTreeMap<usize, (NonNull<u8>, usize, u8)>);
+
+impl Model {
+    fn alloc(&mut self, slices: &SliceAllocator, size: usize, byte: u8) {
+        let block = slices.alloc(size).expect("there is memory");
+        let start = block.addr().get();
+        assert!(start.is_multiple_of(16), "{size} bytes at {start:#x}");
+        if let Some((at, (_, len, _))) = self.0.range(..start + size).next_back() {
+            assert!(at + len <= start, "{size} bytes at {start:#x} overlap {len} at {at:#x}");
+        }
+        // SAFETY: the block is ours.
+        unsafe { block.write_bytes(byte, size) };
+        self.0.insert(start, (block, size, byte));
+    }
+
+    fn free(&mut self, slices: &SliceAllocator, which: usize) {
+        let Some(&start) = self.0.keys().nth(which % self.0.len().max(1)) else { return };
+        let (block, size, byte) = self.0.remove(&start).expect("just found");
+        // SAFETY: the block is ours, and was written whole.
+        let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
+        assert!(bytes.iter().all(|found| *found == byte), "{size} bytes at {start:#x} were changed");
+        // SAFETY: ours, of this size, and not used any more.
+        unsafe { slices.free(block, size) };
+    }
+}
+
+fn plain() -> SliceAllocator {
+    SliceAllocator::builder().settings(SliceSettings::default()).build().unwrap()
+}
+
+fn settings() -> impl Strategy<Value = SliceSettings> {
+    (any::<bool>(), any::<bool>())
+        .prop_map(|(always_malloc, debug_blocks)| SliceSettings { always_malloc, debug_blocks })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+
+    #[test]
+    fn no_block_touches_another(
+        settings in settings(),
+        limit in prop_oneof![Just(8192usize), 0usize..=8192],
+        steps in prop::collection::vec((0u8..100, 1usize..20_000, any::<u8>()), 1..400),
+    ) {
+        let slices = SliceAllocator::builder().settings(settings).limit(limit).build().unwrap();
+        let mut model = Model::default();
+        for (what, number, byte) in steps {
+            match what {
+                // Small ones mostly.
+                0..45 => model.alloc(&slices, 1 + number % 600, byte),
+                45..55 => model.alloc(&slices, number, byte),
+                55..99 => model.free(&slices, number),
+                _ => slices.trim(),
+            }
+        }
+        while !model.0.is_empty() {
+            model.free(&slices, 0);
+        }
+        slices.trim();
+        let stats = slices.stats();
+        prop_assert_eq!((stats.slab_bytes, stats.unused_bytes, stats.mapped_bytes), (0, 0, 0));
+        prop_assert_eq!((stats.system_blocks, stats.system_bytes), (0, 0));
+    }
+}
+
+#[test]
+fn every_size_up_to_the_limit_and_beyond() {
+    let slices = plain();
+    let mut model = Model::default();
+    for size in 1..=8192 + 64 {
+        model.alloc(&slices, size, size as u8);
+        let usable = slices.usable(size);
+        assert!(usable >= size && (usable - size < 16 || (usable - size) * 16 <= size), "{size}: {usable}");
+    }
+    assert_eq!(slices.stats().system_blocks, 64);
+    while !model.0.is_empty() {
+        model.free(&slices, 7);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_a_value() {
+    let slices = plain();
+    assert_eq!(slices.alloc(0), Err(SliceError::ZeroSize));
+    assert!(matches!(slices.alloc(usize::MAX), Err(SliceError::TooLarge { asked: usize::MAX, .. })));
+    let most = isize::MAX as usize - 15;
+    assert_eq!(slices.alloc(most), Err(SliceError::NoMemory { asked: most }));
+    assert_eq!(
+        SliceAllocator::builder().limit(8193).build().err(),
+        Some(SliceSetupError::Limit { asked: 8193, most: 8192 })
+    );
+}
+
+#[test]
+fn zeroed_and_copied() {
+    let slices = plain();
+    for size in [1, 16, 100, 5000, 100_000] {
+        let dirty = slices.alloc(size).unwrap();
+        // SAFETY: ours, of this size, freed once.
+        unsafe {
+            dirty.write_bytes(0xff, size);
+            slices.free(dirty, size);
+        }
+        let block = slices.alloc_zeroed(size).unwrap();
+        // SAFETY: the block is ours and was written whole.
+        assert!(unsafe { std::slice::from_raw_parts(block.as_ptr(), size) }.iter().all(|byte| *byte == 0));
+        let text: Vec<u8> = (0..size).map(|byte| byte as u8).collect();
+        let copy = slices.copy(&text).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { std::slice::from_raw_parts(copy.as_ptr(), size) }, text);
+        // SAFETY: ours, of this size, freed once.
+        unsafe {
+            slices.free(block, size);
+            slices.free(copy, size);
+        }
+    }
+}
+
+#[test]
+fn chains_and_batches() {
+    let slices = plain();
+    for (size, link) in [(24, 16), (16, 0), (500, 3), (20_000, 10_001)] {
+        let mut blocks = Vec::new();
+        assert_eq!(slices.alloc_batch(size, 1000, &mut blocks), Ok(1000));
+        let mut first: *mut u8 = ptr::null_mut();
+        for block in blocks {
+            // SAFETY: the link is within the block, which is ours.
+            unsafe { block.add(link).cast::<*mut u8>().write_unaligned(first) };
+            first = block.as_ptr();
+        }
+        // SAFETY: a chain of blocks of this size, linked there.
+        unsafe { slices.free_chain(NonNull::new(first), size, link) };
+        // SAFETY: no chain at all.
+        unsafe { slices.free_chain(None, size, link) };
+    }
+    slices.trim();
+    let stats = slices.stats();
+    assert!(stats.classes.iter().all(|class| class.in_use + class.cached == 0));
+    assert_eq!((stats.mapped_bytes, stats.system_blocks), (0, 0));
+}
+
+#[test]
+fn slabs_waste_an_eighth_at_most() {
+    let stats = plain().stats();
+    assert_eq!(stats.classes.last().map(|class| class.object_bytes), Some(8192));
+    for class in stats.classes {
+        assert!(class.slab_objects >= 8, "{class:?}");
+        let waste = class.slab_bytes - class.slab_objects * class.object_bytes;
+        assert!(waste * 8 <= class.slab_bytes, "{class:?}");
+    }
+}

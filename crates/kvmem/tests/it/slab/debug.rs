@@ -1,0 +1,99 @@
+//! Every misuse is found, with its address and its size.
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use kvmem::slab::{SliceAllocator, SliceFault, SliceSettings};
+
+type Seen = Arc<Mutex<Vec<SliceFault>>>;
+
+fn watched(always_malloc: bool) -> (SliceAllocator, Seen) {
+    let seen = Seen::default();
+    let sink = Arc::clone(&seen);
+    let slices = SliceAllocator::builder()
+        .settings(SliceSettings { always_malloc, debug_blocks: true })
+        .on_fault(move |fault| sink.lock().unwrap().push(*fault))
+        .build()
+        .unwrap();
+    (slices, seen)
+}
+
+fn take(seen: &Seen) -> Vec<SliceFault> {
+    std::mem::take(&mut seen.lock().unwrap())
+}
+
+#[test]
+fn misuse_is_told_and_does_no_harm() {
+    for (always_malloc, size) in [(false, 40), (true, 40), (false, 9000)] {
+        let (slices, seen) = watched(always_malloc);
+        let block = slices.alloc(size).unwrap();
+        let address = block.addr().get();
+        // SAFETY: with debugging on, anything may be freed; the write is to memory that still is there.
+        unsafe {
+            slices.free(block, size + 1);
+            assert_eq!(take(&seen), [SliceFault::WrongSize { address, allocated: size, freed: size + 1 }]);
+            slices.free(block, 0);
+            assert_eq!(take(&seen), [SliceFault::WrongSize { address, allocated: size, freed: 0 }]);
+
+            slices.free(block, size);
+            assert_eq!(take(&seen), []);
+            slices.free(block, size);
+            assert_eq!(take(&seen), [SliceFault::DoubleFree { address, size }]);
+
+            let mut elsewhere = 0u64;
+            let foreign = NonNull::from(&mut elsewhere).cast::<u8>();
+            slices.free(foreign, 8);
+            assert_eq!(take(&seen), [SliceFault::Foreign { address: foreign.addr().get(), size: 8 }]);
+            let other = slices.alloc(size).unwrap();
+            slices.free(other.add(16), size);
+            assert_eq!(take(&seen), [SliceFault::Foreign { address: other.addr().get() + 16, size }]);
+
+            block.add(7).write(1);
+            slices.trim();
+            assert_eq!(take(&seen), [SliceFault::WriteAfterFree { address, size, offset: 7 }]);
+
+            drop(slices);
+            assert_eq!(take(&seen), [SliceFault::Leak { address: other.addr().get(), size }]);
+        }
+    }
+}
+
+#[test]
+fn right_use_is_not_told() {
+    let (slices, seen) = watched(false);
+    for round in 0..5000usize {
+        let size = 1 + round * 37 % 10_000;
+        let block = slices.alloc_zeroed(size).unwrap();
+        // SAFETY: ours, of this size, freed once.
+        unsafe {
+            block.write_bytes(1, size);
+            slices.free(block, size);
+        }
+    }
+    let kept = slices.alloc(5).unwrap();
+    assert_eq!(slices.report_leaks(), 1);
+    assert_eq!(take(&seen), [SliceFault::Leak { address: kept.addr().get(), size: 5 }]);
+    // SAFETY: ours, of this size, freed once.
+    unsafe { slices.free(kept, 5) };
+    drop(slices);
+    assert_eq!(take(&seen), []);
+}
+
+#[test]
+fn a_double_free_is_seen_without_debugging_when_it_comes_to_the_slab() {
+    let seen = Seen::default();
+    let sink = Arc::clone(&seen);
+    let slices = SliceAllocator::builder()
+        .settings(SliceSettings::default())
+        .on_fault(move |fault| sink.lock().unwrap().push(*fault))
+        .build()
+        .unwrap();
+    let (_kept, block) = (slices.alloc(64).unwrap(), slices.alloc(64).unwrap());
+    // SAFETY: nothing is allocated between the two, so that nobody is given the block twice.
+    unsafe {
+        slices.free(block, 64);
+        slices.free(block, 64);
+    }
+    slices.trim();
+    assert_eq!(take(&seen), [SliceFault::DoubleFree { address: block.addr().get(), size: 64 }]);
+}

@@ -1,0 +1,78 @@
+//! Blocks that are freed by other threads than allocated them, and threads that come and go.
+
+use std::ptr::NonNull;
+use std::sync::mpsc;
+use std::thread;
+
+use kvmem::slab::{SliceAllocator, SliceSettings};
+
+/// A block on its way to another thread, filled with its size.
+struct Parcel(NonNull<u8>, usize);
+
+// SAFETY: whoever has the parcel has the block alone.
+unsafe impl Send for Parcel {}
+
+impl Parcel {
+    fn pack(slices: &SliceAllocator, size: usize) -> Parcel {
+        let block = slices.alloc(size).expect("there is memory");
+        // SAFETY: ours, of this size.
+        unsafe { block.write_bytes(size as u8, size) };
+        Parcel(block, size)
+    }
+
+    fn open(self, slices: &SliceAllocator) {
+        let Parcel(block, size) = self;
+        // SAFETY: ours, and written whole.
+        let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
+        assert!(bytes.iter().all(|byte| *byte == size as u8));
+        // SAFETY: ours, of this size, freed once.
+        unsafe { slices.free(block, size) };
+    }
+}
+
+fn crossing(slices: &SliceAllocator) {
+    let (sender, receiver) = mpsc::sync_channel::<Vec<Parcel>>(4);
+    thread::scope(|scope| {
+        for seed in 0..2u64 {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let mut state = seed + 1;
+                for _ in 0..60 {
+                    let parcels = (0..500).map(|_| {
+                        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                        Parcel::pack(slices, 1 + (state >> 33) as usize % 1024)
+                    });
+                    sender.send(parcels.collect()).expect("there is a consumer");
+                }
+            });
+        }
+        drop(sender);
+        scope.spawn(move || {
+            for (number, mut parcels) in receiver.into_iter().enumerate() {
+                // Some are freed by threads that die at once.
+                let rest = parcels.split_off(250);
+                thread::scope(|inner| {
+                    inner.spawn(|| rest.into_iter().for_each(|parcel| parcel.open(slices)));
+                });
+                parcels.into_iter().for_each(|parcel| parcel.open(slices));
+                if number % 16 == 0 {
+                    slices.trim();
+                }
+            }
+        });
+    });
+    slices.trim();
+    assert_eq!(slices.stats().classes.iter().map(|class| class.in_use + class.cached).sum::<usize>(), 0);
+    assert_eq!(slices.stats().mapped_bytes, 0);
+}
+
+#[test]
+fn frees_cross_threads() {
+    crossing(&SliceAllocator::builder().settings(SliceSettings::default()).build().unwrap());
+}
+
+#[test]
+fn frees_cross_threads_under_debugging() {
+    let settings = SliceSettings { always_malloc: false, debug_blocks: true };
+    crossing(&SliceAllocator::builder().settings(settings).build().unwrap());
+}
