@@ -99,9 +99,12 @@ fn work<C: Shared>(
     }
     let mut calls = 0;
     let start = place.start();
-    while place.goes_on() && worker.error.is_none() {
+    loop {
         for _ in 0..STEPS {
             calls += worker.step(timed);
+        }
+        if worker.error.is_some() || !place.goes_on() {
+            break;
         }
     }
     let nanoseconds = start.elapsed().as_nanos() as f64;

@@ -158,20 +158,23 @@ fn produce<H: Heap>(heap: &H, max: u32, ring: &Ring, place: &Place<'_>) -> Done 
     let mut sender = ring.sender();
     let mut refused = false;
     let start = place.start();
-    while !refused && place.goes_on() {
+    // At least one block, however late this thread came to run.
+    loop {
         let mut tries = 0;
         while !sender.has_room() && place.goes_on() {
             tries += 1;
             spin(place, tries);
         }
-        if !sender.has_room() {
-            break;
+        if sender.has_room() {
+            let block = allocate(heap, &mut sizes, &mut refused);
+            if !refused {
+                // SAFETY: the block is ours, and has at least a byte.
+                unsafe { block.at.write(1) };
+                sender.put(block.at, block.size);
+            }
         }
-        let block = allocate(heap, &mut sizes, &mut refused);
-        if !refused {
-            // SAFETY: the block is ours, and has at least a byte.
-            unsafe { block.at.write(1) };
-            sender.put(block.at, block.size);
+        if refused || !place.goes_on() {
+            break;
         }
     }
     Done { pairs: 0, nanoseconds: start.elapsed().as_nanos() as f64, refused }

@@ -1,20 +1,29 @@
-//! *Kvmem*: the library. It has no slab layer yet, so it is absent.
+//! *Kvmem*: the library's allocator, as its users hold it.
+
+use std::ptr::{NonNull, null_mut};
+
+use kvmem::slab::SliceAllocator;
 
 use super::Heap;
 
-/// There is none.
-pub(super) enum Kvmem {}
+/// `SliceAllocator` with pages of the system.
+pub(super) struct Kvmem(SliceAllocator);
 
 impl Heap for Kvmem {
     fn create() -> Result<Self, String> {
-        Err("this version of the library has no slab layer".to_owned())
+        SliceAllocator::new().map(Self).map_err(|error| error.to_string())
     }
 
-    fn alloc(&self, _size: usize) -> *mut u8 {
-        match *self {}
+    #[inline]
+    fn alloc(&self, size: usize) -> *mut u8 {
+        self.0.alloc(size).map_or(null_mut(), NonNull::as_ptr)
     }
 
-    unsafe fn free(&self, _block: *mut u8, _size: usize) {
-        match *self {}
+    #[inline]
+    unsafe fn free(&self, block: *mut u8, size: usize) {
+        if let Some(block) = NonNull::new(block) {
+            // SAFETY: `alloc` returned the block for that size, says the caller.
+            unsafe { self.0.free(block, size) }
+        }
     }
 }
