@@ -102,7 +102,7 @@ fn a_trim_reaches_every_thread() {
                 while !stop.load(Ordering::Relaxed) {
                     state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     let class = (state >> 33) as usize % 3;
-                    if (state >> 40) % 2 == 0 {
+                    if (state >> 40).is_multiple_of(2) {
                         held.push((class, magazines.get(class).unwrap()));
                     } else if let Some((class, round)) = held.pop() {
                         magazines.put(class, round);
