@@ -1,5 +1,8 @@
 //! The whole layer above a source that counts.
 
+mod ends;
+mod model;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,6 +30,11 @@ struct Numbers {
 impl Counting {
     fn new(classes: usize, limit: usize) -> Arc<Self> {
         Arc::new(Counting { classes: (0..classes).map(|_| Mutex::default()).collect(), limit })
+    }
+
+    /// How many of a class are not here.
+    fn out_of(&self, class: usize) -> usize {
+        self.classes[class].lock().unwrap().out.len()
     }
 
     fn out(&self) -> usize {
