@@ -42,6 +42,11 @@
 
 pub mod arena;
 pub mod offset;
+#[cfg(not(loom))]
+pub mod register;
+/// What the model check sees of it.
+#[cfg(loom)]
+#[path = "register/loom_face.rs"]
 pub mod register;
 pub mod slab;
 mod sync;

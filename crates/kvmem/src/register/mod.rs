@@ -43,9 +43,3 @@ pub use policy::{Policy, PolicyError};
 pub use registrar::{Account, Key, Limits, Memlock, Registrar};
 pub use registration::Registration;
 pub use set::RegistrationSet;
-
-#[cfg(loom)]
-#[doc(hidden)]
-pub mod loom_face {
-    pub use super::lanes::{Lanes, Turn};
-}

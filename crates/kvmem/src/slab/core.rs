@@ -185,7 +185,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         }
         caches.remove(local);
         // SAFETY: the list knows it no more, and the caller promises the rest.
-        unsafe { local.destroy() };
+        let scratch = unsafe { local.destroy() };
+        drop(caches);
+        drop(scratch);
     }
 
     /// One more that may hold rounds.
@@ -601,7 +603,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 self.strip(local, &mut chain);
                 caches.remove(local);
                 // SAFETY: the instance is ours alone, and the list knows the cache no more.
-                unsafe { local.destroy() };
+                drop(unsafe { local.destroy() });
             }
             for depot in &self.depots {
                 depot.take_all(&mut chain);

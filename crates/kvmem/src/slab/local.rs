@@ -100,18 +100,21 @@ impl<R: Copy + 'static> Local<R> {
         Some(Local(block))
     }
 
-    /// Frees the block. Magazines that are in it are lost.
+    /// Frees the block. Magazines that are in it are lost. What comes back is the owner's list, to be dropped under no lock.
     ///
     /// # Safety
     ///
     /// Nobody uses it any more.
-    pub(crate) unsafe fn destroy(self) {
+    #[must_use]
+    pub(crate) unsafe fn destroy(self) -> Vec<R> {
         let classes = self.cache().classes;
         for class in 0..classes {
             // SAFETY: the class is one of the cache's.
             let slot = unsafe { self.slot(class) };
             drop((slot.loaded.take(), slot.previous.take()));
         }
+        // SAFETY: nobody else uses it.
+        let scratch = std::mem::take(unsafe { &mut *self.cache().scratch.get() });
         // SAFETY: as the caller promises; slots have nothing to drop but loom's atomics.
         unsafe {
             let slots = self.0.add(1).cast::<Slot<R>>();
@@ -123,6 +126,7 @@ impl<R: Copy + 'static> Local<R> {
                 System.dealloc(self.0.as_ptr().cast(), layout);
             }
         }
+        scratch
     }
 
     pub(crate) fn from_raw(at: *mut ()) -> Option<Self> {

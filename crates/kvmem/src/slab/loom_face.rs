@@ -1,1 +1,145 @@
 //! The layer without its threads' tables, for the model check in `tests/loom`: loom knows no statics.
+
+use std::sync::Arc;
+
+use crate::sync::Mutex;
+
+use super::clock::ManualClock;
+use super::core::Core;
+use super::local::Local;
+use super::owner;
+use super::settings::Settings;
+use super::source::Source;
+
+/// Numbers below a limit, each of which is in or out.
+struct Numbers {
+    inside: Mutex<Vec<u32>>,
+}
+
+impl Source<u32> for Numbers {
+    fn refill(&self, _: usize, want: usize, out: &mut Vec<u32>) {
+        let mut inside = self.inside.lock();
+        let from = inside.len().saturating_sub(want);
+        out.extend(inside.drain(from..));
+    }
+
+    fn drain(&self, _: usize, rounds: &mut Vec<u32>) {
+        let mut inside = self.inside.lock();
+        for round in rounds.drain(..) {
+            assert!(!inside.contains(&round), "{round} came back twice");
+            inside.push(round);
+        }
+    }
+
+    fn round_bytes(&self, _: usize) -> usize {
+        1
+    }
+}
+
+/// One instance of one class.
+pub struct Model {
+    core: Core<u32, Numbers>,
+    clock: Arc<ManualClock>,
+}
+
+/// The cache of a thread.
+pub struct Cache(Local<u32>);
+
+// SAFETY: the model's threads each use their own.
+unsafe impl Send for Cache {}
+
+impl Model {
+    /// Above a source of so many numbers, with magazines of so many rounds.
+    pub fn new(numbers: u32, capacity: usize) -> Self {
+        let clock = Arc::new(ManualClock::default());
+        let settings = Settings { magazine_bytes: 4 * capacity, clock: clock.clone(), ..Settings::new(1) };
+        Model { core: Core::new(Numbers { inside: Mutex::new((0..numbers).collect()) }, settings), clock }
+    }
+
+    /// A cache for a thread.
+    pub fn join(&self) -> Cache {
+        Cache(self.core.join(std::ptr::null()).expect("there is memory"))
+    }
+
+    /// As `Magazines::get` and `get_cached`.
+    pub fn get(&self, cache: Option<&Cache>, refill: bool) -> Option<u32> {
+        self.core.get(cache.map(|cache| cache.0), 0, refill)
+    }
+
+    /// As `Magazines::put`.
+    pub fn put(&self, cache: Option<&Cache>, round: u32) {
+        self.core.put(cache.map(|cache| cache.0), 0, round);
+    }
+
+    /// As `Magazines::trim`.
+    pub fn trim(&self) {
+        self.core.trim();
+    }
+
+    /// As `Magazines::tick`, two intervals later.
+    pub fn tick(&self) {
+        for _ in 0..2 {
+            self.clock.advance(std::time::Duration::from_secs(15));
+            self.core.tick();
+        }
+    }
+
+    /// As `Magazines::may_hold`.
+    pub fn may_hold(&self) -> bool {
+        self.core.may_hold()
+    }
+
+    /// The end of a thread.
+    pub fn retire(&self, cache: Cache) {
+        // SAFETY: it is of this instance, and gone now.
+        unsafe { self.core.retire(cache.0) };
+    }
+
+    /// How many numbers are with the source.
+    pub fn inside(&self) -> usize {
+        self.core.source().inside.lock().len()
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}
+
+/// The owner's lock.
+pub struct Owner {
+    lock: owner::Owner,
+    stoppers: Mutex<()>,
+}
+
+impl Owner {
+    /// That nobody has.
+    #[allow(clippy::new_without_default)]
+    pub fn new(fenced: bool) -> Self {
+        Owner { lock: owner::Owner::new(fenced), stoppers: Mutex::new(()) }
+    }
+
+    /// Runs with the lock, as the owner.
+    pub fn enter(&self, run: impl FnOnce()) {
+        let _busy = self.lock.enter();
+        run();
+    }
+
+    /// Runs with the lock, as another. `reached` as for a barrier on all threads; false if that is not so and the owner is not
+    /// known to make fences.
+    pub fn stop(&self, reached: bool, run: impl FnOnce()) -> bool {
+        let _stoppers = self.stoppers.lock();
+        self.lock.stop();
+        if !reached {
+            self.lock.make_fenced();
+        }
+        loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
+        let settled = self.lock.settle(reached);
+        if settled {
+            run();
+            self.lock.resume();
+        }
+        settled
+    }
+}

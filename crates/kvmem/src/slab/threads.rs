@@ -236,10 +236,13 @@ extern "C" fn after_fork() {
 
 extern "C" fn after_fork_in_child() {
     after_fork();
-    let registry = REGISTRY.lock();
-    let thread = FAST.with(|fast| fast.thread.get());
-    for instance in registry.instances.iter().flatten() {
-        // SAFETY: a forked child has one thread.
-        unsafe { instance.as_ref().after_fork_in_child(thread.cast_const().cast()) };
-    }
+    FAST.with(|fast| {
+        let before = fast.closed.replace(true);
+        let registry = REGISTRY.lock();
+        for instance in registry.instances.iter().flatten() {
+            // SAFETY: a forked child has one thread.
+            unsafe { instance.as_ref().after_fork_in_child(fast.thread.get().cast_const().cast()) };
+        }
+        fast.closed.set(before);
+    });
 }

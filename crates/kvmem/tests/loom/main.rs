@@ -7,3 +7,4 @@ mod bump;
 mod lock;
 mod offset;
 mod register;
+mod slab;

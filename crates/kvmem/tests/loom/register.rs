@@ -1,6 +1,6 @@
 //! Lanes: no chunk twice, none left out, order within a lane, all that was done is found after a failure.
 
-use kvmem::register::loom_face::{Lanes, Turn};
+use kvmem::register::{Lanes, Turn};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;

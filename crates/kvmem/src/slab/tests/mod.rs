@@ -1,5 +1,8 @@
 //! The whole layer above a source that counts.
 
+mod ends;
+mod model;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,6 +30,11 @@ struct Numbers {
 impl Counting {
     fn new(classes: usize, limit: usize) -> Arc<Self> {
         Arc::new(Counting { classes: (0..classes).map(|_| Mutex::default()).collect(), limit })
+    }
+
+    /// How many of a class are not here.
+    fn out_of(&self, class: usize) -> usize {
+        self.classes[class].lock().unwrap().out.len()
     }
 
     fn out(&self) -> usize {
@@ -102,7 +110,7 @@ fn a_trim_reaches_every_thread() {
                 while !stop.load(Ordering::Relaxed) {
                     state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     let class = (state >> 33) as usize % 3;
-                    if (state >> 40) % 2 == 0 {
+                    if (state >> 40).is_multiple_of(2) {
                         held.push((class, magazines.get(class).unwrap()));
                     } else if let Some((class, round)) = held.pop() {
                         magazines.put(class, round);

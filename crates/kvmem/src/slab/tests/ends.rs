@@ -1,0 +1,231 @@
+//! The ends of threads, instances and processes; and kernels that refuse.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+
+use super::{Counting, Magazines, Settings, instance};
+
+#[test]
+fn an_instance_may_go_while_threads_that_used_it_live() {
+    let turn = Barrier::new(2);
+    let slot: std::sync::Mutex<Option<Arc<Magazines<usize, Arc<Counting>>>>> = std::sync::Mutex::new(None);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..50 {
+                turn.wait();
+                let magazines = slot.lock().unwrap().take().expect("an instance a turn");
+                let round = magazines.get(0).expect("a thousand");
+                magazines.put(0, round);
+                drop(magazines);
+                turn.wait();
+            }
+            // Lives until the last one is gone.
+            turn.wait();
+        });
+        for _ in 0..50 {
+            // Each has the number of the one before it, or another if a test beside this one took it.
+            let (magazines, source) = instance(1, 1000);
+            let magazines = Arc::new(magazines);
+            *slot.lock().unwrap() = Some(magazines.clone());
+            turn.wait();
+            turn.wait();
+            assert_eq!(magazines.stats().threads, 1);
+            drop(magazines);
+            assert_eq!(source.out(), 0, "and the thread lives");
+        }
+        turn.wait();
+    });
+}
+
+#[test]
+fn many_instances_at_once() {
+    let all: Vec<_> = (0..100).map(|_| instance(2, 10)).collect();
+    for (magazines, source) in &all {
+        let round = magazines.get(1).expect("ten");
+        assert_eq!(round, 0, "each has its own");
+        magazines.put(1, round);
+        assert_eq!(source.out(), 10, "a magazine has more");
+    }
+    let sources: Vec<_> = all.iter().map(|(_, source)| source.clone()).collect();
+    drop(all);
+    assert!(sources.iter().all(|source| source.out() == 0));
+}
+
+/// Uses an instance when its thread ends.
+struct AtEnd(Arc<Magazines<usize, Arc<Counting>>>, Arc<AtomicUsize>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        let mut rounds: Vec<usize> = (0..300).filter_map(|_| self.0.get(0)).collect();
+        self.1.fetch_add(rounds.len(), Ordering::Relaxed);
+        self.0.put(0, rounds.pop().expect("many"));
+        self.0.put_batch(0, &mut rounds);
+        self.0.get_batch(0, 10, &mut rounds);
+        self.0.put_batch(0, &mut rounds);
+        assert_eq!(self.0.get_cached(0).map(|round| self.0.put(0, round)).is_some(), self.0.may_hold());
+    }
+}
+
+thread_local! {
+    static AT_END: RefCell<Vec<AtEnd>> = const { RefCell::new(Vec::new()) };
+}
+
+#[test]
+fn destructors_of_thread_locals_may_use_it() {
+    let (magazines, source) = instance(1, 1000);
+    let (magazines, done) = (Arc::new(magazines), Arc::new(AtomicUsize::new(0)));
+    for used_first in [false, true] {
+        let (magazines, done) = (magazines.clone(), done.clone());
+        let thread = std::thread::spawn(move || {
+            let at_end = || {
+                let at_end = AtEnd(magazines.clone(), done.clone());
+                AT_END.with(|list| list.borrow_mut().push(at_end));
+            };
+            // The destructor of what is used first runs last.
+            if used_first {
+                magazines.get(0).map(|round| magazines.put(0, round));
+                at_end();
+            } else {
+                at_end();
+                magazines.get(0).map(|round| magazines.put(0, round));
+            }
+        });
+        thread.join().unwrap();
+    }
+    assert_eq!(done.load(Ordering::Relaxed), 600);
+    assert_eq!(magazines.stats().threads, 0);
+    magazines.trim();
+    assert_eq!(source.out(), 0);
+}
+
+#[test]
+fn frees_cross_and_threads_die_and_return() {
+    let (magazines, source) = instance(2, 100_000);
+    for _ in 0..10 {
+        let (to, from) = std::sync::mpsc::sync_channel::<Vec<usize>>(4);
+        std::thread::scope(|scope| {
+            let magazines = &magazines;
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    to.send((0..100).map(|_| magazines.get(0).expect("many")).collect()).unwrap();
+                }
+            });
+            scope.spawn(move || from.into_iter().flatten().for_each(|round| magazines.put(0, round)));
+            scope.spawn(move || (0..20).for_each(|_| magazines.trim()));
+        });
+    }
+    let stats = magazines.stats();
+    // What was freed elsewhere came back through the depot.
+    assert!(stats.classes[0].exchanges > 0, "{stats:?}");
+    magazines.trim();
+    assert_eq!(source.out(), 0);
+}
+
+/// Runs `child` in a forked child and returns its exit status.
+fn forked(child: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child takes no locks but those of this layer and of the C library, which are free after a fork, and those
+    // of the source, which nobody uses meanwhile; it ends with _exit.
+    match unsafe { libc::fork() } {
+        // SAFETY: ends the child at once.
+        0 => unsafe {
+            libc::alarm(20);
+            libc::_exit(child())
+        },
+        pid => {
+            let mut status = 0;
+            // SAFETY: waits for our own child.
+            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+            assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
+            libc::WEXITSTATUS(status)
+        }
+    }
+}
+
+#[test]
+fn a_child_finds_every_round_and_no_lock_held() {
+    let (magazines, source) = instance(1, 100_000);
+    // So many that nobody needs the source: its own lock is not what is tested here.
+    let mut rounds = Vec::new();
+    magazines.get_batch(0, 20_000, &mut rounds);
+    magazines.put_batch(0, &mut rounds);
+    drop(rounds);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut held = Vec::with_capacity(600);
+                while !stop.load(Ordering::Relaxed) {
+                    held.extend((0..500).filter_map(|_| magazines.get_cached(0)));
+                    held.drain(..).for_each(|round| magazines.put(0, round));
+                }
+            });
+        }
+        for _ in 0..20 {
+            let status = forked(|| {
+                let stats = magazines.stats();
+                if stats.threads > 1 {
+                    return 1;
+                }
+                // At most 500 are in the hands of each of the threads that are gone.
+                let class = stats.classes[0];
+                if class.in_threads + class.in_depot < source.out() - 1000 {
+                    return 2;
+                }
+                for _ in 0..1000 {
+                    let Some(round) = magazines.get_cached(0) else { return 3 };
+                    magazines.put(0, round);
+                }
+                magazines.trim();
+                i32::from(magazines.may_hold() || source.out() > 1000) * 4
+            });
+            if status != 0 {
+                stop.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(status, 0);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    magazines.trim();
+    assert_eq!(source.out(), 0);
+}
+
+#[cfg(feature = "fault-injection")]
+#[test]
+fn without_the_kernels_barrier_owners_make_fences() {
+    use crate::sys::{Call, Errno, fault};
+    for call in [Call::RegisterMembarrier, Call::Membarrier] {
+        let plan = fault::fail_all(call, Errno::EPERM);
+        let (magazines, source) = instance(1, 10_000);
+        let stop = AtomicBool::new(false);
+        let round = magazines.get(0).expect("many");
+        magazines.put(0, round);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let round = magazines.get(0).expect("many");
+                    magazines.put(0, round);
+                }
+            });
+            (0..1000).for_each(|_| magazines.trim());
+            stop.store(true, Ordering::Relaxed);
+        });
+        // Each has seen by now that it is to make fences.
+        magazines.get(0).map(|round| magazines.put(0, round));
+        magazines.trim();
+        assert!(!magazines.may_hold(), "{call}");
+        assert_eq!(source.out(), 0);
+        drop(plan);
+    }
+}
+
+#[test]
+fn a_bound_of_nothing_caches_nothing() {
+    let source = Counting::new(1, 100);
+    let magazines = Magazines::new(source.clone(), Settings { stranded_bytes: Some(0), ..Settings::new(1) });
+    let round = magazines.get(0).expect("a hundred");
+    assert_eq!(source.out(), 1);
+    magazines.put(0, round);
+    assert_eq!(source.out(), 0);
+    assert!(!magazines.may_hold());
+}
