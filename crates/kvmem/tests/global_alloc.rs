@@ -82,3 +82,67 @@ fn every_layout() {
         }
     }
 }
+
+/// Runs this file's other tests again in a process with this setting; what it told.
+fn again_with(value: &str) -> String {
+    let mut command = std::process::Command::new(std::env::current_exe().expect("our own path"));
+    command.args(["--skip", "settings", "--skip", "forks"]).env("KVMEM_SLICE", value);
+    let output = command.output().expect("a child");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{value}: {told}\n{}", String::from_utf8_lossy(&output.stdout));
+    told
+}
+
+#[test]
+fn settings_hold_for_the_whole_program() {
+    for value in ["always-malloc", "all"] {
+        assert!(!again_with(value).contains("kvmem:"), "{value}");
+    }
+    let told = again_with("debug");
+    assert!(told.contains(r#"kvmem: KVMEM_SLICE="debug": "debug" is unknown"#), "{told}");
+}
+
+#[test]
+fn debugging_finds_nothing_wrong_with_this_program() {
+    if std::env::var_os("KVMEM_SLICE").is_none() {
+        assert!(!again_with("debug-blocks").contains("kvmem:"));
+    }
+}
+
+#[test]
+fn forks_go_on_allocating() {
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = &done;
+    thread::scope(|scope| {
+        for seed in 0..2 {
+            scope.spawn(move || {
+                let mut text = String::new();
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let words: Vec<String> = (0..100).map(|word| format!("{seed}{word}")).collect();
+                    text = words.concat();
+                }
+                text.len()
+            });
+        }
+        for _ in 0..20 {
+            // SAFETY: the child uses memory, which is ready for it, and ends with _exit; a lock that is never free ends it too.
+            let status = unsafe {
+                match libc::fork() {
+                    0 => {
+                        libc::alarm(20);
+                        let mut map = BTreeMap::new();
+                        (0..2000).for_each(|key| drop(map.insert(key, vec![key; 10])));
+                        libc::_exit(i32::from(map.len() != 2000))
+                    }
+                    pid => {
+                        let mut status = -1;
+                        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+                        status
+                    }
+                }
+            };
+            assert_eq!(status, 0);
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}

@@ -117,7 +117,7 @@ impl Geometry {
         // Exact: offset < 2^18, and the reciprocal is too large by less than 1, so the product is by less than 2^18; that is
         // less than the distance to the next whole quotient, 2^32 / size > 2^16, for the quotients that are whole; for others
         // the comparison below decides.
-        let index = (offset as u64 * self.reciprocal >> 32) as usize;
+        let index = ((offset as u64 * self.reciprocal) >> 32) as usize;
         (index * self.size == offset && index < self.objects).then_some(index)
     }
 }

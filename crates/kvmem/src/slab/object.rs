@@ -257,7 +257,8 @@ impl<T: Send + 'static> ObjectCache<T> {
         Ok(())
     }
 
-    /// Drops the values that are cached, of all threads, and gives their memory back.
+    /// Drops the values that are cached, of all threads, and gives their memory back. Not to be called while a value of
+    /// this cache is being dropped: it would wait for itself.
     pub fn trim(&self) {
         self.inner.magazines.trim();
         if let Place::Slabs(slabs) = &self.inner.magazines.source().place {

@@ -137,6 +137,12 @@ fn run_in(word: u64, order: usize) -> Option<u32> {
     (starts != 0).then(|| starts.trailing_zeros())
 }
 
+/// The first byte of the page of an address.
+fn page_start(at: NonNull<u8>) -> NonNull<u8> {
+    // SAFETY: pages are mapped whole, so the beginning of the page is part of the same memory.
+    unsafe { at.sub(at.addr().get() % sys::page_size()) }
+}
+
 /// The bits of a run.
 #[inline]
 fn bits(first: u32, order: usize) -> u64 {
@@ -391,6 +397,17 @@ impl PageSource {
     pub(crate) fn after_fork(&self) {
         // SAFETY: taken there, in this thread or in the one that this was forked from.
         unsafe { self.0.force_unlock() };
+    }
+
+    /// Whether the pages are there: a region is kept out of children unless it was asked for otherwise. Asks the kernel.
+    pub(crate) fn is_there(&self) -> bool {
+        match &self.0.lock().origin {
+            Origin::Region(region) => {
+                let mut page = [0];
+                sys::mincore(page_start(region.base()), 1, &mut page) != Err(sys::Errno::ENOMEM)
+            }
+            Origin::System | Origin::Reserved(_) => true,
+        }
     }
 
     pub(crate) fn stats(&self) -> PageStats {

@@ -8,7 +8,7 @@ use super::page_source::{PageSource, UNIT};
 use super::ring::{Given, Ring};
 use super::slab::{Chunk, Slab};
 use super::source::Source;
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// Numbers for [`Slab::owner`]; never used twice.
 static NEXT: AtomicU64 = AtomicU64::new(0x51ab_0000_0000_0001);
@@ -32,6 +32,8 @@ pub(crate) struct Slabs {
     classes: Box<[Class]>,
     pages: PageSource,
     on_fault: FaultHook,
+    /// This process is a child that has not inherited the pages: nothing is handed out, and what comes back is forgotten.
+    orphaned: AtomicBool,
 }
 
 /// What a class has, at one moment.
@@ -48,7 +50,13 @@ impl Slabs {
         let class = |geometry: &Geometry| Class { geometry: *geometry, ring: Mutex::new(Ring::new()) };
         // Relaxed: only that no two are equal counts.
         let owner = NEXT.fetch_add(1, Ordering::Relaxed);
-        Slabs { owner, classes: geometries.iter().map(class).collect(), pages, on_fault }
+        Slabs {
+            owner,
+            classes: geometries.iter().map(class).collect(),
+            pages,
+            on_fault,
+            orphaned: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn pages(&self) -> &PageSource {
@@ -72,6 +80,9 @@ impl Slabs {
 
     /// Takes back objects that are at the addresses; says what is wrong with those that cannot be.
     fn take_back(&self, class: usize, chunks: impl Iterator<Item = Chunk>) -> Vec<SliceFault> {
+        if self.is_orphaned() {
+            return Vec::new();
+        }
         let number = class;
         let class = &self.classes[class];
         let geometry = &class.geometry;
@@ -125,6 +136,11 @@ impl Slabs {
         faults
     }
 
+    fn is_orphaned(&self) -> bool {
+        // Relaxed: set when there is one thread.
+        self.orphaned.load(Ordering::Relaxed)
+    }
+
     fn report(&self, faults: Vec<SliceFault>) {
         for fault in faults {
             (self.on_fault)(&fault);
@@ -133,6 +149,9 @@ impl Slabs {
 
     /// Hands up to `want` objects to `out`: fewer only if there are no more. Nothing is allocated but pages.
     fn take(&self, number: usize, want: usize, mut out: impl FnMut(Chunk)) {
+        if self.is_orphaned() {
+            return;
+        }
         let class = &self.classes[number];
         let mut ring = class.ring.lock();
         let mut missing = want;
@@ -195,6 +214,10 @@ impl Source<Chunk> for Slabs {
         for class in &self.classes {
             // SAFETY: `before_fork` took it, in this thread or in the one that this was forked from.
             unsafe { class.ring.force_unlock() };
+        }
+        if !self.pages.is_there() {
+            // Relaxed: a child that was forked just now has one thread.
+            self.orphaned.store(true, Ordering::Relaxed);
         }
     }
 

@@ -77,7 +77,8 @@ impl SliceBuilder {
     }
 
     /// Pages come from this region, and from nowhere else; it is held until the allocator goes. When it is full, blocks up
-    /// to the limit cannot be had.
+    /// to the limit cannot be had. A forked child has its blocks only if the region was made with
+    /// [`dont_fork(false)`](crate::arena::RegionBuilder::dont_fork); otherwise they cannot be had there.
     pub fn region(self, region: ExclusiveRegion) -> Self {
         SliceBuilder { origin: Origin::region(region), ..self }
     }

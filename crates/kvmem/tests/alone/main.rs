@@ -13,6 +13,7 @@ mod limits;
 mod pools;
 mod process;
 mod register;
+mod slices;
 #[path = "../standin/mod.rs"]
 mod standin;
 

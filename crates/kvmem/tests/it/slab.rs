@@ -2,6 +2,7 @@
 
 mod blocks;
 mod debug;
+mod fork;
 mod objects;
 mod pages;
 mod threads;

@@ -13,17 +13,12 @@ fn resident(from: usize, len: usize) -> usize {
     let page = kvmem::arena::PageSize::Base.bytes();
     let mut pages = vec![0u8; len / page];
     // SAFETY: a byte for each page; the kernel checks the range.
-    let done = unsafe { libc_mincore(from, len, pages.as_mut_ptr()) };
+    let done = unsafe { libc::mincore(from as *mut _, len, pages.as_mut_ptr()) };
     if done != 0 {
         // Not mapped any more: nothing of it is resident.
         return 0;
     }
     pages.iter().filter(|page| **page & 1 == 1).count() * page
-}
-
-unsafe extern "C" {
-    #[link_name = "mincore"]
-    fn libc_mincore(at: usize, len: usize, pages: *mut u8) -> i32;
 }
 
 fn free(slices: &SliceAllocator, blocks: impl IntoIterator<Item = NonNull<u8>>, size: usize) {

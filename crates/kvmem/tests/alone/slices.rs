@@ -1,0 +1,110 @@
+//! `KVMEM_SLICE` in processes of their own: without a rebuild, misuse is told and stops the process.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+
+use kvmem::slab::{SliceAllocator, SliceSetupError};
+
+use super::{alone, role};
+
+/// Runs the test of this name again, with this setting and this to do.
+fn child(test: &str, variable: &str, value: &str, role: &str) -> Output {
+    let mut command = Command::new(std::env::current_exe().expect("our own path"));
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    command.env_remove("KVMEM_SLICE").env_remove("G_SLICE").env(variable, value);
+    command.env("KVMEM_TEST_ROLE", role).output().expect("a child")
+}
+
+/// Does what is wrong; says first at which address.
+fn misuse(role: &str) {
+    let slices = SliceAllocator::get().expect("a right setting");
+    let block = slices.alloc(40).expect("there is memory");
+    println!("\nat {:#x}", block.addr().get());
+    // SAFETY: with debugging on, anything may be freed; the memory that is written to is still there.
+    unsafe {
+        match role {
+            "leak" => {}
+            "wrong size" => slices.free(block, 41),
+            "foreign pointer" => slices.free(block.add(8), 40),
+            _ => slices.free(block, 40),
+        }
+        match role {
+            "double free" => slices.free(block, 40),
+            "write after free" => {
+                block.add(39).write(0);
+                slices.trim();
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn misuse_is_told_with_address_and_size() {
+    let _alone = alone();
+    if let Some(role) = role() {
+        return misuse(&role);
+    }
+    let test = "slices::misuse_is_told_with_address_and_size";
+    for (variable, value) in [("KVMEM_SLICE", "debug-blocks"), ("G_SLICE", "always-malloc,debug-blocks")] {
+        for role in ["double free", "wrong size", "foreign pointer", "write after free", "leak", "nothing"] {
+            let output = child(test, variable, value, role);
+            let (said, told) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            let fine = matches!(role, "leak" | "nothing");
+            assert_eq!(output.status.signal(), (!fine).then_some(libc::SIGABRT), "{role}: {told}");
+            if role == "nothing" {
+                assert!(!told.contains("kvmem:"), "{told}");
+                continue;
+            }
+            let address =
+                said.lines().find_map(|line| line.strip_prefix("at 0x")).expect("the child said it");
+            let address = usize::from_str_radix(address, 16).expect("an address");
+            let address = if role == "foreign pointer" { address + 8 } else { address };
+            assert!(told.contains(&format!("kvmem: {role}")), "{role}: {told}");
+            assert!(told.contains(&format!("{address:#x}")) && told.contains("40"), "{role}: {told}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_setting_is_an_error_that_names_it() {
+    let _alone = alone();
+    if role().is_some() {
+        let error = SliceAllocator::get().expect_err("a wrong setting");
+        assert!(matches!(&error, SliceSetupError::Setting(setting) if setting.word == "debug"), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with(r#"KVMEM_SLICE="debug": "debug" is unknown"#), "{text}");
+        return;
+    }
+    let test = "slices::a_wrong_setting_is_an_error_that_names_it";
+    let output = child(test, "KVMEM_SLICE", "debug", "read it");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn without_pages_there_is_an_error() {
+    use kvmem::arena::{Call, Errno};
+    use kvmem::fault;
+    use kvmem::slab::{SliceError, SliceSettings};
+
+    let _alone = alone();
+    let slices = SliceAllocator::builder().settings(SliceSettings::default()).build().expect("no pages yet");
+    let guard = fault::fail_all(Call::MapAnonymous, Errno::ENOMEM);
+    assert_eq!(slices.alloc(100), Err(SliceError::NoMemory { asked: 100 }));
+    assert!(guard.failed() > 0);
+    drop(guard);
+    let block = slices.alloc(100).expect("there are pages now");
+    // SAFETY: ours, of this size, freed once.
+    unsafe { slices.free(block, 100) };
+    let guard = fault::fail_all(Call::Unmap, Errno::ENOMEM).and(Call::Advise, 1, u64::MAX, Errno::ENOMEM);
+    slices.trim();
+    assert_eq!(slices.stats().slab_bytes, 0);
+    assert!(slices.stats().mapped_bytes > 0 && guard.failed() > 0);
+    drop(guard);
+    let block = slices.alloc(100).expect("what could not be given back serves again");
+    // SAFETY: ours, of this size, freed once.
+    unsafe { slices.free(block, 100) };
+    slices.trim();
+    assert_eq!(slices.stats().mapped_bytes, 0);
+}

@@ -1,0 +1,101 @@
+//! Children made by fork while other threads are at work.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use kvmem::arena::{ExclusiveRegion, Region};
+use kvmem::slab::{SliceAllocator, SliceSettings};
+
+fn pair(slices: &SliceAllocator, size: usize) -> bool {
+    let Ok(block) = slices.alloc(size) else { return false };
+    // SAFETY: ours, of this size, freed once.
+    unsafe {
+        block.write_bytes(1, size);
+        slices.free(block, size);
+    }
+    true
+}
+
+/// Runs `child` in a forked child and returns its exit status.
+fn forked(child: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child uses allocators that are ready for it, and ends with _exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: a child that waits for ever for a lock is ended; then it ends at once.
+            unsafe {
+                libc::alarm(20);
+                libc::_exit(child())
+            }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: waits for our own child.
+            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+            assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
+            libc::WEXITSTATUS(status)
+        }
+    }
+}
+
+#[test]
+fn a_child_finds_every_lock_free() {
+    let slices = SliceAllocator::builder().settings(SliceSettings::default()).build().unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for seed in 0..3 {
+            let (slices, done) = (&slices, &done);
+            scope.spawn(move || {
+                let mut size = seed * 100;
+                while !done.load(Ordering::Relaxed) {
+                    // Many at once, so that slabs and pages are asked.
+                    size = (size + 391) % 8000 + 1;
+                    let blocks: Vec<NonNull<u8>> = (0..300).map_while(|_| slices.alloc(size).ok()).collect();
+                    for block in blocks {
+                        // SAFETY: ours, of this size, freed once.
+                        unsafe { slices.free(block, size) };
+                    }
+                    slices.trim();
+                }
+            });
+        }
+        for _ in 0..30 {
+            let status = forked(|| {
+                let fine = (1..8000).step_by(13).all(|size| pair(&slices, size));
+                slices.trim();
+                i32::from(!fine)
+            });
+            assert_eq!(status, 0);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_child_without_the_region_is_refused() {
+    for inherited in [false, true] {
+        let region = Region::builder(1 << 20).dont_fork(!inherited).map().unwrap();
+        let region = ExclusiveRegion::new(region).unwrap();
+        let slices =
+            SliceAllocator::builder().settings(SliceSettings::default()).region(region).build().unwrap();
+        // This thread has none in its magazines; another one, which lives on in the parent, has.
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        thread::scope(|scope| {
+            let (ready, wait) = std::sync::mpsc::channel();
+            let slices = &slices;
+            scope.spawn(move || {
+                assert!(pair(slices, 100));
+                ready.send(()).expect("the test waits");
+                let _ = receiver.recv();
+            });
+            wait.recv().expect("a block was freed");
+            let status = forked(|| {
+                slices.trim();
+                i32::from(pair(slices, 100))
+            });
+            assert_eq!(status, i32::from(inherited));
+            assert!(pair(slices, 100));
+            drop(sender);
+        });
+    }
+}
