@@ -1,5 +1,4 @@
-//! *Slab*: small objects and hot sizes, cached per thread in magazines.
-
+#![doc = include_str!("../../docs/slab.md")]
 // What stands on the magazines uses a part of them.
 #![allow(dead_code)]
 
