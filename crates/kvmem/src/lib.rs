@@ -5,15 +5,16 @@
 //!
 //! | layer | hands out | Bonwick's word | today |
 //! |---|---|---|---|
-//! | L4 slab | objects: fixed-size, cached per thread | slab, magazine, depot | planned |
+//! | L4 [`slab`] | objects: fixed-size, cached per thread | slab, magazine, depot | **stands** |
 //! | L3 [`offset`] | offsets: ranges of an abstract space | vmem | **stands** |
 //! | L2 [`register`] | keys: the right to DMA into bytes | | **stands** |
 //! | L1 [`arena`] | bytes: mapped, resident, placed | page allocator | **stands** |
 //!
-//! Three layers stand today. [`arena::Region`] is memory: mapped on the best pages there are, placed, populated, with a
+//! [`arena::Region`] is memory: mapped on the best pages there are, placed, populated, with a
 //! receipt that says what was got. [`register::RegistrationSet`] is such memory pinned with rings, NICs or GPUs, all of it or
 //! nothing, with keys that cannot outlive it. [`offset::OffsetAllocator`] hands out byte ranges of a space of up to 2^63 bytes
 //! in constant time, and never touches the bytes; so it serves memory that was mapped or registered by other means too.
+//! [`slab::SliceAllocator`] serves the small objects around them, from magazines that each thread has to itself.
 //!
 //! ```
 //! use kvmem::offset::{AllocError, OffsetAllocator};
