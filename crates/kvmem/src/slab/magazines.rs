@@ -147,7 +147,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     }
 
     /// Gives the source back all that any thread or the depot had when it was called. From any thread. Stops all
-    /// threads that use the instance for some microseconds.
+    /// threads that use the instance for some microseconds. Where the kernel has begun to refuse barriers since the
+    /// process started, threads that have not used the instance since are left out this time.
     pub(crate) fn trim(&self) {
         self.core().trim();
     }

@@ -2,14 +2,19 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 
-use super::{Counting, Magazines, Settings, instance};
+use super::{Counting, Instance, Magazines, Settings, instance, undisturbed};
+
+fn get_and_put(magazines: &Instance) {
+    let round = magazines.get(0).expect("the source has more");
+    magazines.put(0, round);
+}
 
 #[test]
 fn an_instance_may_go_while_threads_that_used_it_live() {
     let turn = Barrier::new(2);
-    let slot: std::sync::Mutex<Option<Arc<Magazines<usize, Arc<Counting>>>>> = std::sync::Mutex::new(None);
+    let slot: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..50 {
@@ -53,7 +58,7 @@ fn many_instances_at_once() {
 }
 
 /// Uses an instance when its thread ends.
-struct AtEnd(Arc<Magazines<usize, Arc<Counting>>>, Arc<AtomicUsize>);
+struct AtEnd(Arc<Instance>, Arc<AtomicUsize>);
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
@@ -73,6 +78,7 @@ thread_local! {
 
 #[test]
 fn destructors_of_thread_locals_may_use_it() {
+    let _plan = undisturbed();
     let (magazines, source) = instance(1, 1000);
     let (magazines, done) = (Arc::new(magazines), Arc::new(AtomicUsize::new(0)));
     for used_first in [false, true] {
@@ -84,11 +90,11 @@ fn destructors_of_thread_locals_may_use_it() {
             };
             // The destructor of what is used first runs last.
             if used_first {
-                magazines.get(0).map(|round| magazines.put(0, round));
+                get_and_put(&magazines);
                 at_end();
             } else {
                 at_end();
-                magazines.get(0).map(|round| magazines.put(0, round));
+                get_and_put(&magazines);
             }
         });
         thread.join().unwrap();
@@ -101,6 +107,7 @@ fn destructors_of_thread_locals_may_use_it() {
 
 #[test]
 fn frees_cross_and_threads_die_and_return() {
+    let _plan = undisturbed();
     let (magazines, source) = instance(2, 100_000);
     for _ in 0..10 {
         let (to, from) = std::sync::mpsc::sync_channel::<Vec<usize>>(4);
@@ -144,6 +151,7 @@ fn forked(child: impl FnOnce() -> i32) -> i32 {
 
 #[test]
 fn a_child_finds_every_round_and_no_lock_held() {
+    let _plan = undisturbed();
     let (magazines, source) = instance(1, 100_000);
     // So many that nobody needs the source: its own lock is not what is tested here.
     let mut rounds = Vec::new();
@@ -211,7 +219,7 @@ fn without_the_kernels_barrier_owners_make_fences() {
             stop.store(true, Ordering::Relaxed);
         });
         // Each has seen by now that it is to make fences.
-        magazines.get(0).map(|round| magazines.put(0, round));
+        get_and_put(&magazines);
         magazines.trim();
         assert!(!magazines.may_hold(), "{call}");
         assert_eq!(source.out(), 0);
@@ -221,6 +229,7 @@ fn without_the_kernels_barrier_owners_make_fences() {
 
 #[test]
 fn a_bound_of_nothing_caches_nothing() {
+    let _plan = undisturbed();
     let source = Counting::new(1, 100);
     let magazines = Magazines::new(source.clone(), Settings { stranded_bytes: Some(0), ..Settings::new(1) });
     let round = magazines.get(0).expect("a hundred");

@@ -9,9 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::clock::ManualClock;
+use super::depot::Depot;
+use super::magazine::{Chain, Magazine};
 use super::magazines::Magazines;
 use super::settings::Settings;
 use super::source::Source;
+
+type Instance = Magazines<usize, Arc<Counting>>;
 
 /// Hands out numbers below a limit for each class, and knows which are out: a number that comes twice, or comes
 /// back twice, is found.
@@ -72,13 +76,23 @@ impl Source<usize> for Arc<Counting> {
     }
 }
 
-fn instance(classes: usize, limit: usize) -> (Magazines<usize, Arc<Counting>>, Arc<Counting>) {
+/// No test beside this one has the kernel refuse anything as long as it lives: trims would leave out what they cannot stop.
+#[cfg(feature = "fault-injection")]
+fn undisturbed() -> crate::sys::fault::Guard {
+    crate::sys::fault::count()
+}
+
+#[cfg(not(feature = "fault-injection"))]
+fn undisturbed() -> impl Sized {}
+
+fn instance(classes: usize, limit: usize) -> (Instance, Arc<Counting>) {
     let source = Counting::new(classes, limit);
     (Magazines::new(source.clone(), Settings::new(classes)), source)
 }
 
 #[test]
 fn what_was_put_last_is_got_first() {
+    let _plan = undisturbed();
     let (magazines, source) = instance(2, 1000);
     let (a, b) = (magazines.get(0).unwrap(), magazines.get(0).unwrap());
     assert_ne!(a, b);
@@ -99,6 +113,7 @@ fn what_was_put_last_is_got_first() {
 
 #[test]
 fn a_trim_reaches_every_thread() {
+    let _plan = undisturbed();
     let (magazines, source) = instance(3, 100_000);
     let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -181,6 +196,42 @@ fn the_depot_keeps_the_working_set() {
     let after = magazines.stats().classes[0];
     assert_eq!(after.in_depot, 0);
     assert_eq!(source.out(), after.in_threads);
+}
+
+#[test]
+fn magazines_grow_where_threads_meet_and_shrink_where_they_do_not() {
+    let depot = Depot::<usize>::new(0, (4, 32), 64);
+    let mut sizes = vec![depot.capacity()];
+    while *sizes.last().unwrap() < 32 {
+        let before = depot.contention();
+        depot.seize();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| depot.give_empty(Magazine::new(0, 4).expect("little memory")));
+            // So that it has found the lock taken; if it was too slow for that, another turn.
+            std::thread::sleep(Duration::from_millis(1));
+            // SAFETY: seized by this thread.
+            unsafe { depot.release() };
+            other.join().unwrap();
+        });
+        let met = usize::from(depot.contention() > before);
+        assert!(depot.contention() <= before + 1 && (met == 1 || depot.capacity() == *sizes.last().unwrap()));
+        if depot.capacity() != *sizes.last().unwrap() {
+            sizes.push(depot.capacity());
+        }
+    }
+    assert_eq!(sizes, [4, 7, 11, 17, 26, 32]);
+    let mut out = Chain::new();
+    assert_eq!(depot.take_idle(&mut out), 0);
+    assert_eq!(depot.capacity(), 32, "they met in this interval");
+    while depot.capacity() > 4 {
+        let before = depot.capacity();
+        depot.take_idle(&mut out);
+        assert!(depot.capacity() < before);
+        if before < 8 {
+            break;
+        }
+    }
+    assert!(depot.capacity() >= 4 && out.len() == 0);
 }
 
 /// How long a hit takes: `cargo test --release … -- --ignored --nocapture`.

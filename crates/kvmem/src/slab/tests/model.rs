@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Counting, Magazines, ManualClock, Settings};
+use super::{Counting, Instance, Magazines, ManualClock, Settings, undisturbed};
 
 const CLASSES: usize = 3;
 const THREADS: usize = 3;
 
-type Instance = Magazines<usize, Arc<Counting>>;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A thread that does as it is told, one thing at a time.
@@ -87,6 +86,7 @@ fn ops() -> impl Strategy<Value = Vec<(usize, Op)>> {
 }
 
 fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>) {
+    let _plan = undisturbed();
     let clock = Arc::new(ManualClock::default());
     let source = Counting::new(CLASSES, limit);
     let settings = Settings { clock: clock.clone(), stranded_bytes: bound, ..Settings::new(CLASSES) };
