@@ -233,14 +233,14 @@ impl SliceAllocator {
         }
         // The lock guards no data: whoever panicked under it left nothing half done.
         let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        if THE_ONE.get().is_none() {
-            let made = Self::new()?;
-            if made.shared.debug.is_some() {
-                crate::sys::at_exit(tell_at_exit);
-            }
-            let _ = THE_ONE.set(made);
+        if let Some(there) = THE_ONE.get() {
+            return Ok(there);
         }
-        THE_ONE.get().ok_or(SliceSetupError::Unmade)
+        let made = Self::new()?;
+        if made.shared.debug.is_some() {
+            crate::sys::at_exit(tell_at_exit);
+        }
+        Ok(THE_ONE.get_or_init(|| made))
     }
 
     /// A block of at least `size` bytes at a multiple of 16, not initialized. O(1) but for pages that are new.

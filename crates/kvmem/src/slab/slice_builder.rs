@@ -36,9 +36,6 @@ pub enum SliceSetupError {
         /// The most that may be, in bytes.
         most: usize,
     },
-    /// The allocator of the process went while it was made.
-    #[error("the allocator of the process could not be made; try again")]
-    Unmade,
 }
 
 /// Describes a [`SliceAllocator`].
