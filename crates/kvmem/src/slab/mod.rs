@@ -1,7 +1,6 @@
 #![doc = include_str!("../../docs/slab.md")]
-// What stands on the magazines uses a part of them.
+// Batches, and asking whether anything is cached, wait for the cache of offsets.
 #![allow(dead_code)]
-
 #[cfg(not(loom))]
 mod chain;
 #[cfg(not(loom))]
