@@ -1,6 +1,6 @@
 //! Where a report was made.
 
-use std::fs;
+use std::{fmt, fs};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,12 @@ impl Machine {
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
                 .map_or_else(|_| unknown(), |text| text.trim().to_owned()),
         }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} · {} cores · {} {}", self.cpu, self.cores, self.os, self.kernel)
     }
 }
 

@@ -20,14 +20,13 @@ fn exact_share(value: Option<f64>) -> String {
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let machine = &self.machine;
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(
             f,
             "kvmem {} · {} · {pace} run, seed {}, {} repetition(s), {:.0} s",
             self.version, self.suite, self.seed, self.reps, self.seconds
         )?;
-        writeln!(f, "{} · {} cores · {} {}", machine.cpu, machine.cores, machine.os, machine.kernel)?;
+        writeln!(f, "{}", self.machine)?;
         for workload in WorkloadId::ALL {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.workload == workload).collect();
             if rows.is_empty() {

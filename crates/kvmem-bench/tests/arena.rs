@@ -1,33 +1,10 @@
 //! The report of small arena runs: its JSON, its table, its progress.
 
-use kvmem_bench::arena::{self, ContenderId, Op, Options, Pages, Report, Row};
-use kvmem_bench::progress::Progress;
+use kvmem_bench::arena::{self, ContenderId, Op, Options, Pages, Report};
 
-#[derive(Default)]
-struct Watch {
-    planned: u64,
-    done: u64,
-    steps: Vec<String>,
-    rows: usize,
-}
+mod watch;
 
-impl Progress<Row> for Watch {
-    fn begin(&mut self, units: u64) {
-        self.planned = units;
-    }
-
-    fn step(&mut self, what: &str) {
-        self.steps.push(what.to_owned());
-    }
-
-    fn advance(&mut self, units: u64) {
-        self.done += units;
-    }
-
-    fn row(&mut self, _row: &Row) {
-        self.rows += 1;
-    }
-}
+use watch::Watch;
 
 fn small(ops: Vec<Op>, contenders: Vec<ContenderId>) -> (Report, Watch) {
     let options = Options { quick: true, reps: Some(1), ops, contenders };

@@ -1,33 +1,10 @@
 //! The report of small concurrency runs: its JSON, its table, its progress.
 
-use kvmem_bench::concurrency::{self, ContenderId, Options, Report, Row, Scenario};
-use kvmem_bench::progress::Progress;
+use kvmem_bench::concurrency::{self, ContenderId, Options, Report, Scenario};
 
-#[derive(Default)]
-struct Watch {
-    planned: u64,
-    done: u64,
-    steps: Vec<String>,
-    rows: usize,
-}
+mod watch;
 
-impl Progress<Row> for Watch {
-    fn begin(&mut self, units: u64) {
-        self.planned = units;
-    }
-
-    fn step(&mut self, what: &str) {
-        self.steps.push(what.to_owned());
-    }
-
-    fn advance(&mut self, units: u64) {
-        self.done += units;
-    }
-
-    fn row(&mut self, _row: &Row) {
-        self.rows += 1;
-    }
-}
+use watch::Watch;
 
 #[test]
 fn rows_are_reported_in_full() {

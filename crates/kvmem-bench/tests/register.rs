@@ -1,34 +1,11 @@
 //! The report of small register runs: its JSON, its table, its progress.
 
 use kvmem_bench::arena::Pages;
-use kvmem_bench::progress::Progress;
 use kvmem_bench::register::{self, Backend, ContenderId, Options, Report, Row};
 
-#[derive(Default)]
-struct Watch {
-    planned: u64,
-    done: u64,
-    steps: Vec<String>,
-    rows: usize,
-}
+mod watch;
 
-impl Progress<Row> for Watch {
-    fn begin(&mut self, units: u64) {
-        self.planned = units;
-    }
-
-    fn step(&mut self, what: &str) {
-        self.steps.push(what.to_owned());
-    }
-
-    fn advance(&mut self, units: u64) {
-        self.done += units;
-    }
-
-    fn row(&mut self, _row: &Row) {
-        self.rows += 1;
-    }
-}
+use watch::Watch;
 
 fn small(backends: Vec<Backend>, contexts: Vec<u32>) -> (Report, Watch) {
     let options =

@@ -2,36 +2,13 @@
 
 use std::process::Command;
 
-use kvmem_bench::progress::Progress;
-use kvmem_bench::slab::{self, ContenderId, MeasureError, Options, Pattern, Report, Row, Task};
+use kvmem_bench::slab::{self, ContenderId, MeasureError, Options, Pattern, Report, Task};
+
+mod watch;
+
+use watch::Watch;
 
 const TASK: &str = "KVMEM_BENCH_TEST_TASK";
-
-#[derive(Default)]
-struct Watch {
-    planned: u64,
-    done: u64,
-    steps: Vec<String>,
-    rows: usize,
-}
-
-impl Progress<Row> for Watch {
-    fn begin(&mut self, units: u64) {
-        self.planned = units;
-    }
-
-    fn step(&mut self, what: &str) {
-        self.steps.push(what.to_owned());
-    }
-
-    fn advance(&mut self, units: u64) {
-        self.done += units;
-    }
-
-    fn row(&mut self, _row: &Row) {
-        self.rows += 1;
-    }
-}
 
 fn small(options: Options) -> (Report, Watch) {
     let options = Options { quick: true, reps: Some(1), ..options };

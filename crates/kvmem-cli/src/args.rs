@@ -2,7 +2,9 @@
 
 mod mount;
 
+use std::error::Error;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
@@ -70,11 +72,11 @@ pub struct BenchArenaArgs {
     pub quick: bool,
 
     /// Only these operations (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = arena_op())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(arena::Op::ALL, arena::Op::name))]
     pub op: Vec<arena::Op>,
 
     /// Only these contenders (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = arena_contender())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(arena::ContenderId::ALL, arena::ContenderId::name))]
     pub contender: Vec<arena::ContenderId>,
 
     /// Repetitions of each measurement, of which the median counts
@@ -94,11 +96,11 @@ pub struct BenchRegisterArgs {
     pub quick: bool,
 
     /// Only these backends (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = register_backend())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(register::Backend::ALL, register::Backend::name))]
     pub backend: Vec<register::Backend>,
 
     /// Only these policies (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = register_contender())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(register::ContenderId::ALL, register::ContenderId::name))]
     pub policy: Vec<register::ContenderId>,
 
     /// Regions of these sizes on io_uring, instead of 1GiB and 8GiB
@@ -126,11 +128,11 @@ pub struct BenchSlabArgs {
     pub quick: bool,
 
     /// Only these patterns (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = slab_pattern())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(slab::Pattern::ALL, slab::Pattern::name))]
     pub pattern: Vec<slab::Pattern>,
 
     /// Only these allocators (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = slab_contender())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(slab::ContenderId::ALL, slab::ContenderId::name))]
     pub contender: Vec<slab::ContenderId>,
 
     /// So many threads, instead of 1, 2, 3 and 4
@@ -158,11 +160,11 @@ pub struct BenchConcurrencyArgs {
     pub quick: bool,
 
     /// Only these scenarios (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = concurrency_scenario())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(concurrency::Scenario::ALL, concurrency::Scenario::name))]
     pub scenario: Vec<concurrency::Scenario>,
 
     /// Only these allocators (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = concurrency_contender())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(concurrency::ContenderId::ALL, concurrency::ContenderId::name))]
     pub contender: Vec<concurrency::ContenderId>,
 
     /// So many threads, instead of 1, 2, 4 and 16
@@ -190,11 +192,11 @@ pub struct BenchOffsetArgs {
     pub seed: u64,
 
     /// Only these workloads (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = workload())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(WorkloadId::ALL, WorkloadId::name))]
     pub workload: Vec<WorkloadId>,
 
     /// Only these allocators (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = contender())]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(ContenderId::ALL, ContenderId::name))]
     pub contender: Vec<ContenderId>,
 
     /// Repetitions of each timed loop, of which the median counts
@@ -244,7 +246,7 @@ pub struct ReplayArgs {
     pub page_tokens: u64,
 
     /// The allocator
-    #[arg(long, value_name = "NAME", default_value = "kvmem", value_parser = contender())]
+    #[arg(long, value_name = "NAME", default_value = "kvmem", value_parser = named(ContenderId::ALL, ContenderId::name))]
     pub contender: ContenderId,
 
     /// Put real memory behind the pool, write every block, and verify its checksum whenever it is hit
@@ -312,63 +314,12 @@ impl ReplayArgs {
     }
 }
 
-/// Contenders by name; the names are listed in the help and in the message about a wrong one.
-fn contender() -> impl TypedValueParser<Value = ContenderId> {
-    PossibleValuesParser::new(ContenderId::ALL.map(ContenderId::name))
-        .try_map(|name| name.parse::<ContenderId>())
-}
-
-/// Operations of the arena suite by name.
-fn arena_op() -> impl TypedValueParser<Value = arena::Op> {
-    PossibleValuesParser::new(arena::Op::ALL.map(arena::Op::name)).try_map(|name| name.parse::<arena::Op>())
-}
-
-/// Contenders of the arena suite by name.
-fn arena_contender() -> impl TypedValueParser<Value = arena::ContenderId> {
-    PossibleValuesParser::new(arena::ContenderId::ALL.map(arena::ContenderId::name))
-        .try_map(|name| name.parse::<arena::ContenderId>())
-}
-
-/// Backends of the register suite by name.
-fn register_backend() -> impl TypedValueParser<Value = register::Backend> {
-    PossibleValuesParser::new(register::Backend::ALL.map(register::Backend::name))
-        .try_map(|name| name.parse::<register::Backend>())
-}
-
-/// Contenders of the register suite by name.
-fn register_contender() -> impl TypedValueParser<Value = register::ContenderId> {
-    PossibleValuesParser::new(register::ContenderId::ALL.map(register::ContenderId::name))
-        .try_map(|name| name.parse::<register::ContenderId>())
-}
-
-/// Patterns of the slab suite by name.
-fn slab_pattern() -> impl TypedValueParser<Value = slab::Pattern> {
-    PossibleValuesParser::new(slab::Pattern::ALL.map(slab::Pattern::name))
-        .try_map(|name| name.parse::<slab::Pattern>())
-}
-
-/// Contenders of the slab suite by name.
-fn slab_contender() -> impl TypedValueParser<Value = slab::ContenderId> {
-    PossibleValuesParser::new(slab::ContenderId::ALL.map(slab::ContenderId::name))
-        .try_map(|name| name.parse::<slab::ContenderId>())
-}
-
-/// Scenarios of the concurrency suite by name.
-fn concurrency_scenario() -> impl TypedValueParser<Value = concurrency::Scenario> {
-    PossibleValuesParser::new(concurrency::Scenario::ALL.map(concurrency::Scenario::name))
-        .try_map(|name| name.parse::<concurrency::Scenario>())
-}
-
-/// Contenders of the concurrency suite by name.
-fn concurrency_contender() -> impl TypedValueParser<Value = concurrency::ContenderId> {
-    PossibleValuesParser::new(concurrency::ContenderId::ALL.map(concurrency::ContenderId::name))
-        .try_map(|name| name.parse::<concurrency::ContenderId>())
-}
-
-/// Workloads by name.
-fn workload() -> impl TypedValueParser<Value = WorkloadId> {
-    PossibleValuesParser::new(WorkloadId::ALL.map(WorkloadId::name))
-        .try_map(|name| name.parse::<WorkloadId>())
+/// One of several by its name; the names are listed in the help and in the message about a wrong one.
+fn named<T, const N: usize>(all: [T; N], name: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all.map(name)).try_map(|name| name.parse::<T>())
 }
 
 /// A number of bytes, exactly: `1099511627775`, `64GiB`, `1.5TiB`, `100MB`.

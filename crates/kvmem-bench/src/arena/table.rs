@@ -10,14 +10,13 @@ use crate::columns::{Columns, count, goals, strings};
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let machine = &self.machine;
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(
             f,
             "kvmem {} · {} · {pace} run, {} and {} repetition(s), {:.0} s",
             self.version, self.suite, self.bump_reps, self.page_reps, self.seconds
         )?;
-        writeln!(f, "{} · {} cores · {} {}", machine.cpu, machine.cores, machine.os, machine.kernel)?;
+        writeln!(f, "{}", self.machine)?;
         for op in Op::ALL {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.op == op).collect();
             if !rows.is_empty() {

@@ -7,14 +7,13 @@ use crate::columns::{Columns, goals};
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let machine = &self.machine;
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(
             f,
             "kvmem {} · {} · {pace} run, {} repetition(s), {:.0} s",
             self.version, self.suite, self.reps, self.seconds
         )?;
-        writeln!(f, "{} · {} cores · {} {}", machine.cpu, machine.cores, machine.os, machine.kernel)?;
+        writeln!(f, "{}", self.machine)?;
         writeln!(f, "\nMillion calls a second of all threads, and p50 / p99 of a call in ns")?;
         write!(f, "{}", side_by_side(&self.rows))?;
         if !self.goals.is_empty() {

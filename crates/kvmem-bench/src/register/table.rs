@@ -10,14 +10,13 @@ use crate::columns::{Columns, goals};
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let machine = &self.machine;
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(
             f,
             "kvmem {} · {} · {pace} run, {} or more round(s), {:.0} s",
             self.version, self.suite, self.reps, self.seconds
         )?;
-        writeln!(f, "{} · {} cores · {} {}", machine.cpu, machine.cores, machine.os, machine.kernel)?;
+        writeln!(f, "{}", self.machine)?;
         for backend in Backend::ALL {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.backend == backend).collect();
             if !rows.is_empty() {
