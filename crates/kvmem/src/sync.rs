@@ -23,6 +23,12 @@ use loom::{hint, thread};
 #[cfg(not(loom))]
 use std::{hint, thread};
 
+#[cfg(not(loom))]
+mod stable;
+
+#[cfg(not(loom))]
+pub(crate) use self::stable::{FIRST, Stable};
+
 use std::time::Duration;
 
 /// A mutex for short critical sections; it cannot be poisoned.

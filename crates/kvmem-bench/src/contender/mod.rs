@@ -7,6 +7,7 @@
 //! | name | what it is |
 //! |---|---|
 //! | `kvmem` | [`::kvmem::offset`], through its public face ([`kvmem`]) |
+//! | `kvmem-cached` | the same below each thread's magazines, [`::kvmem::slab::ExtentCache`] ([`kvmem`]) |
 //! | `binned` | the published allocator after its change: eight bins per power of two, sizes rounded up ([`binned`]) |
 //! | `binned-unrounded` | the published allocator before its change: exact sizes, search from the next bin up |
 //! | `offset-allocator` | the crate of that name, behind a mutex ([`crates_io`]) |
@@ -91,6 +92,8 @@ pub trait Contender: Sized {
 pub enum ContenderId {
     /// The library under test.
     Kvmem,
+    /// The library under test, hot sizes cached per thread.
+    KvmemCached,
     /// The published allocator, sizes rounded up to a bin.
     Binned,
     /// The published allocator before that change.
@@ -105,13 +108,21 @@ pub enum ContenderId {
 
 impl ContenderId {
     /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 6] =
-        [Self::Kvmem, Self::Binned, Self::BinnedUnrounded, Self::OffsetAllocator, Self::BestFit, Self::Null];
+    pub const ALL: [Self; 7] = [
+        Self::Kvmem,
+        Self::KvmemCached,
+        Self::Binned,
+        Self::BinnedUnrounded,
+        Self::OffsetAllocator,
+        Self::BestFit,
+        Self::Null,
+    ];
 
     /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",
+            Self::KvmemCached => "kvmem-cached",
             Self::Binned => "binned",
             Self::BinnedUnrounded => "binned-unrounded",
             Self::OffsetAllocator => "offset-allocator",
@@ -124,6 +135,7 @@ impl ContenderId {
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
         match self {
             Self::Kvmem => visitor.visit::<::kvmem::offset::OffsetAllocator>(),
+            Self::KvmemCached => visitor.visit::<::kvmem::slab::ExtentCache>(),
             Self::Binned => visitor.visit::<binned::Binned>(),
             Self::BinnedUnrounded => visitor.visit::<binned::BinnedUnrounded>(),
             Self::OffsetAllocator => visitor.visit::<crates_io::CrateAllocator>(),
@@ -142,7 +154,7 @@ impl fmt::Display for ContenderId {
 /// A name that no contender bears.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no contender is called {0:?}; there are kvmem, binned, binned-unrounded, offset-allocator, best-fit and null"
+    "no contender is called {0:?}; there are kvmem, kvmem-cached, binned, binned-unrounded, offset-allocator, best-fit and null"
 )]
 pub struct UnknownContender(pub String);
 

@@ -6,7 +6,7 @@ use super::{Options, WorkloadId};
 use crate::contender::ContenderId;
 use crate::loops::{random, shift, uniform};
 
-use ContenderId::{BestFit, Binned, BinnedUnrounded, Kvmem, Null, OffsetAllocator};
+use ContenderId::{BestFit, Binned, BinnedUnrounded, Kvmem, KvmemCached, Null, OffsetAllocator};
 
 /// With more live objects than this, uniform rows are left to those who are quick about it.
 const MANY_LIVE: u64 = 20_000;
@@ -111,9 +111,11 @@ impl Job {
             Self::Metadata { .. } => &[Kvmem, Binned],
             Self::Uniform { .. } | Self::Random | Self::Mix { .. } => &ContenderId::ALL,
             // The crate ends at 3.75 GiB.
-            Self::Paired | Self::Shift { .. } => &[Kvmem, Binned, BinnedUnrounded, BestFit, Null],
-            Self::Rl { .. } => &[Kvmem, Binned, BinnedUnrounded, OffsetAllocator, BestFit],
-            Self::Scatter { .. } => &[Kvmem, BestFit],
+            Self::Paired | Self::Shift { .. } => {
+                &[Kvmem, KvmemCached, Binned, BinnedUnrounded, BestFit, Null]
+            }
+            Self::Rl { .. } => &[Kvmem, KvmemCached, Binned, BinnedUnrounded, OffsetAllocator, BestFit],
+            Self::Scatter { .. } => &[Kvmem, KvmemCached, BestFit],
         }
     }
 
@@ -123,19 +125,20 @@ impl Job {
             Self::Uniform { size } => {
                 let live = uniform::pool_for(size) / size;
                 if quick && live <= SETTLES_QUICKLY {
-                    &[Kvmem, Binned, BinnedUnrounded, Null]
+                    &[Kvmem, KvmemCached, Binned, BinnedUnrounded, Null]
                 } else if quick {
-                    &[Kvmem, Binned, Null]
+                    &[Kvmem, KvmemCached, Binned, Null]
                 } else if live <= MANY_LIVE {
                     &ContenderId::ALL
                 } else {
-                    &[Kvmem, Binned, BinnedUnrounded, Null]
+                    &[Kvmem, KvmemCached, Binned, BinnedUnrounded, Null]
                 }
             }
-            Self::Paired if quick => &[Kvmem, Binned, Null],
+            Self::Paired if quick => &[Kvmem, KvmemCached, Binned, Null],
             Self::Rl { .. } | Self::Shift { .. } => &[Kvmem, Binned, BestFit],
             Self::Mix { .. } => &[Kvmem, Binned, BestFit, Null],
-            Self::Metadata { .. } | Self::Random | Self::Paired | Self::Scatter { .. } => self.able(),
+            Self::Scatter { .. } => &[Kvmem, BestFit],
+            Self::Metadata { .. } | Self::Random | Self::Paired => self.able(),
         }
     }
 
@@ -144,7 +147,7 @@ impl Job {
         match self {
             // Its figure is that of three seeds.
             Self::Random => effort.reps.max(3),
-            Self::Uniform { .. } | Self::Paired if matches!(contender, Kvmem | Binned | Null) => effort.reps,
+            Self::Uniform { .. } | Self::Paired if matches!(contender, Kvmem | KvmemCached | Binned | Null) => effort.reps,
             _ => 1,
         }
     }

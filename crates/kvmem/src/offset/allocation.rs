@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::core::Core;
 use super::error::AllocError;
+use super::ground;
 use super::heap::{Grant, Heap};
 use super::raw::RawHandle;
 use super::registry;
@@ -31,6 +32,7 @@ const LONG: u32 = u32::MAX;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "dropping an allocation frees it"]
+#[repr(C)]
 pub struct Allocation {
     /// Low and high half, so that the handle is 20 bytes and not 24.
     offset: [u32; 2],
@@ -52,8 +54,19 @@ impl Allocation {
         }
     }
 
+    /// The range as somebody's; a size of [`LONG`] is in the books.
+    #[inline(always)]
+    pub(super) fn of_range(core: u32, range: ground::Range) -> Self {
+        Allocation {
+            offset: [range.offset() as u32, (range.offset() >> 32) as u32],
+            size32: range.size(),
+            node: range.node(),
+            core: NonZeroU32::MIN.saturating_add(core),
+        }
+    }
+
     #[inline]
-    pub(super) fn core_index(&self) -> u32 {
+    pub(crate) fn core_index(&self) -> u32 {
         self.core.get() - 1
     }
 
@@ -176,8 +189,26 @@ impl Allocation {
         handle
     }
 
+    /// The length, or `u32::MAX` if the books know it.
+    #[inline(always)]
+    pub(crate) fn size32(&self) -> u32 {
+        self.size32
+    }
+
+    /// The slot of the range.
+    pub(crate) fn slot(&self) -> u32 {
+        self.node
+    }
+
+    /// Gives up the handle without freeing the range, whose length the handle knows.
+    #[inline(always)]
+    pub(crate) fn into_range(self) -> ground::Range {
+        let this = ManuallyDrop::new(self);
+        ground::Range::new(this.offset(), this.size32, this.node)
+    }
+
     /// Gives up the handle without freeing the range; returns the number of its core.
-    pub(super) fn forget(self) -> u32 {
+    pub(crate) fn forget(self) -> u32 {
         ManuallyDrop::new(self).core_index()
     }
 }

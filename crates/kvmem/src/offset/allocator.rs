@@ -157,6 +157,16 @@ impl OffsetAllocator {
         Builder { capacity, boundary: None, placement: Placement::default(), max_ranges: u32::MAX }
     }
 
+    /// The number of its core.
+    pub(super) fn core_index(&self) -> u32 {
+        self.owner.index
+    }
+
+    /// Its identity, never used again in this process.
+    pub(crate) fn id(&self) -> u64 {
+        self.owner.id
+    }
+
     fn wrap(&self, grant: Grant, size: u64) -> Allocation {
         Allocation::new(self.owner.index, grant, size)
     }

@@ -11,10 +11,22 @@
 //! 9. The lock-free hint is not below the largest free range (checked beside the hint, in `core.rs`).
 
 use super::error::CheckError;
-use super::heap::{Heap, NO_BOUNDARY, WALL};
+use super::heap::{Grant, Heap, NO_BOUNDARY, WALL};
 use super::table::NIL;
 
 impl Heap {
+    /// Checks that a range is used, of this length.
+    #[cfg(not(loom))]
+    pub(crate) fn check_used(&self, grant: Grant, size: u64) -> Result<(), CheckError> {
+        let Grant { node, offset } = grant;
+        let used = node != WALL && self.nodes.contains(node) && self.nodes[node].hole().is_none();
+        if used && self.range_of(node) == (offset..offset + size) {
+            return Ok(());
+        }
+        let what = format!("node {node} is kept as [{offset}, {}), which is no range in use", offset + size);
+        Err(CheckError { invariant: 3, what })
+    }
+
     /// Checks invariants 1 to 8. O(ranges + bins).
     pub(crate) fn check(&mut self) -> Result<(), CheckError> {
         self.settle();

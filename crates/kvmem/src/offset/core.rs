@@ -79,6 +79,22 @@ impl Core {
         self.hint.largest()
     }
 
+    #[inline]
+    pub(crate) fn free_hint(&self) -> u64 {
+        self.hint.free()
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn limit_hint(&self) -> u64 {
+        self.hint.limit()
+    }
+
+    /// Takes the lock until what is returned is dropped. For forks, around which nobody else may have it.
+    #[cfg(not(loom))]
+    pub(crate) fn seize(&'static self) -> Seized {
+        Seized { _books: self.books.lock() }
+    }
+
     /// Runs `change` under the lock and publishes what it left.
     #[inline]
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut Books) -> R) -> R {
@@ -158,6 +174,12 @@ impl Core {
         }
         false
     }
+}
+
+/// The lock of a core's books.
+#[cfg(not(loom))]
+pub(crate) struct Seized {
+    _books: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<Books>>>,
 }
 
 impl Core {

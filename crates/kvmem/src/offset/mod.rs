@@ -11,6 +11,8 @@ mod boundary;
 mod check;
 mod core;
 mod error;
+#[cfg(not(loom))]
+mod ground;
 mod heap;
 mod hint;
 #[cfg(loom)]
@@ -32,6 +34,10 @@ mod table;
 pub use allocation::Allocation;
 #[cfg(not(loom))]
 pub use allocator::{Builder, OffsetAllocator};
+#[cfg(not(loom))]
+pub(crate) use core::Seized;
+#[cfg(not(loom))]
+pub(crate) use ground::{Ground, Range};
 pub use error::{AllocError, CheckError, RawError, SpaceError};
 pub use placement::Placement;
 pub use raw::{RawAllocation, RawHandle};

@@ -16,9 +16,9 @@ const LANE: usize = 256;
 /// Plain-data name of an allocation: 16 bytes, any bits are safe to pass back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RawHandle {
-    pub(super) allocator: u64,
-    pub(super) slot: u32,
-    pub(super) generation: u32,
+    pub(crate) allocator: u64,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
 }
 
 impl RawHandle {

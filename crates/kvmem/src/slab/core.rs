@@ -35,25 +35,31 @@ use super::clock::Clock;
 use super::depot::Depot;
 use super::local::{Cache, Local, Slot};
 use super::magazine::{Chain, Magazine};
+use super::moves::Moves;
+use super::reap::Rest;
 use super::settings::{Settings, capacity_bounds};
 use super::source::Source;
 use super::stats::{ClassStats, MagazineStats};
 
+/// In [`Core::bound`]: none.
+const NO_BOUND: u64 = u64::MAX;
 /// Rounds moved at once by a batch.
 const BATCH: usize = 1024;
 
 /// One instance.
 pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
-    source: S,
-    depots: Box<[Depot<R>]>,
-    caches: Mutex<Caches<R>>,
+    pub(super) source: S,
+    pub(super) depots: Box<[Depot<R>]>,
+    pub(super) caches: Mutex<Caches<R>>,
     trims: Mutex<Trims>,
-    holders: AtomicUsize,
+    pub(super) holders: AtomicUsize,
+    pub(super) moves: Moves,
+    pub(super) rest: Rest,
     /// Trims so far.
     epoch: AtomicUsize,
     /// Flights that began in even and in odd epochs.
     flights: [AtomicUsize; 2],
-    bound: Option<u64>,
+    pub(super) bound: AtomicU64,
     /// Bytes of all magazines that are in a cache, or in the depot with rounds, had they as many as they can. Kept where
     /// there is a bound.
     charged: AtomicU64,
@@ -64,7 +70,7 @@ pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
 }
 
 /// The caches of all threads, linked.
-struct Caches<R> {
+pub(super) struct Caches<R> {
     first: *mut Cache<R>,
     len: usize,
 }
@@ -74,7 +80,7 @@ struct Caches<R> {
 unsafe impl<R: Send> Send for Caches<R> {}
 
 impl<R: Copy + 'static> Caches<R> {
-    fn iter(&self) -> impl Iterator<Item = Local<R>> + use<R> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Local<R>> + use<R> {
         let mut at = self.first;
         std::iter::from_fn(move || {
             let local = Local::from_raw(at.cast())?;
@@ -132,9 +138,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             caches: Mutex::new(Caches { first: ptr::null_mut(), len: 0 }),
             trims: Mutex::new(Trims { last_look: settings.clock.now() }),
             holders: AtomicUsize::new(0),
+            moves: Moves::new(),
+            rest: Rest::new(),
             epoch: AtomicUsize::new(0),
             flights: [AtomicUsize::new(0), AtomicUsize::new(0)],
-            bound: settings.stranded_bytes,
+            bound: AtomicU64::new(settings.stranded_bytes.unwrap_or(NO_BOUND)),
             charged: AtomicU64::new(0),
             fenced: AtomicBool::new(barrier_is_refused()),
             clock: settings.clock,
@@ -167,6 +175,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     ///
     /// The cache is of this instance, and its thread does not use it any more.
     pub(crate) unsafe fn retire(&self, local: Local<R>) {
+        let _move = self.moves.begin(S::TRACKED);
         let mut caches = self.caches.lock();
         local.touch();
         for (slot, depot) in local.slots().zip(&self.depots) {
@@ -175,7 +184,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                     self.hold();
                     depot.give_full(magazine);
                 } else {
-                    self.discharge(depot, magazine.capacity());
+                    self.discharge(magazine.charge());
                     depot.give_empty(magazine);
                 }
             }
@@ -213,20 +222,40 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.holders.load(Ordering::Acquire) != 0
     }
 
-    /// Whether the bound allows one more magazine; then it is counted.
-    fn charge(&self, depot: &Depot<R>, capacity: usize) -> bool {
-        let Some(bound) = self.bound else { return true };
-        let bytes = (capacity as u64).saturating_mul(depot.round_bytes as u64);
-        // Relaxed: a count.
-        let charge = |charged: u64| charged.checked_add(bytes).filter(|sum| *sum <= bound);
-        self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge).is_ok()
+    fn bound(&self) -> Option<u64> {
+        // Relaxed: see `set_stranded_bound`.
+        Some(self.bound.load(Ordering::Relaxed)).filter(|bound| *bound != NO_BOUND)
     }
 
-    fn discharge(&self, depot: &Depot<R>, capacity: usize) {
-        if self.bound.is_some() {
-            // Relaxed: a count. The product was counted before.
-            self.charged.fetch_sub(capacity as u64 * depot.round_bytes as u64, Ordering::Relaxed);
+    pub(crate) fn stranded_bound(&self) -> u64 {
+        self.bound().unwrap_or(NO_BOUND)
+    }
+
+    pub(crate) fn set_stranded_bound(&self, bytes: u64) {
+        // Relaxed: who sees it late may pass it by a magazine.
+        self.bound.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What a magazine is charged, if the bound allows one more; then it is counted.
+    fn charge(&self, depot: &Depot<R>, capacity: usize) -> Option<u64> {
+        let Some(bound) = self.bound() else { return Some(0) };
+        let bytes = (capacity as u64).saturating_mul(depot.round_bytes());
+        // Relaxed: a count.
+        let charge = |charged: u64| charged.checked_add(bytes).filter(|sum| *sum <= bound);
+        self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge).ok().map(|_| bytes)
+    }
+
+    fn discharge(&self, charge: u64) {
+        if charge > 0 {
+            // Relaxed: a count.
+            self.charged.fetch_sub(charge, Ordering::Relaxed);
         }
+    }
+
+    /// Where there is a bound: no less than the bytes of all cached rounds.
+    pub(crate) fn charged(&self) -> u64 {
+        // Relaxed: a count; where it must agree with others, nothing moves meanwhile.
+        self.charged.load(Ordering::Relaxed)
     }
 
     /// Begins a flight. Under the owner's lock, so that a trim sees it or is seen by it.
@@ -262,6 +291,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     #[inline(never)]
     pub(crate) fn get(&self, local: Option<Local<R>>, class: usize, refill: bool) -> Option<R> {
         let depot = &self.depots[class];
+        let _move = self.moves.begin(S::TRACKED);
         match Self::slowly(local) {
             Some((local, _nested)) => self.get_with(local, depot, refill),
             None => self.get_directly(depot, refill),
@@ -270,8 +300,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     fn get_directly(&self, depot: &Depot<R>, refill: bool) -> Option<R> {
         if let Some((round, emptied)) = depot.pop_one() {
-            if let Some(capacity) = emptied {
-                self.discharge(depot, capacity);
+            if let Some(charge) = emptied {
+                self.discharge(charge);
                 self.let_go(1);
             }
             return Some(round);
@@ -292,11 +322,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             let mut spare = None;
             let (full, look) = depot.take_full(|| {
                 let empty = slot.previous.take()?;
-                spare = Some(empty.capacity());
+                spare = Some(empty.charge());
                 Some(empty)
             });
-            if let Some(capacity) = spare {
-                self.discharge(depot, capacity);
+            if let Some(charge) = spare {
+                self.discharge(charge);
             }
             if let Some(full) = full {
                 self.arm(local);
@@ -312,6 +342,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             }
             if !refill {
                 return None;
+            }
+            if S::TRACKED && self.rest.is_on() {
+                drop(busy);
+                return self.source.refill_one(depot.class());
             }
             if slot.loaded.capacity() == 0 {
                 slot.loaded.set(self.new_magazine(depot, depot.capacity()));
@@ -348,12 +382,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     /// An empty one, if bound and memory allow.
     fn new_magazine(&self, depot: &Depot<R>, capacity: usize) -> Option<Magazine<R>> {
-        if !self.charge(depot, capacity) {
-            return None;
-        }
-        let magazine = Magazine::new(depot.class(), capacity);
-        if magazine.is_none() {
-            self.discharge(depot, capacity);
+        let charge = self.charge(depot, capacity)?;
+        let mut magazine = Magazine::new(depot.class(), capacity);
+        match &mut magazine {
+            Some(magazine) => magazine.set_charge(charge),
+            None => self.discharge(charge),
         }
         magazine
     }
@@ -363,6 +396,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     #[inline(never)]
     pub(crate) fn put(&self, local: Option<Local<R>>, class: usize, round: R) {
         let depot = &self.depots[class];
+        let _move = self.moves.begin(S::TRACKED);
         match Self::slowly(local) {
             Some((local, _nested)) => self.put_with(local, depot, round),
             None => self.source.drain_one(class, round),
@@ -372,35 +406,43 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     fn put_with(&self, local: Local<R>, depot: &Depot<R>, round: R) {
         let slot = Self::slot(local, depot);
         let busy = local.enter();
+        if S::TRACKED && (!self.source.keeps(depot.class(), &round) || self.rest.passes()) {
+            drop(busy);
+            return self.source.drain_one(depot.class(), round);
+        }
         if !slot.loaded.has_room() && slot.previous.has_room() {
             slot.swap();
+        }
+        if S::TRACKED {
+            local.count_put();
         }
         if slot.loaded.push(round) {
             return;
         }
         let capacity = depot.capacity();
-        if !self.charge(depot, capacity) {
+        let Some(charge) = self.charge(depot, capacity) else {
             let full = slot.loaded.take();
             slot.loaded.set(slot.previous.take());
             let flight = self.take_off();
             drop(busy);
             return self.make_room(local, depot, full, flight, round);
-        }
+        };
         let full = slot.previous.take();
         if full.is_some() {
             self.hold();
         }
         let (empty, look) = depot.take_empty(full, capacity);
         match empty.or_else(|| Magazine::new(depot.class(), capacity)) {
-            Some(empty) => {
+            Some(mut empty) => {
                 self.arm(local);
+                empty.set_charge(charge);
                 slot.previous.set(slot.loaded.take());
                 slot.loaded.set(Some(empty));
                 slot.loaded.push(round);
                 drop(busy);
             }
             None => {
-                self.discharge(depot, capacity);
+                self.discharge(charge);
                 drop(busy);
                 self.source.drain_one(depot.class(), round);
             }
@@ -433,7 +475,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         let busy = local.enter();
         if self.is_overtaken(&flight) {
             drop(busy);
-            self.discharge(depot, magazine.capacity());
+            self.discharge(magazine.charge());
             self.source.drain_one(class, round);
         } else {
             // Nobody but a trim changes which magazines a slot has while the owner is on a slow way.
@@ -445,6 +487,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     pub(crate) fn get_batch(&self, local: Option<Local<R>>, class: usize, want: usize, out: &mut Vec<R>) {
         let depot = &self.depots[class];
+        let _move = self.moves.begin(S::TRACKED);
         let mut left = want;
         while left > 0 {
             let some = left.min(BATCH);
@@ -478,9 +521,13 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             return;
         };
         let slot = Self::slot(local, depot);
+        let _move = self.moves.begin(S::TRACKED);
         loop {
             {
                 let _busy = local.enter();
+                if S::TRACKED {
+                    local.count_put();
+                }
                 while rounds.last().is_some_and(|round| slot.loaded.push(*round)) {
                     rounds.pop();
                 }
@@ -504,7 +551,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 
     /// Stops all owners. In those that are stopped, `stopped` is set.
-    fn stop(&self, caches: &Caches<R>) {
+    pub(super) fn stop(&self, caches: &Caches<R>) {
         caches.iter().for_each(|local| local.cache().owner.stop());
         let reached = self.barrier(caches);
         for local in caches.iter() {
@@ -516,13 +563,30 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         }
     }
 
-    fn resume(caches: &Caches<R>) {
+    pub(super) fn resume(caches: &Caches<R>) {
         for local in caches.iter().filter(|local| local.cache().stopped.replace(false)) {
             local.cache().owner.resume();
         }
     }
 
     pub(crate) fn trim(&self) {
+        self.trim_and(|_| ());
+    }
+
+    /// Has classes stand for something else from now on: what is cached goes back to the source, and `change` runs where nothing is
+    /// cached and nobody is about to cache anything, but for who has asked [`Source::keeps`] not yet. It may call
+    /// [`reshape`](Self::reshape), and must neither use the source nor allocate.
+    pub(crate) fn rebind(&self, change: impl FnOnce(&Self)) {
+        self.trim_and(change);
+    }
+
+    /// A class's rounds strand so many bytes each from now on, and its magazines have between so many and so many of them.
+    pub(crate) fn reshape(&self, class: usize, round_bytes: u64, (min, max): (usize, usize)) {
+        self.depots[class].reshape(round_bytes, min, max);
+    }
+
+    fn trim_and(&self, change: impl FnOnce(&Self)) {
+        let _move = self.moves.begin(S::TRACKED);
         let _trims = self.trims.lock();
         let mut chain = Chain::new();
         let mut gone = 0;
@@ -534,6 +598,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 gone += usize::from(local.cache().armed.replace(false));
             }
             gone += self.depots.iter().map(|depot| depot.take_all(&mut chain)).sum::<usize>();
+            change(self);
             // Relaxed: ordered by the owners' locks.
             let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
             Self::resume(&caches);
@@ -546,12 +611,12 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     /// Takes all magazines out of a cache; those with rounds onto the chain. Under the owner's lock.
     fn strip(&self, local: Local<R>, chain: &mut Chain<R>) {
-        for (slot, depot) in local.slots().zip(&self.depots) {
+        for slot in local.slots() {
             for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
                 if magazine.count() > 0 {
                     chain.push(magazine);
                 } else {
-                    self.discharge(depot, magazine.capacity());
+                    self.discharge(magazine.charge());
                 }
             }
         }
@@ -575,7 +640,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 rounds.clear();
                 magazine.empty_into(&mut rounds);
                 self.source.drain(depot.class(), &mut rounds);
-                self.discharge(depot, magazine.capacity());
+                self.discharge(magazine.charge());
             }
         }
     }
@@ -587,6 +652,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             return;
         }
         trims.last_look = now;
+        let _move = self.moves.begin(S::TRACKED);
         let mut chain = Chain::new();
         let gone = self.depots.iter().map(|depot| depot.take_idle(&mut chain)).sum();
         self.give_back(chain);
@@ -629,7 +695,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 in_threads: stats.in_threads,
                 in_depot: rounds,
                 capacity: depot.capacity(),
-                round_bytes: depot.round_bytes,
+                round_bytes: depot.round_bytes() as usize,
                 exchanges,
                 // Relaxed: a count.
                 refills: depot.refills.load(Ordering::Relaxed),
@@ -640,9 +706,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         MagazineStats {
             stranded_bytes: classes.iter().map(stranded).sum(),
             classes,
-            // Relaxed: counts.
-            charged_bytes: self.bound.map(|_| self.charged.load(Ordering::Relaxed)),
-            stranded_bound: self.bound,
+            // Relaxed, below: a count.
+            charged_bytes: self.bound().map(|_| self.charged()),
+            stranded_bound: self.bound(),
             threads,
             trims: self.epoch.load(Ordering::Relaxed) as u64,
         }
@@ -698,6 +764,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         }
         // Relaxed: there is one thread.
         self.flights.iter().for_each(|flights| flights.store(0, Ordering::Relaxed));
+        self.moves.forget();
+        self.rest.forget();
         let armed = self.caches.lock().iter().filter(|local| local.cache().armed.get()).count();
         let full = self.depots.iter().map(|depot| depot.counts().0).sum::<usize>();
         self.holders.store(armed + full, Ordering::Relaxed);

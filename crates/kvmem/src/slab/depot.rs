@@ -22,11 +22,12 @@ const EXCHANGES_A_LOOK: u64 = 16;
 pub(crate) struct Depot<R> {
     lists: Mutex<Lists<R>>,
     class: usize,
-    min: usize,
-    max: usize,
+    /// The least and the most rounds of a magazine.
+    min: AtomicUsize,
+    max: AtomicUsize,
     /// Rounds of a new magazine.
     capacity: AtomicUsize,
-    pub(crate) round_bytes: usize,
+    round_bytes: AtomicU64,
     contention: AtomicU64,
     pub(crate) refills: AtomicU64,
 }
@@ -57,10 +58,10 @@ impl<R: Copy + Send> Depot<R> {
                 contended_lately: false,
             }),
             class,
-            min,
-            max,
+            min: AtomicUsize::new(min),
+            max: AtomicUsize::new(max),
             capacity: AtomicUsize::new(min),
-            round_bytes,
+            round_bytes: AtomicU64::new(round_bytes as u64),
             contention: AtomicU64::new(0),
             refills: AtomicU64::new(0),
         }
@@ -68,6 +69,21 @@ impl<R: Copy + Send> Depot<R> {
 
     pub(crate) fn class(&self) -> usize {
         self.class
+    }
+
+    /// Other rounds from now on. While nobody has a magazine of this class.
+    pub(crate) fn reshape(&self, round_bytes: u64, min: usize, max: usize) {
+        // Relaxed, here and where they are read: ordered by the owners' locks, see `Core::rebind`.
+        self.round_bytes.store(round_bytes, Ordering::Relaxed);
+        self.min.store(min, Ordering::Relaxed);
+        self.max.store(max, Ordering::Relaxed);
+        self.capacity.store(min, Ordering::Relaxed);
+    }
+
+    /// Bytes that a round strands.
+    pub(crate) fn round_bytes(&self) -> u64 {
+        // Relaxed: see `reshape`.
+        self.round_bytes.load(Ordering::Relaxed)
     }
 
     /// Rounds of a new magazine.
@@ -96,7 +112,7 @@ impl<R: Copy + Send> Depot<R> {
                 lists.contended = 0;
                 let capacity = self.capacity();
                 // Relaxed: changed under the lock only.
-                self.capacity.store((capacity + capacity / 2 + 1).min(self.max), Ordering::Relaxed);
+                self.capacity.store((capacity + capacity / 2 + 1).min(self.max.load(Ordering::Relaxed)), Ordering::Relaxed);
             }
         }
         run(&mut lists)
@@ -136,16 +152,16 @@ impl<R: Copy + Send> Depot<R> {
         })
     }
 
-    /// A single round, and whether one full magazine less is here.
-    pub(crate) fn pop_one(&self) -> Option<(R, Option<usize>)> {
+    /// A single round, and if one full magazine less is here now, what was charged for it.
+    pub(crate) fn pop_one(&self) -> Option<(R, Option<u64>)> {
         self.with(|lists| {
             let mut full = lists.full.pop()?;
             let round = full.pop();
             let emptied = if full.count() == 0 {
-                let capacity = full.capacity();
+                let charge = full.charge();
                 self.keep_empty(lists, full);
                 lists.full_min = lists.full_min.min(lists.full.len());
-                Some(capacity)
+                Some(charge)
             } else {
                 lists.full.push(full);
                 None
@@ -194,10 +210,15 @@ impl<R: Copy + Send> Depot<R> {
             if !std::mem::take(&mut lists.contended_lately) {
                 let capacity = self.capacity();
                 // Relaxed: changed under the lock only.
-                self.capacity.store((capacity - capacity / 4).max(self.min), Ordering::Relaxed);
+                self.capacity.store((capacity - capacity / 4).max(self.min.load(Ordering::Relaxed)), Ordering::Relaxed);
             }
             idle
         })
+    }
+
+    /// The rounds that are here, onto `out`.
+    pub(crate) fn copy_into(&self, out: &mut Vec<R>) {
+        self.lists.lock().full.copy_into(out);
     }
 
     /// Full magazines, the rounds in them, and exchanges.

@@ -14,7 +14,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::{self, NonNull};
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, fence};
 
 use super::magazine::{Head, Magazine};
 use super::owner::{Busy, Owner};
@@ -32,6 +32,8 @@ pub(crate) struct Cache<R> {
     pub(crate) stopped: Cell<bool>,
     /// Whose it is: an address that says nothing else here.
     pub(crate) thread: *const (),
+    /// Rounds put by the owner, where that is tracked: on slow ways one for many.
+    puts: AtomicU32,
     /// The owner is on a slow way. What it asks for meanwhile, memory for its own lists say, takes no second one.
     pub(crate) nested: Cell<bool>,
     /// For the owner's slow ways.
@@ -67,6 +69,13 @@ impl<R> Clone for Local<R> {
 
 impl<R> Copy for Local<R> {}
 
+impl<R> Cache<R> {
+    /// How many classes there are.
+    pub(crate) fn classes(&self) -> usize {
+        self.classes
+    }
+}
+
 impl<R: Copy + 'static> Local<R> {
     fn layout(classes: usize) -> Option<Layout> {
         let slots = Layout::array::<Slot<R>>(classes).ok()?;
@@ -84,6 +93,7 @@ impl<R: Copy + 'static> Local<R> {
             next: Cell::new(ptr::null_mut()),
             thread,
             nested: Cell::new(false),
+            puts: AtomicU32::new(0),
             stopped: Cell::new(false),
             scratch: UnsafeCell::new(Vec::new()),
             #[cfg(loom)]
@@ -167,6 +177,14 @@ impl<R: Copy + 'static> Local<R> {
         busy
     }
 
+    /// As [`enter`](Self::enter), unless that takes more than a look.
+    #[inline(always)]
+    pub(crate) fn try_enter<'a>(self) -> Option<Busy<'a>> {
+        let busy = self.cache().owner.try_enter()?;
+        self.touch();
+        Some(busy)
+    }
+
     /// Tells the model that this thread is in.
     #[inline(always)]
     pub(crate) fn touch(self) {
@@ -174,26 +192,69 @@ impl<R: Copy + 'static> Local<R> {
         self.cache().witness.with_mut(|_| ());
     }
 
-    /// A round from the loaded magazine. For the owner.
+    /// How often rounds were put, seen from any thread.
+    pub(crate) fn puts(self) -> u32 {
+        // Relaxed: the fences in `count_put`, and in `Moves::still`.
+        self.cache().puts.load(Ordering::Relaxed)
+    }
+
+    /// Under the owner's lock, before a round is put.
+    #[inline(always)]
+    pub(crate) fn count_put(self) {
+        let puts = &self.cache().puts;
+        // Relaxed: the owner alone changes it.
+        puts.store(puts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        // Release pairs with the Acquire fence in `Moves::still`: who sees the round gone again sees that one was put.
+        fence(Ordering::Release);
+    }
+
+    /// A round from the loaded magazine, unless another wants the owner's lock. For the owner.
     ///
     /// # Safety
     ///
     /// The cache has this class, and this thread is its owner.
     #[inline(always)]
-    pub(crate) unsafe fn get(self, class: usize) -> Option<R> {
-        let _busy = self.enter();
+    pub(crate) unsafe fn get(self, class: usize, tracked: bool) -> Option<R> {
+        let busy = self.try_enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.pop(&busy, class, tracked) }
+    }
+
+    /// As above, if it must after a while.
+    ///
+    /// # Safety
+    ///
+    /// As for `get`.
+    pub(crate) unsafe fn get_patiently(self, class: usize, tracked: bool) -> Option<R> {
+        let busy = self.enter();
+        // SAFETY: the caller's promise.
+        unsafe { self.pop(&busy, class, tracked) }
+    }
+
+    /// # Safety
+    ///
+    /// The cache has this class.
+    #[inline(always)]
+    unsafe fn pop(self, _busy: &Busy<'_>, class: usize, tracked: bool) -> Option<R> {
+        if tracked {
+            // Release pairs with the Acquire fence in `Moves::still`: who sees the round gone sees what was put before.
+            fence(Ordering::Release);
+        }
         // SAFETY: the caller's promise.
         unsafe { self.slot(class) }.loaded.pop()
     }
 
-    /// A round into the loaded magazine, if it has room. For the owner.
+    /// A round into the loaded magazine, if it has room and nobody else wants the owner's lock. For the owner.
     ///
     /// # Safety
     ///
     /// As for `get`.
     #[inline(always)]
-    pub(crate) unsafe fn put(self, class: usize, round: R) -> bool {
-        let _busy = self.enter();
+    pub(crate) unsafe fn put(self, class: usize, round: R, tracked: bool) -> bool {
+        let Some(_busy) = self.try_enter() else { return false };
+        if tracked {
+            self.count_put();
+        }
         // SAFETY: the caller's promise.
         unsafe { self.slot(class) }.loaded.push(round)
     }
@@ -257,6 +318,15 @@ impl<R: Copy> Held<R> {
             self.count.store((count - some) as u32, Ordering::Relaxed);
         }
         some
+    }
+
+    /// The rounds, onto `out`.
+    pub(crate) fn copy_into(&self, out: &mut Vec<R>) {
+        if self.count() > 0 {
+            let first = Magazine::<R>::rounds(self.head.get());
+            // SAFETY: all places below the count hold rounds.
+            out.extend_from_slice(unsafe { std::slice::from_raw_parts(first, self.count()) });
+        }
     }
 
     #[inline(always)]

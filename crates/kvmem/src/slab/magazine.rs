@@ -13,6 +13,8 @@ pub(crate) struct Head {
     class: u32,
     capacity: u32,
     count: u32,
+    /// What is charged for it while it is in a cache, or in the depot with rounds.
+    charge: u64,
 }
 
 /// A magazine, owned. Dropping it frees the block and forgets its rounds.
@@ -46,7 +48,7 @@ impl<R: Copy> Magazine<R> {
         // SAFETY: the layout has a size, that of the head at least.
         let block = NonNull::new(unsafe { System.alloc(layout::<R>(capacity)?) })?.cast::<Head>();
         // SAFETY: the block is new, aligned, and has room for a head.
-        unsafe { block.write(Head { next: ptr::null_mut(), class, capacity, count: 0 }) };
+        unsafe { block.write(Head { next: ptr::null_mut(), class, capacity, count: 0, charge: 0 }) };
         Some(Magazine { head: block, rounds: PhantomData })
     }
 
@@ -92,6 +94,21 @@ impl<R: Copy> Magazine<R> {
         self.head().count as usize
     }
 
+    pub(crate) fn charge(&self) -> u64 {
+        self.head().charge
+    }
+
+    pub(crate) fn set_charge(&mut self, charge: u64) {
+        // SAFETY: the block is ours.
+        unsafe { self.head.as_mut() }.charge = charge;
+    }
+
+    /// The rounds in it.
+    pub(crate) fn as_slice(&self) -> &[R] {
+        // SAFETY: all places below the count hold rounds, and the block is ours.
+        unsafe { std::slice::from_raw_parts(Self::rounds(self.head.as_ptr()), self.count()) }
+    }
+
     /// The round that was put in last.
     pub(crate) fn pop(&mut self) -> Option<R> {
         // SAFETY: the block is ours.
@@ -103,10 +120,7 @@ impl<R: Copy> Magazine<R> {
 
     /// Moves all rounds to the end of `out`.
     pub(crate) fn empty_into(&mut self, out: &mut Vec<R>) {
-        // SAFETY: all places below the count hold rounds, and the block is ours.
-        out.extend_from_slice(unsafe {
-            std::slice::from_raw_parts(Self::rounds(self.head.as_ptr()), self.count())
-        });
+        out.extend_from_slice(self.as_slice());
         // SAFETY: the block is ours.
         unsafe { self.head.as_mut() }.count = 0;
     }
@@ -159,15 +173,30 @@ impl<R> Chain<R> {
         Some(Magazine { head, rounds: PhantomData })
     }
 
-    /// All rounds that are in it.
+    /// How many rounds are in it.
     pub(crate) fn rounds(&self) -> usize {
-        let (mut at, mut sum) = (self.first, 0);
-        // SAFETY: what is linked is owned by the chain.
-        while let Some(head) = unsafe { at.as_ref() } {
-            sum += head.count as usize;
+        self.heads().map(|head| head.count as usize).sum()
+    }
+
+    fn heads(&self) -> impl Iterator<Item = &Head> {
+        let mut at = self.first;
+        std::iter::from_fn(move || {
+            // SAFETY: what is linked is owned by the chain.
+            let head = unsafe { at.as_ref() }?;
             at = head.next;
+            Some(head)
+        })
+    }
+}
+
+impl<R: Copy> Chain<R> {
+    /// The rounds that are in it, onto `out`.
+    pub(crate) fn copy_into(&self, out: &mut Vec<R>) {
+        for head in self.heads() {
+            let rounds = Magazine::<R>::rounds(ptr::from_ref(head).cast_mut());
+            // SAFETY: all places below the count hold rounds.
+            out.extend_from_slice(unsafe { std::slice::from_raw_parts(rounds, head.count as usize) });
         }
-        sum
     }
 }
 

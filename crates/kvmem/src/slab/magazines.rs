@@ -83,15 +83,19 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         })
     }
 
+    /// A round from this thread's loaded magazine.
+    #[inline(always)]
+    pub(crate) fn get_loaded(&self, class: usize) -> Option<R> {
+        // SAFETY: the cache is this thread's, and has the classes of its instance.
+        self.local(class).and_then(|local| unsafe { local.get(class, S::TRACKED) })
+    }
+
     /// A round: from this thread's magazines, the depot, or the source, which then fills a magazine. `None` if the source has
     /// none.
     #[inline]
     pub(crate) fn get(&self, class: usize) -> Option<R> {
-        if let Some(local) = self.local(class) {
-            // SAFETY: the cache is this thread's, and has the classes of its instance.
-            if let Some(round) = unsafe { local.get(class) } {
-                return Some(round);
-            }
+        if let Some(round) = self.get_loaded(class) {
+            return Some(round);
         }
         self.get_slowly(class, true)
     }
@@ -99,11 +103,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     /// A round from this thread's magazines or the depot.
     #[inline]
     pub(crate) fn get_cached(&self, class: usize) -> Option<R> {
-        if let Some(local) = self.local(class) {
-            // SAFETY: as in `get`.
-            if let Some(round) = unsafe { local.get(class) } {
-                return Some(round);
-            }
+        if let Some(round) = self.get_loaded(class) {
+            return Some(round);
         }
         self.get_slowly(class, false)
     }
@@ -122,8 +123,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     #[inline]
     pub(crate) fn put(&self, class: usize, round: R) {
         if let Some(local) = self.local(class) {
-            // SAFETY: as in `get`.
-            if unsafe { local.put(class, round) } {
+            // SAFETY: as in `get_loaded`.
+            if unsafe { local.put(class, round, S::TRACKED) } {
                 return;
             }
         }
@@ -157,6 +158,78 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     #[inline]
     pub(crate) fn may_hold(&self) -> bool {
         self.core().may_hold()
+    }
+
+    /// See [`Core::still`].
+    #[inline]
+    pub(crate) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        self.core().still(look)
+    }
+
+    /// See [`Core::nothing_cached_alone`].
+    #[inline(always)]
+    pub(crate) fn nothing_cached_alone(
+        &self,
+        classes: impl FnOnce() -> usize,
+        and: impl FnOnce() -> bool,
+    ) -> bool {
+        self.core().nothing_cached_alone(Local::from_raw(threads::cache(self.id)), classes, and)
+    }
+
+    /// See [`Core::is_empty_handed`].
+    pub(crate) fn is_empty_handed(&self, classes: usize) -> bool {
+        Core::<R, S>::is_empty_handed(Local::from_raw(threads::cache(self.id)), classes)
+    }
+
+    /// See [`Core::nothing_cached`].
+    pub(crate) fn nothing_cached(&self, classes: impl Fn() -> usize, and: impl FnMut() -> bool) -> bool {
+        self.core().nothing_cached(classes, and)
+    }
+
+    /// See [`Core::reap`].
+    pub(crate) fn reap<T>(&self, retry: impl FnOnce() -> T) -> T {
+        self.core().reap(retry)
+    }
+
+    /// See [`Core::rebind`].
+    pub(crate) fn rebind(&self, change: impl FnOnce(&Core<R, S>)) {
+        self.core().rebind(change);
+    }
+
+    /// See [`Core::frozen`].
+    pub(crate) fn frozen<T>(&self, look: impl FnOnce(&[R]) -> T) -> T {
+        self.core().frozen(look)
+    }
+
+    /// See [`Core::shut`].
+    pub(crate) fn shut(&self) {
+        self.core().shut();
+    }
+
+    /// See [`Core::open`].
+    pub(crate) fn open(&self, stranded_bytes: u64) {
+        self.core().open(stranded_bytes);
+    }
+
+    /// How often [`reap`](Self::reap) was called.
+    pub(crate) fn reaps(&self) -> u64 {
+        self.core().reaps()
+    }
+
+    /// The most bytes that may be stranded; `u64::MAX` where there is no bound.
+    pub(crate) fn stranded_bound(&self) -> u64 {
+        self.core().stranded_bound()
+    }
+
+    /// Another bound from now on. What is stranded beyond it stays until it is taken.
+    pub(crate) fn set_stranded_bound(&self, bytes: u64) {
+        self.core().set_stranded_bound(bytes);
+    }
+
+    /// See [`Core::charged`].
+    #[inline]
+    pub(crate) fn charged(&self) -> u64 {
+        self.core().charged()
     }
 
     /// When the working set's time is over, gives the source back what nobody came for. Slow ways do it too.

@@ -11,6 +11,8 @@ mod core;
 mod debug;
 mod depot;
 #[cfg(not(loom))]
+mod extents;
+#[cfg(not(loom))]
 mod fault;
 #[cfg(not(loom))]
 mod global;
@@ -23,6 +25,7 @@ mod magazine;
 mod magazines;
 #[cfg(not(loom))]
 mod make;
+mod moves;
 #[cfg(not(loom))]
 mod nested;
 #[cfg(not(loom))]
@@ -30,6 +33,7 @@ mod object;
 mod owner;
 #[cfg(not(loom))]
 mod page_source;
+mod reap;
 #[cfg(not(loom))]
 mod ring;
 mod settings;
@@ -55,6 +59,10 @@ mod threads;
 mod tests;
 
 pub use clock::{Clock, ManualClock, SystemClock};
+#[cfg(not(loom))]
+pub use extents::{
+    Extent, ExtentBuilder, ExtentCache, ExtentClassStats, ExtentMapRange, ExtentSetupError, ExtentState, ExtentStats,
+};
 #[cfg(not(loom))]
 pub use fault::SliceFault;
 #[cfg(not(loom))]

@@ -55,6 +55,16 @@ impl Owner {
         Busy(self)
     }
 
+    /// As [`enter`](Self::enter), unless that takes more than a look. No call, so that the usual way needs no registers saved.
+    #[inline(always)]
+    pub(crate) fn try_enter(&self) -> Option<Busy<'_>> {
+        // Relaxed, and Acquire: as in `enter`.
+        self.busy.store(true, Ordering::Relaxed);
+        light_fence();
+        let busy = Busy(self);
+        (self.stop.load(Ordering::Acquire) == 0).then_some(busy)
+    }
+
     #[cold]
     #[inline(never)]
     fn enter_slowly(&self) {

@@ -6,6 +6,16 @@
 /// that calls it. It may use that instance, and so may the memory allocator under it: what it then asks for is
 /// served by the thread's magazines, or one by one from here.
 pub(crate) trait Source<R>: Send + Sync + 'static {
+    /// Whether anybody asks when nothing is cached. Then caches count what is put, and whoever moves rounds from place to
+    /// place says so: see [`core`](super::core).
+    const TRACKED: bool = false;
+
+    /// Whether a round may be cached under this class. Asked on the slow ways, under the owner's lock: so it changes
+    /// between all rounds before [`rebind`](super::core::Core::rebind) and all rounds after it.
+    fn keeps(&self, _class: usize, _round: &R) -> bool {
+        true
+    }
+
     /// Appends up to `want` rounds of a class to `out`: fewer only if there are no more.
     fn refill(&self, class: usize, want: usize, out: &mut Vec<R>);
 

@@ -1,0 +1,159 @@
+//! *Ground*: a space as the layer above sees it, which keeps ranges of it for its threads.
+//!
+//! It names the space by the number of its core, as an allocation does: it is good after the allocator is gone, as long as
+//! anything is allocated of it.
+
+use super::allocation::Allocation;
+use super::allocator::OffsetAllocator;
+use super::core::{Core, Seized};
+use super::error::{AllocError, CheckError};
+use super::heap::Grant;
+use super::registry;
+use super::report::MapRange;
+
+/// A space, by its core.
+#[derive(Clone, Copy)]
+pub(crate) struct Ground {
+    index: u32,
+    core: &'static Core,
+}
+
+/// A range that is allocated, as far as the space knows, and is nobody's. Two words, so that it is passed in registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    offset: u64,
+    /// Size below, node above.
+    rest: u64,
+}
+
+impl Range {
+    #[inline(always)]
+    pub(crate) fn new(offset: u64, size: u32, node: u32) -> Self {
+        Range { offset, rest: u64::from(node) << 32 | u64::from(size) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn offset(self) -> u64 {
+        self.offset
+    }
+
+    #[inline(always)]
+    pub(crate) fn size(self) -> u32 {
+        self.rest as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn node(self) -> u32 {
+        (self.rest >> 32) as u32
+    }
+
+    fn grant(self) -> Grant {
+        Grant { node: self.node(), offset: self.offset }
+    }
+}
+
+impl Ground {
+    /// The space of that number.
+    pub(crate) fn new(index: u32) -> Self {
+        Ground { index, core: registry::core(index) }
+    }
+
+    /// That of an allocator.
+    pub(crate) fn of(allocator: &OffsetAllocator) -> Self {
+        Self::new(allocator.core_index())
+    }
+
+    /// Its number: below 2^31, the smallest that is free when an allocator is made.
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+
+    /// An upper bound of the longest free range, without the lock.
+    #[inline]
+    pub(crate) fn largest_free_hint(self) -> u64 {
+        self.core.largest_free_hint()
+    }
+
+    /// Free bytes of a recent moment, without the lock.
+    #[inline]
+    pub(crate) fn free_hint(self) -> u64 {
+        self.core.free_hint()
+    }
+
+    /// The longest range that this space could ever grant, without the lock.
+    pub(crate) fn limit_hint(self) -> u64 {
+        self.core.limit_hint()
+    }
+
+    /// Fails a request that cannot be met, without the lock.
+    #[inline]
+    pub(crate) fn admit(self, size: u64) -> Result<(), AllocError> {
+        self.core.admit(size)
+    }
+
+    /// One range, or why not.
+    #[inline]
+    pub(crate) fn take(self, size: u32) -> Result<Range, AllocError> {
+        let Grant { node, offset } = self.core.allocate(u64::from(size))?;
+        Ok(Range::new(offset, size, node))
+    }
+
+    /// Up to `n` ranges under one lock, onto `out`: fewer only if there are no more.
+    pub(crate) fn take_many(self, size: u32, n: usize, out: &mut Vec<Range>) {
+        self.core.with(|books| {
+            for _ in 0..n {
+                let Some(Grant { node, offset }) = books.heap.allocate(u64::from(size)) else { break };
+                out.push(Range::new(offset, size, node));
+            }
+        });
+    }
+
+    /// Frees one.
+    #[inline]
+    pub(crate) fn give_back(self, range: Range) {
+        if self.core.free(range.grant(), Some(u64::from(range.size()))) {
+            registry::discharge(self.index);
+        }
+    }
+
+    /// Frees all of them under one lock.
+    pub(crate) fn give_back_all(self, ranges: &mut Vec<Range>) {
+        let Some(last) = ranges.pop() else { return };
+        if !ranges.is_empty() {
+            self.core.with(|books| {
+                for range in ranges.drain(..) {
+                    books.heap.free(range.node(), range.offset, u64::from(range.size()));
+                }
+            });
+        }
+        // The last one of a space puts its books away.
+        self.give_back(last);
+    }
+
+    /// The range as somebody's.
+    #[inline]
+    pub(crate) fn allocation(self, range: Range) -> Allocation {
+        Allocation::of_range(self.index, range)
+    }
+
+    /// The range of a slot as somebody's; `u32::MAX` as length if the books know it.
+    pub(crate) fn allocation_of(self, node: u32, offset: u64, size: u32) -> Allocation {
+        Allocation::of_range(self.index, Range::new(offset, size, node))
+    }
+
+    /// As [`OffsetAllocator::map`].
+    pub(crate) fn map(self) -> Vec<MapRange> {
+        self.core.with(|books| books.heap.map())
+    }
+
+    /// Checks the books, and that these ranges are on them.
+    pub(crate) fn check(self, ranges: &[Range]) -> Result<(), CheckError> {
+        self.core.check()?;
+        self.core.with(|books| ranges.iter().try_for_each(|range| books.heap.check_used(range.grant(), u64::from(range.size()))))
+    }
+
+    /// Takes the lock of the books, until it is dropped.
+    pub(crate) fn seize(self) -> Seized {
+        self.core.seize()
+    }
+}

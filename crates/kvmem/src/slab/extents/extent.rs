@@ -1,0 +1,132 @@
+//! *Extent*: one granted range, put back into the cache when dropped.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops;
+
+use crate::offset::{AllocError, Allocation, Ground, Range};
+
+use super::instance::Instance;
+
+/// A granted range `[offset, offset + size)` of a space with an [`ExtentCache`](super::ExtentCache). Dropping it gives
+/// the range to the thread's magazines if its size is hot, and else frees it.
+///
+/// 20 bytes, move-only, `Send` and `Sync`. It may outlive the cache it came from.
+///
+/// ```
+/// use kvmem::slab::ExtentCache;
+///
+/// let space = ExtentCache::new(1 << 30)?;
+/// let a = space.allocate(3_274_752)?;
+/// assert_eq!((a.size(), a.range()), (3_274_752, a.offset()..a.offset() + 3_274_752));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "dropping an extent frees it"]
+pub struct Extent(ManuallyDrop<Allocation>);
+
+impl Extent {
+    #[inline(always)]
+    pub(super) fn new(allocation: Allocation) -> Self {
+        Extent(ManuallyDrop::new(allocation))
+    }
+
+    #[inline(always)]
+    pub(super) fn of(ground: Ground, range: Range) -> Self {
+        Self::new(ground.allocation(range))
+    }
+
+    /// Where the range begins, in bytes.
+    #[inline]
+    pub fn offset(&self) -> u64 {
+        self.0.offset()
+    }
+
+    /// Length of the range in bytes: exactly what was asked for. O(1); from 4 GiB − 1 B up it takes the lock of the books.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    /// `offset()..offset() + size()`.
+    pub fn range(&self) -> ops::Range<u64> {
+        self.0.range()
+    }
+
+    /// As [`Allocation::shrink`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
+        match self.instance() {
+            Some(instance) => instance.serve(|| self.0.shrink(new_size)),
+            None => self.0.shrink(new_size),
+        }
+    }
+
+    /// As [`Allocation::extend`]; if what lies behind is cached, it is taken back first.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
+        match self.instance() {
+            Some(instance) => instance.serve(|| self.0.extend(new_size)),
+            None => self.0.extend(new_size),
+        }
+    }
+
+    /// As [`Allocation::free_range`]: the part goes to the books, whatever its size.
+    ///
+    /// # Errors
+    /// As there; the extent comes back unharmed.
+    pub fn free_range(
+        self,
+        sub: ops::Range<u64>,
+    ) -> Result<(Option<Extent>, Option<Extent>), (Extent, AllocError)> {
+        let (left, right) =
+            self.into_allocation().free_range(sub).map_err(|(whole, error)| (Extent::new(whole), error))?;
+        Ok((left.map(Extent::new), right.map(Extent::new)))
+    }
+
+    /// The same range as an allocation that is freed in the books when dropped: for those that will not come again.
+    pub fn into_allocation(self) -> Allocation {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not used again, and its drop does not run.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+
+    pub(super) fn allocation(&self) -> &Allocation {
+        &self.0
+    }
+
+    #[inline(always)]
+    fn instance(&self) -> Option<&'static Instance> {
+        Instance::of(self.0.core_index())
+    }
+}
+
+impl Drop for Extent {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: it is not used again.
+        let allocation = unsafe { ManuallyDrop::take(&mut self.0) };
+        // From 4 GiB − 1 B up no size is hot.
+        if let Some(instance) = Instance::of(allocation.core_index())
+            && let Some(class) = instance.hot.class_of(allocation.size32())
+        {
+            return instance.magazines.put(class, allocation.into_range());
+        }
+        free(allocation);
+    }
+}
+
+/// Out of the way of those that are cached.
+#[inline(never)]
+fn free(allocation: Allocation) {
+    drop(allocation);
+}
+
+impl fmt::Debug for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Extent").field("offset", &self.offset()).field("size", &self.size()).finish()
+    }
+}

@@ -1,0 +1,223 @@
+//! *Instance*: what all handles of one space share. It stays where it is for as long as the process.
+//!
+//! A handle of 20 bytes has no room for a pointer and no use for a count; it has the number of its space's core. Instances stand
+//! in a table by that number, and are used again with the core, which is free only when no handle is left (see the
+//! offset layer's registry). So whoever holds a handle finds the instance, open or shut.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::offset::{AllocError, Ground, Range, Seized};
+use crate::slab::magazines::Magazines;
+use crate::slab::settings::Settings;
+use crate::slab::source::Source;
+use crate::sync::{FIRST, Mutex, Stable};
+
+use super::hot::{CLASSES, HotSizes};
+
+static INSTANCES: Stable<Place> = Stable::new([const { Place::new(ptr::null_mut()) }; FIRST], Place::default);
+
+/// Null until there is an instance.
+type Place = AtomicPtr<Instance>;
+
+/// A magazine holds so much of what may be stranded, where it can: all threads together have a few dozen of them.
+const SHARE: u64 = 16;
+/// The most rounds of a new magazine, and of one that has grown.
+const ROUNDS: (u64, u64) = (32, 256);
+/// A magazine is not filled with more than this part of what is free: the last ranges are for who asks for them.
+const SCARCE: u64 = 16;
+
+pub(super) struct Instance {
+    ground: Ground,
+    pub(super) hot: HotSizes,
+    pub(super) magazines: Magazines<Range, Space>,
+    /// Who binds classes.
+    binding: Mutex<()>,
+}
+
+/// What an instance is opened with.
+pub(super) struct Opening<'a> {
+    pub(super) hot_sizes: &'a [u32],
+    pub(super) learns: bool,
+    pub(super) stranded_bytes: u64,
+}
+
+impl Instance {
+    /// That of a core, if it ever had one.
+    #[inline(always)]
+    pub(super) fn of(core: u32) -> Option<&'static Instance> {
+        // Acquire pairs with the Release in `open`.
+        let at = INSTANCES.get(core).load(Ordering::Acquire);
+        // SAFETY: an instance is never freed.
+        unsafe { at.as_ref() }
+    }
+
+    /// Opens that of a space, which nobody uses yet.
+    pub(super) fn open(ground: Ground, opening: &Opening<'_>) -> &'static Instance {
+        let settings = || Settings { stranded_bytes: Some(0), ..Settings::new(CLASSES) };
+        let instance = Self::of(ground.index()).unwrap_or_else(|| {
+            let new: &'static Instance = Box::leak(Box::new(Instance {
+                ground,
+                hot: HotSizes::new(),
+                magazines: Magazines::new(Space::new(ground), settings()),
+                binding: Mutex::new(()),
+            }));
+            // Release pairs with the Acquire in `of`. The core is the caller's: nobody else opens its instance.
+            INSTANCES.get(ground.index()).store(ptr::from_ref(new).cast_mut(), Ordering::Release);
+            new
+        });
+        instance.magazines.open(opening.stranded_bytes);
+        let largest = u32::try_from(opening.stranded_bytes).unwrap_or(u32::MAX - 1);
+        instance.hot.open(opening.learns, largest.min(u32::MAX - 1));
+        for &size in opening.hot_sizes {
+            instance.bind(size, true);
+        }
+        instance
+    }
+
+    /// Everything back to the space, and nothing will be cached.
+    pub(super) fn shut(&self) {
+        let _binding = self.binding.lock();
+        self.hot.close();
+        self.magazines.shut();
+    }
+
+    /// A request for a size that is not hot.
+    #[inline]
+    pub(super) fn note(&self, size: u64) {
+        if self.hot.note(size) {
+            self.learn(size as u32);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn learn(&self, size: u32) {
+        let Some(_binding) = self.binding.try_lock() else { return };
+        self.bind(size, false);
+    }
+
+    fn bind(&self, size: u32, named: bool) {
+        let stranded = self.magazines.stranded_bound();
+        self.magazines.rebind(|magazines| {
+            if !named && self.hot.is_time_to_forget() {
+                self.hot.forget();
+            }
+            if let Some(class) = self.hot.bind(size, named) {
+                let rounds = (stranded / SHARE / u64::from(size)).clamp(1, ROUNDS.0);
+                let most = (rounds * (ROUNDS.1 / ROUNDS.0)).min(ROUNDS.1);
+                magazines.reshape(class, u64::from(size), (rounds as usize, most as usize));
+            }
+        });
+    }
+
+    /// Whether no range of `size` bytes can be had, at a moment in the call; false if that takes longer to know.
+    #[inline(always)]
+    pub(super) fn is_full(&self, size: u64) -> bool {
+        let refused = || size > self.ground.largest_free_hint();
+        self.magazines.nothing_cached_alone(|| self.hot.used(), refused) || self.is_full_after_all(size)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_full_after_all(&self, size: u64) -> bool {
+        let refused = || size > self.ground.largest_free_hint();
+        self.is_hopeless(size)
+            || self.magazines.is_empty_handed(self.hot.used())
+                && self.magazines.nothing_cached(|| self.hot.used(), refused)
+    }
+
+    /// Whether a request of `size` bytes cannot be met whatever lies in caches.
+    pub(super) fn is_hopeless(&self, size: u64) -> bool {
+        let most = || self.ground.free_hint().saturating_add(self.magazines.charged());
+        self.magazines.still(|| size > most()).unwrap_or(false)
+    }
+
+    /// Runs `attempt`, and once more with all caches empty if that may help.
+    pub(super) fn serve<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, AllocError>,
+    ) -> Result<T, AllocError> {
+        let error = match attempt() {
+            Err(error) if self.caches_may_help(&error) => error,
+            result => return result,
+        };
+        let mut last = Err(error);
+        let nothing = self.magazines.nothing_cached(|| self.hot.used(), || {
+            last = attempt();
+            last.is_err()
+        });
+        if nothing || last.is_ok() { last } else { self.magazines.reap(attempt) }
+    }
+
+    fn caches_may_help(&self, error: &AllocError) -> bool {
+        match *error {
+            AllocError::NoRoom { asked, .. } => !self.is_hopeless(asked),
+            AllocError::Blocked { .. } | AllocError::BooksFull { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// The space as a source of ranges.
+pub(super) struct Space {
+    ground: Ground,
+    /// Around a fork.
+    seized: Mutex<Option<Seized>>,
+}
+
+impl Space {
+    fn new(ground: Ground) -> Self {
+        Space { ground, seized: Mutex::new(None) }
+    }
+
+    /// The instance asks only when it stands.
+    fn hot(&self) -> Option<&'static HotSizes> {
+        Instance::of(self.ground.index()).map(|instance| &instance.hot)
+    }
+
+    /// The size of a class, if there is room for at least one range of it, as far as one can see.
+    fn size_of(&self, class: usize) -> Option<u32> {
+        let size = self.hot()?.size_of(class);
+        (size > 0 && u64::from(size) <= self.ground.largest_free_hint()).then_some(size)
+    }
+}
+
+impl Source<Range> for Space {
+    const TRACKED: bool = true;
+
+    fn keeps(&self, class: usize, range: &Range) -> bool {
+        self.hot().is_some_and(|hot| hot.keeps(class, range.size()))
+    }
+
+    fn refill(&self, class: usize, want: usize, out: &mut Vec<Range>) {
+        let Some(size) = self.size_of(class) else { return };
+        let some = self.ground.free_hint() / SCARCE / u64::from(size);
+        self.ground.take_many(size, want.min(some.max(1) as usize), out);
+    }
+
+    fn refill_one(&self, class: usize) -> Option<Range> {
+        self.ground.take(self.size_of(class)?).ok()
+    }
+
+    fn drain(&self, _: usize, rounds: &mut Vec<Range>) {
+        self.ground.give_back_all(rounds);
+    }
+
+    fn drain_one(&self, _: usize, round: Range) {
+        self.ground.give_back(round);
+    }
+
+    fn round_bytes(&self, _: usize) -> usize {
+        // Until the class stands for a size.
+        1
+    }
+
+    fn before_fork(&self) {
+        *self.seized.lock() = Some(self.ground.seize());
+    }
+
+    fn after_fork(&self) {
+        *self.seized.lock() = None;
+    }
+}

@@ -1,0 +1,253 @@
+//! *Raw face*: extents named by plain data, for C and Python, without a lock.
+//!
+//! As in the offset layer a raw handle carries the identity of its allocator, the slot of its range and the seal that was put on
+//! the slot. But a cached range never comes to the books, where the offset layer keeps its seals. So here the seals stand in a
+//! table of their own that only grows, by slot, each beside what it names. One compare-and-swap breaks a seal; of
+//! two threads that free the same handle one gets the range and the other is told.
+//!
+//! A seal is a number whose lowest bit says that it is whole, and the next that somebody is changing the range's length and others
+//! have to wait. The rest counts: a stale handle could pass only if exactly a multiple of 2^30 handles were made since
+//! of the same slot.
+
+use std::ops;
+
+use crate::offset::{AllocError, Allocation, Ground, RawAllocation, RawError, RawHandle};
+use crate::sync::{AtomicU32, AtomicU64, FIRST, Ordering, Patience, Stable, fence};
+
+use super::cache::ExtentCache;
+use super::extent::Extent;
+
+/// The seal is whole.
+const WHOLE: u32 = 1;
+/// Its range is being changed.
+const BUSY: u32 = 2;
+/// From one seal to the next.
+const STEP: u32 = 4;
+
+/// A slot's seal, and what it names.
+struct Entry {
+    seal: AtomicU32,
+    /// Length as the handle knows it.
+    size: AtomicU32,
+    offset: AtomicU64,
+}
+
+impl Entry {
+    const NEW: Entry = Entry { seal: AtomicU32::new(0), size: AtomicU32::new(0), offset: AtomicU64::new(0) };
+
+    /// Puts the next seal on a slot, whose range is the caller's.
+    fn seal(&self, extent: Extent) -> u32 {
+        let allocation = extent.into_allocation();
+        // Relaxed: nobody else changes a seal that is not whole.
+        let seal = (self.seal.load(Ordering::Relaxed) & !(WHOLE | BUSY)).wrapping_add(STEP) | WHOLE;
+        // Release pairs with the Acquire fence in `look`: who sees these sees the last seal broken.
+        fence(Ordering::Release);
+        self.name(allocation);
+        // Release pairs with the Acquire in `take`, and in `look`.
+        self.seal.store(seal, Ordering::Release);
+        seal
+    }
+
+    /// Relaxed, all: ordered by the seal.
+    fn name(&self, allocation: Allocation) {
+        self.size.store(allocation.size32(), Ordering::Relaxed);
+        self.offset.store(allocation.offset(), Ordering::Relaxed);
+        allocation.forget();
+    }
+
+    /// Breaks the seal, or makes it busy; `None` if it is not whole. `to` is what it becomes.
+    fn take(&self, seal: u32, to: u32) -> Option<()> {
+        let mut patience = Patience::default();
+        while seal & (WHOLE | BUSY) == WHOLE {
+            // Acquire pairs with the Release in `seal` and `put_back`. Relaxed: nothing is read then.
+            match self.seal.compare_exchange(seal, to, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(()),
+                Err(now) if now == seal | BUSY => patience.pause(),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// What is under the seal; `None` if it is not whole.
+    fn look(&self, seal: u32) -> Option<(u64, u32)> {
+        let mut patience = Patience::default();
+        while seal & (WHOLE | BUSY) == WHOLE {
+            // Acquire pairs with the Release in `seal` and `put_back`.
+            let before = self.seal.load(Ordering::Acquire);
+            // Relaxed, both: the seal is looked at before and after.
+            let found = (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
+            // Acquire pairs with the Release fences in `seal` and `put_back`.
+            fence(Ordering::Acquire);
+            // Relaxed: the fence.
+            match self.seal.load(Ordering::Relaxed) {
+                now if now == seal && before == seal => return Some(found),
+                now if now | BUSY == seal | BUSY => patience.pause(),
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// The range under a seal that the caller has taken.
+    fn allocation(&self, ground: Ground, slot: u32) -> Allocation {
+        // Relaxed, both: the caller's `take`.
+        let (offset, size) = (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
+        ground.allocation_of(slot, offset, size)
+    }
+}
+
+/// The seals of a space.
+pub(super) struct RawTable(Stable<Entry>);
+
+impl RawTable {
+    pub(super) fn new() -> Self {
+        RawTable(Stable::new([const { Entry::NEW }; FIRST], || Entry::NEW))
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// Frees all that is named by a seal: nobody has the space any more.
+    pub(super) fn close(&self, ground: Ground) {
+        for (slot, entry) in self.0.iter() {
+            // Relaxed: nobody else is there.
+            if entry.seal.load(Ordering::Relaxed) & WHOLE != 0 {
+                drop(entry.allocation(ground, slot));
+            }
+        }
+    }
+}
+
+/// The raw face: extents named by plain data, for FFI. A hot size takes no lock.
+impl ExtentCache {
+    /// As [`allocate`](Self::allocate), but the extent lives until [`free_raw`](Self::free_raw), or as long as the space. O(1).
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError> {
+        self.allocate(size).map(|extent| self.seal(extent, size))
+    }
+
+    /// As [`allocate_aligned`](Self::allocate_aligned), raw.
+    ///
+    /// # Errors
+    /// As [`allocate_aligned`](Self::allocate_aligned).
+    pub fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError> {
+        self.allocate_aligned(size, align).map(|extent| self.seal(extent, size))
+    }
+
+    /// Turns an extent of this space into a raw one. O(1).
+    ///
+    /// # Errors
+    /// The extent, if it is of another space.
+    pub fn seal_raw(&self, extent: Extent) -> Result<RawAllocation, Extent> {
+        if extent.allocation().core_index() != self.ground.index() {
+            return Err(extent);
+        }
+        let size = extent.size();
+        Ok(self.seal(extent, size))
+    }
+
+    fn seal(&self, extent: Extent, size: u64) -> RawAllocation {
+        let (slot, offset) = (extent.allocation().slot(), extent.offset());
+        let generation = self.owner.raw.0.get(slot).seal(extent);
+        RawAllocation { handle: RawHandle { allocator: self.id(), slot, generation }, offset, size }
+    }
+
+    /// Frees a raw extent; returns its size in bytes. O(1).
+    ///
+    /// # Errors
+    /// [`RawError::Foreign`], [`RawError::Stale`]; nothing is changed then.
+    ///
+    /// ```
+    /// use kvmem::offset::RawError;
+    /// use kvmem::slab::ExtentCache;
+    ///
+    /// let space = ExtentCache::new(1 << 30)?;
+    /// let a = space.allocate_raw(4096)?;
+    /// assert_eq!(space.free_raw(a.handle), Ok(4096));
+    /// assert!(matches!(space.free_raw(a.handle), Err(RawError::Stale { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
+        self.adopt_raw(handle).map(|extent| extent.size())
+    }
+
+    /// Where a raw extent lies. O(1).
+    ///
+    /// # Errors
+    /// As [`free_raw`](Self::free_raw).
+    pub fn resolve_raw(&self, handle: RawHandle) -> Result<ops::Range<u64>, RawError> {
+        let (offset, size) = self.entry(handle)?.look(handle.generation).ok_or_else(|| stale(handle))?;
+        if size < u32::MAX {
+            return Ok(offset..offset + u64::from(size));
+        }
+        // Its length is in the books.
+        self.with_taken(handle, |allocation| Ok(allocation.range()))
+    }
+
+    /// As [`Extent::shrink`], raw; the handle stays good.
+    ///
+    /// # Errors
+    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Extent::shrink`] says.
+    pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
+        self.with_taken(handle, |allocation| Ok(self.instance.serve(|| allocation.shrink(new_size))?))
+    }
+
+    /// As [`Extent::extend`], raw; the handle stays good.
+    ///
+    /// # Errors
+    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Extent::extend`] says.
+    pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
+        self.with_taken(handle, |allocation| Ok(self.instance.serve(|| allocation.extend(new_size))?))
+    }
+
+    /// Turns a raw extent into an RAII one; the handle is stale afterwards. O(1).
+    ///
+    /// # Errors
+    /// As [`free_raw`](Self::free_raw).
+    pub fn adopt_raw(&self, handle: RawHandle) -> Result<Extent, RawError> {
+        let entry = self.entry(handle)?;
+        entry.take(handle.generation, handle.generation & !WHOLE).ok_or_else(|| stale(handle))?;
+        Ok(Extent::new(entry.allocation(self.ground, handle.slot)))
+    }
+
+    /// Runs with the range while others who have the handle wait.
+    fn with_taken<T>(
+        &self,
+        handle: RawHandle,
+        run: impl FnOnce(&mut Allocation) -> Result<T, RawError>,
+    ) -> Result<T, RawError> {
+        let entry = self.entry(handle)?;
+        entry.take(handle.generation, handle.generation | BUSY).ok_or_else(|| stale(handle))?;
+        // Release pairs with the Acquire fence in `look`: who sees what follows sees the seal busy.
+        fence(Ordering::Release);
+        let mut allocation = entry.allocation(self.ground, handle.slot);
+        let done = run(&mut allocation);
+        entry.name(allocation);
+        // Release pairs with the Acquire in `take` and `look`.
+        entry.seal.store(handle.generation, Ordering::Release);
+        done
+    }
+
+    /// The entry that a handle of this space names.
+    fn entry(&self, handle: RawHandle) -> Result<&Entry, RawError> {
+        let RawHandle { allocator, slot, .. } = handle;
+        if allocator != self.id() {
+            return Err(RawError::Foreign { allocator: self.id(), handle_of: allocator });
+        }
+        self.owner.raw.0.find(slot).ok_or_else(|| stale(handle))
+    }
+
+    fn id(&self) -> u64 {
+        self.allocator().id()
+    }
+}
+
+#[cold]
+fn stale(handle: RawHandle) -> RawError {
+    RawError::Stale { slot: handle.slot, generation: handle.generation }
+}

@@ -1,0 +1,220 @@
+//! *Reap*: nothing is refused for want of what lies in a cache.
+//!
+//! Who asks the source in vain looks whether anything is cached. If so, he *reaps*: sends all rounds past the caches, trims, and
+//! asks once more while nothing can be cached. What the source refuses then, nobody could have been given at that moment.
+//!
+//! **Looking.** If nobody but the asking thread has a magazine, and his are empty, that is one look at one variable
+//! and at his own numbers. Else the numbers of all caches are read, one after the other, and held to be those of
+//! one moment if no round moved meanwhile (see [moves](super::moves)) and none was put: what is only taken away may be
+//! overlooked, for it was empty at the end of the look at the latest.
+//!
+//! **Resting.** Where several sizes share a full space, every request for one of them finds rounds of the others, and reaps; then caching
+//! costs more than it saves. So a reap that comes soon after the one before sends the next puts past the caches, at
+//! first a few, then more each time.
+
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use super::core::{Caches, Core};
+use super::local::Local;
+use super::source::Source;
+
+/// Looks at all caches before they are reaped without a look.
+const LOOKS: usize = 3;
+/// With so many puts between them, reaps pay.
+const PAYS: u32 = 1024;
+/// Puts that the first rest sends past the caches, and the longest.
+const SHORTEST: u32 = 64;
+const LONGEST: u32 = 1 << 13;
+
+/// Whether rounds go past the caches.
+pub(super) struct Rest {
+    /// Those who want it so: who reap, or have closed the instance.
+    off: AtomicUsize,
+    /// Puts that still do.
+    left: AtomicU32,
+    /// Length of the latest rest.
+    length: AtomicU32,
+    /// Puts at the latest reap.
+    puts: AtomicU32,
+    reaps: AtomicU64,
+}
+
+impl Rest {
+    pub(super) fn new() -> Self {
+        let none = || AtomicU32::new(0);
+        Rest { off: AtomicUsize::new(0), left: none(), length: none(), puts: none(), reaps: AtomicU64::new(0) }
+    }
+
+    /// Whether there is one. Under the owner's lock, so that a trim comes before or after.
+    pub(super) fn is_on(&self) -> bool {
+        // Relaxed, both: the first is ordered by the owner's lock, the second a hint.
+        self.off.load(Ordering::Relaxed) > 0 || self.left.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether this put goes past the caches. As above.
+    pub(super) fn passes(&self) -> bool {
+        // Relaxed, all: as above.
+        let left = self.left.load(Ordering::Relaxed);
+        if left > 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        left > 0 || self.off.load(Ordering::Relaxed) > 0
+    }
+
+    /// A reap, at so many puts.
+    fn judge(&self, puts: u32) {
+        // Relaxed, all: hints.
+        let since = puts.wrapping_sub(self.puts.swap(puts, Ordering::Relaxed));
+        let length = match since {
+            PAYS.. => 0,
+            _ => (self.length.load(Ordering::Relaxed) * 2).clamp(SHORTEST, LONGEST),
+        };
+        self.length.store(length, Ordering::Relaxed);
+        self.left.store(length, Ordering::Relaxed);
+    }
+
+    /// Nobody reaps: for a forked child, which has one thread, the one that forked it.
+    #[cfg(not(loom))]
+    pub(super) fn forget(&self) {
+        // Relaxed: there is one thread.
+        self.off.store(self.off.load(Ordering::Relaxed) & CLOSED, Ordering::Relaxed);
+    }
+}
+
+/// In [`Rest::off`]: the instance is closed. Above what reapers count up to.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+
+/// Rounds go past the caches as long as it lives.
+struct Off<'a>(&'a AtomicUsize);
+
+impl Drop for Off<'_> {
+    fn drop(&mut self) {
+        // Relaxed: who sees it late only misses a chance.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<R: Copy + 'static> Local<R> {
+    /// Whether the first `classes` slots have no round. From any thread.
+    fn is_empty(self, classes: usize) -> bool {
+        // SAFETY: the cache has these classes.
+        (0..classes.min(self.cache().classes())).all(|class| unsafe { self.slot(class) }.count() == 0)
+    }
+}
+
+impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
+    /// What `look` found, if no round moved between caches, depot and source meanwhile.
+    #[inline]
+    pub(crate) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        self.moves.still(look)
+    }
+
+    /// True only if nobody but the caller, whose cache is `local`, had magazines, and those of the first `classes()` classes were
+    /// empty, and `and` held, at a moment in the call. False if that takes longer to know.
+    #[inline]
+    pub(crate) fn nothing_cached_alone(
+        &self,
+        local: Option<Local<R>>,
+        classes: impl FnOnce() -> usize,
+        and: impl FnOnce() -> bool,
+    ) -> bool {
+        let seen = self.still(|| {
+            // Acquire pairs with the Release in `let_go`.
+            let holders = self.holders.load(Ordering::Acquire);
+            let alone = match local {
+                Some(local) => local.try_enter().is_some_and(|_busy| {
+                    holders == usize::from(local.cache().armed.get()) && local.is_empty(classes())
+                }),
+                None => holders == 0,
+            };
+            alone && and()
+        });
+        seen == Some(true)
+    }
+
+    /// Whether a thread has nothing in the first `classes` classes.
+    pub(crate) fn is_empty_handed(local: Option<Local<R>>, classes: usize) -> bool {
+        local.is_none_or(|local| {
+            let _busy = local.enter();
+            local.is_empty(classes)
+        })
+    }
+
+    /// True only if there was a moment in the call in which nobody had anything cached in the first `classes()` classes, and
+    /// `and` held.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn nothing_cached(&self, classes: impl Fn() -> usize, mut and: impl FnMut() -> bool) -> bool {
+        let caches = self.caches.lock();
+        for _ in 0..LOOKS {
+            let seen = self.still(|| {
+                let (puts, classes) = (all_puts(&caches), classes());
+                let empty = caches.iter().all(|local| local.is_empty(classes))
+                    && self.depots.iter().take(classes).all(|depot| depot.counts().0 == 0);
+                let both = empty && and();
+                // Acquire pairs with the Release fences in `Local::put` and `get`.
+                fence(Ordering::Acquire);
+                (empty, both, puts == all_puts(&caches))
+            });
+            match seen {
+                Some((false, ..)) => return false,
+                Some((true, both, true)) => return both,
+                _ => (),
+            }
+        }
+        false
+    }
+
+    /// Runs `retry` while everything that was cached is back in the source and nothing is cached.
+    #[cold]
+    pub(crate) fn reap<T>(&self, retry: impl FnOnce() -> T) -> T {
+        // Relaxed: ordered by the owners' locks, which the trim takes.
+        self.rest.off.fetch_add(1, Ordering::Relaxed);
+        let _off = Off(&self.rest.off);
+        self.rest.reaps.fetch_add(1, Ordering::Relaxed);
+        self.rest.judge(all_puts(&self.caches.lock()));
+        self.trim();
+        retry()
+    }
+
+    /// Everything back to the source; nothing will be cached until [`open`](Self::open).
+    pub(crate) fn shut(&self) {
+        // Relaxed: as in `reap`.
+        self.rest.off.fetch_or(CLOSED, Ordering::Relaxed);
+        self.trim();
+    }
+
+    pub(crate) fn reaps(&self) -> u64 {
+        // Relaxed: a count.
+        self.rest.reaps.load(Ordering::Relaxed)
+    }
+
+    /// Begins to cache again, with another bound. Nobody uses the instance.
+    pub(crate) fn open(&self, stranded_bytes: u64) {
+        // Relaxed, all: who uses the instance has heard of it after this.
+        self.set_stranded_bound(stranded_bytes);
+        self.rest.reaps.store(0, Ordering::Relaxed);
+        self.rest.left.store(0, Ordering::Relaxed);
+        self.rest.length.store(0, Ordering::Relaxed);
+        self.rest.off.fetch_and(!CLOSED, Ordering::Relaxed);
+    }
+
+    /// Runs `look` on the rounds of all caches and the depot, while their owners stand still. `look` must not use the instance.
+    pub(crate) fn frozen<T>(&self, look: impl FnOnce(&[R]) -> T) -> T {
+        let caches = self.caches.lock();
+        let mut rounds = Vec::new();
+        self.stop(&caches);
+        for slot in caches.iter().filter(|local| local.cache().stopped.get()).flat_map(Local::slots) {
+            slot.loaded.copy_into(&mut rounds);
+            slot.previous.copy_into(&mut rounds);
+        }
+        self.depots.iter().for_each(|depot| depot.copy_into(&mut rounds));
+        let found = look(&rounds);
+        Self::resume(&caches);
+        found
+    }
+}
+
+fn all_puts<R: Copy + 'static>(caches: &Caches<R>) -> u32 {
+    caches.iter().fold(0, |sum, local| sum.wrapping_add(local.puts()))
+}
