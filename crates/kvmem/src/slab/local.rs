@@ -174,26 +174,30 @@ impl<R: Copy + 'static> Local<R> {
         self.cache().witness.with_mut(|_| ());
     }
 
-    /// A round from the loaded magazine. For the owner.
+    /// A round from the loaded magazine, if there is one and nobody wants the owner out. It does not wait until it may go in:
+    /// with a call that comes back here the caller's loop had too few registers, and a pair took 0.1 of 3.3 ns more. For the
+    /// owner.
     ///
     /// # Safety
     ///
     /// The cache has this class, and this thread is its owner.
     #[inline(always)]
     pub(crate) unsafe fn get(self, class: usize) -> Option<R> {
-        let _busy = self.enter();
+        let _busy = self.cache().owner.enter_unhindered()?;
+        self.touch();
         // SAFETY: the caller's promise.
         unsafe { self.slot(class) }.loaded.pop()
     }
 
-    /// A round into the loaded magazine, if it has room. For the owner.
+    /// A round into the loaded magazine, if it has room and nobody wants the owner out. For the owner.
     ///
     /// # Safety
     ///
     /// As for `get`.
     #[inline(always)]
     pub(crate) unsafe fn put(self, class: usize, round: R) -> bool {
-        let _busy = self.enter();
+        let Some(_busy) = self.cache().owner.enter_unhindered() else { return false };
+        self.touch();
         // SAFETY: the caller's promise.
         unsafe { self.slot(class) }.loaded.push(round)
     }

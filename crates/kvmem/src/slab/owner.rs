@@ -55,6 +55,17 @@ impl Owner {
         Busy(self)
     }
 
+    /// Takes the lock if the owner need neither wait nor fence; else the slow way has to, by `enter`. For the owner, who does not
+    /// have it.
+    #[inline(always)]
+    pub(crate) fn enter_unhindered(&self) -> Option<Busy<'_>> {
+        // Relaxed and Acquire, as in `enter`.
+        self.busy.store(true, Ordering::Relaxed);
+        light_fence();
+        let busy = Busy(self);
+        (self.stop.load(Ordering::Acquire) == 0).then_some(busy)
+    }
+
     #[cold]
     #[inline(never)]
     fn enter_slowly(&self) {
