@@ -147,7 +147,11 @@ impl Job {
         match self {
             // Its figure is that of three seeds.
             Self::Random => effort.reps.max(3),
-            Self::Uniform { .. } | Self::Paired if matches!(contender, Kvmem | KvmemCached | Binned | Null) => effort.reps,
+            Self::Uniform { .. } | Self::Paired
+                if matches!(contender, Kvmem | KvmemCached | Binned | Null) =>
+            {
+                effort.reps
+            }
             _ => 1,
         }
     }

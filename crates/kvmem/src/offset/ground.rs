@@ -149,7 +149,9 @@ impl Ground {
     /// Checks the books, and that these ranges are on them.
     pub(crate) fn check(self, ranges: &[Range]) -> Result<(), CheckError> {
         self.core.check()?;
-        self.core.with(|books| ranges.iter().try_for_each(|range| books.heap.check_used(range.grant(), u64::from(range.size()))))
+        self.core.with(|books| {
+            ranges.iter().try_for_each(|range| books.heap.check_used(range.grant(), u64::from(range.size())))
+        })
     }
 
     /// Takes the lock of the books, until it is dropped.

@@ -36,9 +36,9 @@ pub use allocation::Allocation;
 pub use allocator::{Builder, OffsetAllocator};
 #[cfg(not(loom))]
 pub(crate) use core::Seized;
+pub use error::{AllocError, CheckError, RawError, SpaceError};
 #[cfg(not(loom))]
 pub(crate) use ground::{Ground, Range};
-pub use error::{AllocError, CheckError, RawError, SpaceError};
 pub use placement::Placement;
 pub use raw::{RawAllocation, RawHandle};
 pub use report::{BinReport, MapRange, Metrics};

@@ -36,12 +36,13 @@ pub(crate) const fn size_of_class(class: usize) -> usize {
     (512 << octave) + ((class - FINE) % 16 + 1) * (32 << octave)
 }
 
-/// For each number of [`ALIGN`]s, the smallest class that has them.
-static CLASS_OF: [u8; LARGEST / ALIGN + 1] = {
-    let mut table = [0; LARGEST / ALIGN + 1];
-    let (mut at, mut class) = (1, 0);
+/// The class of a size, by the number of whole [`ALIGN`]s below it. A reference and not a static: a crate that this is inlined into
+/// has a copy of its own then, and need not load where it is.
+const CLASS_OF: &[u8; LARGEST / ALIGN] = &{
+    let mut table = [0; LARGEST / ALIGN];
+    let (mut at, mut class) = (0, 0);
     while at < table.len() {
-        if size_of_class(class) < at * ALIGN {
+        if size_of_class(class) < (at + 1) * ALIGN {
             class += 1;
         }
         table[at] = class as u8;
@@ -53,7 +54,7 @@ static CLASS_OF: [u8; LARGEST / ALIGN + 1] = {
 /// The smallest class for `size` bytes, 1 to [`LARGEST`].
 #[inline(always)]
 pub(crate) fn class_of(size: usize) -> usize {
-    usize::from(CLASS_OF[size.div_ceil(ALIGN)])
+    usize::from(CLASS_OF[(size - 1) / ALIGN])
 }
 
 /// The smallest class for `size` bytes at a multiple of `align`; `None` if there is none.

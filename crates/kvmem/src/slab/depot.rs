@@ -112,7 +112,10 @@ impl<R: Copy + Send> Depot<R> {
                 lists.contended = 0;
                 let capacity = self.capacity();
                 // Relaxed: changed under the lock only.
-                self.capacity.store((capacity + capacity / 2 + 1).min(self.max.load(Ordering::Relaxed)), Ordering::Relaxed);
+                self.capacity.store(
+                    (capacity + capacity / 2 + 1).min(self.max.load(Ordering::Relaxed)),
+                    Ordering::Relaxed,
+                );
             }
         }
         run(&mut lists)
@@ -210,7 +213,10 @@ impl<R: Copy + Send> Depot<R> {
             if !std::mem::take(&mut lists.contended_lately) {
                 let capacity = self.capacity();
                 // Relaxed: changed under the lock only.
-                self.capacity.store((capacity - capacity / 4).max(self.min.load(Ordering::Relaxed)), Ordering::Relaxed);
+                self.capacity.store(
+                    (capacity - capacity / 4).max(self.min.load(Ordering::Relaxed)),
+                    Ordering::Relaxed,
+                );
             }
             idle
         })

@@ -7,7 +7,7 @@ use super::local::Local;
 use super::settings::Settings;
 use super::source::Source;
 use super::stats::MagazineStats;
-use super::threads::{self, Instance};
+use super::threads::{self, Instance, Number};
 
 /// One instance: for each class magazines of threads and a depot, above a source. Independent of all others.
 ///
@@ -15,7 +15,7 @@ use super::threads::{self, Instance};
 pub(crate) struct Magazines<R: Copy + Send + 'static, S: Source<R>> {
     /// Owned. Not a box: the registry has the address too.
     core: NonNull<Core<R, S>>,
-    id: usize,
+    number: Number,
     classes: usize,
 }
 
@@ -53,8 +53,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         let classes = settings.classes;
         let core = NonNull::from(Box::leak(Box::new(Core::new(source, settings))));
         // SAFETY: the core stays where it is until `drop` has withdrawn it.
-        let id = unsafe { threads::enroll(core) };
-        Magazines { core, id, classes }
+        let number = unsafe { threads::enroll(core) };
+        Magazines { core, number, classes }
     }
 
     #[inline(always)]
@@ -68,18 +68,29 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         self.core().source()
     }
 
-    /// This thread's cache, if it has one and the class is one of ours.
+    /// How many classes there are.
+    #[inline(always)]
+    pub(crate) fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// This thread's cache, if it has one that is near and the class is one of ours.
     #[inline(always)]
     fn local(&self, class: usize) -> Option<Local<R>> {
-        if class < self.classes { Local::from_raw(threads::cache(self.id)) } else { None }
+        if class < self.classes { Local::from_raw(threads::near_cache(self.number)) } else { None }
+    }
+
+    /// This thread's cache, near or not, if the class is one of ours.
+    fn patient_local(&self, class: usize) -> Option<Local<R>> {
+        if class < self.classes { Local::from_raw(threads::cache(self.number)) } else { None }
     }
 
     /// This thread's cache, made if it must; `None` if it cannot have one.
     fn local_or_new(&self) -> Option<Local<R>> {
-        Local::from_raw(threads::cache(self.id)).or_else(|| {
+        Local::from_raw(threads::cache(self.number)).or_else(|| {
             let join =
                 |thread| self.core().join(thread).map_or(std::ptr::null_mut(), |local| local.as_ptr().cast());
-            Local::from_raw(threads::make_cache(self.id, join))
+            Local::from_raw(threads::make_cache(self.number, join))
         })
     }
 
@@ -112,6 +123,12 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     #[cold]
     #[inline(never)]
     fn get_slowly(&self, class: usize, refill: bool) -> Option<R> {
+        if let Some(local) = self.patient_local(class) {
+            // SAFETY: as in `get_loaded`.
+            if let Some(round) = unsafe { local.get_patiently(class, S::TRACKED) } {
+                return Some(round);
+            }
+        }
         // Who finds nothing cached anywhere needs no cache of his own to know it.
         if !refill && !self.core().may_hold() {
             return None;
@@ -134,6 +151,12 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     #[cold]
     #[inline(never)]
     fn put_slowly(&self, class: usize, round: R) {
+        if let Some(local) = self.patient_local(class) {
+            // SAFETY: as in `get_loaded`.
+            if unsafe { local.put_patiently(class, round, S::TRACKED) } {
+                return;
+            }
+        }
         self.core().put(self.local_or_new(), class, round);
     }
 
@@ -173,12 +196,12 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         classes: impl FnOnce() -> usize,
         and: impl FnOnce() -> bool,
     ) -> bool {
-        self.core().nothing_cached_alone(Local::from_raw(threads::cache(self.id)), classes, and)
+        self.core().nothing_cached_alone(Local::from_raw(threads::near_cache(self.number)), classes, and)
     }
 
     /// See [`Core::is_empty_handed`].
     pub(crate) fn is_empty_handed(&self, classes: usize) -> bool {
-        Core::<R, S>::is_empty_handed(Local::from_raw(threads::cache(self.id)), classes)
+        Core::<R, S>::is_empty_handed(Local::from_raw(threads::cache(self.number)), classes)
     }
 
     /// See [`Core::nothing_cached`].
@@ -245,7 +268,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
 
 impl<R: Copy + Send + 'static, S: Source<R>> Drop for Magazines<R, S> {
     fn drop(&mut self) {
-        threads::withdraw(self.id, |each| self.core().each_thread(each));
+        threads::withdraw(self.number, |each| self.core().each_thread(each));
         // SAFETY: the registry knows it no more, and it came from a box.
         unsafe { Box::from_raw(self.core.as_ptr()) }.close();
     }

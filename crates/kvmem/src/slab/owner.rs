@@ -55,10 +55,11 @@ impl Owner {
         Busy(self)
     }
 
-    /// As [`enter`](Self::enter), unless that takes more than a look. No call, so that the usual way needs no registers saved.
+    /// Takes the lock if the owner need neither wait nor fence; else the slow way has to, by `enter`. For the owner, who does not
+    /// have it.
     #[inline(always)]
-    pub(crate) fn try_enter(&self) -> Option<Busy<'_>> {
-        // Relaxed, and Acquire: as in `enter`.
+    pub(crate) fn enter_unhindered(&self) -> Option<Busy<'_>> {
+        // Relaxed and Acquire, as in `enter`.
         self.busy.store(true, Ordering::Relaxed);
         light_fence();
         let busy = Busy(self);

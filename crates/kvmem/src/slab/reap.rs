@@ -42,7 +42,13 @@ pub(super) struct Rest {
 impl Rest {
     pub(super) fn new() -> Self {
         let none = || AtomicU32::new(0);
-        Rest { off: AtomicUsize::new(0), left: none(), length: none(), puts: none(), reaps: AtomicU64::new(0) }
+        Rest {
+            off: AtomicUsize::new(0),
+            left: none(),
+            length: none(),
+            puts: none(),
+            reaps: AtomicU64::new(0),
+        }
     }
 
     /// Whether there is one. Under the owner's lock, so that a trim comes before or after.
@@ -122,7 +128,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             // Acquire pairs with the Release in `let_go`.
             let holders = self.holders.load(Ordering::Acquire);
             let alone = match local {
-                Some(local) => local.try_enter().is_some_and(|_busy| {
+                Some(local) => local.enter_unhindered().is_some_and(|_busy| {
                     holders == usize::from(local.cache().armed.get()) && local.is_empty(classes())
                 }),
                 None => holders == 0,

@@ -226,7 +226,11 @@ impl ExtentCache {
     pub fn largest_free_hint(&self) -> u64 {
         let cached = self.instance.magazines.charged();
         let limit = self.ground.limit_hint();
-        self.ground.largest_free_hint().saturating_add(self.ground.free_hint().min(cached)).saturating_add(cached).min(limit)
+        self.ground
+            .largest_free_hint()
+            .saturating_add(self.ground.free_hint().min(cached))
+            .saturating_add(cached)
+            .min(limit)
     }
 
     /// Takes back what any thread or the depot has cached. From any thread; stops those that use the space for some
@@ -280,7 +284,9 @@ impl ExtentCache {
             let mut nodes: Vec<u32> = cached.iter().map(|range| range.node()).collect();
             nodes.sort_unstable();
             match nodes.windows(2).find(|pair| pair[0] == pair[1]) {
-                Some(pair) => Err(CheckError { invariant: 3, what: format!("node {} is cached twice", pair[0]) }),
+                Some(pair) => {
+                    Err(CheckError { invariant: 3, what: format!("node {} is cached twice", pair[0]) })
+                }
                 None => Ok(()),
             }
         })
@@ -295,6 +301,9 @@ fn short(size: u64) -> u32 {
 
 impl fmt::Debug for ExtentCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExtentCache").field("allocator", self.allocator()).field("stats", &self.stats()).finish()
+        f.debug_struct("ExtentCache")
+            .field("allocator", self.allocator())
+            .field("stats", &self.stats())
+            .finish()
     }
 }

@@ -143,10 +143,13 @@ impl Instance {
             result => return result,
         };
         let mut last = Err(error);
-        let nothing = self.magazines.nothing_cached(|| self.hot.used(), || {
-            last = attempt();
-            last.is_err()
-        });
+        let nothing = self.magazines.nothing_cached(
+            || self.hot.used(),
+            || {
+                last = attempt();
+                last.is_err()
+            },
+        );
         if nothing || last.is_ok() { last } else { self.magazines.reap(attempt) }
     }
 

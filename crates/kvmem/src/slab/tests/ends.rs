@@ -12,6 +12,34 @@ fn get_and_put(magazines: &Instance) {
 }
 
 #[test]
+fn any_number_of_instances_have_caches() {
+    // More than a thread has near entries for.
+    let all: Vec<_> = (0..70).map(|_| instance(1, 1000)).collect();
+    let use_all = || {
+        for (magazines, source) in &all {
+            let round = magazines.get(0).expect("a thousand");
+            let out = source.out();
+            magazines.put(0, round);
+            assert_eq!((magazines.get_cached(0), source.out()), (Some(round), out));
+            magazines.put(0, round);
+        }
+    };
+    use_all();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            use_all();
+            assert!(all.iter().all(|(magazines, _)| magazines.stats().threads == 2));
+        });
+        other.join().expect("no panic");
+        use_all();
+    });
+    for (magazines, source) in all {
+        drop(magazines);
+        assert_eq!(source.out(), 0);
+    }
+}
+
+#[test]
 fn an_instance_may_go_while_threads_that_used_it_live() {
     let turn = Barrier::new(2);
     let slot: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
@@ -211,9 +239,10 @@ fn without_the_kernels_barrier_owners_make_fences() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let round = magazines.get(0).expect("many");
-                    magazines.put(0, round);
+                    get_and_put(&magazines);
                 }
+                // Once more after the last trim, however seldom this thread came to run.
+                get_and_put(&magazines);
             });
             (0..1000).for_each(|_| magazines.trim());
             stop.store(true, Ordering::Relaxed);
