@@ -38,9 +38,13 @@ use super::magazine::{Chain, Magazine};
 use super::settings::{Settings, capacity_bounds};
 use super::source::Source;
 use super::stats::{ClassStats, MagazineStats};
+use super::topology::Topology;
 
 /// Rounds moved at once by a batch.
 const BATCH: usize = 1024;
+
+/// A thread looks up its memory node every so many times that it comes to the depot.
+const USES_OF_A_NODE: u32 = 16;
 
 /// One instance.
 pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
@@ -61,6 +65,9 @@ pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
     fenced: AtomicBool,
     clock: Arc<dyn Clock>,
     working_set: Duration,
+    topology: Arc<dyn Topology>,
+    /// As many as that says.
+    nodes: usize,
 }
 
 /// The caches of all threads, linked.
@@ -122,9 +129,11 @@ impl Drop for Nested<'_> {
 
 impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     pub(crate) fn new(source: S, settings: Settings) -> Self {
+        let nodes = settings.topology.nodes().max(1);
         let depots = (0..settings.classes).map(|class| {
             let bytes = source.round_bytes(class);
-            Depot::new(class, capacity_bounds(settings.magazine_bytes, size_of::<R>(), bytes), bytes)
+            let bounds = capacity_bounds(settings.magazine_bytes, size_of::<R>(), bytes);
+            Depot::new(class, bounds, bytes, nodes)
         });
         Core {
             depots: depots.collect(),
@@ -139,6 +148,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             fenced: AtomicBool::new(barrier_is_refused()),
             clock: settings.clock,
             working_set: settings.working_set,
+            topology: settings.topology,
+            nodes,
         }
     }
 
@@ -169,14 +180,15 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     pub(crate) unsafe fn retire(&self, local: Local<R>) {
         let mut caches = self.caches.lock();
         local.touch();
+        let node = local.cache().node.get();
         for (slot, depot) in local.slots().zip(&self.depots) {
             for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
                 if magazine.count() > 0 {
                     self.hold();
-                    depot.give_full(magazine);
+                    depot.give_full(node, magazine);
                 } else {
                     self.discharge(depot, magazine.capacity());
-                    depot.give_empty(magazine);
+                    depot.give_empty(node, magazine);
                 }
             }
         }
@@ -244,6 +256,27 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.epoch.load(Ordering::Relaxed) != flight.1
     }
 
+    /// The memory node that the calling thread is on.
+    fn here(&self) -> usize {
+        if self.nodes == 1 { 0 } else { self.topology.here().min(self.nodes - 1) }
+    }
+
+    /// The same by its cache, for the owner: looked up every so many times. Before the owner's lock.
+    fn node(&self, local: Local<R>) -> usize {
+        if self.nodes == 1 {
+            return 0;
+        }
+        let cache = local.cache();
+        match cache.node_uses.get().checked_sub(1) {
+            Some(uses) => cache.node_uses.set(uses),
+            None => {
+                cache.node.set(self.here());
+                cache.node_uses.set(USES_OF_A_NODE - 1);
+            }
+        }
+        cache.node.get()
+    }
+
     /// The slot of a class.
     fn slot<'a>(local: Local<R>, depot: &Depot<R>) -> &'a Slot<R> {
         // SAFETY: a cache has a slot for each depot.
@@ -269,7 +302,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 
     fn get_directly(&self, depot: &Depot<R>, refill: bool) -> Option<R> {
-        if let Some((round, emptied)) = depot.pop_one() {
+        if let Some((round, emptied)) = depot.pop_one(self.here()) {
             if let Some(capacity) = emptied {
                 self.discharge(depot, capacity);
                 self.let_go(1);
@@ -281,6 +314,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     fn get_with(&self, local: Local<R>, depot: &Depot<R>, refill: bool) -> Option<R> {
         let slot = Self::slot(local, depot);
+        let node = self.node(local);
         let (want, flight) = {
             let busy = local.enter();
             if slot.loaded.count() == 0 && slot.previous.count() > 0 {
@@ -290,7 +324,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 return Some(round);
             }
             let mut spare = None;
-            let (full, look) = depot.take_full(|| {
+            let (full, look) = depot.take_full(node, || {
                 let empty = slot.previous.take()?;
                 spare = Some(empty.capacity());
                 Some(empty)
@@ -371,6 +405,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     fn put_with(&self, local: Local<R>, depot: &Depot<R>, round: R) {
         let slot = Self::slot(local, depot);
+        let node = self.node(local);
         let busy = local.enter();
         if !slot.loaded.has_room() && slot.previous.has_room() {
             slot.swap();
@@ -390,7 +425,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         if full.is_some() {
             self.hold();
         }
-        let (empty, look) = depot.take_empty(full, capacity);
+        let (empty, look) = depot.take_empty(node, full, capacity);
         match empty.or_else(|| Magazine::new(depot.class(), capacity)) {
             Some(empty) => {
                 self.arm(local);
@@ -631,6 +666,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 capacity: depot.capacity(),
                 round_bytes: depot.round_bytes,
                 exchanges,
+                remote: depot.remote(),
                 // Relaxed: a count.
                 refills: depot.refills.load(Ordering::Relaxed),
                 contention: depot.contention(),

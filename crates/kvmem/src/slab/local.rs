@@ -34,6 +34,9 @@ pub(crate) struct Cache<R> {
     pub(crate) thread: *const (),
     /// The owner is on a slow way. What it asks for meanwhile, memory for its own lists say, takes no second one.
     pub(crate) nested: Cell<bool>,
+    /// For the owner's slow ways: the memory node of its thread, and how often it may be used before it is looked up again.
+    pub(crate) node: Cell<usize>,
+    pub(crate) node_uses: Cell<u32>,
     /// For the owner's slow ways.
     pub(crate) scratch: UnsafeCell<Vec<R>>,
     /// Lets the model see who is in at a time.
@@ -85,6 +88,8 @@ impl<R: Copy + 'static> Local<R> {
             thread,
             nested: Cell::new(false),
             stopped: Cell::new(false),
+            node: Cell::new(0),
+            node_uses: Cell::new(0),
             scratch: UnsafeCell::new(Vec::new()),
             #[cfg(loom)]
             witness: loom::cell::UnsafeCell::new(()),

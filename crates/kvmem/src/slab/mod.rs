@@ -50,6 +50,7 @@ mod source;
 mod stats;
 #[cfg(not(loom))]
 mod threads;
+mod topology;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
