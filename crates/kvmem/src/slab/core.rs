@@ -480,7 +480,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     pub(crate) fn get_batch(&self, local: Option<Local<R>>, class: usize, want: usize, out: &mut Vec<R>) {
         let depot = &self.depots[class];
-        let mut left = want;
+        let (mut left, mut refilled) = (want, false);
         while left > 0 {
             let some = left.min(BATCH);
             // Before the lock: nothing is allocated under it.
@@ -493,7 +493,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 got += slot.previous.pop_many(some - got, out);
             }
             if got == 0 {
-                let Some(round) = self.get(local, class, false) else { break };
+                // Less than a magazine: fill one, so that the next batch finds the rest. Once, for there may be a bound.
+                let refill = !refilled && local.is_some() && left < depot.capacity();
+                refilled |= refill;
+                let Some(round) = self.get(local, class, refill) else { break };
                 out.push(round);
                 got = 1;
             }
@@ -505,23 +508,34 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 
     pub(crate) fn put_batch(&self, local: Option<Local<R>>, class: usize, rounds: &mut Vec<R>) {
+        if local.is_some() {
+            self.put_each(local, class, || rounds.pop());
+        } else if !rounds.is_empty() {
+            self.source.drain(class, rounds);
+        }
+    }
+
+    /// Takes what `next` gives, which does not use this instance: it is called under the owner's lock.
+    pub(crate) fn put_each(
+        &self,
+        local: Option<Local<R>>,
+        class: usize,
+        mut next: impl FnMut() -> Option<R>,
+    ) {
         let depot = &self.depots[class];
-        let Some(local) = local else {
-            if !rounds.is_empty() {
-                self.source.drain(class, rounds);
-            }
-            return;
-        };
-        let slot = Self::slot(local, depot);
-        loop {
-            {
+        let mut waiting = next();
+        while waiting.is_some() {
+            if let Some(local) = local {
+                let slot = Self::slot(local, depot);
                 let _busy = local.enter();
-                while rounds.last().is_some_and(|round| slot.loaded.push(*round)) {
-                    rounds.pop();
+                while waiting.is_some_and(|round| slot.loaded.push(round)) {
+                    waiting = next();
                 }
             }
-            let Some(round) = rounds.pop() else { return };
-            self.put(Some(local), class, round);
+            if let Some(round) = waiting {
+                self.put(local, class, round);
+                waiting = next();
+            }
         }
     }
 
