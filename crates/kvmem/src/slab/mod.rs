@@ -27,6 +27,8 @@ mod make;
 mod nested;
 #[cfg(not(loom))]
 mod object;
+#[cfg(not(loom))]
+mod object_stats;
 mod owner;
 #[cfg(not(loom))]
 mod page_source;
@@ -62,6 +64,8 @@ pub use fault::SliceFault;
 pub use global::SliceGlobal;
 #[cfg(not(loom))]
 pub use object::{Object, ObjectBuilder, ObjectCache, OwnedObject};
+#[cfg(not(loom))]
+pub use object_stats::ObjectStats;
 #[cfg(not(loom))]
 pub use slice::{SliceAllocator, SliceError};
 #[cfg(not(loom))]
