@@ -260,7 +260,7 @@ impl<R: Copy + Send> Depot<R> {
         })
     }
 
-    /// Takes the locks and keeps them.
+    /// Takes the locks of all nodes and keeps them. Nobody else has two of them at once.
     #[cfg(not(loom))]
     pub(crate) fn seize(&self) {
         self.nodes.iter().for_each(|node| std::mem::forget(node.lists.lock()));

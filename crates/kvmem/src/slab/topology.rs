@@ -38,15 +38,21 @@ impl Topology for SystemTopology {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, feature = "fault-injection", not(loom)))]
 mod tests {
     use super::*;
+    use crate::sys::{Call, Errno, fault};
 
     #[test]
-    fn the_system_has_nodes_and_this_thread_is_on_one() {
+    fn a_thread_is_on_a_node_or_counts_as_on_the_first() {
+        let plan = fault::count();
         let nodes = SystemTopology.nodes();
         assert!(nodes >= 1 && SystemTopology.here() < nodes);
         let node = sys::node_here().expect("the kernel says");
         assert!(numbers().contains(&node), "{node} of {:?}", numbers());
+        drop(plan);
+        let _plan = fault::fail_all(Call::NodeHere, Errno::EPERM);
+        assert_eq!(sys::node_here(), Err(Errno::EPERM));
+        assert_eq!(SystemTopology.here(), 0);
     }
 }
