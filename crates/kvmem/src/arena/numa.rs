@@ -59,8 +59,16 @@ impl Nodes {
 
     /// The nodes that have memory. A kernel without NUMA has one.
     pub(crate) fn with_memory() -> Nodes {
-        let read = sys::read_text("/sys/devices/system/node/has_memory").ok();
-        read.and_then(|text| Nodes::parse(&text)).unwrap_or_else(|| Nodes(vec![0]))
+        Nodes::read("/sys/devices/system/node/has_memory")
+    }
+
+    /// The nodes that have cores. A kernel without NUMA has one.
+    pub(crate) fn with_cores() -> Nodes {
+        Nodes::read("/sys/devices/system/node/has_cpu")
+    }
+
+    fn read(path: &str) -> Nodes {
+        sys::read_text(path).ok().and_then(|text| Nodes::parse(&text)).unwrap_or_else(|| Nodes(vec![0]))
     }
 }
 

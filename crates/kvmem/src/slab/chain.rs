@@ -38,12 +38,14 @@ impl SliceAllocator {
     /// aligned.
     pub unsafe fn free_chain(&self, first: Option<NonNull<u8>>, size: usize, next_offset: usize) {
         let mut next = first;
-        while let Some(block) = next {
+        let take = || {
+            let block = next?;
             // Read before it is freed: after that, the link may be anything.
             // SAFETY: the link is within the block: the caller's promise.
             next = NonNull::new(unsafe { block.add(next_offset).cast::<*mut u8>().read_unaligned() });
-            // SAFETY: the caller's promise.
-            unsafe { self.free(block, size) };
-        }
+            Some(block)
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.shared.free_each(size, take) };
     }
 }

@@ -40,11 +40,15 @@ use super::reap::Rest;
 use super::settings::{Settings, capacity_bounds};
 use super::source::Source;
 use super::stats::{ClassStats, MagazineStats};
+use super::topology::Topology;
 
 /// In [`Core::bound`]: none.
 const NO_BOUND: u64 = u64::MAX;
 /// Rounds moved at once by a batch.
 const BATCH: usize = 1024;
+
+/// A thread looks up its memory node every so many times that it comes to the depot.
+const USES_OF_A_NODE: u32 = 16;
 
 /// One instance.
 pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
@@ -67,6 +71,9 @@ pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
     fenced: AtomicBool,
     clock: Arc<dyn Clock>,
     working_set: Duration,
+    topology: Arc<dyn Topology>,
+    /// As many as that says.
+    nodes: usize,
 }
 
 /// The caches of all threads, linked.
@@ -128,9 +135,11 @@ impl Drop for Nested<'_> {
 
 impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     pub(crate) fn new(source: S, settings: Settings) -> Self {
+        let nodes = settings.topology.nodes().max(1);
         let depots = (0..settings.classes).map(|class| {
             let bytes = source.round_bytes(class);
-            Depot::new(class, capacity_bounds(settings.magazine_bytes, size_of::<R>(), bytes), bytes)
+            let bounds = capacity_bounds(settings.magazine_bytes, size_of::<R>(), bytes);
+            Depot::new(class, bounds, bytes, nodes)
         });
         Core {
             depots: depots.collect(),
@@ -147,6 +156,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             fenced: AtomicBool::new(barrier_is_refused()),
             clock: settings.clock,
             working_set: settings.working_set,
+            topology: settings.topology,
+            nodes,
         }
     }
 
@@ -178,14 +189,15 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         let _move = self.moves.begin(S::TRACKED);
         let mut caches = self.caches.lock();
         local.touch();
+        let node = local.cache().node.get();
         for (slot, depot) in local.slots().zip(&self.depots) {
             for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
                 if magazine.count() > 0 {
                     self.hold();
-                    depot.give_full(magazine);
+                    depot.give_full(node, magazine);
                 } else {
                     self.discharge(magazine.charge());
-                    depot.give_empty(magazine);
+                    depot.give_empty(node, magazine);
                 }
             }
         }
@@ -273,6 +285,27 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.epoch.load(Ordering::Relaxed) != flight.1
     }
 
+    /// The memory node that the calling thread is on.
+    fn here(&self) -> usize {
+        if self.nodes == 1 { 0 } else { self.topology.here().min(self.nodes - 1) }
+    }
+
+    /// The same by its cache, for the owner: looked up every so many times. Before the owner's lock.
+    fn node(&self, local: Local<R>) -> usize {
+        if self.nodes == 1 {
+            return 0;
+        }
+        let cache = local.cache();
+        match cache.node_uses.get().checked_sub(1) {
+            Some(uses) => cache.node_uses.set(uses),
+            None => {
+                cache.node.set(self.here());
+                cache.node_uses.set(USES_OF_A_NODE - 1);
+            }
+        }
+        cache.node.get()
+    }
+
     /// The slot of a class.
     fn slot<'a>(local: Local<R>, depot: &Depot<R>) -> &'a Slot<R> {
         // SAFETY: a cache has a slot for each depot.
@@ -299,7 +332,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 
     fn get_directly(&self, depot: &Depot<R>, refill: bool) -> Option<R> {
-        if let Some((round, emptied)) = depot.pop_one() {
+        if let Some((round, emptied)) = depot.pop_one(self.here()) {
             if let Some(charge) = emptied {
                 self.discharge(charge);
                 self.let_go(1);
@@ -311,6 +344,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     fn get_with(&self, local: Local<R>, depot: &Depot<R>, refill: bool) -> Option<R> {
         let slot = Self::slot(local, depot);
+        let node = self.node(local);
         let (want, flight) = {
             let busy = local.enter();
             if slot.loaded.count() == 0 && slot.previous.count() > 0 {
@@ -320,7 +354,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 return Some(round);
             }
             let mut spare = None;
-            let (full, look) = depot.take_full(|| {
+            let (full, look) = depot.take_full(node, || {
                 let empty = slot.previous.take()?;
                 spare = Some(empty.charge());
                 Some(empty)
@@ -405,6 +439,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     fn put_with(&self, local: Local<R>, depot: &Depot<R>, round: R) {
         let slot = Self::slot(local, depot);
+        let node = self.node(local);
         let busy = local.enter();
         if S::TRACKED && (!self.source.keeps(depot.class(), &round) || self.rest.passes()) {
             drop(busy);
@@ -431,7 +466,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         if full.is_some() {
             self.hold();
         }
-        let (empty, look) = depot.take_empty(full, capacity);
+        let (empty, look) = depot.take_empty(node, full, capacity);
         match empty.or_else(|| Magazine::new(depot.class(), capacity)) {
             Some(mut empty) => {
                 self.arm(local);
@@ -488,7 +523,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     pub(crate) fn get_batch(&self, local: Option<Local<R>>, class: usize, want: usize, out: &mut Vec<R>) {
         let depot = &self.depots[class];
         let _move = self.moves.begin(S::TRACKED);
-        let mut left = want;
+        let (mut left, mut refilled) = (want, false);
         while left > 0 {
             let some = left.min(BATCH);
             // Before the lock: nothing is allocated under it.
@@ -501,7 +536,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 got += slot.previous.pop_many(some - got, out);
             }
             if got == 0 {
-                let Some(round) = self.get(local, class, false) else { break };
+                // Less than a magazine: fill one, so that the next batch finds the rest. Once, for there may be a bound.
+                let refill = !refilled && local.is_some() && left < depot.capacity();
+                refilled |= refill;
+                let Some(round) = self.get(local, class, refill) else { break };
                 out.push(round);
                 got = 1;
             }
@@ -513,27 +551,38 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 
     pub(crate) fn put_batch(&self, local: Option<Local<R>>, class: usize, rounds: &mut Vec<R>) {
+        if local.is_some() {
+            self.put_each(local, class, || rounds.pop());
+        } else if !rounds.is_empty() {
+            self.source.drain(class, rounds);
+        }
+    }
+
+    /// Takes what `next` gives, which does not use this instance: it is called under the owner's lock.
+    pub(crate) fn put_each(
+        &self,
+        local: Option<Local<R>>,
+        class: usize,
+        mut next: impl FnMut() -> Option<R>,
+    ) {
         let depot = &self.depots[class];
-        let Some(local) = local else {
-            if !rounds.is_empty() {
-                self.source.drain(class, rounds);
-            }
-            return;
-        };
-        let slot = Self::slot(local, depot);
         let _move = self.moves.begin(S::TRACKED);
-        loop {
-            {
+        let mut waiting = next();
+        while waiting.is_some() {
+            if let Some(local) = local {
+                let slot = Self::slot(local, depot);
                 let _busy = local.enter();
                 if S::TRACKED {
                     local.count_put();
                 }
-                while rounds.last().is_some_and(|round| slot.loaded.push(*round)) {
-                    rounds.pop();
+                while waiting.is_some_and(|round| slot.loaded.push(round)) {
+                    waiting = next();
                 }
             }
-            let Some(round) = rounds.pop() else { return };
-            self.put(Some(local), class, round);
+            if let Some(round) = waiting {
+                self.put(local, class, round);
+                waiting = next();
+            }
         }
     }
 
@@ -697,6 +746,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 capacity: depot.capacity(),
                 round_bytes: depot.round_bytes() as usize,
                 exchanges,
+                remote: depot.remote(),
                 // Relaxed: a count.
                 refills: depot.refills.load(Ordering::Relaxed),
                 contention: depot.contention(),

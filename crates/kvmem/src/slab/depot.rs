@@ -3,7 +3,12 @@
 //! Threads come with a whole magazine and go with a whole magazine. What comes from a thread that has ended may be
 //! partly filled, and stands among the full ones.
 //!
-//! *Working set*: the least number of full magazines that were here at once since the last look was wanted by
+//! *Nodes*: on a machine with several memory nodes there are lists for each, and a thread comes to those of its own, so that
+//! magazines, and the objects that they tell of, stay where they were last used. Who finds no full one there takes one
+//! from another node before he goes to the source, and leaves his empty one in exchange: so what one node frees and
+//! another allocates goes round, and neither piles up.
+//!
+//! *Working set*: the least number of full magazines that were in the lists at once since the last look was wanted by
 //! nobody; so many go back to the source, and likewise for empty ones.
 //!
 //! *Size*: the more often a thread finds the lock taken, the larger new magazines get, so that threads come less
@@ -20,7 +25,7 @@ const EXCHANGES_A_LOOK: u64 = 16;
 
 /// What a class has beside the threads' magazines.
 pub(crate) struct Depot<R> {
-    lists: Mutex<Lists<R>>,
+    nodes: Box<[Node<R>]>,
     class: usize,
     /// The least and the most rounds of a magazine.
     min: AtomicUsize,
@@ -30,6 +35,16 @@ pub(crate) struct Depot<R> {
     round_bytes: AtomicU64,
     contention: AtomicU64,
     pub(crate) refills: AtomicU64,
+    /// Times that another node than the own one gave something.
+    remote: AtomicU64,
+}
+
+/// What is on one memory node. Lines of its own, with their neighbours, which processors fetch together.
+#[repr(align(128))]
+struct Node<R> {
+    lists: Mutex<Lists<R>>,
+    /// How many full ones there are, for threads of other nodes. Kept where there are any.
+    full: AtomicUsize,
 }
 
 /// Under the lock.
@@ -46,17 +61,10 @@ pub(crate) struct Lists<R> {
 }
 
 impl<R: Copy + Send> Depot<R> {
-    pub(crate) fn new(class: usize, (min, max): (usize, usize), round_bytes: usize) -> Self {
+    /// With lists for so many memory nodes, one at least.
+    pub(crate) fn new(class: usize, (min, max): (usize, usize), round_bytes: usize, nodes: usize) -> Self {
         Depot {
-            lists: Mutex::new(Lists {
-                full: Chain::new(),
-                empty: Chain::new(),
-                full_min: 0,
-                empty_min: 0,
-                exchanges: 0,
-                contended: 0,
-                contended_lately: false,
-            }),
+            nodes: (0..nodes.max(1)).map(|_| Node::new()).collect(),
             class,
             min: AtomicUsize::new(min),
             max: AtomicUsize::new(max),
@@ -64,6 +72,7 @@ impl<R: Copy + Send> Depot<R> {
             round_bytes: AtomicU64::new(round_bytes as u64),
             contention: AtomicU64::new(0),
             refills: AtomicU64::new(0),
+            remote: AtomicU64::new(0),
         }
     }
 
@@ -97,11 +106,17 @@ impl<R: Copy + Send> Depot<R> {
         self.contention.load(Ordering::Relaxed)
     }
 
-    /// Runs under the lock.
-    fn with<T>(&self, run: impl FnOnce(&mut Lists<R>) -> T) -> T {
-        let (mut lists, waited) = match self.lists.try_lock() {
+    pub(crate) fn remote(&self) -> u64 {
+        // Relaxed: a count.
+        self.remote.load(Ordering::Relaxed)
+    }
+
+    /// Runs under the lock of a node.
+    #[inline(always)]
+    fn with<T>(&self, node: &Node<R>, run: impl FnOnce(&mut Lists<R>) -> T) -> T {
+        let (mut lists, waited) = match node.lists.try_lock() {
             Some(lists) => (lists, false),
-            None => (self.lists.lock(), true),
+            None => (node.lists.lock(), true),
         };
         if waited {
             // Relaxed: counts and hints.
@@ -111,38 +126,68 @@ impl<R: Copy + Send> Depot<R> {
             if lists.contended >= CONTENTION_TO_GROW {
                 lists.contended = 0;
                 let capacity = self.capacity();
-                // Relaxed: changed under the lock only.
-                self.capacity.store(
-                    (capacity + capacity / 2 + 1).min(self.max.load(Ordering::Relaxed)),
-                    Ordering::Relaxed,
-                );
+                // Relaxed: hints. If two nodes change it at once, one of the changes is lost.
+                let most = self.max.load(Ordering::Relaxed);
+                self.capacity.store((capacity + capacity / 2 + 1).min(most), Ordering::Relaxed);
             }
         }
-        run(&mut lists)
+        let done = run(&mut lists);
+        if self.nodes.len() > 1 {
+            // Relaxed: stored under the lock; see `find_elsewhere`.
+            node.full.store(lists.full.len(), Ordering::Relaxed);
+        }
+        done
     }
 
-    /// A full one, for an empty one; and whether it is time to look at the clock.
+    /// Runs under the lock of a node, and if that gives nothing, of the others one by one.
+    #[inline(always)]
+    fn find<T>(&self, node: usize, mut run: impl FnMut(&mut Lists<R>) -> Option<T>) -> Option<T> {
+        let found = self.with(&self.nodes[node], &mut run);
+        if found.is_some() || self.nodes.len() == 1 { found } else { self.find_elsewhere(node, run) }
+    }
+
+    /// On the nodes that follow. Locks those only that have full magazines.
+    #[cold]
+    #[inline(never)]
+    fn find_elsewhere<T>(&self, node: usize, mut run: impl FnMut(&mut Lists<R>) -> Option<T>) -> Option<T> {
+        let (before, own_and_after) = self.nodes.split_at(node);
+        let mut others = own_and_after.iter().skip(1).chain(before);
+        let found = others.find_map(|other| {
+            // Relaxed: who has heard of a magazine that came here sees it counted, or that it has been taken since.
+            if other.full.load(Ordering::Relaxed) == 0 { None } else { self.with(other, &mut run) }
+        });
+        if found.is_some() {
+            // Relaxed: a count.
+            self.remote.fetch_add(1, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// A full one, for an empty one; and whether it is time to look at the clock. `empty` is called once at most.
     pub(crate) fn take_full(
         &self,
-        empty: impl FnOnce() -> Option<Magazine<R>>,
+        node: usize,
+        mut empty: impl FnMut() -> Option<Magazine<R>>,
     ) -> (Option<Magazine<R>>, bool) {
-        self.with(|lists| {
-            let Some(full) = lists.full.pop() else { return (None, false) };
+        let found = self.find(node, |lists| {
+            let full = lists.full.pop()?;
             lists.full_min = lists.full_min.min(lists.full.len());
             if let Some(empty) = empty() {
                 self.keep_empty(lists, empty);
             }
-            (Some(full), lists.count_exchange())
-        })
+            Some((full, lists.count_exchange()))
+        });
+        found.map_or((None, false), |(full, look)| (Some(full), look))
     }
 
     /// Takes a full one, if there is one, and gives an empty one, if there is one of this size.
     pub(crate) fn take_empty(
         &self,
+        node: usize,
         full: Option<Magazine<R>>,
         capacity: usize,
     ) -> (Option<Magazine<R>>, bool) {
-        self.with(|lists| {
+        self.with(&self.nodes[node], |lists| {
             if let Some(full) = full {
                 lists.full.push(full);
             }
@@ -156,8 +201,8 @@ impl<R: Copy + Send> Depot<R> {
     }
 
     /// A single round, and if one full magazine less is here now, what was charged for it.
-    pub(crate) fn pop_one(&self) -> Option<(R, Option<u64>)> {
-        self.with(|lists| {
+    pub(crate) fn pop_one(&self, node: usize) -> Option<(R, Option<u64>)> {
+        self.find(node, |lists| {
             let mut full = lists.full.pop()?;
             let round = full.pop();
             let emptied = if full.count() == 0 {
@@ -174,13 +219,13 @@ impl<R: Copy + Send> Depot<R> {
     }
 
     /// Keeps one that holds rounds.
-    pub(crate) fn give_full(&self, full: Magazine<R>) {
-        self.with(|lists| lists.full.push(full));
+    pub(crate) fn give_full(&self, node: usize, full: Magazine<R>) {
+        self.with(&self.nodes[node], |lists| lists.full.push(full));
     }
 
     /// Keeps one without rounds.
-    pub(crate) fn give_empty(&self, empty: Magazine<R>) {
-        self.with(|lists| self.keep_empty(lists, empty));
+    pub(crate) fn give_empty(&self, node: usize, empty: Magazine<R>) {
+        self.with(&self.nodes[node], |lists| self.keep_empty(lists, empty));
     }
 
     fn keep_empty(&self, lists: &mut Lists<R>, empty: Magazine<R>) {
@@ -189,71 +234,96 @@ impl<R: Copy + Send> Depot<R> {
         }
     }
 
-    /// Everything, full and empty, onto `out`; returns how many full ones.
+    /// Everything of all nodes, full and empty, onto `out`; returns how many full ones.
     pub(crate) fn take_all(&self, out: &mut Chain<R>) -> usize {
-        self.with(|lists| {
+        let mut take = |lists: &mut Lists<R>| {
             let full = lists.full.len();
             while let Some(magazine) = lists.full.pop().or_else(|| lists.empty.pop()) {
                 out.push(magazine);
             }
             (lists.full_min, lists.empty_min) = (0, 0);
             full
-        })
+        };
+        self.nodes.iter().map(|node| self.with(node, &mut take)).sum()
     }
 
     /// What nobody came for since the last look: full ones onto `out`, empty ones are freed. Returns how many full ones.
     pub(crate) fn take_idle(&self, out: &mut Chain<R>) -> usize {
-        self.with(|lists| {
+        let mut met = false;
+        let mut take = |lists: &mut Lists<R>| {
             let idle = lists.full_min.min(lists.full.len());
             out_of(&mut lists.full, idle, |magazine| out.push(magazine));
             let unused = lists.empty_min.min(lists.empty.len());
             out_of(&mut lists.empty, unused, drop);
             lists.full_min = lists.full.len();
             lists.empty_min = lists.empty.len();
-            if !std::mem::take(&mut lists.contended_lately) {
-                let capacity = self.capacity();
-                // Relaxed: changed under the lock only.
-                self.capacity.store(
-                    (capacity - capacity / 4).max(self.min.load(Ordering::Relaxed)),
-                    Ordering::Relaxed,
-                );
-            }
+            met |= std::mem::take(&mut lists.contended_lately);
             idle
-        })
+        };
+        let idle = self.nodes.iter().map(|node| self.with(node, &mut take)).sum();
+        if !met {
+            let capacity = self.capacity();
+            // Relaxed: a hint. If one grows at once, one of the changes is lost.
+            let least = self.min.load(Ordering::Relaxed);
+            self.capacity.store((capacity - capacity / 4).max(least), Ordering::Relaxed);
+        }
+        idle
     }
 
     /// The rounds that are here, onto `out`.
     pub(crate) fn copy_into(&self, out: &mut Vec<R>) {
-        self.lists.lock().full.copy_into(out);
+        self.nodes.iter().for_each(|node| node.lists.lock().full.copy_into(out));
+    }
+
+    /// Whether no magazine with rounds is here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.iter().all(|node| node.lists.lock().full.len() == 0)
     }
 
     /// Full magazines, the rounds in them, and exchanges.
     pub(crate) fn counts(&self) -> (usize, usize, u64) {
-        let lists = self.lists.lock();
-        (lists.full.len(), lists.full.rounds(), lists.exchanges)
+        self.nodes.iter().fold((0, 0, 0), |(full, rounds, exchanges), node| {
+            let lists = node.lists.lock();
+            (full + lists.full.len(), rounds + lists.full.rounds(), exchanges + lists.exchanges)
+        })
     }
 
-    /// Takes the lock and keeps it.
+    /// Takes the locks of all nodes and keeps them. Nobody else has two of them at once.
     #[cfg(not(loom))]
     pub(crate) fn seize(&self) {
-        std::mem::forget(self.lists.lock());
+        self.nodes.iter().for_each(|node| std::mem::forget(node.lists.lock()));
     }
 
-    /// Lets go of it.
+    /// Lets go of them.
     ///
     /// # Safety
     ///
-    /// This thread, or the one that forked it, has taken it by `seize`.
+    /// This thread, or the one that forked it, has taken them by `seize`.
     #[cfg(not(loom))]
     pub(crate) unsafe fn release(&self) {
         // SAFETY: the caller's promise.
-        unsafe { self.lists.force_unlock() };
+        self.nodes.iter().for_each(|node| unsafe { node.lists.force_unlock() });
     }
 }
 
 fn out_of<R>(chain: &mut Chain<R>, count: usize, mut to: impl FnMut(Magazine<R>)) {
     for magazine in std::iter::from_fn(|| chain.pop()).take(count) {
         to(magazine);
+    }
+}
+
+impl<R> Node<R> {
+    fn new() -> Self {
+        let lists = Lists {
+            full: Chain::new(),
+            empty: Chain::new(),
+            full_min: 0,
+            empty_min: 0,
+            exchanges: 0,
+            contended: 0,
+            contended_lately: false,
+        };
+        Node { lists: Mutex::new(lists), full: AtomicUsize::new(0) }
     }
 }
 

@@ -36,6 +36,9 @@ pub(crate) struct Cache<R> {
     puts: AtomicU32,
     /// The owner is on a slow way. What it asks for meanwhile, memory for its own lists say, takes no second one.
     pub(crate) nested: Cell<bool>,
+    /// For the owner's slow ways: the memory node of its thread, and how often it may be used before it is looked up again.
+    pub(crate) node: Cell<usize>,
+    pub(crate) node_uses: Cell<u32>,
     /// For the owner's slow ways.
     pub(crate) scratch: UnsafeCell<Vec<R>>,
     /// Lets the model see who is in at a time.
@@ -95,6 +98,8 @@ impl<R: Copy + 'static> Local<R> {
             nested: Cell::new(false),
             puts: AtomicU32::new(0),
             stopped: Cell::new(false),
+            node: Cell::new(0),
+            node_uses: Cell::new(0),
             scratch: UnsafeCell::new(Vec::new()),
             #[cfg(loom)]
             witness: loom::cell::UnsafeCell::new(()),

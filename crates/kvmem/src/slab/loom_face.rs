@@ -10,6 +10,7 @@ use super::local::Local;
 use super::owner;
 use super::settings::Settings;
 use super::source::Source;
+use super::topology::Topology;
 
 /// Numbers below a limit, each of which is in or out.
 struct Numbers {
@@ -36,6 +37,20 @@ impl Source<u32> for Numbers {
     }
 }
 
+/// So many memory nodes. Which of them a cache is on is said when it is made.
+#[derive(Debug)]
+struct Nodes(usize);
+
+impl Topology for Nodes {
+    fn nodes(&self) -> usize {
+        self.0
+    }
+
+    fn here(&self) -> usize {
+        0
+    }
+}
+
 /// One instance of one class.
 pub struct Model {
     core: Core<u32, Numbers>,
@@ -51,14 +66,28 @@ unsafe impl Send for Cache {}
 impl Model {
     /// Above a source of so many numbers, with magazines of so many rounds.
     pub fn new(numbers: u32, capacity: usize) -> Self {
+        Self::on_nodes(numbers, capacity, 1)
+    }
+
+    /// The same on so many memory nodes.
+    pub fn on_nodes(numbers: u32, capacity: usize, nodes: usize) -> Self {
         let clock = Arc::new(ManualClock::default());
-        let settings = Settings { magazine_bytes: 4 * capacity, clock: clock.clone(), ..Settings::new(1) };
+        let (magazine_bytes, topology) = (4 * capacity, Arc::new(Nodes(nodes)));
+        let settings = Settings { magazine_bytes, clock: clock.clone(), topology, ..Settings::new(1) };
         Model { core: Core::new(Numbers { inside: Mutex::new((0..numbers).collect()) }, settings), clock }
     }
 
     /// A cache for a thread.
     pub fn join(&self) -> Cache {
         Cache(self.core.join(std::ptr::null()).expect("there is memory"))
+    }
+
+    /// The same for a thread that stays on this node.
+    pub fn join_on(&self, node: usize) -> Cache {
+        let cache = self.join();
+        cache.0.cache().node.set(node);
+        cache.0.cache().node_uses.set(u32::MAX);
+        cache
     }
 
     /// As `Magazines::get` and `get_cached`.

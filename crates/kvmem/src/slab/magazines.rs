@@ -170,6 +170,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         self.core().put_batch(self.local_or_new(), class, rounds);
     }
 
+    /// Takes what `next` gives, which does not use this instance.
+    pub(crate) fn put_each(&self, class: usize, next: impl FnMut() -> Option<R>) {
+        self.core().put_each(self.local_or_new(), class, next);
+    }
+
     /// Gives the source back all that any thread or the depot had when it was called. From any thread. Stops all
     /// threads that use the instance for some microseconds. Where the kernel has begun to refuse barriers since the
     /// process started, threads that have not used the instance since are left out this time.

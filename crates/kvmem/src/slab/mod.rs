@@ -30,6 +30,8 @@ mod moves;
 mod nested;
 #[cfg(not(loom))]
 mod object;
+#[cfg(not(loom))]
+mod object_stats;
 mod owner;
 #[cfg(not(loom))]
 mod page_source;
@@ -54,6 +56,7 @@ mod source;
 mod stats;
 #[cfg(not(loom))]
 mod threads;
+mod topology;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -70,6 +73,8 @@ pub use fault::SliceFault;
 pub use global::SliceGlobal;
 #[cfg(not(loom))]
 pub use object::{Object, ObjectBuilder, ObjectCache, OwnedObject};
+#[cfg(not(loom))]
+pub use object_stats::ObjectStats;
 #[cfg(not(loom))]
 pub use slice::{SliceAllocator, SliceError};
 #[cfg(not(loom))]

@@ -19,19 +19,21 @@ use super::clock::Clock;
 use super::fault;
 use super::magazines::Magazines;
 use super::make::{Caching, magazines};
+use super::object_stats::ObjectStats;
 use super::page_source::{Origin, PageSource};
 use super::slab::Chunk;
 use super::slabs::Slabs;
 use super::slice::SliceError;
 use super::source::Source;
 use crate::arena::ExclusiveRegion;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Where the memory of objects comes from.
 enum Place {
     /// A single class.
     Slabs(Slabs),
-    /// Too large or too aligned for slabs.
-    System(Layout),
+    /// Too large or too aligned for slabs; and how many there are.
+    System(Layout, AtomicUsize),
 }
 
 /// Memory of objects, for magazines that hold constructed ones.
@@ -45,8 +47,13 @@ impl<T> Store<T> {
     fn take(&self) -> Option<NonNull<T>> {
         match &self.place {
             Place::Slabs(slabs) => slabs.take_one(0).map(|chunk| chunk.0.cast()),
-            // SAFETY: the layout is not of no bytes.
-            Place::System(layout) => NonNull::new(unsafe { System.alloc(*layout) }).map(NonNull::cast),
+            Place::System(layout, out) => {
+                // SAFETY: the layout is not of no bytes.
+                let at = NonNull::new(unsafe { System.alloc(*layout) })?;
+                // Relaxed: only counted.
+                out.fetch_add(1, Ordering::Relaxed);
+                Some(at.cast())
+            }
         }
     }
 
@@ -54,8 +61,12 @@ impl<T> Store<T> {
     fn give(&self, at: NonNull<T>) {
         match &self.place {
             Place::Slabs(slabs) => slabs.give_one(0, Chunk(at.cast())),
-            // SAFETY: it came from `take`, by this layout.
-            Place::System(layout) => unsafe { System.dealloc(at.cast().as_ptr(), *layout) },
+            Place::System(layout, out) => {
+                // SAFETY: it came from `take`, by this layout.
+                unsafe { System.dealloc(at.cast().as_ptr(), *layout) };
+                // Relaxed: only counted.
+                out.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -117,7 +128,7 @@ impl<T: Send + 'static> Source<Chunk> for Store<T> {
     fn round_bytes(&self, _: usize) -> usize {
         match &self.place {
             Place::Slabs(slabs) => slabs.geometry(0).size,
-            Place::System(layout) => layout.size(),
+            Place::System(layout, _) => layout.size(),
         }
     }
 }
@@ -126,6 +137,7 @@ struct Inner<T: Send + 'static> {
     magazines: Magazines<Chunk, Store<T>>,
     construct: Box<dyn Fn() -> T + Send + Sync>,
     reset: Box<dyn Fn(&mut T) -> bool + Send + Sync>,
+    constructed: AtomicU64,
 }
 
 /// Constructed values of one type, handed out and taken back per thread.
@@ -172,7 +184,7 @@ impl<T: Send + 'static> ObjectBuilder<T> {
     }
 
     /// Pages come from this region, and from nowhere else; it is held until the cache goes. Objects that are larger than
-    /// 32 KiB or aligned to more than 64 are the system's all the same.
+    /// 32,752 bytes or aligned to more than 64 are the system's all the same.
     pub fn region(self, region: ExclusiveRegion) -> Self {
         ObjectBuilder { origin: Origin::region(region), ..self }
     }
@@ -201,12 +213,11 @@ impl<T: Send + 'static> ObjectBuilder<T> {
             let pages = PageSource::new(self.origin);
             Place::Slabs(Slabs::new(&[Geometry::new(size)], pages, Arc::new(fault::abort)))
         } else {
-            Place::System(Layout::new::<T>())
+            Place::System(Layout::new::<T>(), AtomicUsize::new(0))
         };
         let magazines = magazines(Store { place, of: PhantomData }, 1, self.caching);
-        ObjectCache {
-            inner: Arc::new(Inner { magazines, construct: Box::new(construct), reset: self.reset }),
-        }
+        let (construct, constructed) = (Box::new(construct), AtomicU64::new(0));
+        ObjectCache { inner: Arc::new(Inner { magazines, construct, reset: self.reset, constructed }) }
     }
 }
 
@@ -266,6 +277,30 @@ impl<T: Send + 'static> ObjectCache<T> {
         }
     }
 
+    /// What there is. O(threads).
+    ///
+    /// ```
+    /// use kvmem::slab::ObjectCache;
+    ///
+    /// let cache = ObjectCache::new(|| [0u64; 12]);
+    /// let (one, other) = (cache.get()?, cache.get()?);
+    /// drop(one);
+    /// let stats = cache.stats();
+    /// assert_eq!((stats.object_bytes, stats.in_use, stats.cached, stats.constructed), (96, 1, 1, 2));
+    /// # drop(other);
+    /// # Ok::<(), kvmem::slab::SliceError>(())
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> ObjectStats {
+        let magazines = self.inner.magazines.stats();
+        let place = match &self.inner.magazines.source().place {
+            Place::Slabs(slabs) => Ok(slabs),
+            // Relaxed, here and below: only counted.
+            Place::System(layout, out) => Err((layout.size(), out.load(Ordering::Relaxed))),
+        };
+        ObjectStats::of(place, &magazines, self.inner.constructed.load(Ordering::Relaxed))
+    }
+
     #[inline]
     fn take(&self) -> Result<NonNull<T>, SliceError> {
         match self.inner.magazines.get_cached(0) {
@@ -283,6 +318,8 @@ impl<T: Send + 'static> ObjectCache<T> {
         std::mem::forget(back);
         // SAFETY: memory for a `T` that is ours.
         unsafe { at.write(value) };
+        // Relaxed: only counted.
+        self.inner.constructed.fetch_add(1, Ordering::Relaxed);
         Ok(at)
     }
 

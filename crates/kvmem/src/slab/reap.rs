@@ -15,6 +15,7 @@
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use super::core::{Caches, Core};
+use super::depot::Depot;
 use super::local::Local;
 use super::source::Source;
 
@@ -156,7 +157,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             let seen = self.still(|| {
                 let (puts, classes) = (all_puts(&caches), classes());
                 let empty = caches.iter().all(|local| local.is_empty(classes))
-                    && self.depots.iter().take(classes).all(|depot| depot.counts().0 == 0);
+                    && self.depots.iter().take(classes).all(Depot::is_empty);
                 let both = empty && and();
                 // Acquire pairs with the Release fences in `Local::put` and `get`.
                 fence(Ordering::Acquire);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::{Clock, SystemClock};
+use super::topology::{SystemTopology, Topology};
 
 /// What an instance is made with.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) stranded_bytes: Option<u64>,
     /// What time it is.
     pub(crate) clock: Arc<dyn Clock>,
+    /// Which memory nodes there are.
+    pub(crate) topology: Arc<dyn Topology>,
 }
 
 impl Settings {
@@ -29,6 +32,7 @@ impl Settings {
             working_set: Duration::from_secs(15),
             stranded_bytes: None,
             clock: Arc::new(SystemClock::default()),
+            topology: Arc::new(SystemTopology),
         }
     }
 }

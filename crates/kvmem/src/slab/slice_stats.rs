@@ -41,6 +41,10 @@ pub struct SliceClassStats {
     pub in_use: usize,
     /// Objects that are free and in a magazine: of a thread, or in the depot.
     pub cached: usize,
+    /// Magazines that went between threads and depot.
+    pub exchanges: u64,
+    /// How often objects came from another memory node, since none were cached on the thread's own.
+    pub remote: u64,
 }
 
 impl SliceStats {
@@ -48,16 +52,17 @@ impl SliceStats {
         let slabs = shared.magazines.source();
         let pages = slabs.pages().stats();
         let magazines = shared.magazines.stats();
-        let cached = magazines.classes.iter().map(|class| class.in_threads + class.in_depot);
-        let classes = slabs.counts().zip(cached).map(|(count, cached)| SliceClassStats {
+        let classes = slabs.counts().zip(&magazines.classes).map(|(count, class)| SliceClassStats {
             object_bytes: count.geometry.size,
             slab_bytes: count.geometry.slab_bytes,
             slab_objects: count.geometry.objects,
             colours: count.geometry.colours(),
             slabs: count.slabs,
             // The two are of two moments.
-            in_use: count.out.saturating_sub(cached),
-            cached,
+            in_use: count.out.saturating_sub(class.in_threads + class.in_depot),
+            cached: class.in_threads + class.in_depot,
+            exchanges: class.exchanges,
+            remote: class.remote,
         });
         SliceStats {
             classes: classes.collect(),

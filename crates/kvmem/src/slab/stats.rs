@@ -30,6 +30,8 @@ pub(crate) struct ClassStats {
     pub(crate) round_bytes: usize,
     /// Magazines that went between threads and depot.
     pub(crate) exchanges: u64,
+    /// Times that rounds came from the lists of another memory node, since there were none in those of the own one.
+    pub(crate) remote: u64,
     /// Times that a magazine was filled from the source.
     pub(crate) refills: u64,
     /// Times that the depot's lock was held by another.

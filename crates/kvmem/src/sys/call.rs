@@ -53,6 +53,8 @@ calls! {
     GetPolicy => "get_mempolicy",
     /// Asking on which nodes pages lie.
     NodesOf => "move_pages",
+    /// Asking on which node the thread runs.
+    NodeHere => "getcpu",
     /// Making an anonymous file.
     MemfdCreate => "memfd_create",
     /// Setting its size.

@@ -36,7 +36,7 @@ pub(crate) use memory::{
     madvise, map_anonymous, map_file, map_huge, mincore, mlock, munlock, munmap, page_size,
     populate_is_known, populate_write, protect, refill, reserve, touch,
 };
-pub(crate) use placement::{bind, nodes_of, policy_at};
+pub(crate) use placement::{bind, node_here, nodes_of, policy_at};
 #[cfg(not(loom))]
 pub(crate) use process::at_exit;
 pub(crate) use process::{

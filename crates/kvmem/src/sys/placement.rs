@@ -1,4 +1,4 @@
-//! *Placement calls*: on which NUMA nodes pages are to lie, and lie.
+//! *Placement calls*: on which NUMA nodes pages are to lie, and lie; on which one a thread runs.
 
 use std::ptr::NonNull;
 
@@ -50,6 +50,22 @@ pub(crate) fn policy_at(at: NonNull<u8>) -> Result<(i32, Vec<u32>)> {
     check(returned)?;
     let nodes = (0..(WORDS * 64) as u32).filter(|node| mask[*node as usize / 64] >> (node % 64) & 1 == 1);
     Ok((mode, nodes.collect()))
+}
+
+/// The node of the core that the calling thread runs on.
+pub(crate) fn node_here() -> Result<u32> {
+    gate(Call::NodeHere)?;
+    let mut node: u32 = 0;
+    // SAFETY: the output has the type that the call fills; the other two may be null.
+    let returned = unsafe {
+        libc::syscall(
+            libc::SYS_getcpu,
+            std::ptr::null_mut::<u32>(),
+            &raw mut node,
+            std::ptr::null_mut::<libc::c_void>(),
+        )
+    };
+    check(returned).map(|_| node)
 }
 
 /// For each page its node, or a negative error number (−2: no page is there).

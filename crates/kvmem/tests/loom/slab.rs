@@ -119,6 +119,39 @@ fn exchange_against_exchange() {
     });
 }
 
+/// Two memory nodes: one takes what the other has put, out of the other's lists, while what nobody wants goes back.
+#[test]
+fn exchange_across_nodes() {
+    model(2, || {
+        let model = Arc::new(Model::on_nodes(3, 1, 2));
+        let (mine, theirs) = (model.join_on(0), model.join_on(1));
+        let rounds: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&mine), true)).collect();
+        let said = Arc::new(AtomicBool::new(false));
+        let other = {
+            let (model, said) = (model.clone(), said.clone());
+            thread::spawn(move || {
+                let told = said.load(Ordering::Acquire);
+                let got = model.get(Some(&theirs), false);
+                // One of the three is in the depot by then: two fill what the thread itself has.
+                assert!(!told || got.is_some());
+                if let Some(got) = got {
+                    model.put(Some(&theirs), got);
+                }
+                model.retire(theirs);
+            })
+        };
+        rounds.into_iter().for_each(|round| model.put(Some(&mine), round));
+        said.store(true, Ordering::Release);
+        model.retire(mine);
+        other.join().unwrap();
+        assert!(model.may_hold());
+        model.tick();
+        model.trim();
+        assert_eq!(model.inside(), 3);
+        assert!(!model.may_hold());
+    });
+}
+
 #[test]
 fn the_end_of_a_thread_against_trim() {
     model(3, || {

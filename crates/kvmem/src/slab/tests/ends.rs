@@ -158,7 +158,7 @@ fn frees_cross_and_threads_die_and_return() {
 }
 
 /// Runs `child` in a forked child and returns its exit status.
-fn forked(child: impl FnOnce() -> i32) -> i32 {
+pub(super) fn forked(child: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child takes no locks but those of this layer and of the C library, which are free after a fork, and those
     // of the source, which nobody uses meanwhile; it ends with _exit.
     match unsafe { libc::fork() } {

@@ -2,7 +2,9 @@
 
 mod ends;
 mod model;
+mod nodes;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,6 +16,7 @@ use super::magazine::{Chain, Magazine};
 use super::magazines::Magazines;
 use super::settings::Settings;
 use super::source::Source;
+use super::topology::Topology;
 
 type Instance = Magazines<usize, Arc<Counting>>;
 
@@ -73,6 +76,35 @@ impl Source<usize> for Arc<Counting> {
 
     fn round_bytes(&self, class: usize) -> usize {
         64 << class
+    }
+}
+
+thread_local! {
+    /// The memory node that this thread pretends to be on.
+    static HERE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Memory nodes that are not there.
+#[derive(Debug)]
+struct Pretended {
+    nodes: usize,
+    asked: AtomicUsize,
+}
+
+impl Pretended {
+    fn new(nodes: usize) -> Arc<Self> {
+        Arc::new(Pretended { nodes, asked: AtomicUsize::new(0) })
+    }
+}
+
+impl Topology for Pretended {
+    fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    fn here(&self) -> usize {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        HERE.get()
     }
 }
 
@@ -200,13 +232,13 @@ fn the_depot_keeps_the_working_set() {
 
 #[test]
 fn magazines_grow_where_threads_meet_and_shrink_where_they_do_not() {
-    let depot = Depot::<usize>::new(0, (4, 32), 64);
+    let depot = Depot::<usize>::new(0, (4, 32), 64, 1);
     let mut sizes = vec![depot.capacity()];
     while *sizes.last().unwrap() < 32 {
         let before = depot.contention();
         depot.seize();
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| depot.give_empty(Magazine::new(0, 4).expect("little memory")));
+            let other = scope.spawn(|| depot.give_empty(0, Magazine::new(0, 4).expect("little memory")));
             // So that it has found the lock taken; if it was too slow for that, another turn.
             std::thread::sleep(Duration::from_millis(1));
             // SAFETY: seized by this thread.

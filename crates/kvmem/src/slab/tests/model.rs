@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Counting, Instance, Magazines, ManualClock, Settings, undisturbed};
+use super::{Counting, HERE, Instance, Magazines, ManualClock, Pretended, Settings, undisturbed};
 
 const CLASSES: usize = 3;
 const THREADS: usize = 3;
@@ -15,19 +15,23 @@ const THREADS: usize = 3;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A thread that does as it is told, one thing at a time.
-struct Worker {
+pub(super) struct Worker {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
-    fn start() -> Self {
+    /// On this memory node.
+    pub(super) fn start_on(node: usize) -> Self {
         let (jobs, todo): (Sender<Job>, Receiver<Job>) = channel();
-        let thread = std::thread::spawn(move || todo.into_iter().for_each(|job| job()));
+        let thread = std::thread::spawn(move || {
+            HERE.set(node);
+            todo.into_iter().for_each(|job| job());
+        });
         Worker { jobs: Some(jobs), thread: Some(thread) }
     }
 
-    fn run<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(super) fn run<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> T {
         let (answer, answered) = channel();
         let job = move || answer.send(run()).expect("somebody waits");
         self.jobs.as_ref().expect("open until the end").send(Box::new(job)).expect("the thread is there");
@@ -66,7 +70,7 @@ enum Op {
     Tick {
         seconds: u64,
     },
-    /// The thread ends and another takes its place.
+    /// The thread ends and another takes its place, on the next memory node.
     Die,
 }
 
@@ -85,13 +89,14 @@ fn ops() -> impl Strategy<Value = Vec<(usize, Op)>> {
     prop::collection::vec((0..THREADS, op), 1..80)
 }
 
-fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>) {
+fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>, nodes: usize) {
     let _plan = undisturbed();
     let clock = Arc::new(ManualClock::default());
     let source = Counting::new(CLASSES, limit);
-    let settings = Settings { clock: clock.clone(), stranded_bytes: bound, ..Settings::new(CLASSES) };
+    let (settings, topology) = (Settings::new(CLASSES), Pretended::new(nodes));
+    let settings = Settings { clock: clock.clone(), stranded_bytes: bound, topology, ..settings };
     let magazines: Arc<Instance> = Arc::new(Magazines::new(source.clone(), settings));
-    let mut workers: Vec<Worker> = (0..THREADS).map(|_| Worker::start()).collect();
+    let mut workers: Vec<Worker> = (0..THREADS).map(|thread| Worker::start_on(thread % nodes)).collect();
     let mut held: Vec<(usize, usize)> = Vec::new();
     for (thread, op) in ops {
         let on = magazines.clone();
@@ -140,7 +145,10 @@ fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>) {
                 clock.advance(Duration::from_secs(seconds));
                 workers[thread].run(move || on.tick());
             }
-            Op::Die => workers[thread] = Worker::start(),
+            Op::Die => {
+                let node = workers[thread].run(|| HERE.get());
+                workers[thread] = Worker::start_on((node + 1) % nodes);
+            }
         }
         let stats = magazines.stats();
         let cached: usize = stats.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
@@ -165,11 +173,21 @@ proptest! {
 
     #[test]
     fn agrees_with_the_model(ops in ops(), limit in 1..3000usize) {
-        check(ops, limit, None);
+        check(ops, limit, None, 1);
     }
 
     #[test]
     fn agrees_with_the_model_under_a_bound(ops in ops(), limit in 1..3000usize, bound in 0..200_000u64) {
-        check(ops, limit, Some(bound));
+        check(ops, limit, Some(bound), 1);
+    }
+
+    #[test]
+    fn agrees_with_the_model_on_several_nodes(
+        ops in ops(),
+        limit in 1..3000usize,
+        bound in prop::option::of(0..200_000u64),
+        nodes in 2..4usize,
+    ) {
+        check(ops, limit, bound, nodes);
     }
 }

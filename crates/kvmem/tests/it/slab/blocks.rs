@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};
 
+use kvmem::arena::{ExclusiveRegion, Region};
 use kvmem::slab::{SliceAllocator, SliceError, SliceSettings, SliceSetupError};
 use proptest::prelude::*;
 
@@ -147,6 +148,63 @@ fn chains_and_batches() {
     let stats = slices.stats();
     assert!(stats.classes.iter().all(|class| class.in_use + class.cached == 0));
     assert_eq!((stats.mapped_bytes, stats.system_blocks), (0, 0));
+}
+
+#[test]
+fn a_batch_is_as_one_by_one() {
+    let all = [(false, false), (true, false), (false, true)];
+    for (always_malloc, debug_blocks) in all {
+        let settings = SliceSettings { always_malloc, debug_blocks };
+        for stranded in [0, 50_000, u64::MAX] {
+            let slices = SliceAllocator::builder().settings(settings).stranded(stranded).build().unwrap();
+            let mut blocks = Vec::new();
+            for (size, count) in [(40, 0), (40, 1), (40, 16), (40, 17), (40, 5000), (40, 1), (9000, 20)] {
+                let before = blocks.clone();
+                assert_eq!(slices.alloc_batch(size, count, &mut blocks), Ok(count));
+                assert_eq!((blocks.len(), &blocks[..before.len()]), (before.len() + count, &before[..]));
+                for block in &blocks[before.len()..] {
+                    // SAFETY: the block is ours.
+                    unsafe { block.write_bytes(count as u8, size) };
+                }
+            }
+            let large = blocks.split_off(5035);
+            let mut addresses: Vec<_> = blocks.iter().map(|block| block.addr().get()).collect();
+            addresses.sort_unstable();
+            assert!(addresses.windows(2).all(|two| two[0] + 40 <= two[1]));
+            // SAFETY: ours, of these sizes, freed once.
+            unsafe {
+                slices.free_batch(&blocks[..3000], 40);
+                slices.free_batch(&blocks[3000..], 40);
+                slices.free_batch(&large, 9000);
+                slices.free_batch(&[], 40);
+            }
+            let stats = slices.stats();
+            assert!(stats.cached_bytes <= stranded);
+            assert_eq!(slices.report_leaks(), 0);
+            slices.trim();
+            let stats = slices.stats();
+            assert_eq!((stats.slab_bytes, stats.system_blocks), (0, 0));
+        }
+    }
+}
+
+/// However many are asked for, it is a value that says how many there were.
+#[test]
+fn a_batch_ends_with_the_memory() {
+    let region = ExclusiveRegion::new(Region::builder(1 << 20).map().unwrap()).unwrap();
+    let slices = SliceAllocator::builder().settings(SliceSettings::default()).region(region).build().unwrap();
+    let mut blocks = Vec::new();
+    for _ in 0..3 {
+        let got = slices.alloc_batch(500, usize::MAX, &mut blocks).expect("a megabyte");
+        assert!(got == blocks.len() && (1500..=2100).contains(&got), "{got}");
+        assert_eq!(slices.alloc_batch(500, 3, &mut blocks), Err(SliceError::NoMemory { asked: 500 }));
+        assert_eq!(blocks.len(), got);
+        // SAFETY: ours, of this size, freed once.
+        unsafe { slices.free_batch(&blocks, 500) };
+        blocks.clear();
+    }
+    assert_eq!(slices.alloc_batch(0, 3, &mut blocks), Err(SliceError::ZeroSize));
+    assert_eq!(slices.alloc_batch(0, 0, &mut blocks), Ok(0));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use kvmem::arena::{ExclusiveRegion, Region};
-use kvmem::slab::{Object, ObjectCache, SliceError};
+use kvmem::slab::{Object, ObjectCache, ObjectStats, SliceError};
 
 /// Counts itself.
 struct Counted {
@@ -98,6 +98,49 @@ fn objects_on_a_region() {
     let refused = cache.get_batch(2000, &mut all);
     assert_eq!(refused, Err(SliceError::NoMemory { asked: 1024 }));
     assert!(all.len() > 900, "{}", all.len());
+}
+
+/// In use, cached, constructed: by the statistics as by counting; in slabs and with the system.
+fn counts<T: Send + 'static>(cache: &ObjectCache<T>, bytes: usize, in_slabs: bool) {
+    let of = |stats: ObjectStats| (stats.in_use, stats.cached, stats.constructed);
+    let stats = cache.stats();
+    assert_eq!((of(stats), stats.object_bytes, stats.slab_objects > 0), ((0, 0, 0), bytes, in_slabs));
+    let mut objects: Vec<_> = (0..100).map(|_| cache.get().unwrap()).collect();
+    let stats = cache.stats();
+    assert_eq!((of(stats), stats.cached_bytes), ((100, 0, 100), 0));
+    let least = 100usize.div_ceil(stats.slab_objects.max(1)) * usize::from(in_slabs);
+    assert_eq!((stats.slabs, stats.slab_bytes > 0), (least, in_slabs));
+    assert!(stats.mapped_bytes >= stats.slab_bytes + stats.unused_bytes);
+    assert!(stats.slab_bytes >= stats.slabs * stats.slab_objects * bytes);
+    drop(objects.split_off(30));
+    let stats = cache.stats();
+    assert_eq!((of(stats), stats.cached_bytes), ((30, 70, 100), 70 * bytes as u64));
+    drop(Object::into_inner(objects.pop().unwrap()));
+    objects.extend((0..71).map(|_| cache.get().unwrap()));
+    assert_eq!(of(cache.stats()), (100, 0, 101));
+    thread::scope(|scope| {
+        // Joined, so that its magazines are in the depot.
+        scope.spawn(|| drop(objects)).join().unwrap();
+    });
+    assert_eq!(of(cache.stats()), (0, 100, 101));
+    cache.trim();
+    let stats = cache.stats();
+    assert_eq!((of(stats), stats.slabs, stats.mapped_bytes, stats.remote), ((0, 0, 101), 0, 0, 0));
+}
+
+#[test]
+fn statistics_agree_with_what_was_done() {
+    counts(&ObjectCache::new(|| [0u64; 3]), 32, true);
+    counts(&ObjectCache::new(|| [0u8; 32_752]), 32_752, true);
+    counts(&ObjectCache::new(|| [0u8; 40_000]), 40_000, false);
+    // What is not to be cached is gone.
+    let cache = ObjectCache::builder().build(|| 0u8);
+    drop([cache.get().unwrap(), cache.get().unwrap()]);
+    let stats = cache.stats();
+    assert_eq!((stats.in_use, stats.cached, stats.constructed), (0, 0, 2));
+    let panics = ObjectCache::<u64>::new(|| panic!("no"));
+    assert!(catch_unwind(AssertUnwindSafe(|| panics.get().map(drop))).is_err());
+    assert_eq!((panics.stats().in_use, panics.stats().constructed), (0, 0));
 }
 
 #[test]
