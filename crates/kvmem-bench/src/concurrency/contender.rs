@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvmem::offset::{Allocation, OffsetAllocator};
+use kvmem::slab::ExtentCache;
 
 use super::ContenderId;
 use crate::contender::binned::Binned;
@@ -82,6 +83,7 @@ pub(super) trait Visitor {
 pub(super) fn visit<V: Visitor>(id: ContenderId, visitor: V) -> V::Output {
     match id {
         ContenderId::Kvmem => visitor.visit::<AsItIs<OffsetAllocator>>(),
+        ContenderId::KvmemCached => visitor.visit::<AsItIs<ExtentCache>>(),
         ContenderId::Binned => visitor.visit::<AsItIs<Binned>>(),
         ContenderId::Mutex => visitor.visit::<Locked>(),
     }

@@ -23,7 +23,7 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
     if cores >= 2 {
         for (kind, scenarios) in KINDS {
             let what = format!("{kind}: rate of two threads over that of one");
-            goals.extend(Goal::at_least(&what, two_over(rows, scenarios, ContenderId::Kvmem, 1), 1.8));
+            goals.extend(Goal::at_least(&what, two_over(rows, scenarios, ContenderId::KvmemCached, 1), 1.8));
         }
         for (kind, scenarios) in KINDS {
             let what = format!("{kind}: rate of two threads over that of binned");
@@ -31,7 +31,7 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
         }
     }
     let alone = |row: &&Row| {
-        row.scenario == Impossible && row.contender == ContenderId::Kvmem && row.threads as usize <= cores
+        row.scenario == Impossible && row.contender == ContenderId::KvmemCached && row.threads as usize <= cores
     };
     let each = rows.iter().filter(alone).map(|row| {
         let ns = f64::from(row.threads) * 1e3 / row.mops;
@@ -53,7 +53,7 @@ fn two_over(
         rows.iter().find(same).map(|row| row.mops)
     };
     scenarios.iter().map(move |&scenario| {
-        let ratio = rate(scenario, ContenderId::Kvmem, 2).zip(rate(scenario, other, threads));
+        let ratio = rate(scenario, ContenderId::KvmemCached, 2).zip(rate(scenario, other, threads));
         (ratio.map(|(ours, theirs)| ours / theirs), Some(scenario.to_string()))
     })
 }
@@ -61,7 +61,7 @@ fn two_over(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ContenderId::{Binned, Kvmem};
+    use ContenderId::{Binned, KvmemCached};
 
     fn row(scenario: Scenario, contender: ContenderId, threads: u32, mops: f64) -> Row {
         Row { scenario, contender, threads, mops, p50_ns: 1.0, p99_ns: 2.0 }
@@ -70,14 +70,14 @@ mod tests {
     #[test]
     fn two_threads_are_held_against_one_and_against_the_other_allocator() {
         let rows = [
-            row(Pair4K, Kvmem, 1, 10.0),
-            row(Pair4K, Kvmem, 2, 19.0),
+            row(Pair4K, KvmemCached, 1, 10.0),
+            row(Pair4K, KvmemCached, 2, 19.0),
             row(Pair4K, Binned, 2, 1.9),
-            row(PairOdd, Kvmem, 1, 10.0),
-            row(PairOdd, Kvmem, 2, 15.0),
-            row(Impossible, Kvmem, 1, 200.0),
-            row(Impossible, Kvmem, 2, 160.0),
-            row(Impossible, Kvmem, 4, 1.0),
+            row(PairOdd, KvmemCached, 1, 10.0),
+            row(PairOdd, KvmemCached, 2, 15.0),
+            row(Impossible, KvmemCached, 1, 200.0),
+            row(Impossible, KvmemCached, 2, 160.0),
+            row(Impossible, KvmemCached, 4, 1.0),
         ];
         let goals = of(&rows, 2);
         let found: Vec<_> = goals.iter().map(|goal| (goal.value, goal.met())).collect();

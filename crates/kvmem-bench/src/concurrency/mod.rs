@@ -147,6 +147,8 @@ names!(Scenario, UnknownScenario, "scenario", "A name that no scenario bears.");
 pub enum ContenderId {
     /// The library under test.
     Kvmem,
+    /// The library under test, hot sizes cached per thread.
+    KvmemCached,
     /// The published allocator behind its mutex.
     Binned,
     /// The library's allocator behind one more mutex.
@@ -155,12 +157,13 @@ pub enum ContenderId {
 
 impl ContenderId {
     /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 3] = [Self::Kvmem, Self::Binned, Self::Mutex];
+    pub const ALL: [Self; 4] = [Self::Kvmem, Self::KvmemCached, Self::Binned, Self::Mutex];
 
     /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",
+            Self::KvmemCached => "kvmem-cached",
             Self::Binned => "binned",
             Self::Mutex => "mutex",
         }

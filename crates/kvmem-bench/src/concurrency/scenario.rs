@@ -271,6 +271,7 @@ mod tests {
     use crate::concurrency::contender::{AsItIs, Locked};
     use crate::contender::binned::Binned;
     use kvmem::offset::OffsetAllocator;
+    use kvmem::slab::ExtentCache;
 
     fn steps<C: Shared>() {
         for scenario in Scenario::ALL {
@@ -296,6 +297,7 @@ mod tests {
     #[test]
     fn scenarios_stay_as_they_were_prepared() {
         steps::<AsItIs<OffsetAllocator>>();
+        steps::<AsItIs<ExtentCache>>();
         steps::<AsItIs<Binned>>();
         steps::<Locked>();
     }

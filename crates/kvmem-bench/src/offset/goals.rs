@@ -20,6 +20,7 @@ pub(super) fn of(rows: &[Row], quick: bool) -> Vec<Goal> {
         rows.rl(&mut goals);
     }
     rows.time(&mut goals);
+    rows.cached_face(&mut goals);
     rows.metadata(&mut goals);
     rows.models(&mut goals);
     goals
@@ -30,6 +31,10 @@ struct Rows<'a>(&'a [Row]);
 impl<'a> Rows<'a> {
     fn of(&self, workload: WorkloadId, contender: ContenderId) -> impl Iterator<Item = &'a Row> {
         self.0.iter().filter(move |row| row.workload == workload && row.contender == contender)
+    }
+
+    fn cached(&self, workload: WorkloadId) -> impl Iterator<Item = &'a Row> {
+        self.of(workload, ContenderId::KvmemCached)
     }
 
     fn ours(&self, workload: WorkloadId) -> impl Iterator<Item = &'a Row> {
@@ -80,13 +85,41 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// The same loops below each thread's magazines: nothing may be lost to them.
+    fn cached_face(&self, goals: &mut Vec<Goal>) {
+        let gaps = self.cached(WorkloadId::Uniform).filter_map(|row| {
+            let gap = (row.util_bound? - row.util_min?).abs();
+            Some((gap, name(row)))
+        });
+        goals.extend(Goal::at_most("uniform, cached: smallest utilization below the bound", gaps, 1e-6));
+        for row in self.cached(WorkloadId::Random) {
+            goals.extend(Goal::at_least(
+                "random, cached: mean utilization of three seeds",
+                [(row.util_avg, None)],
+                0.874,
+            ));
+        }
+        for row in self.cached(WorkloadId::Paired) {
+            goals.extend(Goal::at_least("paired, cached: mean utilization", [(row.util_avg, None)], 0.9996));
+            goals.extend(Goal::at_least("paired, cached: smallest utilization", [(row.util_min, None)], 0.999));
+        }
+        let ratios = self.cached(WorkloadId::Uniform).filter(|row| few(row)).filter_map(|row| {
+            let null = self.of(WorkloadId::Uniform, ContenderId::Null).find(|null| null.size_bytes == row.size_bytes)?;
+            Some((row.ns_per_op? / null.ns_per_op?, name(row)))
+        });
+        goals.extend(Goal::at_most(
+            "uniform, cached, up to 20,000 live: time over that of the loop alone",
+            ratios,
+            2.5,
+        ));
+    }
+
     fn rl(&self, goals: &mut Vec<Goal>) {
         let rates = self.ours(WorkloadId::Rl).filter_map(|row| Some((row.fail_rate?, name(row))));
         goals.extend(Goal::at_most("rl: share of payloads that fail at 0.95 live", rates, 1e-4));
     }
 
     fn time(&self, goals: &mut Vec<Goal>) {
-        let few = |row: &Row| row.live.is_some_and(|live| live <= FEW_LIVE);
         let ratios = |workload, other, keep: fn(bool) -> bool| {
             self.beside(workload, other)
                 .filter(move |(ours, _)| keep(few(ours)))
@@ -143,6 +176,10 @@ impl<'a> Rows<'a> {
             .filter_map(|row| Some(((row.util_avg? - row.published_util_avg?).abs(), name(row))));
         goals.extend(Goal::at_most("models: mean utilization off the published figure", off, 0.002));
     }
+}
+
+fn few(row: &Row) -> bool {
+    row.live.is_some_and(|live| live <= FEW_LIVE)
 }
 
 fn name(row: &Row) -> Option<String> {

@@ -150,14 +150,14 @@ impl Core {
         }
     }
 
-    #[cold]
-    fn refuse_early(&self, asked: u64, largest_free: u64) -> AllocError {
+    /// Why a request is refused that the hint is below.
+    pub(crate) fn refuse_early(&self, asked: u64, largest_free: u64) -> AllocError {
         let limit = self.hint.limit();
-        match asked {
-            0 => AllocError::ZeroSize,
-            _ if asked > limit => AllocError::TooLarge { asked, limit },
-            _ => AllocError::NoRoom { asked, free: self.hint.free(), largest_free },
+        // The usual one apart: it is the answer of a full space, and its fields go straight to where they belong.
+        if asked.wrapping_sub(1) < limit {
+            return AllocError::NoRoom { asked, free: self.hint.free(), largest_free };
         }
+        never_fits(asked, limit)
     }
 
     /// Frees a used range, whose size the caller may not know; returns whether the core is free again.
@@ -192,6 +192,12 @@ impl Core {
         }
         over
     }
+}
+
+#[cold]
+#[inline(never)]
+fn never_fits(asked: u64, limit: u64) -> AllocError {
+    if asked == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { asked, limit } }
 }
 
 /// Why the heap refused a request that is not zero.

@@ -85,10 +85,10 @@ impl Ground {
         self.core.limit_hint()
     }
 
-    /// Fails a request that cannot be met, without the lock.
+    /// Why a request that cannot be met is refused, without the lock.
     #[inline]
-    pub(crate) fn admit(self, size: u64) -> Result<(), AllocError> {
-        self.core.admit(size)
+    pub(crate) fn refuse(self, size: u64) -> AllocError {
+        self.core.refuse_early(size, self.core.largest_free_hint())
     }
 
     /// One range, or why not.

@@ -201,7 +201,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 }
             }
         }
-        if local.cache().armed.replace(false) {
+        if local.cache().set_armed(false) {
             self.let_go(1);
         }
         caches.remove(local);
@@ -224,7 +224,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     /// Under the owner's lock, before a slot gets a magazine.
     fn arm(&self, local: Local<R>) {
-        if !local.cache().armed.replace(true) {
+        if !local.cache().set_armed(true) {
             self.hold();
         }
     }
@@ -644,7 +644,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             self.stop(&caches);
             for local in caches.iter().filter(|local| local.cache().stopped.get()) {
                 self.strip(local, &mut chain);
-                gone += usize::from(local.cache().armed.replace(false));
+                gone += usize::from(local.cache().set_armed(false));
             }
             gone += self.depots.iter().map(|depot| depot.take_all(&mut chain)).sum::<usize>();
             change(self);
@@ -816,7 +816,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.flights.iter().for_each(|flights| flights.store(0, Ordering::Relaxed));
         self.moves.forget();
         self.rest.forget();
-        let armed = self.caches.lock().iter().filter(|local| local.cache().armed.get()).count();
+        let armed = self.caches.lock().iter().filter(|local| local.cache().is_armed()).count();
         let full = self.depots.iter().map(|depot| depot.counts().0).sum::<usize>();
         self.holders.store(armed + full, Ordering::Relaxed);
     }

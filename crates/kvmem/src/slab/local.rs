@@ -14,7 +14,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::{self, NonNull};
 
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
 use super::magazine::{Head, Magazine};
 use super::owner::{Busy, Owner};
@@ -24,7 +24,7 @@ use super::owner::{Busy, Owner};
 pub(crate) struct Cache<R> {
     pub(crate) owner: Owner,
     /// Under the owner's lock: counted among the caches that may hold rounds. Where it is not, no slot has a magazine.
-    pub(crate) armed: Cell<bool>,
+    armed: AtomicBool,
     classes: usize,
     /// Under the lock of the instance's list.
     pub(crate) next: Cell<*mut Cache<R>>,
@@ -77,6 +77,19 @@ impl<R> Cache<R> {
     pub(crate) fn classes(&self) -> usize {
         self.classes
     }
+
+    pub(crate) fn is_armed(&self) -> bool {
+        // Relaxed: ordered by the owner's lock; or by the owner's asking, while nothing moves.
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    /// Returns what it was before. Under the owner's lock.
+    pub(crate) fn set_armed(&self, armed: bool) -> bool {
+        let before = self.is_armed();
+        // Relaxed: as above.
+        self.armed.store(armed, Ordering::Relaxed);
+        before
+    }
 }
 
 impl<R: Copy + 'static> Local<R> {
@@ -91,7 +104,7 @@ impl<R: Copy + 'static> Local<R> {
         let block = NonNull::new(unsafe { System.alloc(Self::layout(classes)?) })?.cast::<Cache<R>>();
         let cache = Cache {
             owner: Owner::new(fenced),
-            armed: Cell::new(false),
+            armed: AtomicBool::new(false),
             classes,
             next: Cell::new(ptr::null_mut()),
             thread,

@@ -103,9 +103,17 @@ impl Drop for Off<'_> {
 
 impl<R: Copy + 'static> Local<R> {
     /// Whether the first `classes` slots have no round. From any thread.
+    #[inline(always)]
     fn is_empty(self, classes: usize) -> bool {
-        // SAFETY: the cache has these classes.
-        (0..classes.min(self.cache().classes())).all(|class| unsafe { self.slot(class) }.count() == 0)
+        let mut left = classes.min(self.cache().classes());
+        while left > 0 {
+            left -= 1;
+            // SAFETY: the cache has this class.
+            if unsafe { self.slot(left) }.count() > 0 {
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -126,15 +134,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         and: impl FnOnce() -> bool,
     ) -> bool {
         let seen = self.still(|| {
-            // Acquire pairs with the Release in `let_go`.
+            // Acquire pairs with the Release in `let_go`. Not under the owner's lock: whoever takes the magazines away moves
+            // something.
             let holders = self.holders.load(Ordering::Acquire);
-            let alone = match local {
-                Some(local) => local.enter_unhindered().is_some_and(|_busy| {
-                    holders == usize::from(local.cache().armed.get()) && local.is_empty(classes())
-                }),
-                None => holders == 0,
-            };
-            alone && and()
+            let own = local.is_some_and(|local| local.cache().is_armed());
+            holders == usize::from(own) && and() && local.is_none_or(|local| local.is_empty(classes()))
         });
         seen == Some(true)
     }

@@ -132,8 +132,8 @@ impl ExtentCache {
     /// A full space answers most requests so: no lock, and nothing is written but the owner's mark.
     #[inline(never)]
     fn allocate_or_refuse(&self, size: u64) -> Result<Extent, AllocError> {
-        if size > self.ground.largest_free_hint() && self.instance.is_full(size) {
-            self.ground.admit(size)?;
+        if self.instance.is_full(size) || self.instance.is_hopeless(size) {
+            return Err(self.ground.refuse(size));
         }
         self.allocate_slowly(size)
     }
@@ -141,6 +141,9 @@ impl ExtentCache {
     #[cold]
     #[inline(never)]
     fn allocate_slowly(&self, size: u64) -> Result<Extent, AllocError> {
+        if size > self.ground.largest_free_hint() && self.instance.is_full_after_all(size) {
+            return Err(self.ground.refuse(size));
+        }
         match self.instance.hot.class_of(short(size)) {
             Some(class) => match self.instance.magazines.get(class) {
                 Some(range) if u64::from(range.size()) == size => return Ok(Extent::of(self.ground, range)),

@@ -115,16 +115,16 @@ impl Instance {
     #[inline(always)]
     pub(super) fn is_full(&self, size: u64) -> bool {
         let refused = || size > self.ground.largest_free_hint();
-        self.magazines.nothing_cached_alone(|| self.hot.used(), refused) || self.is_full_after_all(size)
+        self.magazines.nothing_cached_alone(|| self.hot.used(), refused)
     }
 
+    /// As above; false if caches may help.
     #[cold]
     #[inline(never)]
-    fn is_full_after_all(&self, size: u64) -> bool {
+    pub(super) fn is_full_after_all(&self, size: u64) -> bool {
         let refused = || size > self.ground.largest_free_hint();
-        self.is_hopeless(size)
-            || self.magazines.is_empty_handed(self.hot.used())
-                && self.magazines.nothing_cached(|| self.hot.used(), refused)
+        self.magazines.is_empty_handed(self.hot.used())
+            && self.magazines.nothing_cached(|| self.hot.used(), refused)
     }
 
     /// Whether a request of `size` bytes cannot be met whatever lies in caches.
