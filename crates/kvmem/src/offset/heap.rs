@@ -37,12 +37,15 @@ use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use super::bins::{Bins, Hole, NOTHING, bin_floor};
+use super::nursery::Looks;
 use super::pending::{Freed, Pending};
 use super::placement::{End, Placement, Policy};
 use super::table::{NIL, Slot, Table};
 
 /// Entries of the request's own bin that are looked at before the next bin up.
 const FLOOR_ENTRIES: usize = 8;
+/// Exact holes that are weighed against each other. More gain nothing that can be measured.
+const EXACT_ENTRIES: usize = 4;
 /// No single change needs more nodes than this.
 const NODES_A_CHANGE: u32 = 4;
 /// Ranges up to which exact holes are weighed against each other. Their books then stay in the cache; in larger spaces
@@ -118,6 +121,8 @@ pub(crate) struct Heap {
     pub(super) virgin: u32,
     /// The hole held back for small objects, or `NIL`.
     pub(super) nursery: u32,
+    /// When room for another one is looked for.
+    pub(super) nursery_looks: Looks,
     /// What was freed last, as far as it is not a hole yet.
     pub(super) pending: Pending,
     pub(super) policy: Policy,
@@ -140,6 +145,7 @@ impl Heap {
             boundary: boundary.unwrap_or(NO_BOUNDARY),
             virgin: NIL,
             nursery: NIL,
+            nursery_looks: Looks::default(),
             pending: Pending::default(),
             policy: Policy::new(placement, capacity),
             allocated: 0,
@@ -295,7 +301,7 @@ impl Heap {
                 None => self.last_of(own, size)?,
             },
             found if self.bins.holes[found].size == size => {
-                let choosy = self.policy.chooses_among_exact() && self.nodes.live() <= NEARBY;
+                let choosy = self.policy.chooses_among_exact(size) && self.nodes.live() <= NEARBY;
                 let id = if choosy { self.best_exact(found, size) } else { found };
                 return Some(self.take_whole(id));
             }
@@ -350,11 +356,13 @@ impl Heap {
     }
 
     /// The best of the first exact holes, `found` being one of them: the one whose neighbours can best do without it.
+    // Out of line: few requests come here.
+    #[inline(never)]
     fn best_exact(&mut self, found: u32, size: u64) -> u32 {
         self.policy.refresh();
-        let weigh = |id: u32| self.policy.weigh(size, size, || self.flanks(id)).0;
+        let weigh = |id: u32| self.policy.weigh_exact(size, self.flanks(id));
         let (mut best, mut chosen) = (weigh(found), found);
-        let others = self.bins.after(found).take(FLOOR_ENTRIES - 1);
+        let others = self.bins.after(found).take(EXACT_ENTRIES - 1);
         for id in others.filter(|&id| self.bins.holes[id].size == size) {
             let score = weigh(id);
             if score > best {
