@@ -111,6 +111,27 @@ pub(crate) struct Grant {
     pub(crate) offset: u64,
 }
 
+/// A grant or none, in two registers. An `Option` goes through memory, and whoever reads it there as a whole, right after
+/// it was written in parts, waits for all stores before it: 5 ns of a call that takes 15.
+#[derive(Clone, Copy)]
+pub(super) struct Granted {
+    /// `NIL`: none.
+    node: u32,
+    offset: u64,
+}
+
+impl Granted {
+    pub(super) fn get(self) -> Option<Grant> {
+        (self.node != NIL).then_some(Grant { node: self.node, offset: self.offset })
+    }
+}
+
+impl From<Option<Grant>> for Granted {
+    fn from(grant: Option<Grant>) -> Self {
+        grant.map_or(Granted { node: NIL, offset: 0 }, |Grant { node, offset }| Granted { node, offset })
+    }
+}
+
 pub(crate) struct Heap {
     pub(super) nodes: Table<Node>,
     pub(super) bins: Bins,
@@ -222,11 +243,21 @@ impl Heap {
     /// when a nursery is opened. Only a request that nothing else fits reads on to the end of its own bin.
     #[inline]
     pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
-        if let Some(Freed { node, offset, .. }) = self.pending.take_back(size) {
-            self.policy.record(size);
-            self.book(size);
-            return Some(Grant { node, offset });
-        }
+        self.take_back(size).or_else(|| self.allocate_afresh(size))
+    }
+
+    /// Grants the pending range, if it is of this very size and may be taken back.
+    #[inline(always)]
+    pub(super) fn take_back(&mut self, size: u64) -> Option<Grant> {
+        let Freed { node, offset, .. } = self.pending.take_back(size)?;
+        self.policy.record(size);
+        self.book(size);
+        Some(Grant { node, offset })
+    }
+
+    /// Grants `size` bytes when there is nothing to take back.
+    #[inline(always)]
+    pub(super) fn allocate_afresh(&mut self, size: u64) -> Option<Grant> {
         self.settle();
         if size > self.largest_settled() {
             return None;
