@@ -31,7 +31,9 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
         }
     }
     let alone = |row: &&Row| {
-        row.scenario == Impossible && row.contender == ContenderId::KvmemCached && row.threads as usize <= cores
+        row.scenario == Impossible
+            && row.contender == ContenderId::KvmemCached
+            && row.threads as usize <= cores
     };
     let each = rows.iter().filter(alone).map(|row| {
         let ns = f64::from(row.threads) * 1e3 / row.mops;

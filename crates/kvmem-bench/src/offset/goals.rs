@@ -101,10 +101,16 @@ impl<'a> Rows<'a> {
         }
         for row in self.cached(WorkloadId::Paired) {
             goals.extend(Goal::at_least("paired, cached: mean utilization", [(row.util_avg, None)], 0.9996));
-            goals.extend(Goal::at_least("paired, cached: smallest utilization", [(row.util_min, None)], 0.999));
+            goals.extend(Goal::at_least(
+                "paired, cached: smallest utilization",
+                [(row.util_min, None)],
+                0.999,
+            ));
         }
         let ratios = self.cached(WorkloadId::Uniform).filter(|row| few(row)).filter_map(|row| {
-            let null = self.of(WorkloadId::Uniform, ContenderId::Null).find(|null| null.size_bytes == row.size_bytes)?;
+            let null = self
+                .of(WorkloadId::Uniform, ContenderId::Null)
+                .find(|null| null.size_bytes == row.size_bytes)?;
             Some((row.ns_per_op? / null.ns_per_op?, name(row)))
         });
         goals.extend(Goal::at_most(

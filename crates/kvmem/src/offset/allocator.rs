@@ -180,7 +180,7 @@ impl OffsetAllocator {
     ///
     /// # Errors
     /// [`AllocError::ZeroSize`], [`AllocError::TooLarge`], [`AllocError::NoRoom`], [`AllocError::BooksFull`].
-    #[inline]
+    #[inline(always)]
     pub fn allocate(&self, size: u64) -> Result<Allocation, AllocError> {
         Ok(self.wrap(self.core.allocate(size)?, size))
     }

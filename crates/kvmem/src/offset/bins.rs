@@ -350,6 +350,7 @@ impl Bins {
         self.holes_of(self.top()?).max_by_key(|&id| self.holes[id].size)
     }
 
+    #[inline(never)]
     fn refresh_largest(&mut self) {
         (self.largest, self.largest_count) = (0, 0);
         let Some(bin) = self.top() else { return };

@@ -4,7 +4,7 @@
 //! both: when the allocator has been dropped, the last allocation to be freed puts the books away.
 
 use super::error::{AllocError, CheckError};
-use super::heap::{Grant, Heap};
+use super::heap::{Grant, Granted, Heap};
 use super::hint::Hint;
 use super::raw::Seals;
 use crate::sync::Mutex;
@@ -136,18 +136,33 @@ impl Core {
     }
 
     /// Grants `size` bytes.
-    #[inline]
+    ///
+    /// Short, and part of its callers: a full store answers with no or takes a range back, and both are done here.
+    #[inline(always)]
     pub(crate) fn allocate(&self, size: u64) -> Result<Grant, AllocError> {
         self.admit(size)?;
         let mut slot = self.books.lock();
         let Some(books) = &mut *slot else { unused() };
         let heap = &mut books.heap;
-        let grant = heap.allocate(size);
-        self.publish(heap);
+        let grant = match heap.take_back(size) {
+            Some(grant) => {
+                self.publish(heap);
+                Some(grant)
+            }
+            None => self.allocate_afresh(heap, size).get(),
+        };
         match grant {
             Some(grant) => Ok(grant),
             None => Err(refusal(heap, size)),
         }
+    }
+
+    /// Grants `size` bytes when there is nothing to take back, and publishes what it left.
+    #[inline(never)]
+    fn allocate_afresh(&self, heap: &mut Heap, size: u64) -> Granted {
+        let grant = heap.allocate_afresh(size);
+        self.publish(heap);
+        grant.into()
     }
 
     /// Why a request is refused that the hint is below.

@@ -5,6 +5,10 @@
 //! nursery: a piece of about a quarter of the mean request, taken as far out as there is room. It is never
 //! refilled: what dies in it joins the free ranges around, and when it is used up, the next one is opened as far
 //! out as there is room then. So old pieces drain, and the small objects move outwards.
+//!
+//! Where the far end is full of small objects for good, a look for room there reads its way past all of them, in vain,
+//! and so would the next one. So after each look in vain there is a pause before the next, twice as long as the one
+//! before; small requests are served like any other meanwhile.
 
 use super::bins::Hole;
 use super::heap::{Grant, Heap, WALL};
@@ -16,9 +20,39 @@ const LOOK_BACK: usize = 256;
 /// Nursery sizes are whole pages, and at most this part of the space.
 const PAGE: u64 = 4096;
 const PART_OF_SPACE: u64 = 64;
+/// Requests between a look in vain and the next: after the first, and at most.
+const FIRST_PAUSE: u64 = 8;
+const LONGEST_PAUSE: u64 = 1024;
+
+/// When to look for room for a nursery.
+#[derive(Default)]
+pub(super) struct Looks {
+    /// No look before so many requests have been granted.
+    next_at: u64,
+    /// Length of the last pause; 0 after a look that found room.
+    pause: u64,
+}
+
+impl Looks {
+    fn are_due(&self, seen: u64) -> bool {
+        seen >= self.next_at
+    }
+
+    fn found(&mut self) {
+        self.pause = 0;
+    }
+
+    fn found_nothing(&mut self, seen: u64) {
+        self.pause = (2 * self.pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.next_at = seen + self.pause;
+    }
+}
 
 impl Heap {
-    /// Grants a small request from the nursery; opens a new one if need be. `None`: no room for a nursery.
+    /// Grants a small request from the nursery; opens a new one if need be. `None`: no room for a nursery, as far as is
+    /// known.
+    // Out of line: few requests come here.
+    #[inline(never)]
     pub(super) fn allocate_in_nursery(&mut self, size: u64) -> Option<Grant> {
         let fits = self.nursery != NIL && self.bins.holes[self.nursery].size >= size;
         if !fits {
@@ -39,8 +73,25 @@ impl Heap {
         Some(Grant { node: self.link_used_after(node, offset), offset })
     }
 
-    /// Holds back a piece of the outermost hole with room for it.
+    /// Holds back a piece of the outermost hole with room for it, unless the last look was in vain and not long ago.
     fn open_nursery(&mut self, size: u64) -> Option<()> {
+        let seen = self.policy.seen();
+        if !self.nursery_looks.are_due(seen) {
+            return None;
+        }
+        let room = self.room_for_nursery(size);
+        match room {
+            Some((id, want)) => {
+                self.nursery_looks.found();
+                self.hold_back(id, want);
+            }
+            None => self.nursery_looks.found_nothing(seen),
+        }
+        room.map(|_| ())
+    }
+
+    /// The outermost hole with room for a nursery, and the size of that. O([`LOOK_BACK`]).
+    fn room_for_nursery(&self, size: u64) -> Option<(u32, u64)> {
         let most = (self.capacity / PART_OF_SPACE).min(self.boundary);
         let want = (self.policy.mean() / 4 / PAGE * PAGE).min(most).max(size);
         let mut node = self.nodes[WALL].prev;
@@ -52,8 +103,7 @@ impl Heap {
                 && self.bins.holes[id].is_binned()
                 && self.bins.holes[id].size >= want
             {
-                self.hold_back(id, want);
-                return Some(());
+                return Some((id, want));
             }
             node = self.nodes[node].prev;
         }
@@ -97,5 +147,53 @@ impl Heap {
             _ => 0,
         };
         hole.size + beyond(node.prev, hole.offset) + beyond(node.next, hole.end())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::placement::Placement;
+    use super::*;
+
+    #[test]
+    fn looks_in_vain_become_rare_until_one_finds_room() {
+        let mut looks = Looks::default();
+        let mut made = Vec::new();
+        for seen in 0..5000 {
+            if looks.are_due(seen) {
+                looks.found_nothing(seen);
+                made.push(seen);
+            }
+        }
+        assert_eq!(made[..5], [0, 8, 24, 56, 120]);
+        assert_eq!(made[7..], [1016, 2040, 3064, 4088]);
+        looks.found();
+        looks.found_nothing(5000);
+        assert!(looks.are_due(5000 + FIRST_PAUSE));
+    }
+
+    #[test]
+    fn a_far_end_that_stays_full_is_not_read_again_and_again() {
+        let mut heap = Heap::new(1 << 30, None, Placement::Renewal, u32::MAX);
+        // Every second request is small. Then the far end is filled with small objects that stay.
+        let (small, large) = (4 << 10, 1 << 20);
+        for _ in 0..1024 {
+            heap.allocate(large / 2).unwrap();
+            heap.allocate(small).unwrap();
+        }
+        assert!(heap.policy.is_small(small));
+        let mut opened = 0;
+        while heap.room_for_nursery(small).is_some() {
+            heap.allocate(small).unwrap();
+            opened += 1;
+            assert!(opened < 1 << 18, "the space has to become full");
+        }
+        heap.close_nursery();
+        let _ = heap.allocate_in_nursery(small);
+        let pause = heap.nursery_looks.pause;
+        assert!(heap.nursery == NIL && pause > 0);
+        assert!(heap.allocate_in_nursery(small).is_none());
+        assert_eq!(heap.nursery_looks.pause, pause, "no other look so soon");
+        heap.check().unwrap();
     }
 }

@@ -151,10 +151,10 @@ impl Policy {
     }
 
     /// Whether exact holes are weighed against each other: with several sizes, an exact hole may be worth more to the next
-    /// request for another size, together with a neighbour.
+    /// request for another size, together with a neighbour. Small ones are worth too little.
     #[inline]
-    pub(super) fn chooses_among_exact(&self) -> bool {
-        self.several_sizes
+    pub(super) fn chooses_among_exact(&self, size: u64) -> bool {
+        self.several_sizes && !self.is_small(size)
     }
 
     /// Whether a request is a small one.
@@ -188,6 +188,11 @@ impl Policy {
     pub(super) fn slot(&self, size: u64) -> Option<u64> {
         // Less than a slot's half is not one of the objects that the slots are for.
         (size <= self.slot && size > self.slot / 2).then_some(self.slot)
+    }
+
+    /// Requests granted so far.
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
     }
 
     /// Mean of the recent request sizes.
@@ -276,6 +281,14 @@ impl Policy {
         let before = value(left.saturating_add(room)) + value(right.saturating_add(room));
         let gain = low.max(high) - before;
         (value(rest) - value(room) + NEIGHBOURS * (value(room) + gain), end_of(low, high))
+    }
+
+    /// How good it is to take a hole of just `size` bytes, for comparison with others of that size.
+    #[inline(always)]
+    pub(super) fn weigh_exact(&self, size: u64, (left, right): (u64, u64)) -> f32 {
+        let value = |size: u64| self.renewal.value(size);
+        let lost = |side: u64| value(side) - value(side.saturating_add(size));
+        lost(left) + lost(right)
     }
 
     /// The end of a hole to cut from if `rest` bytes of it are left, and `flanks` would appear if its left or right neighbour

@@ -44,6 +44,8 @@ use super::topology::Topology;
 
 /// In [`Core::bound`]: none.
 const NO_BOUND: u64 = u64::MAX;
+/// Looks at what is charged before it is given up.
+const LOOKS: usize = 16;
 /// Rounds moved at once by a batch.
 const BATCH: usize = 1024;
 
@@ -58,6 +60,7 @@ pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
     trims: Mutex<Trims>,
     pub(super) holders: AtomicUsize,
     pub(super) moves: Moves,
+    pub(super) discharges: Moves,
     pub(super) rest: Rest,
     /// Trims so far.
     epoch: AtomicUsize,
@@ -148,6 +151,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             trims: Mutex::new(Trims { last_look: settings.clock.now() }),
             holders: AtomicUsize::new(0),
             moves: Moves::new(),
+            discharges: Moves::new(),
             rest: Rest::new(),
             epoch: AtomicUsize::new(0),
             flights: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -259,6 +263,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     fn discharge(&self, charge: u64) {
         if charge > 0 {
+            let _move = self.discharges.begin(S::TRACKED);
             // Relaxed: a count.
             self.charged.fetch_sub(charge, Ordering::Relaxed);
         }
@@ -266,8 +271,18 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     /// Where there is a bound: no less than the bytes of all cached rounds.
     pub(crate) fn charged(&self) -> u64 {
-        // Relaxed: a count; where it must agree with others, nothing moves meanwhile.
+        // Relaxed: a count.
         self.charged.load(Ordering::Relaxed)
+    }
+
+    /// Where there is a bound: no less than what is free in the source, as `free` says, and in all caches together, at the moment
+    /// that `free` looked. `None` if others do not let one know.
+    #[inline]
+    pub(crate) fn free_at_most(&self, free: impl Fn() -> u64) -> Option<u64> {
+        // A magazine is charged before its rounds leave the source and discharged when they are there again. So charges that come
+        // between the two looks do no harm, and discharges are looked out for.
+        let look = || self.discharges.still(|| free().saturating_add(self.charged()));
+        look().or_else(|| (0..LOOKS).find_map(|_| look()))
     }
 
     /// Begins a flight. Under the owner's lock, so that a trim sees it or is seen by it.
@@ -815,6 +830,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         // Relaxed: there is one thread.
         self.flights.iter().for_each(|flights| flights.store(0, Ordering::Relaxed));
         self.moves.forget();
+        self.discharges.forget();
         self.rest.forget();
         let armed = self.caches.lock().iter().filter(|local| local.cache().is_armed()).count();
         let full = self.depots.iter().map(|depot| depot.counts().0).sum::<usize>();

@@ -188,10 +188,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         self.core().may_hold()
     }
 
-    /// See [`Core::still`].
+    /// See [`Core::free_at_most`].
     #[inline]
-    pub(crate) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
-        self.core().still(look)
+    pub(crate) fn free_at_most(&self, free: impl Fn() -> u64) -> Option<u64> {
+        self.core().free_at_most(free)
     }
 
     /// See [`Core::nothing_cached_alone`].

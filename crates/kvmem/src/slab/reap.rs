@@ -118,12 +118,6 @@ impl<R: Copy + 'static> Local<R> {
 }
 
 impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
-    /// What `look` found, if no round moved between caches, depot and source meanwhile.
-    #[inline]
-    pub(crate) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
-        self.moves.still(look)
-    }
-
     /// True only if nobody but the caller, whose cache is `local`, had magazines, and those of the first `classes()` classes were
     /// empty, and `and` held, at a moment in the call. False if that takes longer to know.
     #[inline]
@@ -133,7 +127,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         classes: impl FnOnce() -> usize,
         and: impl FnOnce() -> bool,
     ) -> bool {
-        let seen = self.still(|| {
+        let seen = self.moves.still(|| {
             // Acquire pairs with the Release in `let_go`. Not under the owner's lock: whoever takes the magazines away moves
             // something.
             let holders = self.holders.load(Ordering::Acquire);
@@ -158,7 +152,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     pub(crate) fn nothing_cached(&self, classes: impl Fn() -> usize, mut and: impl FnMut() -> bool) -> bool {
         let caches = self.caches.lock();
         for _ in 0..LOOKS {
-            let seen = self.still(|| {
+            let seen = self.moves.still(|| {
                 let (puts, classes) = (all_puts(&caches), classes());
                 let empty = caches.iter().all(|local| local.is_empty(classes))
                     && self.depots.iter().take(classes).all(Depot::is_empty);

@@ -129,8 +129,7 @@ impl Instance {
 
     /// Whether a request of `size` bytes cannot be met whatever lies in caches.
     pub(super) fn is_hopeless(&self, size: u64) -> bool {
-        let most = || self.ground.free_hint().saturating_add(self.magazines.charged());
-        self.magazines.still(|| size > most()).unwrap_or(false)
+        self.magazines.free_at_most(|| self.ground.free_hint()).is_some_and(|most| size > most)
     }
 
     /// Runs `attempt`, and once more with all caches empty if that may help.
