@@ -201,6 +201,30 @@ impl<R: Copy + 'static> Local<R> {
         // SAFETY: the caller's promise.
         unsafe { self.slot(class) }.loaded.push(round)
     }
+
+    /// As `get`, but waits until the owner may go in.
+    ///
+    /// # Safety
+    ///
+    /// As for `get`.
+    #[inline]
+    pub(crate) unsafe fn get_patiently(self, class: usize) -> Option<R> {
+        let _busy = self.enter();
+        // SAFETY: the caller's promise.
+        unsafe { self.slot(class) }.loaded.pop()
+    }
+
+    /// As `put`, but waits until the owner may go in.
+    ///
+    /// # Safety
+    ///
+    /// As for `get`.
+    #[inline]
+    pub(crate) unsafe fn put_patiently(self, class: usize, round: R) -> bool {
+        let _busy = self.enter();
+        // SAFETY: the caller's promise.
+        unsafe { self.slot(class) }.loaded.push(round)
+    }
 }
 
 impl<R: Copy> Slot<R> {

@@ -80,6 +80,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         if class < self.classes { Local::from_raw(threads::near_cache(self.number)) } else { None }
     }
 
+    /// This thread's cache, near or not, if it has one and the class is one of ours.
+    fn any_local(&self, class: usize) -> Option<Local<R>> {
+        if class < self.classes { Local::from_raw(threads::cache(self.number)) } else { None }
+    }
+
     /// This thread's cache, made if it must; `None` if it cannot have one.
     fn local_or_new(&self) -> Option<Local<R>> {
         Local::from_raw(threads::cache(self.number)).or_else(|| {
@@ -117,6 +122,13 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     #[cold]
     #[inline(never)]
     fn get_slowly(&self, class: usize, refill: bool) -> Option<R> {
+        // Every operation comes here where the cache is not near or the owner makes fences.
+        if let Some(local) = self.any_local(class) {
+            // SAFETY: as in `get`.
+            if let Some(round) = unsafe { local.get_patiently(class) } {
+                return Some(round);
+            }
+        }
         // Who finds nothing cached anywhere needs no cache of his own to know it.
         if !refill && !self.core().may_hold() {
             return None;
@@ -139,6 +151,13 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     #[cold]
     #[inline(never)]
     fn put_slowly(&self, class: usize, round: R) {
+        // As in `get_slowly`.
+        if let Some(local) = self.any_local(class) {
+            // SAFETY: as in `get`.
+            if unsafe { local.put_patiently(class, round) } {
+                return;
+            }
+        }
         self.core().put(self.local_or_new(), class, round);
     }
 
