@@ -93,7 +93,7 @@ impl Model {
     /// As `Magazines::get` and `get_cached`.
     pub fn get(&self, cache: Option<&Cache>, refill: bool) -> Option<u32> {
         // SAFETY: the cache has this class, and is the caller's.
-        if let Some(round) = cache.and_then(|cache| unsafe { cache.0.get(0) }) {
+        if let Some(round) = cache.and_then(|cache| unsafe { cache.0.get(0, false) }) {
             return Some(round);
         }
         self.core.get(cache.map(|cache| cache.0), 0, refill)
@@ -102,7 +102,7 @@ impl Model {
     /// As `Magazines::put`.
     pub fn put(&self, cache: Option<&Cache>, round: u32) {
         // SAFETY: as in `get`.
-        if cache.is_some_and(|cache| unsafe { cache.0.put(0, round) }) {
+        if cache.is_some_and(|cache| unsafe { cache.0.put(0, round, false) }) {
             return;
         }
         self.core.put(cache.map(|cache| cache.0), 0, round);

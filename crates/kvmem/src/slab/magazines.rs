@@ -80,8 +80,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         if class < self.classes { Local::from_raw(threads::near_cache(self.number)) } else { None }
     }
 
-    /// This thread's cache, near or not, if the class is one of ours.
-    fn patient_local(&self, class: usize) -> Option<Local<R>> {
+    /// This thread's cache, near or not, if it has one and the class is one of ours.
+    fn any_local(&self, class: usize) -> Option<Local<R>> {
         if class < self.classes { Local::from_raw(threads::cache(self.number)) } else { None }
     }
 
@@ -123,7 +123,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     #[cold]
     #[inline(never)]
     fn get_slowly(&self, class: usize, refill: bool) -> Option<R> {
-        if let Some(local) = self.patient_local(class) {
+        // Every operation comes here where the cache is not near or the owner makes fences.
+        if let Some(local) = self.any_local(class) {
             // SAFETY: as in `get_loaded`.
             if let Some(round) = unsafe { local.get_patiently(class, S::TRACKED) } {
                 return Some(round);
@@ -151,7 +152,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     #[cold]
     #[inline(never)]
     fn put_slowly(&self, class: usize, round: R) {
-        if let Some(local) = self.patient_local(class) {
+        // As in `get_slowly`.
+        if let Some(local) = self.any_local(class) {
             // SAFETY: as in `get_loaded`.
             if unsafe { local.put_patiently(class, round, S::TRACKED) } {
                 return;

@@ -45,7 +45,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry { instances: Vec::new() }
 static FORKS: Once = Once::new();
 
 /// Entries that are thread-local themselves. Neither the table's length nor its address need be loaded for them: that took 0.3 of
-/// 3.6 ns from a pair of `get` and `put`.
+/// 3.6 ns from a pair of `get` and `put`. The others' pairs take the slow way and 5.5 ns, where near ones take 3.2.
 const NEAR: usize = 32;
 
 /// A thread's table: the entries that are near, and `len` more. Under the registry's lock, but that the thread itself reads
