@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Instant;
 
-use kvmem::slab::{ObjectCache, SliceAllocator};
+use kvmem::slab::{ExtentCache, ObjectCache, SliceAllocator};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("# A million blocks of 1 to 512 bytes, allocated and freed by two threads");
@@ -46,5 +46,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         buffer.extend_from_slice(b"used again");
     }
     println!("{} constructed for 1000 uses", made.load(std::sync::atomic::Ordering::Relaxed));
+
+    println!("\n# Two threads in one space of 64 GiB, a million pages of KV cache each");
+    let space = ExtentCache::new(64 << 30)?;
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..1_000_000 {
+                    let Ok(page) = space.allocate(3_274_752) else { return println!("no room") };
+                    drop(page);
+                }
+            });
+        }
+    });
+    println!("{:.1} ns a pair and thread", start.elapsed().as_nanos() as f64 / 1_000_000.0);
+    let stats = space.stats();
+    println!("{} ranges are cached, of at most {} bytes", stats.cached_ranges, stats.stranded_bound);
+    println!("and yet the whole space can be had: {}", space.allocate(64 << 30).is_ok());
     Ok(())
 }
