@@ -37,7 +37,7 @@ pub(crate) struct Cache<R> {
     /// For the owner's slow ways.
     pub(crate) scratch: UnsafeCell<Vec<R>>,
     /// Lets the model see who is in at a time.
-    #[cfg(loom)]
+    #[cfg(all(loom, not(shuttle)))]
     witness: loom::cell::UnsafeCell<()>,
 }
 
@@ -86,7 +86,7 @@ impl<R: Copy + 'static> Local<R> {
             nested: Cell::new(false),
             stopped: Cell::new(false),
             scratch: UnsafeCell::new(Vec::new()),
-            #[cfg(loom)]
+            #[cfg(all(loom, not(shuttle)))]
             witness: loom::cell::UnsafeCell::new(()),
         };
         // SAFETY: the block is new and large enough; a slot's alignment is at most that of the head.
@@ -170,7 +170,7 @@ impl<R: Copy + 'static> Local<R> {
     /// Tells the model that this thread is in.
     #[inline(always)]
     pub(crate) fn touch(self) {
-        #[cfg(loom)]
+        #[cfg(all(loom, not(shuttle)))]
         self.cache().witness.with_mut(|_| ());
     }
 
