@@ -11,13 +11,16 @@ fn get_and_put(magazines: &Instance) {
     magazines.put(0, round);
 }
 
+/// Miri is slow.
+const TURNS: usize = if cfg!(miri) { 4 } else { 50 };
+
 #[test]
 fn an_instance_may_go_while_threads_that_used_it_live() {
     let turn = Barrier::new(2);
     let slot: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for _ in 0..50 {
+            for _ in 0..TURNS {
                 turn.wait();
                 let magazines = slot.lock().unwrap().take().expect("an instance a turn");
                 let round = magazines.get(0).expect("a thousand");
@@ -28,7 +31,7 @@ fn an_instance_may_go_while_threads_that_used_it_live() {
             // Lives until the last one is gone.
             turn.wait();
         });
-        for _ in 0..50 {
+        for _ in 0..TURNS {
             // Each has the number of the one before it, or another if a test beside this one took it.
             let (magazines, source) = instance(1, 1000);
             let magazines = Arc::new(magazines);
@@ -45,7 +48,7 @@ fn an_instance_may_go_while_threads_that_used_it_live() {
 
 #[test]
 fn many_instances_at_once() {
-    let all: Vec<_> = (0..100).map(|_| instance(2, 10)).collect();
+    let all: Vec<_> = (0..2 * TURNS).map(|_| instance(2, 10)).collect();
     for (magazines, source) in &all {
         let round = magazines.get(1).expect("ten");
         assert_eq!(round, 0, "each has its own");
@@ -109,12 +112,12 @@ fn destructors_of_thread_locals_may_use_it() {
 fn frees_cross_and_threads_die_and_return() {
     let _plan = undisturbed();
     let (magazines, source) = instance(2, 100_000);
-    for _ in 0..10 {
+    for _ in 0..if cfg!(miri) { 1 } else { 10 } {
         let (to, from) = std::sync::mpsc::sync_channel::<Vec<usize>>(4);
         std::thread::scope(|scope| {
             let magazines = &magazines;
             scope.spawn(move || {
-                for _ in 0..50 {
+                for _ in 0..if cfg!(miri) { 10 } else { 50 } {
                     to.send((0..100).map(|_| magazines.get(0).expect("many")).collect()).unwrap();
                 }
             });
@@ -150,6 +153,7 @@ fn forked(child: impl FnOnce() -> i32) -> i32 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "forks")]
 fn a_child_finds_every_round_and_no_lock_held() {
     let _plan = undisturbed();
     let (magazines, source) = instance(1, 100_000);
@@ -215,7 +219,7 @@ fn without_the_kernels_barrier_owners_make_fences() {
                     magazines.put(0, round);
                 }
             });
-            (0..1000).for_each(|_| magazines.trim());
+            (0..if cfg!(miri) { 20 } else { 1000 }).for_each(|_| magazines.trim());
             stop.store(true, Ordering::Relaxed);
         });
         // Each has seen by now that it is to make fences.

@@ -112,6 +112,7 @@ fn what_was_put_last_is_got_first() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn a_trim_reaches_every_thread() {
     let _plan = undisturbed();
     let (magazines, source) = instance(3, 100_000);
@@ -171,6 +172,7 @@ fn a_thread_that_ends_leaves_nothing_stranded_for_ever() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn the_depot_keeps_the_working_set() {
     let clock = Arc::new(ManualClock::default());
     let source = Counting::new(1, 100_000);

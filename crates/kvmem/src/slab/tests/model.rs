@@ -161,7 +161,7 @@ fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 64 }, ..ProptestConfig::default() })]
 
     #[test]
     fn agrees_with_the_model(ops in ops(), limit in 1..3000usize) {
