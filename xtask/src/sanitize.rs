@@ -87,8 +87,6 @@ const SANITIZED_CASES: &str = "20";
 /// What runs under Miri of the library's own tests: no layer that is made of calls of the kernel, and little of the one that has
 /// no unsafe code.
 const INTERPRETED: [&str; 4] = ["slab::", "sync::", "offset::bins::", "offset::raw::"];
-/// And of those from outside.
-const INTERPRETED_INTEGRATION: [&str; 3] = ["slab::blocks::", "slab::objects::", "slab::threads::"];
 /// Cases there. Miri is hundreds of times as slow.
 const INTERPRETED_CASES: &str = "2";
 
@@ -141,15 +139,11 @@ fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
 
 /// The library's tests, interpreted. `cfg(miri)` shortens some, and leaves out those that are about the kernel.
 fn interpret(root: &Path, report: &mut Report) {
-    let tests = |targets: &[&str], only: &[&str]| {
-        let mut tests = nightly(root, &["miri", "test", "--locked", "--package", "kvmem"]);
-        tests.args(["--target-dir", "target/sanitize/miri"]).args(targets).arg("--").args(only);
-        // Isolated programs have no clock and no environment.
-        tests.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", INTERPRETED_CASES);
-        tests
-    };
-    report.command("Miri: unit", Kind::Tests, &mut tests(&["--lib"], &INTERPRETED));
-    report.command("Miri: integration", Kind::Tests, &mut tests(&["--test", "it"], &INTERPRETED_INTEGRATION));
+    let mut tests = nightly(root, &["miri", "test", "--locked", "--package", "kvmem", "--lib"]);
+    tests.args(["--target-dir", "target/sanitize/miri", "--"]).args(INTERPRETED);
+    // Isolated programs have no clock and no environment.
+    tests.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", INTERPRETED_CASES);
+    report.command("Miri: unit", Kind::Tests, &mut tests);
 }
 
 /// The triple of this machine: it must be named, or build scripts would be built with the sanitizer too.

@@ -109,15 +109,16 @@ fn destructors_of_thread_locals_may_use_it() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn frees_cross_and_threads_die_and_return() {
     let _plan = undisturbed();
     let (magazines, source) = instance(2, 100_000);
-    for _ in 0..if cfg!(miri) { 1 } else { 10 } {
+    for _ in 0..10 {
         let (to, from) = std::sync::mpsc::sync_channel::<Vec<usize>>(4);
         std::thread::scope(|scope| {
             let magazines = &magazines;
             scope.spawn(move || {
-                for _ in 0..if cfg!(miri) { 10 } else { 50 } {
+                for _ in 0..50 {
                     to.send((0..100).map(|_| magazines.get(0).expect("many")).collect()).unwrap();
                 }
             });
@@ -204,6 +205,7 @@ fn a_child_finds_every_round_and_no_lock_held() {
 
 #[cfg(feature = "fault-injection")]
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn without_the_kernels_barrier_owners_make_fences() {
     use crate::sys::{Call, Errno, fault};
     for call in [Call::RegisterMembarrier, Call::Membarrier] {
@@ -219,7 +221,7 @@ fn without_the_kernels_barrier_owners_make_fences() {
                     magazines.put(0, round);
                 }
             });
-            (0..if cfg!(miri) { 20 } else { 1000 }).for_each(|_| magazines.trim());
+            (0..1000).for_each(|_| magazines.trim());
             stop.store(true, Ordering::Relaxed);
         });
         // Each has seen by now that it is to make fences.

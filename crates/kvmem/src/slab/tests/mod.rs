@@ -201,6 +201,7 @@ fn the_depot_keeps_the_working_set() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn magazines_grow_where_threads_meet_and_shrink_where_they_do_not() {
     let depot = Depot::<usize>::new(0, (4, 32), 64);
     let mut sizes = vec![depot.capacity()];

@@ -91,7 +91,6 @@ fn any_size_and_alignment() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "maps")]
 fn objects_on_a_region() {
     let region = ExclusiveRegion::new(Region::builder(1 << 20).map().unwrap()).unwrap();
     let cache = ObjectCache::builder().region(region).build(|| [0u64; 128]);
@@ -108,7 +107,7 @@ fn threads_share_a_cache() {
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                for round in 0..if cfg!(miri) { 50 } else { 2000 } {
+                for round in 0..2000 {
                     let mut some = Vec::new();
                     cache.get_batch(round % 20, &mut some).unwrap();
                     some.iter_mut().for_each(|object| object.uses += 1);

@@ -30,9 +30,6 @@ impl Parcel {
     }
 }
 
-/// Parcels of a delivery.
-const PARCELS: usize = if cfg!(miri) { 40 } else { 500 };
-
 fn crossing(slices: &SliceAllocator) {
     let (sender, receiver) = mpsc::sync_channel::<Vec<Parcel>>(4);
     thread::scope(|scope| {
@@ -40,8 +37,8 @@ fn crossing(slices: &SliceAllocator) {
             let sender = sender.clone();
             scope.spawn(move || {
                 let mut state = seed + 1;
-                for _ in 0..if cfg!(miri) { 2 } else { 60 } {
-                    let parcels = (0..PARCELS).map(|_| {
+                for _ in 0..60 {
+                    let parcels = (0..500).map(|_| {
                         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
                         Parcel::pack(slices, 1 + (state >> 33) as usize % 1024)
                     });
@@ -53,7 +50,7 @@ fn crossing(slices: &SliceAllocator) {
         scope.spawn(move || {
             for (number, mut parcels) in receiver.into_iter().enumerate() {
                 // Some are freed by threads that die at once.
-                let rest = parcels.split_off(PARCELS / 2);
+                let rest = parcels.split_off(250);
                 thread::scope(|inner| {
                     inner.spawn(|| rest.into_iter().for_each(|parcel| parcel.open(slices)));
                 });
