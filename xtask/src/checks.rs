@@ -35,8 +35,10 @@ enum Group {
     Test,
     /// The library's examples, run.
     Examples,
-    /// Model checks of the concurrent parts.
+    /// Model checks of the concurrent parts: every schedule of small cases.
     Loom,
+    /// The same model under random schedules of larger cases.
+    Shuttle,
     /// Every fuzz target: its stored corpus, then random inputs.
     Fuzz,
     /// The documentation, built with warnings as errors.
@@ -66,6 +68,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
         }
         if wanted(Group::Loom) {
             loom(root, &mut report);
+        }
+        if wanted(Group::Shuttle) {
+            shuttle(root, &mut report);
         }
         if wanted(Group::Fuzz) {
             fuzz(root, &mut report, options.fuzz_seconds);
@@ -117,6 +122,14 @@ fn loom(root: &Path, report: &mut Report) {
     let mut loom = cargo_in(root, &["test", "--release", "--locked", "--package", "kvmem", "--test", "loom"]);
     loom.env("RUSTFLAGS", "--cfg loom").args(["--target-dir", "target/loom"]);
     report.command("loom", Kind::Tests, &mut loom);
+}
+
+/// As above: the model that is built for loom, with shuttle under it.
+fn shuttle(root: &Path, report: &mut Report) {
+    let mut shuttle =
+        cargo_in(root, &["test", "--release", "--locked", "--package", "kvmem", "--test", "shuttle"]);
+    shuttle.env("RUSTFLAGS", "--cfg loom --cfg shuttle").args(["--target-dir", "target/shuttle"]);
+    report.command("shuttle", Kind::Tests, &mut shuttle);
 }
 
 /// Every fuzz target: on any toolchain its stored corpus and then random inputs, and coverage-guided as well where

@@ -7,10 +7,12 @@
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
 //! - [`setup`] looks for the tools the steps need and gets those it can,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
+//! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`record`] files a benchmark run under its date and machine.
 
 mod checks;
 mod record;
+mod sanitize;
 mod setup;
 mod step;
 mod workspace;
@@ -33,6 +35,9 @@ enum Chore {
     /// Check everything: format, lints, unit, integration, doc and example tests, loom models, fuzz targets,
     /// documentation. Goes on after a failing step and ends with `N passed, N failed`.
     Test(checks::Options),
+    /// Run the tests under AddressSanitizer, ThreadSanitizer and Miri, as far as a nightly toolchain has them; what is not there is
+    /// told as skipped.
+    Sanitize(sanitize::Options),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json` (offset),
@@ -44,6 +49,7 @@ fn main() -> Result<ExitCode> {
     let root = workspace::root()?;
     match Cli::parse().chore {
         Chore::Test(options) => checks::run(&root, &options),
+        Chore::Sanitize(options) => sanitize::run(&root, &options),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
     }

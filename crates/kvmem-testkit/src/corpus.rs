@@ -127,6 +127,73 @@ fn traps() -> Vec<(String, Vec<u8>)> {
     traps.into_iter().map(|(name, config, ops)| (format!("trap-{name}"), encode(&config, &ops))).collect()
 }
 
+/// Names and bytes of the inputs for slabs: traffic of each kind of allocator, and what is rare in any traffic.
+pub fn slab() -> Vec<(String, Vec<u8>)> {
+    use crate::slices::codec::encode;
+    use crate::slices::op::{Config, Op, SEATS, Who};
+
+    let mut inputs = Vec::new();
+    let configs = [
+        ("plain", Config::PLAIN),
+        ("bounded", Config { stranded_bytes: Some(100_000), ..Config::PLAIN }),
+        ("uncached", Config { stranded_bytes: Some(0), ..Config::PLAIN }),
+        ("low-limit", Config { limit: 100, ..Config::PLAIN }),
+        ("debug-blocks", Config { debug_blocks: true, ..Config::PLAIN }),
+        ("always-malloc", Config { always_malloc: true, debug_blocks: true, ..Config::PLAIN }),
+    ];
+    let mut random = Random::new(11);
+    for (name, config) in configs {
+        for round in 0..2 {
+            let ops: Vec<Op> = (0..STEPS).map(|_| draw_slab_op(&mut random)).collect();
+            inputs.push((format!("{name}-{round}"), encode(&config, &ops)));
+        }
+    }
+    let batch = |seat, n| Op::Batch { seat, size: 24, n };
+    let run = |seat| Op::FreeRun { seat, pick: 0, n: 255 };
+    let quiet = [20, 20].map(|seconds| Op::Tick { who: Who::Outsider, seconds });
+    let scenes: [(&str, Vec<Op>); 4] = [
+        // Whole magazines go from one thread to the other.
+        ("crossing", [batch(0, 2000), run(1), run(1), run(1), run(1), batch(2, 1500), run(3)].to_vec()),
+        (
+            "silence",
+            [batch(0, 1500), run(1), run(1), run(0)]
+                .into_iter()
+                .chain((0..SEATS).map(Op::End))
+                .chain(quiet)
+                .collect(),
+        ),
+        ("trims", [batch(0, 900), run(1), Op::Trim(Who::Seat(2)), run(0), Op::Trim(Who::Outsider)].to_vec()),
+        ("successors", [batch(0, 50), Op::Replace(Config::PLAIN), batch(0, 50), run(1), Op::End(0)].to_vec()),
+    ];
+    let scenes = scenes.map(|(name, ops)| (format!("scene-{name}"), encode(&Config::PLAIN, &ops)));
+    inputs.extend(scenes);
+    inputs
+}
+
+fn draw_slab_op(random: &mut Random) -> crate::slices::op::Op {
+    use crate::slices::op::{How, Op, SEATS, Who};
+
+    let seat = random.below(SEATS.into()) as u8;
+    let pick = random.bits() as u16;
+    let size = match random.below(4) {
+        0 => 24,
+        1 => 1 + random.below(600) as usize,
+        2 => 1 + random.log_below(8192) as usize,
+        _ => [16, 512, 8192, 8193][random.below(4) as usize],
+    };
+    let who = if random.once_in(3) { Who::Outsider } else { Who::Seat(seat) };
+    match random.below(12) {
+        0..3 => Op::Alloc { seat, size, how: [How::Plain, How::Zeroed, How::Copy][random.below(3) as usize] },
+        3 | 4 => Op::Batch { seat, size, n: random.below(300) as u16 },
+        5 => Op::Free { seat, pick },
+        6 | 7 => Op::FreeRun { seat, pick, n: random.bits() as u8 },
+        8 => Op::FreeChain { seat, pick, n: random.bits() as u8, link: random.bits() as u16 },
+        9 => Op::Trim(who),
+        10 => Op::Tick { who, seconds: 5 + random.below(30) as u8 },
+        _ => Op::End(seat),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,6 +211,19 @@ mod tests {
         }
         for what in ["allocate: granted", "free", "allocate_scattered: granted in several", "extend: granted"]
         {
+            assert!(tally.of(what) > 0, "nothing comes to “{what}”:\n{tally}");
+        }
+    }
+
+    #[test]
+    fn inputs_for_slabs_mean_something() {
+        let mut tally = driver::Tally::default();
+        for (name, bytes) in slab() {
+            let (config, ops) = crate::slices::codec::decode(&bytes).expect("an input of ours");
+            assert!(ops.len() > 2, "{name} has {} steps", ops.len());
+            tally.add(&crate::slices::run(&config, &ops).unwrap_or_else(|wrong| panic!("{name}: {wrong:#}")));
+        }
+        for what in ["alloc", "free_chain of several", "trim", "tick with no thread left", "replace"] {
             assert!(tally.of(what) > 0, "nothing comes to “{what}”:\n{tally}");
         }
     }

@@ -53,7 +53,7 @@ pub enum Depth {
 pub struct Tally(BTreeMap<&'static str, u64>);
 
 impl Tally {
-    fn count(&mut self, what: &'static str) {
+    pub(crate) fn count(&mut self, what: &'static str) {
         *self.0.entry(what).or_default() += 1;
     }
 

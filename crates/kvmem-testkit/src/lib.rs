@@ -9,6 +9,7 @@ pub mod modular;
 pub mod op;
 pub mod oracle;
 pub mod random;
+pub mod slices;
 pub mod soak;
 #[cfg(any(test, feature = "proptest"))]
 pub mod strategy;

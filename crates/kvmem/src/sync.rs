@@ -1,4 +1,4 @@
-//! Atomics and the lock: the usual ones, or loom's under `--cfg loom`.
+//! Atomics and the lock: the usual ones, or loom's under `--cfg loom`; or shuttle's where `--cfg shuttle` is said as well.
 //!
 //! ## The lock
 //!
@@ -13,13 +13,17 @@
 
 #[cfg(loom)]
 pub(crate) use self::model::Mutex;
-#[cfg(loom)]
+#[cfg(all(loom, not(shuttle)))]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-#[cfg(loom)]
-use loom::{hint, thread};
+#[cfg(all(loom, not(shuttle)))]
+use loom::{hint, sync as checked, thread};
+#[cfg(shuttle)]
+use shuttle::{hint, sync as checked, thread};
 #[cfg(not(loom))]
 use std::{hint, thread};
 
@@ -118,7 +122,7 @@ fn nap() {
     thread::sleep(NAP);
 }
 
-/// loom has no time: to sleep is to let the others go first.
+/// A model has no time: to sleep is to let the others go first.
 #[cfg(loom)]
 fn nap() {
     thread::yield_now();
@@ -187,22 +191,22 @@ pub mod loom_face {
     }
 }
 
-/// loom's mutex with parking_lot's face: a lock that cannot be poisoned.
+/// The model's mutex with parking_lot's face: a lock that cannot be poisoned.
 #[cfg(loom)]
 mod model {
     #[derive(Debug)]
-    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+    pub(crate) struct Mutex<T>(super::checked::Mutex<T>);
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {
-            Mutex(loom::sync::Mutex::new(value))
+            Mutex(super::checked::Mutex::new(value))
         }
 
-        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+        pub(crate) fn lock(&self) -> super::checked::MutexGuard<'_, T> {
             self.0.lock().expect("no panic happens under the lock")
         }
 
-        pub(crate) fn try_lock(&self) -> Option<loom::sync::MutexGuard<'_, T>> {
+        pub(crate) fn try_lock(&self) -> Option<super::checked::MutexGuard<'_, T>> {
             self.0.try_lock().ok()
         }
     }
@@ -212,13 +216,15 @@ mod model {
 mod tests {
     use super::*;
 
+    const ROUNDS: u64 = if cfg!(miri) { 50 } else { 20_000 };
+
     #[test]
     fn one_holder_at_a_time() {
         let total = Mutex::new(0u64);
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    for _ in 0..20_000 {
+                    for _ in 0..ROUNDS {
                         let mut guard = total.lock();
                         let before = *guard;
                         std::hint::black_box(&mut *guard);
@@ -227,7 +233,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*total.lock(), 160_000);
+        assert_eq!(*total.lock(), 8 * ROUNDS);
     }
 
     #[test]

@@ -138,10 +138,13 @@ pub(crate) static SIZES: [Geometry; CLASSES] = {
 mod tests {
     use super::*;
 
+    /// Miri looks at some of them.
+    const STEP: usize = if cfg!(miri) { 509 } else { 1 };
+
     #[test]
     fn every_size_has_the_smallest_class() {
         assert_eq!(size_of_class(CLASSES - 1), LARGEST);
-        for size in 1..=LARGEST {
+        for size in (1..=LARGEST).step_by(STEP) {
             let class = class_of(size);
             assert!(size_of_class(class) >= size, "{size}");
             assert!(class == 0 || size_of_class(class - 1) < size, "{size}");
@@ -152,7 +155,7 @@ mod tests {
 
     #[test]
     fn every_slab_wastes_an_eighth_at_most() {
-        let odd = (1..=LARGEST_IN_SLAB / ALIGN).map(|units| Geometry::new(units * ALIGN));
+        let odd = (1..=LARGEST_IN_SLAB / ALIGN).step_by(STEP).map(|units| Geometry::new(units * ALIGN));
         for geometry in SIZES.iter().copied().chain(odd) {
             let Geometry { size, slab_bytes, objects, slack, step, .. } = geometry;
             assert!(slab_bytes.is_power_of_two() && (UNIT..=64 * UNIT).contains(&slab_bytes), "{geometry:?}");
@@ -167,7 +170,7 @@ mod tests {
     fn every_address_is_an_object_or_none() {
         let largest = [16 << 10, 20_000, 24_592, LARGEST_IN_SLAB].map(Geometry::new);
         for geometry in SIZES.iter().chain(&largest) {
-            for offset in 0..geometry.slab_bytes {
+            for offset in (0..geometry.slab_bytes).step_by(STEP) {
                 let (index, rest) = (offset / geometry.size, offset % geometry.size);
                 let expected = (rest == 0 && index < geometry.objects).then_some(index);
                 assert_eq!(geometry.index(offset), expected, "{offset} of {geometry:?}");
@@ -177,7 +180,7 @@ mod tests {
 
     #[test]
     fn alignment_has_a_class() {
-        for size in 1..=LARGEST {
+        for size in (1..=LARGEST).step_by(STEP) {
             for align in [1, 2, 4, 8, 16, 32, 64] {
                 if let Some(class) = class_aligned(size, align) {
                     assert_eq!((size_of_class(class) % align, SIZES[class].step % align.max(16)), (0, 0));

@@ -42,7 +42,7 @@ pub(crate) struct Cache<R> {
     /// For the owner's slow ways.
     pub(crate) scratch: UnsafeCell<Vec<R>>,
     /// Lets the model see who is in at a time.
-    #[cfg(loom)]
+    #[cfg(all(loom, not(shuttle)))]
     witness: loom::cell::UnsafeCell<()>,
 }
 
@@ -114,7 +114,7 @@ impl<R: Copy + 'static> Local<R> {
             node: Cell::new(0),
             node_uses: Cell::new(0),
             scratch: UnsafeCell::new(Vec::new()),
-            #[cfg(loom)]
+            #[cfg(all(loom, not(shuttle)))]
             witness: loom::cell::UnsafeCell::new(()),
         };
         // SAFETY: the block is new and large enough; a slot's alignment is at most that of the head.
@@ -198,7 +198,7 @@ impl<R: Copy + 'static> Local<R> {
     /// Tells the model that this thread is in.
     #[inline(always)]
     pub(crate) fn touch(self) {
-        #[cfg(loom)]
+        #[cfg(all(loom, not(shuttle)))]
         self.cache().witness.with_mut(|_| ());
     }
 

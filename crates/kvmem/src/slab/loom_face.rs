@@ -1,8 +1,8 @@
-//! The layer without its threads' tables, for the model check in `tests/loom`: loom knows no statics.
+//! The layer without its threads' tables, for the model checks in `tests/loom` and `tests/shuttle`: models know no statics.
 
 use std::sync::Arc;
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Ordering, fence};
 
 use super::clock::ManualClock;
 use super::core::Core;
@@ -66,14 +66,23 @@ unsafe impl Send for Cache {}
 impl Model {
     /// Above a source of so many numbers, with magazines of so many rounds.
     pub fn new(numbers: u32, capacity: usize) -> Self {
-        Self::on_nodes(numbers, capacity, 1)
+        Self::bounded(numbers, capacity, None)
     }
 
-    /// The same on so many memory nodes.
+    /// As above, with so many bytes in magazines at most: one for each round they have room for.
+    pub fn bounded(numbers: u32, capacity: usize, stranded_bytes: Option<u64>) -> Self {
+        Self::with(numbers, Settings { magazine_bytes: 4 * capacity, stranded_bytes, ..Settings::new(1) })
+    }
+
+    /// As the first, on so many memory nodes.
     pub fn on_nodes(numbers: u32, capacity: usize, nodes: usize) -> Self {
+        let topology = Arc::new(Nodes(nodes));
+        Self::with(numbers, Settings { magazine_bytes: 4 * capacity, topology, ..Settings::new(1) })
+    }
+
+    fn with(numbers: u32, settings: Settings) -> Self {
         let clock = Arc::new(ManualClock::default());
-        let (magazine_bytes, topology) = (4 * capacity, Arc::new(Nodes(nodes)));
-        let settings = Settings { magazine_bytes, clock: clock.clone(), topology, ..Settings::new(1) };
+        let settings = Settings { clock: clock.clone(), ..settings };
         Model { core: Core::new(Numbers { inside: Mutex::new((0..numbers).collect()) }, settings), clock }
     }
 
@@ -132,6 +141,11 @@ impl Model {
         unsafe { self.core.retire(cache.0) };
     }
 
+    /// What is counted against the bound; 0 where there is none.
+    pub fn charged_bytes(&self) -> u64 {
+        self.core.stats().charged_bytes.unwrap_or(0)
+    }
+
     /// How many numbers are with the source.
     pub fn inside(&self) -> usize {
         self.core.source().inside.lock().len()
@@ -171,7 +185,7 @@ impl Owner {
         if !reached {
             self.lock.make_fenced();
         }
-        loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let settled = self.lock.settle(reached);
         if settled {
             run();

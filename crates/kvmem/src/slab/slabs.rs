@@ -265,7 +265,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % below
         };
-        for round in 0..3000 {
+        for round in 0..if cfg!(miri) { 12 } else { 3000 } {
             let class = [0, 1, 7, 31, 40, CLASSES - 1][next(6)];
             let size = SIZES[class].size;
             if next(100) < 52 {
@@ -305,6 +305,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "long")]
     fn slabs_are_coloured() {
         let slabs = slabs(no_faults());
         let mut coloured = 0;

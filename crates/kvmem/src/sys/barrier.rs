@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Call, Errno, Result, check, gate};
+#[cfg(not(miri))]
+use super::check;
+use super::{Call, Errno, Result, gate};
 
 // <linux/membarrier.h>
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
@@ -29,6 +31,13 @@ pub(crate) fn barrier() -> Result<()> {
     membarrier(PRIVATE_EXPEDITED)
 }
 
+/// Miri knows neither this call nor what happens at a fork: to it the kernel is one that refuses.
+#[cfg(miri)]
+fn membarrier(_: libc::c_int) -> Result<()> {
+    Err(Errno::new(libc::ENOSYS))
+}
+
+#[cfg(not(miri))]
 fn membarrier(command: libc::c_int) -> Result<()> {
     // SAFETY: the call takes no pointers.
     check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }).map(drop)
@@ -41,6 +50,9 @@ pub(crate) fn around_fork(
     child: unsafe extern "C" fn(),
 ) -> Result<()> {
     gate(Call::AtFork)?;
+    if cfg!(miri) {
+        return Err(Errno::new(libc::ENOSYS));
+    }
     // SAFETY: the functions live as long as the process, and may be called from any thread.
     match unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) } {
         0 => Ok(()),

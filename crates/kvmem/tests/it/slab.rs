@@ -5,4 +5,5 @@ mod debug;
 mod fork;
 mod objects;
 mod pages;
+mod sequences;
 mod threads;

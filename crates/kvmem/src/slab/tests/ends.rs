@@ -11,6 +11,9 @@ fn get_and_put(magazines: &Instance) {
     magazines.put(0, round);
 }
 
+/// Miri is slow.
+const TURNS: usize = if cfg!(miri) { 4 } else { 50 };
+
 #[test]
 fn any_number_of_instances_have_caches() {
     // More than a thread has near entries for.
@@ -45,7 +48,7 @@ fn an_instance_may_go_while_threads_that_used_it_live() {
     let slot: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for _ in 0..50 {
+            for _ in 0..TURNS {
                 turn.wait();
                 let magazines = slot.lock().unwrap().take().expect("an instance a turn");
                 let round = magazines.get(0).expect("a thousand");
@@ -56,7 +59,7 @@ fn an_instance_may_go_while_threads_that_used_it_live() {
             // Lives until the last one is gone.
             turn.wait();
         });
-        for _ in 0..50 {
+        for _ in 0..TURNS {
             // Each has the number of the one before it, or another if a test beside this one took it.
             let (magazines, source) = instance(1, 1000);
             let magazines = Arc::new(magazines);
@@ -73,7 +76,7 @@ fn an_instance_may_go_while_threads_that_used_it_live() {
 
 #[test]
 fn many_instances_at_once() {
-    let all: Vec<_> = (0..100).map(|_| instance(2, 10)).collect();
+    let all: Vec<_> = (0..2 * TURNS).map(|_| instance(2, 10)).collect();
     for (magazines, source) in &all {
         let round = magazines.get(1).expect("ten");
         assert_eq!(round, 0, "each has its own");
@@ -134,6 +137,7 @@ fn destructors_of_thread_locals_may_use_it() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn frees_cross_and_threads_die_and_return() {
     let _plan = undisturbed();
     let (magazines, source) = instance(2, 100_000);
@@ -178,6 +182,7 @@ pub(super) fn forked(child: impl FnOnce() -> i32) -> i32 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "forks")]
 fn a_child_finds_every_round_and_no_lock_held() {
     let _plan = undisturbed();
     let (magazines, source) = instance(1, 100_000);
@@ -228,6 +233,7 @@ fn a_child_finds_every_round_and_no_lock_held() {
 
 #[cfg(feature = "fault-injection")]
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn without_the_kernels_barrier_owners_make_fences() {
     use crate::sys::{Call, Errno, fault};
     for call in [Call::RegisterMembarrier, Call::Membarrier] {

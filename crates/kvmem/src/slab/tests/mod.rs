@@ -144,6 +144,7 @@ fn what_was_put_last_is_got_first() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn a_trim_reaches_every_thread() {
     let _plan = undisturbed();
     let (magazines, source) = instance(3, 100_000);
@@ -203,6 +204,7 @@ fn a_thread_that_ends_leaves_nothing_stranded_for_ever() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn the_depot_keeps_the_working_set() {
     let clock = Arc::new(ManualClock::default());
     let source = Counting::new(1, 100_000);
@@ -231,6 +233,7 @@ fn the_depot_keeps_the_working_set() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn magazines_grow_where_threads_meet_and_shrink_where_they_do_not() {
     let depot = Depot::<usize>::new(0, (4, 32), 64, 1);
     let mut sizes = vec![depot.capacity()];

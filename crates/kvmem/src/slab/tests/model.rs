@@ -172,11 +172,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
+    #[cfg_attr(miri, ignore = "long")]
     fn agrees_with_the_model(ops in ops(), limit in 1..3000usize) {
         check(ops, limit, None, 1);
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "long")]
     fn agrees_with_the_model_under_a_bound(ops in ops(), limit in 1..3000usize, bound in 0..200_000u64) {
         check(ops, limit, Some(bound), 1);
     }

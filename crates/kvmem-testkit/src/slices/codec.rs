@@ -1,0 +1,178 @@
+//! *Codec*: operations on slabs as bytes, for fuzzing.
+//!
+//! As in [the codec of offset spaces](crate::codec), any bytes are a test, and numbers stand in little-endian order.
+
+use super::op::{Config, How, Op, SEATS, Who};
+
+/// A test: the first allocator, and what is done.
+pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
+    let mut reader = Reader { rest: bytes };
+    let config = reader.config()?;
+    Some((config, std::iter::from_fn(|| reader.op()).collect()))
+}
+
+/// The bytes that [`decode`] makes this test of.
+pub fn encode(config: &Config, ops: &[Op]) -> Vec<u8> {
+    let mut writer = Writer { bytes: Vec::new() };
+    writer.config(config);
+    ops.iter().for_each(|op| writer.op(op));
+    writer.bytes
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn u8(&mut self) -> Option<u8> {
+        let (byte, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(*byte)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_le_bytes([self.u8()?, self.u8()?]))
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from(self.u16()?) | u32::from(self.u16()?) << 16)
+    }
+
+    fn seat(&mut self) -> Option<u8> {
+        self.u8().map(|byte| byte % SEATS)
+    }
+
+    fn who(&mut self) -> Option<Who> {
+        let byte = self.u8()? % (SEATS + 1);
+        Some(if byte < SEATS { Who::Seat(byte) } else { Who::Outsider })
+    }
+
+    fn size(&mut self) -> Option<usize> {
+        Some(match self.u8()? {
+            0..128 => self.u8()?.into(),
+            128..224 => usize::from(self.u16()?) % 8193,
+            224..254 => self.u16()?.into(),
+            254..=255 => usize::MAX,
+        })
+    }
+
+    fn config(&mut self) -> Option<Config> {
+        let flags = self.u8()?;
+        let limit = if flags & 4 == 0 { Config::PLAIN.limit } else { self.u16()? % 8193 };
+        let stranded_bytes = if flags & 8 == 0 { None } else { Some(self.u32()?) };
+        Some(Config { always_malloc: flags & 1 != 0, debug_blocks: flags & 2 != 0, limit, stranded_bytes })
+    }
+
+    fn op(&mut self) -> Option<Op> {
+        Some(match self.u8()? {
+            0..64 => {
+                const HOWS: [How; 3] = [How::Plain, How::Zeroed, How::Copy];
+                let (seat, size) = (self.seat()?, self.size()?);
+                Op::Alloc { seat, size, how: HOWS[usize::from(self.u8()? % 3)] }
+            }
+            64..96 => Op::Batch { seat: self.seat()?, size: self.size()?, n: self.u16()? % 2048 },
+            96..136 => Op::Free { seat: self.seat()?, pick: self.u16()? },
+            136..176 => Op::FreeRun { seat: self.seat()?, pick: self.u16()?, n: self.u8()? },
+            176..200 => {
+                Op::FreeChain { seat: self.seat()?, pick: self.u16()?, n: self.u8()?, link: self.u16()? }
+            }
+            200..216 => Op::Trim(self.who()?),
+            216..232 => Op::Tick { who: self.who()?, seconds: self.u8()? },
+            232..248 => Op::End(self.seat()?),
+            248..252 => Op::Look,
+            252..=255 => Op::Replace(self.config()?),
+        })
+    }
+}
+
+/// The mirror image of [`Reader`].
+struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.bytes.extend(bytes);
+    }
+
+    fn u16(&mut self, number: u16) {
+        self.put(number.to_le_bytes());
+    }
+
+    fn who(&mut self, who: Who) {
+        self.put([match who {
+            Who::Seat(seat) => seat,
+            Who::Outsider => SEATS,
+        }]);
+    }
+
+    fn size(&mut self, size: usize) {
+        match (u8::try_from(size), u16::try_from(size)) {
+            (Ok(size), _) => self.put([0, size]),
+            (_, Ok(size)) => {
+                self.put([224]);
+                self.u16(size);
+            }
+            _ => self.put([255]),
+        }
+    }
+
+    fn config(&mut self, config: &Config) {
+        let limit = config.limit != Config::PLAIN.limit;
+        self.put([u8::from(config.always_malloc)
+            | u8::from(config.debug_blocks) << 1
+            | u8::from(limit) << 2
+            | u8::from(config.stranded_bytes.is_some()) << 3]);
+        if limit {
+            self.u16(config.limit);
+        }
+        if let Some(most) = config.stranded_bytes {
+            self.put(most.to_le_bytes());
+        }
+    }
+
+    fn op(&mut self, op: &Op) {
+        match *op {
+            Op::Alloc { seat, size, how } => {
+                self.put([0, seat]);
+                self.size(size);
+                self.put([how as u8]);
+            }
+            Op::Batch { seat, size, n } => {
+                self.put([64, seat]);
+                self.size(size);
+                self.u16(n);
+            }
+            Op::Free { seat, pick } => {
+                self.put([96, seat]);
+                self.u16(pick);
+            }
+            Op::FreeRun { seat, pick, n } => {
+                self.put([136, seat]);
+                self.u16(pick);
+                self.put([n]);
+            }
+            Op::FreeChain { seat, pick, n, link } => {
+                self.put([176, seat]);
+                self.u16(pick);
+                self.put([n]);
+                self.u16(link);
+            }
+            Op::Trim(who) => {
+                self.put([200]);
+                self.who(who);
+            }
+            Op::Tick { who, seconds } => {
+                self.put([216]);
+                self.who(who);
+                self.put([seconds]);
+            }
+            Op::End(seat) => self.put([232, seat]),
+            Op::Look => self.put([248]),
+            Op::Replace(config) => {
+                self.put([252]);
+                self.config(&config);
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! *Strategies* for operations on slabs.
+
+use proptest::prelude::*;
+
+use super::op::{Config, How, Op, SEATS, Who};
+
+/// An allocator, mostly a plain one.
+pub fn config() -> impl Strategy<Value = Config> {
+    let limit = prop_oneof![3 => Just(Config::PLAIN.limit), 1 => 0..=Config::PLAIN.limit];
+    let stranded = prop_oneof![2 => Just(None), 1 => (0..4_000_000u32).prop_map(Some)];
+    (prop::bool::weighted(0.1), prop::bool::weighted(0.2), limit, stranded).prop_map(
+        |(always_malloc, debug_blocks, limit, stranded_bytes)| Config {
+            always_malloc,
+            debug_blocks,
+            limit,
+            stranded_bytes,
+        },
+    )
+}
+
+/// A few sizes again and again, so that magazines fill; others now and then.
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        12 => prop::sample::select(vec![16usize, 24, 100, 1024, 8192]),
+        4 => 1..=600usize,
+        2 => 1..=9000usize,
+        1 => 8193..=65_535usize,
+        1 => prop::sample::select(vec![0, usize::MAX]),
+    ]
+}
+
+fn seat() -> impl Strategy<Value = u8> {
+    0..SEATS
+}
+
+fn who() -> impl Strategy<Value = Who> {
+    prop_oneof![2 => seat().prop_map(Who::Seat), 1 => Just(Who::Outsider)]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let how = prop_oneof![2 => Just(How::Plain), 1 => Just(How::Zeroed), 1 => Just(How::Copy)];
+    let pick = any::<u16>;
+    prop_oneof![
+        12 => (seat(), size(), how).prop_map(|(seat, size, how)| Op::Alloc { seat, size, how }),
+        12 => (seat(), size(), prop_oneof![2 => 0..50u16, 1 => 0..1000u16]).prop_map(|(seat, size, n)| Op::Batch { seat, size, n }),
+        8 => (seat(), pick()).prop_map(|(seat, pick)| Op::Free { seat, pick }),
+        16 => (seat(), pick(), any::<u8>()).prop_map(|(seat, pick, n)| Op::FreeRun { seat, pick, n }),
+        8 => (seat(), pick(), any::<u8>(), any::<u16>())
+            .prop_map(|(seat, pick, n, link)| Op::FreeChain { seat, pick, n, link }),
+        3 => who().prop_map(Op::Trim),
+        6 => (who(), 5..40u8).prop_map(|(who, seconds)| Op::Tick { who, seconds }),
+        5 => seat().prop_map(Op::End),
+        2 => Just(Op::Look),
+        1 => config().prop_map(Op::Replace),
+    ]
+}
+
+/// Up to so many operations. Now and then all threads end, and time passes.
+pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
+    let silence = Just(
+        (0..SEATS)
+            .map(Op::End)
+            .chain([20, 20].map(|seconds| Op::Tick { who: Who::Outsider, seconds }))
+            .collect::<Vec<_>>(),
+    );
+    let some = prop_oneof![40 => op().prop_map(|op| vec![op]), 1 => silence];
+    prop::collection::vec(some, 1..len).prop_map(|some| some.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slices::codec::{decode, encode};
+
+    proptest! {
+        #[test]
+        fn bytes_and_back(config in config(), ops in ops(50)) {
+            let bytes = encode(&config, &ops);
+            prop_assert_eq!(decode(&bytes), Some((config, ops)));
+        }
+
+        #[test]
+        fn any_bytes_are_a_test(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Some((config, ops)) = decode(&bytes) {
+                prop_assert!(config.limit <= 8192);
+                prop_assert!(ops.len() <= bytes.len());
+            } else {
+                // Flags and two numbers.
+                prop_assert!(bytes.len() < 7);
+            }
+        }
+    }
+}

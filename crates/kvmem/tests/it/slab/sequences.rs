@@ -1,0 +1,66 @@
+//! Random sequences of operations by several threads, compared with books after every step.
+
+use kvmem_testkit::driver::Tally;
+use kvmem_testkit::slices::op::{Config, Op};
+use kvmem_testkit::slices::run;
+use kvmem_testkit::slices::strategy::{config, ops};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{TestCaseResult, TestRunner};
+
+fn check(config: &Config, ops: &[Op]) -> TestCaseResult {
+    run(config, ops).map(drop).map_err(|failure| TestCaseError::fail(format!("{failure:#}")))
+}
+
+/// So many cases, or what `PROPTEST_CASES` says.
+fn cases(cases: u32) -> ProptestConfig {
+    let config =
+        ProptestConfig { failure_persistence: None, max_shrink_iters: 2000, ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_some() { config } else { ProptestConfig { cases, ..config } }
+}
+
+proptest! {
+    #![proptest_config(cases(100))]
+
+    #[test]
+    fn plain_ones(ops in ops(150)) {
+        check(&Config::PLAIN, &ops)?;
+    }
+
+    #[test]
+    fn with_any_settings(config in config(), ops in ops(100)) {
+        check(&config, &ops)?;
+    }
+}
+
+/// That the sequences above reach what they are meant to reach.
+#[test]
+fn the_sequences_reach_everything() {
+    let mut runner = TestRunner::deterministic();
+    let mut all = Tally::default();
+    let strategy = (config(), ops(100));
+    for _ in 0..100 {
+        let (config, ops) = strategy.new_tree(&mut runner).unwrap().current();
+        all.add(&run(&config, &ops).unwrap_or_else(|failure| panic!("{failure:#}")));
+    }
+    let expected = [
+        "alloc",
+        "alloc: too large",
+        "alloc: no bytes",
+        "alloc_zeroed",
+        "copy",
+        "alloc_batch",
+        "free",
+        "free of several",
+        "free_chain of several",
+        "trim",
+        "trim from outside",
+        "tick gives back",
+        "tick with no thread left",
+        "a thread ends",
+        "look",
+        "replace",
+    ];
+    let missed: Vec<_> = expected.into_iter().filter(|what| all.of(what) < 10).collect();
+    assert!(missed.is_empty(), "seldom or never: {missed:?}, of\n{all}");
+}

@@ -1,0 +1,63 @@
+//! The owner's lock among more stoppers than loom can try all orders of.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use kvmem::slab::loom_face::Owner;
+use shuttle::sync::Arc;
+use shuttle::thread;
+
+use crate::check;
+
+struct Guarded {
+    owner: Owner,
+    // The usual atomics: no change of thread comes of them.
+    inside: AtomicBool,
+    entered: AtomicU32,
+}
+
+impl Guarded {
+    fn alone(&self) {
+        assert!(!self.inside.swap(true, Ordering::Relaxed), "somebody is in already");
+        thread::yield_now();
+        self.inside.store(false, Ordering::Relaxed);
+        self.entered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn owner_and_stoppers(fenced: bool, reached: [bool; 3]) {
+    check(move || {
+        let guarded = Arc::new(Guarded {
+            owner: Owner::new(fenced),
+            inside: AtomicBool::new(false),
+            entered: AtomicU32::new(0),
+        });
+        let stoppers = reached.map(|reached| {
+            let guarded = guarded.clone();
+            thread::spawn(move || {
+                let stop = || u32::from(guarded.owner.stop(reached, || guarded.alone()));
+                stop() + stop()
+            })
+        });
+        for _ in 0..6 {
+            guarded.owner.enter(|| guarded.alone());
+        }
+        let stopped: u32 = stoppers.into_iter().map(|stopper| stopper.join().unwrap()).sum();
+        assert_eq!(guarded.entered.load(Ordering::Relaxed), 6 + stopped);
+        assert!(!(fenced || reached == [true; 3]) || stopped == 6);
+    });
+}
+
+#[test]
+fn barriers() {
+    owner_and_stoppers(false, [true; 3]);
+}
+
+#[test]
+fn an_owner_that_fences() {
+    owner_and_stoppers(true, [false; 3]);
+}
+
+#[test]
+fn a_kernel_that_begins_to_refuse() {
+    owner_and_stoppers(false, [true, false, false]);
+}

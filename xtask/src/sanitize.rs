@@ -1,0 +1,191 @@
+//! `cargo xtask sanitize`: the tests again, under tools that see what a test cannot.
+//!
+//! | tool | finds | needs |
+//! |---|---|---|
+//! | AddressSanitizer | accesses outside of blocks or after their end; leaks | nightly |
+//! | ThreadSanitizer | accesses of two threads that nothing orders | nightly, its component `rust-src` |
+//! | Miri | undefined behaviour of any kind, in what makes no calls of the kernel | nightly, its component `miri` |
+//!
+//! A tool that is not there is told as skipped, with the command that gets it, and is no failure. Each has a target folder of its
+//! own, because its flags would otherwise rebuild everything twice.
+//!
+//! ThreadSanitizer knows neither `membarrier` nor fences. Nothing here is ordered by them alone: where an owner's lock uses
+//! them, they decide who may go in, and what one has done is handed to the next by a store with Release that a load with
+//! Acquire reads. That much it sees; so it needs no other code than that which runs elsewhere, and what it
+//! reports is true.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::setup::works;
+use crate::step::{Kind, Report};
+
+/// Which tools to run.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only these (all of them when none is named).
+    #[arg(value_enum, value_name = "TOOL")]
+    tools: Vec<Tool>,
+}
+
+/// The tools, in the order they run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Tool {
+    /// AddressSanitizer, with its search for leaks.
+    Address,
+    /// ThreadSanitizer.
+    Thread,
+    /// Miri.
+    Miri,
+}
+
+impl Tool {
+    const ALL: [Tool; 3] = [Tool::Address, Tool::Thread, Tool::Miri];
+
+    fn name(self) -> &'static str {
+        match self {
+            Tool::Address => "AddressSanitizer",
+            Tool::Thread => "ThreadSanitizer",
+            Tool::Miri => "Miri",
+        }
+    }
+
+    /// The command that gets what is missing; `None` if nothing is.
+    fn missing(self) -> Option<&'static str> {
+        if !works("rustup", &["run", "nightly", "cargo", "--version"]) {
+            return Some("rustup toolchain install nightly");
+        }
+        match self {
+            Tool::Address => None,
+            Tool::Thread => (!has_source()).then_some("rustup component add --toolchain nightly rust-src"),
+            Tool::Miri => {
+                let works =
+                    works("rustup", &["run", "nightly", "cargo", "miri", "--version"]) && has_source();
+                (!works).then_some("rustup component add --toolchain nightly miri rust-src")
+            }
+        }
+    }
+}
+
+/// Whether nightly has the source of the standard library.
+fn has_source() -> bool {
+    let sysroot = Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]).output();
+    sysroot.is_ok_and(|sysroot| {
+        let sysroot = String::from_utf8_lossy(&sysroot.stdout).trim().to_owned();
+        Path::new(&sysroot).join("lib/rustlib/src/rust/library/std").is_dir()
+    })
+}
+
+/// What runs under the sanitizers beside the library's own tests: all of `tests/it` but what is about registering, which is
+/// other people's code on the far side of calls.
+const INTEGRATION: [&str; 3] = ["slab::", "arena::", "offset::"];
+/// Cases of each property test there: the sanitizers make all ten times as slow.
+const SANITIZED_CASES: &str = "20";
+/// What runs under Miri of the library's own tests: no layer that is made of calls of the kernel, and little of the one that has
+/// no unsafe code.
+const INTERPRETED: [&str; 4] = ["slab::", "sync::", "offset::bins::", "offset::raw::"];
+/// Cases there. Miri is hundreds of times as slow.
+const INTERPRETED_CASES: &str = "2";
+
+/// Runs the tools and prints the summary; the exit status tells whether anything was found.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
+    let mut report = Report::default();
+    let mut skipped = Vec::new();
+    for tool in Tool::ALL {
+        if !options.tools.is_empty() && !options.tools.contains(&tool) {
+            continue;
+        }
+        match (tool, tool.missing()) {
+            (_, Some(remedy)) => skipped.push(format!("{} is skipped; it takes: {remedy}", tool.name())),
+            (Tool::Miri, None) => interpret(root, &mut report),
+            (_, None) => sanitize(root, tool, &host()?, &mut report),
+        }
+    }
+    report.print();
+    for line in skipped {
+        println!("({line})");
+    }
+    Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The library's tests, and those from outside, built with a sanitizer.
+fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
+    let (flag, folder) = match tool {
+        Tool::Thread => ("-Zsanitizer=thread", "target/sanitize/thread"),
+        _ => ("-Zsanitizer=address", "target/sanitize/address"),
+    };
+    let tests = |targets: &[&str], only: &[&str]| {
+        let mut tests = nightly(root, &["test", "--locked", "--package", "kvmem", "--target", host]);
+        tests.args(["--target-dir", folder]).args(targets);
+        if tool == Tool::Thread {
+            // What the standard library does for a thread must be seen too.
+            tests.arg("-Zbuild-std");
+        }
+        tests.arg("--").args(only);
+        tests.env("RUSTFLAGS", flag).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+        tests.env("PROPTEST_CASES", SANITIZED_CASES);
+        // Requests beyond all memory are refused, as elsewhere; and children of a process with threads may have threads.
+        tests.env("ASAN_OPTIONS", "allocator_may_return_null=1");
+        tests.env("TSAN_OPTIONS", "allocator_may_return_null=1:die_after_fork=0");
+        tests
+    };
+    let name = tool.name();
+    report.command(&format!("{name}: unit"), Kind::Tests, &mut tests(&["--lib"], &[]));
+    report.command(&format!("{name}: integration"), Kind::Tests, &mut tests(&["--test", "it"], &INTEGRATION));
+}
+
+/// The library's tests, interpreted. `cfg(miri)` shortens some, and leaves out those that are about the kernel.
+fn interpret(root: &Path, report: &mut Report) {
+    let mut tests = nightly(root, &["miri", "test", "--locked", "--package", "kvmem", "--lib"]);
+    tests.args(["--target-dir", "target/sanitize/miri", "--"]).args(INTERPRETED);
+    // Isolated programs have no clock and no environment.
+    tests.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", INTERPRETED_CASES);
+    report.command("Miri: unit", Kind::Tests, &mut tests);
+}
+
+/// The triple of this machine: it must be named, or build scripts would be built with the sanitizer too.
+fn host() -> Result<String> {
+    let output = Command::new("rustup")
+        .args(["run", "nightly", "rustc", "-vV"])
+        .output()
+        .context("cannot run rustup")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    host_in(&text).map(str::to_owned).context("nightly's rustc does not say for which machine it is")
+}
+
+/// Reads `host: x86_64-unknown-linux-gnu` among the lines of `rustc -vV`.
+fn host_in(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("host: "))
+}
+
+fn nightly(root: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new("rustup");
+    command.current_dir(root).args(["run", "nightly", "cargo"]).args(args);
+    // The cargo and rustc that run this are another toolchain's.
+    for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_host() {
+        let text = "rustc 1.97.0-nightly\nbinary: rustc\nhost: aarch64-unknown-linux-gnu\nrelease: 1.97.0\n";
+        assert_eq!(host_in(text), Some("aarch64-unknown-linux-gnu"));
+        assert_eq!(host_in("rustc 1.97.0"), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_a_command() {
+        for tool in Tool::ALL {
+            assert!(tool.missing().is_none_or(|remedy| remedy.starts_with("rustup ")), "{tool:?}");
+        }
+    }
+}
