@@ -3,17 +3,14 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
-use std::ops::Range;
+use std::ops;
 
 use super::core::Core;
 use super::error::AllocError;
-use super::ground;
 use super::heap::{Grant, Heap};
+use super::range::{LONG, Range};
 use super::raw::RawHandle;
 use super::registry;
-
-/// In [`Allocation::size32`]: the size does not fit; the books know it.
-const LONG: u32 = u32::MAX;
 
 /// A granted range `[offset, offset + size)` of a space. Dropping it frees the range.
 ///
@@ -32,58 +29,60 @@ const LONG: u32 = u32::MAX;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "dropping an allocation frees it"]
-#[repr(C)]
+#[repr(C, packed(4))]
 pub struct Allocation {
-    /// Low and high half, so that the handle is 20 bytes and not 24.
-    offset: [u32; 2],
-    /// The size, or [`LONG`].
-    size32: u32,
-    node: u32,
+    /// Two words, which go from hand to hand in registers. Packed, so that the handle is 20 bytes and not 24.
+    range: Range,
     /// Number of the core, plus one: `Option<Allocation>` is no larger.
     core: NonZeroU32,
 }
 
 impl Allocation {
-    #[inline]
-    pub(super) fn new(core: u32, grant: Grant, size: u64) -> Self {
-        Allocation {
-            offset: [grant.offset as u32, (grant.offset >> 32) as u32],
-            size32: size32(size),
-            node: grant.node,
-            core: NonZeroU32::MIN.saturating_add(core),
-        }
-    }
-
-    /// The range as somebody's; a size of [`LONG`] is in the books.
     #[inline(always)]
-    pub(super) fn of_range(core: u32, range: ground::Range) -> Self {
-        Allocation {
-            offset: [range.offset() as u32, (range.offset() >> 32) as u32],
-            size32: range.size(),
-            node: range.node(),
-            core: NonZeroU32::MIN.saturating_add(core),
-        }
+    pub(super) fn new(core: u32, grant: Grant, size: u64) -> Self {
+        Self::of_range(core, Range::new(grant.offset, short_size(size), grant.node))
     }
 
-    #[inline]
+    #[inline(always)]
+    pub(super) fn of_range(core: u32, range: Range) -> Self {
+        Allocation { range, core: NonZeroU32::MIN.saturating_add(core) }
+    }
+
+    #[inline(always)]
     pub(crate) fn core_index(&self) -> u32 {
         self.core.get() - 1
     }
 
-    #[inline]
+    #[inline(always)]
     fn core(&self) -> &'static Core {
         registry::core(self.core_index())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn grant(&self) -> Grant {
-        Grant { node: self.node, offset: self.offset() }
+        self.as_range().grant()
+    }
+
+    /// The range, whose length the books may know better.
+    #[inline(always)]
+    pub(crate) fn as_range(&self) -> Range {
+        self.range
+    }
+
+    /// Gives up the handle without freeing the range; returns the number of its core.
+    pub(crate) fn forget(self) -> u32 {
+        ManuallyDrop::new(self).core_index()
+    }
+
+    fn set_size(&mut self, size: u64) {
+        let range = self.as_range();
+        self.range = Range::new(range.offset(), short_size(size), range.node());
     }
 
     /// Where the range begins, in bytes.
     #[inline]
     pub fn offset(&self) -> u64 {
-        u64::from(self.offset[0]) | u64::from(self.offset[1]) << 32
+        self.as_range().offset()
     }
 
     /// Length of the range in bytes: exactly what was asked for.
@@ -91,14 +90,14 @@ impl Allocation {
     /// O(1); from 4 GiB − 1 B up it is read from the books under the lock.
     #[inline]
     pub fn size(&self) -> u64 {
-        match self.size32 {
+        match self.as_range().size() {
             LONG => self.core().with(|books| books.heap.size_of(self.grant())),
             size => u64::from(size),
         }
     }
 
     /// `offset()..offset() + size()`.
-    pub fn range(&self) -> Range<u64> {
+    pub fn range(&self) -> ops::Range<u64> {
         self.offset()..self.offset() + self.size()
     }
 
@@ -110,7 +109,7 @@ impl Allocation {
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
         let grant = self.grant();
         self.core().with(|books| resize_down(&mut books.heap, grant, new_size))?;
-        self.size32 = size32(new_size);
+        self.set_size(new_size);
         Ok(())
     }
 
@@ -124,7 +123,7 @@ impl Allocation {
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
         let grant = self.grant();
         self.core().with(|books| resize_up(&mut books.heap, grant, new_size))?;
-        self.size32 = size32(new_size);
+        self.set_size(new_size);
         Ok(())
     }
 
@@ -145,7 +144,7 @@ impl Allocation {
     /// ```
     pub fn free_range(
         self,
-        sub: Range<u64>,
+        sub: ops::Range<u64>,
     ) -> Result<(Option<Allocation>, Option<Allocation>), (Allocation, AllocError)> {
         let (grant, range) = (self.grant(), self.range());
         if sub.is_empty() || sub.start < range.start || sub.end > range.end {
@@ -178,8 +177,8 @@ impl Allocation {
         let core = self.core();
         let handle = core.with(|books| RawHandle {
             allocator: books.id,
-            slot: self.node,
-            generation: books.seals.seal(self.node),
+            slot: self.as_range().node(),
+            generation: books.seals.seal(self.as_range().node()),
         });
         let index = self.forget();
         // If the allocator is gone, nobody can free it any more; if it was the last that could be freed, the books go.
@@ -188,35 +187,12 @@ impl Allocation {
         }
         handle
     }
-
-    /// The length, or `u32::MAX` if the books know it.
-    #[inline(always)]
-    pub(crate) fn size32(&self) -> u32 {
-        self.size32
-    }
-
-    /// The slot of the range.
-    pub(crate) fn slot(&self) -> u32 {
-        self.node
-    }
-
-    /// Gives up the handle without freeing the range, whose length the handle knows.
-    #[inline(always)]
-    pub(crate) fn into_range(self) -> ground::Range {
-        let this = ManuallyDrop::new(self);
-        ground::Range::new(this.offset(), this.size32, this.node)
-    }
-
-    /// Gives up the handle without freeing the range; returns the number of its core.
-    pub(crate) fn forget(self) -> u32 {
-        ManuallyDrop::new(self).core_index()
-    }
 }
 
 impl Drop for Allocation {
     #[inline]
     fn drop(&mut self) {
-        let size = (self.size32 != LONG).then_some(u64::from(self.size32));
+        let size = Some(self.as_range().size()).filter(|size| *size != LONG).map(u64::from);
         if self.core().free(self.grant(), size) {
             registry::discharge(self.core_index());
         }
@@ -229,13 +205,13 @@ impl fmt::Debug for Allocation {
     }
 }
 
-#[inline]
-fn size32(size: u64) -> u32 {
+#[inline(always)]
+fn short_size(size: u64) -> u32 {
     u32::try_from(size).unwrap_or(LONG)
 }
 
 #[cold]
-fn out_of_bounds(part: Range<u64>, whole: Range<u64>) -> AllocError {
+fn out_of_bounds(part: ops::Range<u64>, whole: ops::Range<u64>) -> AllocError {
     AllocError::OutOfBounds {
         start: part.start,
         end: part.end,

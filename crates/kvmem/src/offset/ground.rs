@@ -8,6 +8,7 @@ use super::allocator::OffsetAllocator;
 use super::core::{Core, Seized};
 use super::error::{AllocError, CheckError};
 use super::heap::Grant;
+use super::range::Range;
 use super::registry;
 use super::report::MapRange;
 
@@ -16,40 +17,6 @@ use super::report::MapRange;
 pub(crate) struct Ground {
     index: u32,
     core: &'static Core,
-}
-
-/// A range that is allocated, as far as the space knows, and is nobody's. Two words, so that it is passed in registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
-    offset: u64,
-    /// Size below, node above.
-    rest: u64,
-}
-
-impl Range {
-    #[inline(always)]
-    pub(crate) fn new(offset: u64, size: u32, node: u32) -> Self {
-        Range { offset, rest: u64::from(node) << 32 | u64::from(size) }
-    }
-
-    #[inline(always)]
-    pub(crate) fn offset(self) -> u64 {
-        self.offset
-    }
-
-    #[inline(always)]
-    pub(crate) fn size(self) -> u32 {
-        self.rest as u32
-    }
-
-    #[inline(always)]
-    pub(crate) fn node(self) -> u32 {
-        (self.rest >> 32) as u32
-    }
-
-    fn grant(self) -> Grant {
-        Grant { node: self.node(), offset: self.offset }
-    }
 }
 
 impl Ground {
@@ -122,7 +89,7 @@ impl Ground {
         if !ranges.is_empty() {
             self.core.with(|books| {
                 for range in ranges.drain(..) {
-                    books.heap.free(range.node(), range.offset, u64::from(range.size()));
+                    books.heap.free(range.node(), range.offset(), u64::from(range.size()));
                 }
             });
         }
@@ -134,11 +101,6 @@ impl Ground {
     #[inline]
     pub(crate) fn allocation(self, range: Range) -> Allocation {
         Allocation::of_range(self.index, range)
-    }
-
-    /// The range of a slot as somebody's; `u32::MAX` as length if the books know it.
-    pub(crate) fn allocation_of(self, node: u32, offset: u64, size: u32) -> Allocation {
-        Allocation::of_range(self.index, Range::new(offset, size, node))
     }
 
     /// As [`OffsetAllocator::map`].

@@ -21,6 +21,8 @@ pub mod loom_face;
 mod nursery;
 mod pending;
 mod placement;
+#[cfg(not(loom))]
+mod range;
 mod raw;
 #[cfg(not(loom))]
 mod registry;
@@ -38,7 +40,9 @@ pub use allocator::{Builder, OffsetAllocator};
 pub(crate) use core::Seized;
 pub use error::{AllocError, CheckError, RawError, SpaceError};
 #[cfg(not(loom))]
-pub(crate) use ground::{Ground, Range};
+pub(crate) use ground::Ground;
 pub use placement::Placement;
+#[cfg(not(loom))]
+pub(crate) use range::{LONG, Range};
 pub use raw::{RawAllocation, RawHandle};
 pub use report::{BinReport, MapRange, Metrics};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::offset::{
-    AllocError, BinReport, Builder, CheckError, Ground, Metrics, OffsetAllocator, SpaceError,
+    AllocError, BinReport, Builder, CheckError, Ground, LONG, Metrics, OffsetAllocator, Range, SpaceError,
 };
 
 use super::builder::{ExtentBuilder, stranded_for};
@@ -126,34 +126,51 @@ impl ExtentCache {
         {
             return Ok(Extent::of(self.ground, range));
         }
-        self.allocate_or_refuse(size)
+        // The error by itself, so that what is granted stays in registers.
+        let mut refused = AllocError::ZeroSize;
+        match self.allocate_or_refuse(size, &mut refused).found() {
+            Some(range) => Ok(Extent::of(self.ground, range)),
+            None => Err(refused),
+        }
     }
 
     /// A full space answers most requests so: no lock, and nothing is written but the owner's mark.
     #[inline(never)]
-    fn allocate_or_refuse(&self, size: u64) -> Result<Extent, AllocError> {
+    fn allocate_or_refuse(&self, size: u64, refused: &mut AllocError) -> Range {
         if self.instance.is_full(size) || self.instance.is_hopeless(size) {
-            return Err(self.ground.refuse(size));
+            *refused = self.ground.refuse(size);
+            return Range::NONE;
         }
-        self.allocate_slowly(size)
+        self.allocate_slowly(size, refused)
     }
 
     #[cold]
     #[inline(never)]
-    fn allocate_slowly(&self, size: u64) -> Result<Extent, AllocError> {
+    fn allocate_slowly(&self, size: u64, refused: &mut AllocError) -> Range {
         if size > self.ground.largest_free_hint() && self.instance.is_full_after_all(size) {
-            return Err(self.ground.refuse(size));
+            *refused = self.ground.refuse(size);
+            return Range::NONE;
         }
         match self.instance.hot.class_of(short(size)) {
             Some(class) => match self.instance.magazines.get(class) {
-                Some(range) if u64::from(range.size()) == size => return Ok(Extent::of(self.ground, range)),
+                Some(range) if u64::from(range.size()) == size => return range,
                 // The class has come to stand for another size meanwhile.
                 Some(other) => self.ground.give_back(other),
                 None => (),
             },
             None => self.instance.note(size),
         }
-        self.instance.serve(|| self.allocator().allocate(size)).map(Extent::new)
+        match self.instance.serve(|| self.allocator().allocate(size)) {
+            Ok(allocation) => {
+                let range = allocation.as_range();
+                allocation.forget();
+                range
+            }
+            Err(error) => {
+                *refused = error;
+                Range::NONE
+            }
+        }
     }
 
     /// As [`OffsetAllocator::allocate_aligned`]. The extent is cached like others of its size when dropped.
@@ -296,10 +313,10 @@ impl ExtentCache {
     }
 }
 
-/// The size as handles know it: `u32::MAX`, which is never hot, stands for all that are longer.
+/// The size as handles know it: [`LONG`], which is never hot, for all that they do not.
 #[inline(always)]
 fn short(size: u64) -> u32 {
-    u32::try_from(size).unwrap_or(u32::MAX)
+    u32::try_from(size).unwrap_or(LONG)
 }
 
 impl fmt::Debug for ExtentCache {

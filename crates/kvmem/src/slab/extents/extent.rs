@@ -110,10 +110,12 @@ impl Drop for Extent {
         // SAFETY: it is not used again.
         let allocation = unsafe { ManuallyDrop::take(&mut self.0) };
         // From 4 GiB − 1 B up no size is hot.
+        let range = allocation.as_range();
         if let Some(instance) = Instance::of(allocation.core_index())
-            && let Some(class) = instance.hot.class_of(allocation.size32())
+            && let Some(class) = instance.hot.class_of(range.size())
         {
-            return instance.magazines.put(class, allocation.into_range());
+            allocation.forget();
+            return instance.magazines.put(class, range);
         }
         free(allocation);
     }

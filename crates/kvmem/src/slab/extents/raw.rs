@@ -11,7 +11,7 @@
 
 use std::ops;
 
-use crate::offset::{AllocError, Allocation, Ground, RawAllocation, RawError, RawHandle};
+use crate::offset::{AllocError, Allocation, Ground, LONG, Range, RawAllocation, RawError, RawHandle};
 use crate::sync::{AtomicU32, AtomicU64, FIRST, Ordering, Patience, Stable, fence};
 
 use super::cache::ExtentCache;
@@ -50,7 +50,7 @@ impl Entry {
 
     /// Relaxed, all: ordered by the seal.
     fn name(&self, allocation: Allocation) {
-        self.size.store(allocation.size32(), Ordering::Relaxed);
+        self.size.store(allocation.as_range().size(), Ordering::Relaxed);
         self.offset.store(allocation.offset(), Ordering::Relaxed);
         allocation.forget();
     }
@@ -93,7 +93,7 @@ impl Entry {
     fn allocation(&self, ground: Ground, slot: u32) -> Allocation {
         // Relaxed, both: the caller's `take`.
         let (offset, size) = (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
-        ground.allocation_of(slot, offset, size)
+        ground.allocation(Range::new(offset, size, slot))
     }
 }
 
@@ -152,7 +152,7 @@ impl ExtentCache {
     }
 
     fn seal(&self, extent: Extent, size: u64) -> RawAllocation {
-        let (slot, offset) = (extent.allocation().slot(), extent.offset());
+        let (slot, offset) = (extent.allocation().as_range().node(), extent.offset());
         let generation = self.owner.raw.0.get(slot).seal(extent);
         RawAllocation { handle: RawHandle { allocator: self.id(), slot, generation }, offset, size }
     }
@@ -182,7 +182,7 @@ impl ExtentCache {
     /// As [`free_raw`](Self::free_raw).
     pub fn resolve_raw(&self, handle: RawHandle) -> Result<ops::Range<u64>, RawError> {
         let (offset, size) = self.entry(handle)?.look(handle.generation).ok_or_else(|| stale(handle))?;
-        if size < u32::MAX {
+        if size != LONG {
             return Ok(offset..offset + u64::from(size));
         }
         // Its length is in the books.
