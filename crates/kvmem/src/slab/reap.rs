@@ -131,8 +131,12 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             // Acquire pairs with the Release in `let_go`. Not under the owner's lock: whoever takes the magazines away moves
             // something.
             let holders = self.holders.load(Ordering::Acquire);
-            let own = local.is_some_and(|local| local.cache().is_armed());
-            holders == usize::from(own) && and() && local.is_none_or(|local| local.is_empty(classes()))
+            match local {
+                Some(local) => {
+                    holders == usize::from(local.cache().is_armed()) && local.is_empty(classes()) && and()
+                }
+                None => holders == 0 && and(),
+            }
         });
         seen == Some(true)
     }

@@ -121,16 +121,18 @@ impl ExtentCache {
     /// As [`OffsetAllocator::allocate`].
     #[inline]
     pub fn allocate(&self, size: u64) -> Result<Extent, AllocError> {
-        if let Some(class) = self.instance.hot.class_of(short(size))
+        if let Some(class) = self.instance.class_of(short(size))
             && let Some(range) = self.instance.magazines.get_loaded(class)
         {
             return Ok(Extent::of(self.ground, range));
         }
-        // The error by itself, so that what is granted stays in registers.
+        // The error by itself, so that what is granted stays in registers, and made here, so that who does not look at it does not
+        // pay for it.
         let mut refused = AllocError::ZeroSize;
         match self.allocate_or_refuse(size, &mut refused).found() {
-            Some(range) => Ok(Extent::of(self.ground, range)),
-            None => Err(refused),
+            Ok(range) => Ok(Extent::of(self.ground, range)),
+            Err(FULL) => Err(self.ground.refuse(size)),
+            Err(_) => Err(refused),
         }
     }
 
@@ -138,8 +140,7 @@ impl ExtentCache {
     #[inline(never)]
     fn allocate_or_refuse(&self, size: u64, refused: &mut AllocError) -> Range {
         if self.instance.is_full(size) || self.instance.is_hopeless(size) {
-            *refused = self.ground.refuse(size);
-            return Range::NONE;
+            return Range::none(FULL);
         }
         self.allocate_slowly(size, refused)
     }
@@ -148,10 +149,9 @@ impl ExtentCache {
     #[inline(never)]
     fn allocate_slowly(&self, size: u64, refused: &mut AllocError) -> Range {
         if size > self.ground.largest_free_hint() && self.instance.is_full_after_all(size) {
-            *refused = self.ground.refuse(size);
-            return Range::NONE;
+            return Range::none(FULL);
         }
-        match self.instance.hot.class_of(short(size)) {
+        match self.instance.class_of(short(size)) {
             Some(class) => match self.instance.magazines.get(class) {
                 Some(range) if u64::from(range.size()) == size => return range,
                 // The class has come to stand for another size meanwhile.
@@ -168,7 +168,7 @@ impl ExtentCache {
             }
             Err(error) => {
                 *refused = error;
-                Range::NONE
+                Range::none(REFUSED)
             }
         }
     }
@@ -312,6 +312,11 @@ impl ExtentCache {
         })
     }
 }
+
+/// Why there is no range: the space is full, as the hint says.
+const FULL: u64 = 0;
+/// Why there is no range: the error says it.
+const REFUSED: u64 = 1;
 
 /// The size as handles know it: [`LONG`], which is never hot, for all that they do not.
 #[inline(always)]

@@ -57,10 +57,7 @@ impl Extent {
     /// # Errors
     /// As there.
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
-        match self.instance() {
-            Some(instance) => instance.serve(|| self.0.shrink(new_size)),
-            None => self.0.shrink(new_size),
-        }
+        self.instance().serve(|| self.0.shrink(new_size))
     }
 
     /// As [`Allocation::extend`]; if what lies behind is cached, it is taken back first.
@@ -68,10 +65,7 @@ impl Extent {
     /// # Errors
     /// As there.
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
-        match self.instance() {
-            Some(instance) => instance.serve(|| self.0.extend(new_size)),
-            None => self.0.extend(new_size),
-        }
+        self.instance().serve(|| self.0.extend(new_size))
     }
 
     /// As [`Allocation::free_range`]: the part goes to the books, whatever its size.
@@ -99,25 +93,21 @@ impl Extent {
     }
 
     #[inline(always)]
-    fn instance(&self) -> Option<&'static Instance> {
-        Instance::of(self.0.core_index())
+    fn instance(&self) -> &'static Instance {
+        // SAFETY: an extent is made by a cache, which has opened the instance.
+        unsafe { Instance::known(self.0.core_index()) }
     }
 }
 
 impl Drop for Extent {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: it is not used again.
-        let allocation = unsafe { ManuallyDrop::take(&mut self.0) };
         // From 4 GiB − 1 B up no size is hot.
-        let range = allocation.as_range();
-        if let Some(instance) = Instance::of(allocation.core_index())
-            && let Some(class) = instance.hot.class_of(range.size())
-        {
-            allocation.forget();
-            return instance.magazines.put(class, range);
+        match self.instance().class_of(self.0.as_range().size()) {
+            Some(class) => self.instance().magazines.put(class, self.0.as_range()),
+            // SAFETY: it is not used again.
+            None => free(unsafe { ManuallyDrop::take(&mut self.0) }),
         }
-        free(allocation);
     }
 }
 

@@ -4,6 +4,7 @@
 //! in a table by that number, and are used again with the core, which is free only when no handle is left (see the
 //! offset layer's registry). So whoever holds a handle finds the instance, open or shut.
 
+use std::hint::assert_unchecked;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -50,6 +51,26 @@ impl Instance {
         let at = INSTANCES.get(core).load(Ordering::Acquire);
         // SAFETY: an instance is never freed.
         unsafe { at.as_ref() }
+    }
+
+    /// That of a core of which there is an extent.
+    ///
+    /// # Safety
+    ///
+    /// The core has had an instance.
+    #[inline(always)]
+    pub(super) unsafe fn known(core: u32) -> &'static Instance {
+        // SAFETY: the caller's promise, and that it is never freed. Acquire pairs with the Release in `open`.
+        unsafe { &*INSTANCES.get(core).load(Ordering::Acquire) }
+    }
+
+    /// The class of a hot size.
+    #[inline(always)]
+    pub(super) fn class_of(&self, size: u32) -> Option<usize> {
+        let class = self.hot.class_of(size)?;
+        // SAFETY: the instance has as many classes as there are hot sizes. Without it the fast way asks once more.
+        unsafe { assert_unchecked(class < self.magazines.classes()) };
+        Some(class)
     }
 
     /// Opens that of a space, which nobody uses yet.

@@ -24,6 +24,11 @@ const BUSY: u32 = 2;
 /// From one seal to the next.
 const STEP: u32 = 4;
 
+/// Whether a handle may bear this seal.
+fn is_whole(seal: u32) -> bool {
+    seal & (WHOLE | BUSY) == WHOLE
+}
+
 /// A slot's seal, and what it names.
 struct Entry {
     seal: AtomicU32,
@@ -33,7 +38,9 @@ struct Entry {
 }
 
 impl Entry {
-    const NEW: Entry = Entry { seal: AtomicU32::new(0), size: AtomicU32::new(0), offset: AtomicU64::new(0) };
+    const fn new() -> Entry {
+        Entry { seal: AtomicU32::new(0), size: AtomicU32::new(0), offset: AtomicU64::new(0) }
+    }
 
     /// Puts the next seal on a slot, whose range is the caller's.
     fn seal(&self, extent: Extent) -> u32 {
@@ -57,27 +64,32 @@ impl Entry {
 
     /// Breaks the seal, or makes it busy; `None` if it is not whole. `to` is what it becomes.
     fn take(&self, seal: u32, to: u32) -> Option<()> {
+        if !is_whole(seal) {
+            return None;
+        }
         let mut patience = Patience::default();
-        while seal & (WHOLE | BUSY) == WHOLE {
-            // Acquire pairs with the Release in `seal` and `put_back`. Relaxed: nothing is read then.
+        loop {
+            // Acquire pairs with the Release in `seal` and `with_taken`. Relaxed: nothing is read then.
             match self.seal.compare_exchange(seal, to, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(()),
                 Err(now) if now == seal | BUSY => patience.pause(),
                 Err(_) => return None,
             }
         }
-        None
     }
 
     /// What is under the seal; `None` if it is not whole.
     fn look(&self, seal: u32) -> Option<(u64, u32)> {
+        if !is_whole(seal) {
+            return None;
+        }
         let mut patience = Patience::default();
-        while seal & (WHOLE | BUSY) == WHOLE {
-            // Acquire pairs with the Release in `seal` and `put_back`.
+        loop {
+            // Acquire pairs with the Release in `seal` and `with_taken`.
             let before = self.seal.load(Ordering::Acquire);
             // Relaxed, both: the seal is looked at before and after.
             let found = (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
-            // Acquire pairs with the Release fences in `seal` and `put_back`.
+            // Acquire pairs with the Release fences in `seal` and `with_taken`.
             fence(Ordering::Acquire);
             // Relaxed: the fence.
             match self.seal.load(Ordering::Relaxed) {
@@ -86,7 +98,6 @@ impl Entry {
                 _ => return None,
             }
         }
-        None
     }
 
     /// The range under a seal that the caller has taken.
@@ -102,7 +113,7 @@ pub(super) struct RawTable(Stable<Entry>);
 
 impl RawTable {
     pub(super) fn new() -> Self {
-        RawTable(Stable::new([const { Entry::NEW }; FIRST], || Entry::NEW))
+        RawTable(Stable::new([const { Entry::new() }; FIRST], Entry::new))
     }
 
     /// Bytes on the heap.
