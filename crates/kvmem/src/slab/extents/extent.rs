@@ -102,9 +102,11 @@ impl Extent {
 impl Drop for Extent {
     #[inline]
     fn drop(&mut self) {
+        // Of one piece, and read before anything is made of it: see `Range`.
+        let range = self.0.as_range();
         // From 4 GiB − 1 B up no size is hot.
         match self.instance().class_of(self.0.as_range().size()) {
-            Some(class) => self.instance().magazines.put(class, self.0.as_range()),
+            Some(class) => self.instance().magazines.put(class, range),
             // SAFETY: it is not used again.
             None => free(unsafe { ManuallyDrop::take(&mut self.0) }),
         }
