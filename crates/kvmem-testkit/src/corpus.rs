@@ -17,14 +17,14 @@ const STEPS: usize = 30;
 pub fn offset() -> Vec<(String, Vec<u8>)> {
     let mut inputs = traps();
     let configs = [
-        ("small", Config { capacity: 500, boundary: None, placement: Placement::Renewal, max_ranges: None }),
+        ("small", Config { capacity: 500, boundary: None, placement: Placement::Renewal, max_ranges: None, cache: None }),
         (
             "small-bounded",
-            Config { capacity: 500, boundary: Some(60), placement: Placement::BestFit, max_ranges: None },
+            Config { capacity: 500, boundary: Some(60), placement: Placement::BestFit, max_ranges: None, cache: None },
         ),
         (
             "medium",
-            Config { capacity: 16 << 20, boundary: None, placement: Placement::Renewal, max_ranges: None },
+            Config { capacity: 16 << 20, boundary: None, placement: Placement::Renewal, max_ranges: None, cache: None },
         ),
         (
             "medium-bounded",
@@ -33,6 +33,7 @@ pub fn offset() -> Vec<(String, Vec<u8>)> {
                 boundary: Some(1 << 16),
                 placement: Placement::Renewal,
                 max_ranges: None,
+                cache: None,
             },
         ),
         (
@@ -42,11 +43,12 @@ pub fn offset() -> Vec<(String, Vec<u8>)> {
                 boundary: Some(70_001),
                 placement: Placement::BestFit,
                 max_ranges: None,
+                cache: None,
             },
         ),
         (
             "huge",
-            Config { capacity: 1 << 63, boundary: None, placement: Placement::Renewal, max_ranges: None },
+            Config { capacity: 1 << 63, boundary: None, placement: Placement::Renewal, max_ranges: None, cache: None },
         ),
     ];
     let mut random = Random::new(7);
@@ -65,7 +67,7 @@ fn traps() -> Vec<(String, Vec<u8>)> {
     let free = |pick| Op::Held(pick, Change::Free);
     let most = || Amount::all(Base::Largest);
     let plain =
-        |capacity| Config { capacity, boundary: None, placement: Placement::Renewal, max_ranges: None };
+        |capacity| Config { capacity, boundary: None, placement: Placement::Renewal, max_ranges: None, cache: None };
     let share = |share| Part { share, off: 0 };
     let traps = [
         ("one-bin", plain(699_050), vec![allocate(Amount::bytes(664_908)), free(0), allocate(most())]),

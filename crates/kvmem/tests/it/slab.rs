@@ -2,6 +2,7 @@
 
 mod blocks;
 mod debug;
+mod extents_properties;
 mod fork;
 mod objects;
 mod pages;

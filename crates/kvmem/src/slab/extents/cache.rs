@@ -222,15 +222,15 @@ impl ExtentCache {
     }
 
     /// An upper bound of the largest range that would be granted now, in bytes, without a lock: the longest free range on the
-    /// books and all that may be cached. O(1).
+    /// books; if anything may be cached, all that is free, for it may lie between what is cached. O(1).
     pub fn largest_free_hint(&self) -> u64 {
-        let cached = self.instance.magazines.charged();
-        let limit = self.ground.limit_hint();
-        self.ground
-            .largest_free_hint()
-            .saturating_add(self.ground.free_hint().min(cached))
-            .saturating_add(cached)
-            .min(limit)
+        let magazines = &self.instance.magazines;
+        let bound = magazines.still(|| match magazines.charged() {
+            0 => self.ground.largest_free_hint(),
+            cached => self.ground.free_hint().saturating_add(cached),
+        });
+        // While something goes from cache to books or back, it may be in neither number.
+        bound.unwrap_or(u64::MAX).min(self.ground.limit_hint())
     }
 
     /// Takes back what any thread or the depot has cached. From any thread; stops those that use the space for some

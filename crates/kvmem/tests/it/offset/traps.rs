@@ -196,7 +196,7 @@ fn an_exact_fit_needs_nothing_else() {
 #[test]
 fn a_batch_that_fits_is_granted_beside_crumbs() {
     let config =
-        Config { capacity: 1 << 20, boundary: None, placement: Placement::Renewal, max_ranges: None };
+        Config { capacity: 1 << 20, boundary: None, placement: Placement::Renewal, max_ranges: None, cache: None };
     for seed in 0..150 {
         let mut random = Random::new(seed);
         let mut ops = Vec::new();
