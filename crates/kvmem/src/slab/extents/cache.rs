@@ -190,7 +190,13 @@ impl ExtentCache {
     /// # Errors
     /// As there.
     pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
-        self.allocator().grow(new_capacity)?;
+        match self.allocator().grow(new_capacity) {
+            // Cached ranges stand on the books.
+            Err(SpaceError::BooksFull { .. }) => {
+                self.instance.magazines.reap(|| self.allocator().grow(new_capacity))?;
+            }
+            result => result?,
+        }
         self.follow_bound();
         Ok(())
     }

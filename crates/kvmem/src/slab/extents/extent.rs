@@ -82,8 +82,15 @@ impl Extent {
         self,
         sub: ops::Range<u64>,
     ) -> Result<(Option<Extent>, Option<Extent>), (Extent, AllocError)> {
-        let (left, right) =
-            self.into_allocation().free_range(sub).map_err(|(whole, error)| (Extent::new(whole), error))?;
+        let instance = self.instance();
+        let parts = match (self.into_allocation().free_range(sub.clone()), instance) {
+            // Cached ranges stand on the books.
+            (Err((whole, AllocError::BooksFull { .. })), Some(instance)) => {
+                instance.magazines.reap(|| whole.free_range(sub))
+            }
+            (parts, _) => parts,
+        };
+        let (left, right) = parts.map_err(|(whole, error)| (Extent::new(whole), error))?;
         Ok((left.map(Extent::new), right.map(Extent::new)))
     }
 
