@@ -17,14 +17,35 @@ const STEPS: usize = 30;
 pub fn offset() -> Vec<(String, Vec<u8>)> {
     let mut inputs = traps();
     let configs = [
-        ("small", Config { capacity: 500, boundary: None, placement: Placement::Renewal, max_ranges: None, cache: None }),
+        (
+            "small",
+            Config {
+                capacity: 500,
+                boundary: None,
+                placement: Placement::Renewal,
+                max_ranges: None,
+                cache: None,
+            },
+        ),
         (
             "small-bounded",
-            Config { capacity: 500, boundary: Some(60), placement: Placement::BestFit, max_ranges: None, cache: None },
+            Config {
+                capacity: 500,
+                boundary: Some(60),
+                placement: Placement::BestFit,
+                max_ranges: None,
+                cache: None,
+            },
         ),
         (
             "medium",
-            Config { capacity: 16 << 20, boundary: None, placement: Placement::Renewal, max_ranges: None, cache: None },
+            Config {
+                capacity: 16 << 20,
+                boundary: None,
+                placement: Placement::Renewal,
+                max_ranges: None,
+                cache: None,
+            },
         ),
         (
             "medium-bounded",
@@ -48,7 +69,13 @@ pub fn offset() -> Vec<(String, Vec<u8>)> {
         ),
         (
             "huge",
-            Config { capacity: 1 << 63, boundary: None, placement: Placement::Renewal, max_ranges: None, cache: None },
+            Config {
+                capacity: 1 << 63,
+                boundary: None,
+                placement: Placement::Renewal,
+                max_ranges: None,
+                cache: None,
+            },
         ),
     ];
     let mut random = Random::new(7);
@@ -66,8 +93,13 @@ fn traps() -> Vec<(String, Vec<u8>)> {
     let allocate = |size| Op::Allocate { size, raw: false };
     let free = |pick| Op::Held(pick, Change::Free);
     let most = || Amount::all(Base::Largest);
-    let plain =
-        |capacity| Config { capacity, boundary: None, placement: Placement::Renewal, max_ranges: None, cache: None };
+    let plain = |capacity| Config {
+        capacity,
+        boundary: None,
+        placement: Placement::Renewal,
+        max_ranges: None,
+        cache: None,
+    };
     let share = |share| Part { share, off: 0 };
     let traps = [
         ("one-bin", plain(699_050), vec![allocate(Amount::bytes(664_908)), free(0), allocate(most())]),

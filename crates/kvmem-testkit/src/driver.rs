@@ -135,11 +135,7 @@ fn run_looking(config: &Config, ops: &[Op], depth: impl Fn(usize) -> Depth) -> R
     }
 }
 
-fn run_face<F: Face>(
-    config: &Config,
-    ops: &[Op],
-    depth: impl Fn(usize) -> Depth,
-) -> Result<Tally, Failure> {
+fn run_face<F: Face>(config: &Config, ops: &[Op], depth: impl Fn(usize) -> Depth) -> Result<Tally, Failure> {
     let failure = |step, op| move |what| Failure { step, op, what };
     let mut driver = ManuallyDrop::new(Driver::<F>::new(config).map_err(failure(0, None))?);
     for (step, op) in ops.iter().enumerate() {

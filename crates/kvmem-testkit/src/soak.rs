@@ -93,11 +93,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// [`Failure`] where allocator and oracle disagree.
-pub fn soak<F: Face>(
-    ops: u64,
-    seed: u64,
-    mut progress: impl FnMut(&Report),
-) -> Result<Report, Failure> {
+pub fn soak<F: Face>(ops: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Report, Failure> {
     let mut random = Random::new(seed);
     let mut report = Report::default();
     let failure = |step: u64, op| move |what| Failure { step: step as usize, op, what };

@@ -62,7 +62,8 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
 
 /// The same with caches above it, which may hold anything from nothing to all of it.
 pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
-    let size = prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any::<u64>().prop_map(|bits| bits >> (bits % 64))];
+    let size =
+        prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any::<u64>().prop_map(|bits| bits >> (bits % 64))];
     let stranded = prop_oneof![2 => Just(None), 3 => (0..8u32).prop_map(Some)];
     (config(scale), prop::array::uniform4(size), any::<bool>(), stranded).prop_map(
         |(config, hot, learns, stranded)| {

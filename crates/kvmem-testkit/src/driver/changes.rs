@@ -172,8 +172,7 @@ impl<F: Face> Space<F> {
                 let got = [left_and_right.0, left_and_right.1];
                 for (got, expected) in got.into_iter().zip(expected) {
                     ensure!(
-                        got.as_ref().map(Own::range)
-                            == (!expected.is_empty()).then(|| expected.clone()),
+                        got.as_ref().map(Own::range) == (!expected.is_empty()).then(|| expected.clone()),
                         "{sub:?} of {range:?} was freed: {got:?} is left instead of {expected:?}"
                     );
                     if let Some(allocation) = got {

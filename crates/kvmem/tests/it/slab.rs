@@ -2,7 +2,10 @@
 
 mod blocks;
 mod debug;
+mod extents;
 mod extents_properties;
+mod extents_raw;
+mod extents_threads;
 mod fork;
 mod objects;
 mod pages;

@@ -264,11 +264,12 @@ fn a_request_that_fails_reaps_what_others_cache() {
 #[test]
 fn nothing_is_refused_while_one_of_two_is_free() {
     for giver_first in [false, true] {
-        model(2, move || {
+        model(3, move || {
             let model = Arc::new(Tracked::new(2, 1));
             let (first, second) = (model.join(), model.join());
             let (giver, taker) = if giver_first { (first, second) } else { (second, first) };
-            let (given, cached) = (model.get(Some(&giver), true).unwrap(), model.get(Some(&taker), true).unwrap());
+            let (given, cached) =
+                (model.get(Some(&giver), true).unwrap(), model.get(Some(&taker), true).unwrap());
             model.put(Some(&taker), cached);
             let said = Arc::new(AtomicBool::new(false));
             let gives = {

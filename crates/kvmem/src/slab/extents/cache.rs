@@ -213,7 +213,7 @@ impl ExtentCache {
 
     fn follow_bound(&self) {
         if self.owner.bound_follows {
-            self.instance.magazines.set_stranded_bound(stranded_for(self.capacity()));
+            self.instance.follow_bound(|| stranded_for(self.capacity()));
         }
     }
 

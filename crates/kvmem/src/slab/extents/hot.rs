@@ -30,7 +30,7 @@ pub(super) struct HotSizes {
     used: AtomicUsize,
     /// Of those, which the user named, from 0 on.
     named: AtomicUsize,
-    /// No larger size is hot.
+    /// No larger size is learnt.
     largest: AtomicU32,
     /// Sizes are learnt.
     learns: AtomicU32,
@@ -108,6 +108,12 @@ impl HotSizes {
         self.forget();
         self.candidates.iter().for_each(|candidate| candidate.store(0, Ordering::Relaxed));
         self.learns.store(u32::from(learns), Ordering::Relaxed);
+        self.set_largest(largest);
+    }
+
+    /// No larger size is learnt from now on.
+    pub(super) fn set_largest(&self, largest: u32) {
+        // Relaxed: a hint.
         self.largest.store(largest, Ordering::Relaxed);
     }
 

@@ -42,6 +42,11 @@ pub(super) struct Opening<'a> {
     pub(super) stranded_bytes: u64,
 }
 
+/// The longest range that may be cached where so much may be stranded.
+fn largest_for(stranded_bytes: u64) -> u32 {
+    u32::try_from(stranded_bytes).map_or(u32::MAX - 1, |bytes| bytes.min(u32::MAX - 1))
+}
+
 impl Instance {
     /// That of a core, if it ever had one.
     #[inline(always)]
@@ -67,12 +72,22 @@ impl Instance {
             new
         });
         instance.magazines.open(opening.stranded_bytes);
-        let largest = u32::try_from(opening.stranded_bytes).unwrap_or(u32::MAX - 1);
-        instance.hot.open(opening.learns, largest.min(u32::MAX - 1));
+        instance.hot.open(opening.learns, largest_for(opening.stranded_bytes));
         for &size in opening.hot_sizes {
             instance.bind(size, true);
         }
         instance
+    }
+
+    /// The bound is what `bound` says now. One at a time, so that the last one says it last.
+    pub(super) fn follow_bound(&self, bound: impl FnOnce() -> u64) {
+        let _binding = self.binding.lock();
+        let bound = bound();
+        self.magazines.set_stranded_bound(bound);
+        self.hot.set_largest(largest_for(bound));
+        if self.magazines.charged() > bound {
+            self.magazines.trim();
+        }
     }
 
     /// Everything back to the space, and nothing will be cached.
