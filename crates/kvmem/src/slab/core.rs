@@ -816,6 +816,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.flights.iter().for_each(|flights| flights.store(0, Ordering::Relaxed));
         self.moves.forget();
         self.rest.forget();
+        // SAFETY: the caller's promise.
+        unsafe { self.source.after_fork_in_child() };
         let armed = self.caches.lock().iter().filter(|local| local.cache().armed.get()).count();
         let full = self.depots.iter().map(|depot| depot.counts().0).sum::<usize>();
         self.holders.store(armed + full, Ordering::Relaxed);

@@ -147,7 +147,7 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
 
     /// As `Magazines::shut`.
     pub fn shut(&self) {
-        self.core.shut();
+        self.core.shut(|| ());
     }
 
     /// As `Magazines::rebind`: numbers from this one on are what may be cached.

@@ -230,8 +230,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     }
 
     /// See [`Core::shut`].
-    pub(crate) fn shut(&self) {
-        self.core().shut();
+    pub(crate) fn shut(&self, change: impl FnOnce()) {
+        self.core().shut(change);
     }
 
     /// See [`Core::open`].

@@ -189,11 +189,12 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         retry()
     }
 
-    /// Everything back to the source; nothing will be cached until [`open`](Self::open).
-    pub(crate) fn shut(&self) {
+    /// Everything back to the source; nothing will be cached until [`open`](Self::open). `change` as for
+    /// [`rebind`](Self::rebind).
+    pub(crate) fn shut(&self, change: impl FnOnce()) {
         // Relaxed: as in `reap`.
         self.rest.off.fetch_or(CLOSED, Ordering::Relaxed);
-        self.trim();
+        self.rebind(|_| change());
     }
 
     pub(crate) fn reaps(&self) -> u64 {

@@ -3,6 +3,7 @@
 mod blocks;
 mod debug;
 mod extents;
+mod extents_fork;
 mod extents_properties;
 mod extents_raw;
 mod extents_threads;

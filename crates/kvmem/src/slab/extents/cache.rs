@@ -11,7 +11,6 @@ use super::builder::{ExtentBuilder, stranded_for};
 use super::extent::Extent;
 use super::instance::{Instance, Opening};
 use super::map::{ExtentMapRange, mark};
-use super::raw::RawTable;
 use super::stats::ExtentStats;
 
 /// Hands out ranges of an abstract space `[0, capacity)`, as [`OffsetAllocator`] does, to many threads at once: allocating and
@@ -55,7 +54,6 @@ pub struct ExtentCache {
 /// Held by every clone; the last one shuts the instance.
 pub(super) struct Owner {
     instance: &'static Instance,
-    pub(super) raw: RawTable,
     pub(super) allocator: OffsetAllocator,
     /// The bound follows the capacity.
     bound_follows: bool,
@@ -64,7 +62,7 @@ pub(super) struct Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         // What has a raw handle can be reached by nobody any more.
-        self.raw.close(Ground::of(&self.allocator));
+        self.instance.raw.close(Ground::of(&self.allocator));
         self.instance.shut();
     }
 }
@@ -104,7 +102,7 @@ impl ExtentCache {
         let stranded_bytes = stranded.unwrap_or_else(|| stranded_for(allocator.capacity()));
         let ground = Ground::of(&allocator);
         let instance = Instance::open(ground, &Opening { hot_sizes, learns, stranded_bytes });
-        let owner = Owner { instance, raw: RawTable::new(), allocator, bound_follows: stranded.is_none() };
+        let owner = Owner { instance, allocator, bound_follows: stranded.is_none() };
         ExtentCache { ground, instance, owner: Arc::new(owner) }
     }
 
@@ -258,7 +256,7 @@ impl ExtentCache {
         metrics.live = metrics.live.saturating_sub(ranges as u64);
         metrics.free_ranges += ranges as u64;
         metrics.largest_free = metrics.largest_free.max(longest);
-        metrics.metadata_bytes += self.owner.raw.bytes() as u64;
+        metrics.metadata_bytes += self.instance.raw.bytes() as u64;
         metrics
     }
 

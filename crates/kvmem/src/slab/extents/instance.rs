@@ -14,6 +14,7 @@ use crate::slab::source::Source;
 use crate::sync::{FIRST, Mutex, Stable};
 
 use super::hot::{CLASSES, HotSizes};
+use super::raw::RawTable;
 
 static INSTANCES: Stable<Place> = Stable::new([const { Place::new(ptr::null_mut()) }; FIRST], Place::default);
 
@@ -31,6 +32,8 @@ pub(super) struct Instance {
     ground: Ground,
     pub(super) hot: HotSizes,
     pub(super) magazines: Magazines<Range, Space>,
+    /// Seals of raw handles.
+    pub(super) raw: RawTable,
     /// Who binds classes.
     binding: Mutex<()>,
 }
@@ -65,6 +68,7 @@ impl Instance {
                 ground,
                 hot: HotSizes::new(),
                 magazines: Magazines::new(Space::new(ground), settings()),
+                raw: RawTable::new(),
                 binding: Mutex::new(()),
             }));
             // Release pairs with the Acquire in `of`. The core is the caller's: nobody else opens its instance.
@@ -93,8 +97,8 @@ impl Instance {
     /// Everything back to the space, and nothing will be cached.
     pub(super) fn shut(&self) {
         let _binding = self.binding.lock();
-        self.hot.close();
-        self.magazines.shut();
+        // Extents that are left ask whether anything is cached: until nothing is, they have to look at all classes.
+        self.magazines.shut(|| self.hot.close());
     }
 
     /// A request for a size that is not hot.
@@ -237,5 +241,14 @@ impl Source<Range> for Space {
 
     fn after_fork(&self) {
         *self.seized.lock() = None;
+    }
+
+    unsafe fn after_fork_in_child(&self) {
+        if let Some(instance) = Instance::of(self.ground.index()) {
+            // SAFETY: who bound a class, if anybody did, is gone. What the lock guards changes under the lock of the list of
+            // caches, which the forking thread had: it is whole.
+            unsafe { instance.binding.force_unlock() };
+            instance.raw.mend(self.ground);
+        }
     }
 }
