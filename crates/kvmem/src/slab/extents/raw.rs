@@ -33,7 +33,9 @@ struct Entry {
 }
 
 impl Entry {
-    const NEW: Entry = Entry { seal: AtomicU32::new(0), size: AtomicU32::new(0), offset: AtomicU64::new(0) };
+    const fn new() -> Self {
+        Entry { seal: AtomicU32::new(0), size: AtomicU32::new(0), offset: AtomicU64::new(0) }
+    }
 
     /// Puts the next seal on a slot, whose range is the caller's.
     fn seal(&self, extent: Extent) -> u32 {
@@ -57,8 +59,11 @@ impl Entry {
 
     /// Breaks the seal, or makes it busy; `None` if it is not whole. `to` is what it becomes.
     fn take(&self, seal: u32, to: u32) -> Option<()> {
+        if seal & (WHOLE | BUSY) != WHOLE {
+            return None;
+        }
         let mut patience = Patience::default();
-        while seal & (WHOLE | BUSY) == WHOLE {
+        loop {
             // Acquire pairs with the Release in `seal` and `put_back`. Relaxed: nothing is read then.
             match self.seal.compare_exchange(seal, to, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(()),
@@ -66,13 +71,15 @@ impl Entry {
                 Err(_) => return None,
             }
         }
-        None
     }
 
     /// What is under the seal; `None` if it is not whole.
     fn look(&self, seal: u32) -> Option<(u64, u32)> {
+        if seal & (WHOLE | BUSY) != WHOLE {
+            return None;
+        }
         let mut patience = Patience::default();
-        while seal & (WHOLE | BUSY) == WHOLE {
+        loop {
             // Acquire pairs with the Release in `seal` and `put_back`.
             let before = self.seal.load(Ordering::Acquire);
             // Relaxed, both: the seal is looked at before and after.
@@ -86,7 +93,6 @@ impl Entry {
                 _ => return None,
             }
         }
-        None
     }
 
     /// The range under a seal that the caller has taken.
@@ -102,7 +108,7 @@ pub(super) struct RawTable(Stable<Entry>);
 
 impl RawTable {
     pub(super) fn new() -> Self {
-        RawTable(Stable::new([const { Entry::NEW }; FIRST], || Entry::NEW))
+        RawTable(Stable::new([const { Entry::new() }; FIRST], Entry::new))
     }
 
     /// Bytes on the heap.
