@@ -5,7 +5,7 @@
 
 use kvmem::offset::Placement;
 
-use crate::op::{Amount, Base, Call, Change, Config, Count, Forgery, Op, Order, Part};
+use crate::op::{Amount, Base, Cache, Call, Change, Config, Count, Forgery, Op, Order, Part};
 
 /// The longest space.
 const CAPACITY_MAX: u64 = 1 << 63;
@@ -15,6 +15,22 @@ pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
     let mut reader = Reader { rest: bytes };
     let config = reader.config()?;
     Some((config, std::iter::from_fn(|| reader.op()).collect()))
+}
+
+/// A test of the face with caches: their settings, then as above.
+pub fn decode_cached(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
+    let mut reader = Reader { rest: bytes };
+    let cache = reader.cache()?;
+    let (config, ops) = decode(reader.rest)?;
+    Some((Config { cache: Some(cache), ..config }, ops))
+}
+
+/// The bytes that [`decode_cached`] makes this test of.
+pub fn encode_cached(config: &Config, ops: &[Op]) -> Vec<u8> {
+    let mut writer = Writer { bytes: Vec::new() };
+    writer.cache(&config.cache.unwrap_or_default());
+    writer.bytes.extend(encode(config, ops));
+    writer.bytes
 }
 
 /// The bytes that [`decode`] makes this test of.
@@ -124,15 +140,28 @@ impl Reader<'_> {
         })
     }
 
+    fn number(&mut self) -> Option<u64> {
+        match self.case(4)? {
+            0 => self.u8().map(u64::from),
+            1 => self.u16().map(u64::from),
+            2 => Some(1 << self.case(64)?),
+            _ => self.u64(),
+        }
+    }
+
+    fn cache(&mut self) -> Option<Cache> {
+        let flags = self.u8()?;
+        let mut hot = [0; 4];
+        for size in hot.iter_mut().take(usize::from(flags >> 2 & 7)) {
+            *size = self.number()?;
+        }
+        let stranded = if flags & 2 == 0 { None } else { Some(self.number()?) };
+        Some(Cache { hot, learns: flags & 1 == 0, stranded })
+    }
+
     fn config(&mut self) -> Option<Config> {
-        let number = |reader: &mut Self| match reader.case(4)? {
-            0 => reader.u8().map(u64::from),
-            1 => reader.u16().map(u64::from),
-            2 => Some(1 << reader.case(64)?),
-            _ => reader.u64(),
-        };
-        let capacity = number(self)?.clamp(1, CAPACITY_MAX);
-        let boundary = if self.flag()? { Some(number(self)?.max(1)) } else { None };
+        let capacity = self.number()?.clamp(1, CAPACITY_MAX);
+        let boundary = if self.flag()? { Some(self.number()?.max(1)) } else { None };
         let (placement, bounded) = match self.case(4)? {
             0 => (Placement::Renewal, false),
             1 => (Placement::BestFit, false),
@@ -140,7 +169,7 @@ impl Reader<'_> {
             _ => (Placement::BestFit, true),
         };
         let max_ranges = if bounded { Some(16 + u32::from(self.u16()?)) } else { None };
-        Some(Config { capacity, boundary, placement, max_ranges })
+        Some(Config { capacity, boundary, placement, max_ranges, cache: None })
     }
 
     fn op(&mut self) -> Option<Op> {
@@ -257,6 +286,14 @@ impl Writer {
                 self.u64(high);
                 self.u64(low);
             }
+        }
+    }
+
+    fn cache(&mut self, cache: &Cache) {
+        self.u8(u8::from(!cache.learns) | u8::from(cache.stranded.is_some()) << 1 | 4 << 2);
+        for number in cache.hot.into_iter().chain(cache.stranded) {
+            self.u8(3);
+            self.u64(number);
         }
     }
 

@@ -5,8 +5,8 @@
 
 use kvmem::offset::Placement;
 
-use crate::codec::encode;
-use crate::op::{Amount, Base, Change, Config, Count, Op, Part};
+use crate::codec::{encode, encode_cached};
+use crate::op::{Amount, Base, Cache, Change, Config, Count, Op, Part};
 use crate::random::Random;
 use crate::soak;
 
@@ -17,14 +17,35 @@ const STEPS: usize = 30;
 pub fn offset() -> Vec<(String, Vec<u8>)> {
     let mut inputs = traps();
     let configs = [
-        ("small", Config { capacity: 500, boundary: None, placement: Placement::Renewal, max_ranges: None }),
+        (
+            "small",
+            Config {
+                capacity: 500,
+                boundary: None,
+                placement: Placement::Renewal,
+                max_ranges: None,
+                cache: None,
+            },
+        ),
         (
             "small-bounded",
-            Config { capacity: 500, boundary: Some(60), placement: Placement::BestFit, max_ranges: None },
+            Config {
+                capacity: 500,
+                boundary: Some(60),
+                placement: Placement::BestFit,
+                max_ranges: None,
+                cache: None,
+            },
         ),
         (
             "medium",
-            Config { capacity: 16 << 20, boundary: None, placement: Placement::Renewal, max_ranges: None },
+            Config {
+                capacity: 16 << 20,
+                boundary: None,
+                placement: Placement::Renewal,
+                max_ranges: None,
+                cache: None,
+            },
         ),
         (
             "medium-bounded",
@@ -33,6 +54,7 @@ pub fn offset() -> Vec<(String, Vec<u8>)> {
                 boundary: Some(1 << 16),
                 placement: Placement::Renewal,
                 max_ranges: None,
+                cache: None,
             },
         ),
         (
@@ -42,11 +64,18 @@ pub fn offset() -> Vec<(String, Vec<u8>)> {
                 boundary: Some(70_001),
                 placement: Placement::BestFit,
                 max_ranges: None,
+                cache: None,
             },
         ),
         (
             "huge",
-            Config { capacity: 1 << 63, boundary: None, placement: Placement::Renewal, max_ranges: None },
+            Config {
+                capacity: 1 << 63,
+                boundary: None,
+                placement: Placement::Renewal,
+                max_ranges: None,
+                cache: None,
+            },
         ),
     ];
     let mut random = Random::new(7);
@@ -60,12 +89,94 @@ pub fn offset() -> Vec<(String, Vec<u8>)> {
     inputs
 }
 
+/// Names and bytes of the inputs for cached spaces.
+pub fn extents() -> Vec<(String, Vec<u8>)> {
+    let plain = Config {
+        capacity: 64_000,
+        boundary: None,
+        placement: Placement::Renewal,
+        max_ranges: None,
+        cache: None,
+    };
+    let all = |hot| Cache { hot, learns: false, stranded: Some(64_000) };
+    let page = |size| Op::Allocate { size: Amount::bytes(size), raw: false };
+    let raw = Op::Allocate { size: Amount::bytes(1000), raw: true };
+    let free = |pick| Op::Held(pick, Change::Free);
+    // Full of pages, some of which go; then what needs those that are cached.
+    let full = |after: &[Op]| {
+        let mut ops = vec![Op::AllocateBatch { size: Amount::bytes(1000), n: Count::AsManyAsFit }];
+        ops.extend((0..24).map(|i| free(i * 2600)));
+        ops.extend(after);
+        ops
+    };
+    let largest = Op::Allocate { size: Amount::all(Base::Largest), raw: false };
+    let traps = [
+        ("largest", all([1000, 0, 0, 0]), plain, full(&[largest, raw, free(9), largest])),
+        (
+            "between",
+            all([1, 0, 0, 0]),
+            plain,
+            (0..60)
+                .map(|i| page(1 + 99 * (i % 2)))
+                .chain((0..60).map(|_| free(40_000)))
+                .chain([largest])
+                .collect(),
+        ),
+        (
+            "full-books",
+            all([1000, 0, 0, 0]),
+            Config { max_ranges: Some(24), ..plain },
+            full(&[
+                Op::Held(9, Change::FreeRange(Part { share: 9000, off: 0 }, Part { share: 20_000, off: 0 })),
+                Op::Held(9000, Change::Shrink(Part { share: 9000, off: 0 })),
+                Op::Grow(Amount::bytes(1 << 40)),
+            ]),
+        ),
+        (
+            "learnt",
+            Cache::default(),
+            plain,
+            (0..30)
+                .flat_map(|_| [page(77), free(0)])
+                .chain([Op::Replace(plain), page(77), largest])
+                .collect(),
+        ),
+        (
+            "bounded",
+            Cache { hot: [1000, 100, 0, 0], learns: true, stranded: None },
+            Config { boundary: Some(8000), placement: Placement::BestFit, ..plain },
+            full(&[
+                Op::AllocateAligned { size: Amount::bytes(1000), align: 4096, raw: true },
+                Op::AllocateScattered { total: Amount::all(Base::Free), max_ranges: 30 },
+                Op::ShrinkTo(Amount::all(Base::EndOfLast)),
+            ]),
+        ),
+    ];
+    let traps = traps.into_iter().map(|(name, cache, config, ops)| {
+        (format!("trap-{name}"), encode_cached(&Config { cache: Some(cache), ..config }, &ops))
+    });
+    let mut random = Random::new(8);
+    let traffic = (0..12).map(|round| {
+        let config = Config { capacity: 500 << (round * 3), ..plain };
+        let traffic = soak::Traffic::draw(config.capacity, &mut random);
+        let ops: Vec<Op> = (0..STEPS).map(|_| soak::draw_op(traffic, &mut random)).collect();
+        let cache = soak::draw_cache(config.capacity, &mut random);
+        (format!("traffic-{round}"), encode_cached(&Config { cache: Some(cache), ..config }, &ops))
+    });
+    traps.chain(traffic.collect::<Vec<_>>()).collect()
+}
+
 fn traps() -> Vec<(String, Vec<u8>)> {
     let allocate = |size| Op::Allocate { size, raw: false };
     let free = |pick| Op::Held(pick, Change::Free);
     let most = || Amount::all(Base::Largest);
-    let plain =
-        |capacity| Config { capacity, boundary: None, placement: Placement::Renewal, max_ranges: None };
+    let plain = |capacity| Config {
+        capacity,
+        boundary: None,
+        placement: Placement::Renewal,
+        max_ranges: None,
+        cache: None,
+    };
     let share = |share| Part { share, off: 0 };
     let traps = [
         ("one-bin", plain(699_050), vec![allocate(Amount::bytes(664_908)), free(0), allocate(most())]),
@@ -197,7 +308,7 @@ fn draw_slab_op(random: &mut Random) -> crate::slices::op::Op {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::decode;
+    use crate::codec::{decode, decode_cached};
     use crate::driver;
 
     #[test]
@@ -226,5 +337,17 @@ mod tests {
         for what in ["alloc", "free_chain of several", "trim", "tick with no thread left", "replace"] {
             assert!(tally.of(what) > 0, "nothing comes to “{what}”:\n{tally}");
         }
+    }
+
+    #[test]
+    fn inputs_for_cached_spaces_mean_something() {
+        let mut tally = driver::Tally::default();
+        for (name, bytes) in extents() {
+            let (config, ops) = decode_cached(&bytes).expect("an input of ours");
+            tally.add(&driver::run(&config, &ops).unwrap_or_else(|failure| panic!("{name}: {failure}")));
+        }
+        let reached =
+            ["allocate: granted", "allocate: refused", "something is cached", "reaps", "grow: granted"];
+        assert!(reached.iter().all(|what| tally.of(what) > 0), "{tally}");
     }
 }

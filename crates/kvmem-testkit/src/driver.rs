@@ -15,19 +15,27 @@
 //! Looking may change what is looked at: an allocator is free to put work off until somebody asks. So a test is run
 //! twice, once compared after every step and once left alone for most of them.
 //!
-//! The allocator is driven from outside, through its public face alone.
+//! The allocator is driven from outside, through its public face alone: that of the offset layer, or the one with caches.
+//! For the second, what is cached is free, and every request has to end as if nothing were; some of what it is given back comes
+//! from other threads, so that it lies in caches that are not the asking thread's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::rc::Rc;
 
 use anyhow::{Result, ensure};
-use kvmem::offset::{RawHandle, SpaceError};
+use kvmem::offset::{OffsetAllocator, RawHandle, SpaceError};
+use kvmem::slab::ExtentCache;
 
+use self::elsewhere::Elsewhere;
+use self::face::Face;
 use self::space::{Held, Space};
 use crate::op::{Config, Op, Pick};
 
 mod changes;
+mod elsewhere;
+pub mod face;
 mod misuse;
 mod requests;
 mod space;
@@ -121,8 +129,15 @@ pub fn run(config: &Config, ops: &[Op]) -> Result<Tally, Failure> {
 }
 
 fn run_looking(config: &Config, ops: &[Op], depth: impl Fn(usize) -> Depth) -> Result<Tally, Failure> {
+    match config.cache {
+        None => run_face::<OffsetAllocator>(config, ops, depth),
+        Some(_) => run_face::<ExtentCache>(config, ops, depth),
+    }
+}
+
+fn run_face<F: Face>(config: &Config, ops: &[Op], depth: impl Fn(usize) -> Depth) -> Result<Tally, Failure> {
     let failure = |step, op| move |what| Failure { step, op, what };
-    let mut driver = ManuallyDrop::new(Driver::new(config).map_err(failure(0, None))?);
+    let mut driver = ManuallyDrop::new(Driver::<F>::new(config).map_err(failure(0, None))?);
     for (step, op) in ops.iter().enumerate() {
         driver.step(op, depth(step)).map_err(failure(step, Some(*op)))?;
     }
@@ -131,10 +146,10 @@ fn run_looking(config: &Config, ops: &[Op], depth: impl Fn(usize) -> Depth) -> R
 }
 
 /// An allocator beside its oracle.
-pub struct Driver {
-    space: Space,
+pub struct Driver<F: Face> {
+    space: Space<F>,
     /// Spaces whose allocator is gone.
-    orphans: VecDeque<Space>,
+    orphans: VecDeque<Space<F>>,
     /// Handles of this space that are no good any more.
     stale: VecDeque<RawHandle>,
     /// Handles of other spaces.
@@ -146,13 +161,13 @@ pub struct Driver {
     looked: bool,
 }
 
-impl Driver {
+impl<F: Face> Driver<F> {
     /// An empty space with these settings.
     ///
     /// # Errors
     /// The allocator refuses the settings, or is wrong from the start.
     pub fn new(config: &Config) -> Result<Self> {
-        let (space, handle) = Space::new(config)?;
+        let (space, handle) = Space::new(config, Rc::new(Elsewhere::default()))?;
         let mut driver = Driver {
             space,
             orphans: VecDeque::new(),
@@ -202,6 +217,8 @@ impl Driver {
             self.change(Pick::MAX / 2, crate::op::Change::Free)?;
         }
         self.compare(Depth::Everything)?;
+        self.count_reaps();
+        self.space.allocator().trim();
         let metrics = self.space.allocator().metrics();
         let oracle = &self.space.oracle;
         ensure!(
@@ -236,6 +253,9 @@ impl Driver {
             self.space.compare_figures()?;
         }
         if depth == Depth::Everything {
+            if self.space.allocator().cached().0 > 0 {
+                self.tally.count("something is cached");
+            }
             self.space.compare_everything()?;
             self.orphans.iter().try_for_each(Space::compare_held)?;
             if self.space.holds_back() {
@@ -247,10 +267,11 @@ impl Driver {
 
     /// The allocator is dropped while its allocations live on; a new one takes its place.
     fn replace(&mut self, config: &Config) -> Result<()> {
-        let (space, handle) = Space::new(config)?;
+        let (space, handle) = Space::new(config, self.space.elsewhere.clone())?;
+        self.count_reaps();
         let mut old = std::mem::replace(&mut self.space, space);
         self.foreign.extend(self.stale.drain(..));
-        self.foreign.extend(old.orphan());
+        self.foreign.extend(old.orphan()?);
         self.stale.push_back(handle);
         self.orphans.push_back(old);
         if self.orphans.len() > ORPHANS {
@@ -280,6 +301,12 @@ impl Driver {
         if got.is_ok() { Ok(self.space.oracle.set_capacity(to)?) } else { Ok(()) }
     }
 
+    /// Counts how often what was cached of a space that is about to go was taken back.
+    fn count_reaps(&mut self) {
+        let (_, reaps) = self.space.allocator().cached();
+        *self.tally.0.entry("reaps").or_default() += reaps;
+    }
+
     /// Remembers a handle that is no good from now on.
     fn outdate(&mut self, handle: RawHandle) {
         self.stale.push_back(handle);
@@ -289,7 +316,7 @@ impl Driver {
     }
 
     /// Keeps what was granted.
-    fn hold(&mut self, offset: u64, size: u64, held: Held) -> Result<()> {
+    fn hold(&mut self, offset: u64, size: u64, held: Held<F>) -> Result<()> {
         self.space.oracle.grant(offset, size)?;
         self.space.hold(offset, held);
         Ok(())

@@ -110,6 +110,26 @@ pub struct Config {
     pub placement: Placement,
     /// How many ranges there may be, at least 16.
     pub max_ranges: Option<u32>,
+    /// Whether hot sizes are cached; only that of the first space of a test says so.
+    pub cache: Option<Cache>,
+}
+
+/// The settings of the caches above a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cache {
+    /// Sizes that are hot from the beginning; those that cannot be are left out.
+    pub hot: [u64; 4],
+    /// Whether further sizes are learnt.
+    pub learns: bool,
+    /// The most bytes that may be cached; a 32nd part of the space if nothing is said.
+    pub stranded: Option<u64>,
+}
+
+impl Default for Cache {
+    /// As an `ExtentCache` that is told nothing.
+    fn default() -> Self {
+        Cache { hot: [0; 4], learns: true, stranded: None }
+    }
 }
 
 /// The order in which a run of neighbours is handed back.

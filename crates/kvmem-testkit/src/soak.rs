@@ -12,8 +12,9 @@ use std::fmt;
 
 use kvmem::offset::Placement;
 
+use crate::driver::face::Face;
 use crate::driver::{Depth, Driver, Failure, Tally};
-use crate::op::{Amount, Base, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
+use crate::op::{Amount, Base, Cache, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
 use crate::random::Random;
 
 /// Steps of an age at most.
@@ -88,17 +89,17 @@ impl fmt::Display for Report {
     }
 }
 
-/// Makes `ops` steps that the seed decides; tells `progress` of each age.
+/// Makes `ops` steps that the seed decides, on spaces with this face; tells `progress` of each age.
 ///
 /// # Errors
 /// [`Failure`] where allocator and oracle disagree.
-pub fn soak(ops: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Report, Failure> {
+pub fn soak<F: Face>(ops: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Report, Failure> {
     let mut random = Random::new(seed);
     let mut report = Report::default();
     let failure = |step: u64, op| move |what| Failure { step: step as usize, op, what };
-    let mut config = draw_config(&mut random);
+    let mut config = draw_config(F::CACHES, &mut random);
     // Never dropped on failure: broken books may not survive the frees.
-    let mut driver = std::mem::ManuallyDrop::new(Driver::new(&config).map_err(failure(0, None))?);
+    let mut driver = std::mem::ManuallyDrop::new(Driver::<F>::new(&config).map_err(failure(0, None))?);
     let age = (ops / 20).clamp(10_000, AGE);
     let look_every = LOOK_EVERY.min(age / 4);
     while report.ops < ops {
@@ -133,7 +134,7 @@ pub fn soak(ops: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Re
         report.ages += 1;
         report.tally = driver.tally().clone();
         progress(&report);
-        config = draw_config(&mut random);
+        config = draw_config(F::CACHES, &mut random);
         driver.step(&Op::Replace(config), Depth::Everything).map_err(failure(report.ops, None))?;
     }
     driver.finish().map_err(failure(report.ops, None))?;
@@ -141,14 +142,25 @@ pub fn soak(ops: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Re
     Ok(report)
 }
 
-fn draw_config(random: &mut Random) -> Config {
+fn draw_config(caches: bool, random: &mut Random) -> Config {
     let capacity = 1 + random.log_below(1 << 63);
     // From two segments to some thousand, of any length.
     let boundary =
         random.once_in(3).then(|| (capacity >> (1 + random.below(10))).max(1) + random.log_below(1000));
     let placement = if random.once_in(3) { Placement::BestFit } else { Placement::Renewal };
     let max_ranges = random.once_in(6).then(|| 16 + random.log_below(5000) as u32);
-    Config { capacity, boundary, placement, max_ranges }
+    let cache = caches.then(|| draw_cache(capacity, random));
+    Config { capacity, boundary, placement, max_ranges, cache }
+}
+
+/// Caches that may hold anything from nothing to all of the space.
+pub(crate) fn draw_cache(capacity: u64, random: &mut Random) -> Cache {
+    let stranded = random.once_in(2).then(|| capacity >> random.below(20));
+    let mut hot = [0; 4];
+    if random.once_in(2) {
+        hot.fill_with(|| 1 + random.log_below(stranded.unwrap_or(capacity / 32).max(1)));
+    }
+    Cache { hot, learns: !random.once_in(4), stranded }
 }
 
 pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {

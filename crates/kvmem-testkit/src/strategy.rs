@@ -6,7 +6,7 @@
 use kvmem::offset::Placement;
 use proptest::prelude::*;
 
-use crate::op::{Amount, Base, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
+use crate::op::{Amount, Base, Cache, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
 
 /// How large a space is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,41 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
             }),
             placement: if best_fit { Placement::BestFit } else { Placement::Renewal },
             max_ranges,
+            cache: None,
         }
+    })
+}
+
+/// The same with caches above it, which may hold anything from nothing to all of it.
+pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
+    let size =
+        prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any::<u64>().prop_map(|bits| bits >> (bits % 64))];
+    let stranded = prop_oneof![2 => Just(None), 3 => (0..8u32).prop_map(Some)];
+    (config(scale), prop::array::uniform4(size), any::<bool>(), stranded).prop_map(
+        |(config, hot, learns, stranded)| {
+            let stranded = stranded.map(|shift| config.capacity >> shift);
+            Config { cache: Some(Cache { hot, learns, stranded }), ..config }
+        },
+    )
+}
+
+/// A sequence that mostly asks for a few sizes again and again, as a KV cache does, until the space is full.
+pub fn paged_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
+    let sizes = prop::array::uniform3(prop_oneof![
+        (1..=64u64).prop_map(Amount::bytes),
+        (200..9000u16).prop_map(|share| of(Base::Capacity, Part { share, off: 0 })),
+    ]);
+    let step = prop_oneof![
+        10 => (0..3usize, prop::bool::weighted(0.2)).prop_map(|(size, raw)| (size, raw, None)),
+        8 => any::<Pick>().prop_map(|pick| (0, false, Some(Op::Held(pick, Change::Free)))),
+        1 => (any::<Pick>(), 0..40u8).prop_map(|(seed, n)| (0, false, Some(Op::Burst { seed, n }))),
+        3 => op().prop_map(|op| (0, false, Some(op))),
+    ];
+    (sizes, prop::collection::vec(step, 1..=len)).prop_map(|(sizes, steps)| {
+        let step = |(size, raw, op): (usize, bool, Option<Op>)| {
+            op.unwrap_or(Op::Allocate { size: sizes[size], raw })
+        };
+        steps.into_iter().map(step).collect()
     })
 }
 
@@ -200,7 +234,7 @@ fn op() -> impl Strategy<Value = Op> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::{decode, encode};
+    use crate::codec::{decode, decode_cached, encode, encode_cached};
 
     /// What an amount of bytes loses on its way: the parts it was written in.
     fn plain(op: Op) -> Op {
@@ -227,6 +261,13 @@ mod tests {
             let bytes = encode(&config, &ops);
             let expected = (config, ops.into_iter().map(plain).collect::<Vec<_>>());
             prop_assert_eq!(decode(&bytes), Some(expected));
+        }
+
+        #[test]
+        fn caches_as_bytes_and_back(config in cached_config(Scale::Medium), ops in paged_ops(50)) {
+            let bytes = encode_cached(&config, &ops);
+            let expected = (config, ops.into_iter().map(plain).collect::<Vec<_>>());
+            prop_assert_eq!(decode_cached(&bytes), Some(expected));
         }
 
         #[test]

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use kvmem::offset::{AllocError, Allocation, RawError, RawHandle};
+use kvmem::offset::{AllocError, RawError, RawHandle};
 
+use super::face::{Face, Own};
 use super::space::{Held, Space};
 use super::{Driver, Tally, pick_of};
 use crate::op::{Change, Order, Part, Pick};
@@ -26,8 +27,8 @@ fn refused(error: RawError) -> Result<AllocError> {
     }
 }
 
-impl Held {
-    fn shrink(&mut self, space: &Space, new_size: u64) -> Result<Result<(), AllocError>> {
+impl<F: Face> Held<F> {
+    fn shrink(&mut self, space: &Space<F>, new_size: u64) -> Result<Result<(), AllocError>> {
         Ok(match self {
             Held::Own(allocation) => allocation.shrink(new_size),
             Held::Raw(handle) => match space.allocator().shrink_raw(*handle, new_size) {
@@ -37,7 +38,7 @@ impl Held {
         })
     }
 
-    fn extend(&mut self, space: &Space, new_size: u64) -> Result<Result<(), AllocError>> {
+    fn extend(&mut self, space: &Space<F>, new_size: u64) -> Result<Result<(), AllocError>> {
         Ok(match self {
             Held::Own(allocation) => allocation.extend(new_size),
             Held::Raw(handle) => match space.allocator().extend_raw(*handle, new_size) {
@@ -48,7 +49,7 @@ impl Held {
     }
 }
 
-impl Space {
+impl<F: Face> Space<F> {
     /// The range in use that begins at `start`.
     fn range_at(&self, start: u64) -> Range<u64> {
         self.oracle.used_at(start).expect("what is held is in use")
@@ -89,6 +90,7 @@ impl Space {
                 tally.count("free");
                 self.oracle.free(start)?;
                 match held {
+                    Held::Own(allocation) if F::CACHES => self.elsewhere.free(allocation),
                     Held::Own(allocation) => drop(allocation),
                     Held::Raw(handle) => {
                         let freed = self.allocator().free_raw(handle);
@@ -125,8 +127,11 @@ impl Space {
             Change::FreeRange(from, to) => return self.free_range(start, held, from, to, tally),
             Change::Turn => match held {
                 Held::Own(allocation) => {
-                    tally.count("into_raw");
-                    self.hold(start, Held::Raw(allocation.into_raw()));
+                    let turned = F::turn(self.allocator.as_ref(), allocation);
+                    if turned.is_ok() {
+                        tally.count("into_raw");
+                    }
+                    self.hold(start, turned.map_or_else(Held::Own, Held::Raw));
                 }
                 Held::Raw(handle) => {
                     tally.count("adopt_raw");
@@ -142,7 +147,7 @@ impl Space {
     fn free_range(
         &mut self,
         start: u64,
-        held: Held,
+        held: Held<F>,
         from: Part,
         to: Part,
         tally: &mut Tally,
@@ -167,8 +172,7 @@ impl Space {
                 let got = [left_and_right.0, left_and_right.1];
                 for (got, expected) in got.into_iter().zip(expected) {
                     ensure!(
-                        got.as_ref().map(Allocation::range)
-                            == (!expected.is_empty()).then(|| expected.clone()),
+                        got.as_ref().map(Own::range) == (!expected.is_empty()).then(|| expected.clone()),
                         "{sub:?} of {range:?} was freed: {got:?} is left instead of {expected:?}"
                     );
                     if let Some(allocation) = got {
@@ -188,7 +192,7 @@ impl Space {
     }
 }
 
-impl Driver {
+impl<F: Face> Driver<F> {
     /// Changes an allocation of the space.
     pub(super) fn change(&mut self, pick: Pick, change: Change) -> Result<()> {
         let Some(place) = self.space.pick(pick) else { return Ok(()) };
@@ -217,7 +221,7 @@ impl Driver {
             if place < orphan.len() {
                 orphan.change(place, change, &mut self.tally)?;
                 // A raw allocation without an allocator can never be freed: it is out of reach.
-                self.foreign.extend(orphan.orphan());
+                self.foreign.extend(orphan.orphan()?);
                 self.tally.count("a change without an allocator");
                 break;
             }

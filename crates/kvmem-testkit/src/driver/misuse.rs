@@ -3,11 +3,12 @@
 use anyhow::{Result, ensure};
 use kvmem::offset::{RawError, RawHandle};
 
+use super::face::Face;
 use super::space::allocator_of;
 use super::{Driver, pick_of};
 use crate::op::{Call, Forgery};
 
-impl Driver {
+impl<F: Face> Driver<F> {
     /// Calls the raw face with a bad handle. That nothing is changed by it, the comparison after the step will see.
     pub(super) fn misuse(&mut self, call: Call, forgery: Forgery) -> Result<()> {
         let Some(handle) = self.forge(forgery) else { return Ok(()) };

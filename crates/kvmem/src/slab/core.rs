@@ -832,6 +832,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.moves.forget();
         self.discharges.forget();
         self.rest.forget();
+        // SAFETY: the caller's promise.
+        unsafe { self.source.after_fork_in_child() };
         let armed = self.caches.lock().iter().filter(|local| local.cache().is_armed()).count();
         let full = self.depots.iter().map(|depot| depot.counts().0).sum::<usize>();
         self.holders.store(armed + full, Ordering::Relaxed);

@@ -19,6 +19,9 @@ use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 use super::magazine::{Head, Magazine};
 use super::owner::{Busy, Owner};
 
+/// Looks at an owner who puts something before he is taken for one who does not come to it. Few for the model.
+const LOOKS_AT_A_PUT: u32 = if cfg!(loom) { 1 } else { 100 };
+
 /// The head of the block. A line of its own, with its neighbour, which processors fetch together.
 #[repr(C, align(128))]
 pub(crate) struct Cache<R> {
@@ -213,16 +216,30 @@ impl<R: Copy + 'static> Local<R> {
 
     /// How often rounds were put, seen from any thread.
     pub(crate) fn puts(self) -> u32 {
-        // Relaxed: the fences in `count_put`, and in `Moves::still`.
-        self.cache().puts.load(Ordering::Relaxed)
+        // Acquire pairs with the Release in `count_put`. For a second look, the fences there and in `Moves::still`.
+        self.cache().puts.load(Ordering::Acquire)
+    }
+
+    /// The same, when all that are counted have been done; `None` if the last one takes its time.
+    pub(crate) fn finished_puts(self) -> Option<u32> {
+        let puts = self.puts();
+        // Who counts is in; if he is out now, or was at any time since, he has done it.
+        let done = (0..LOOKS_AT_A_PUT).any(|_| {
+            let out = !self.cache().owner.is_in();
+            if !out {
+                std::hint::spin_loop();
+            }
+            out
+        });
+        done.then_some(puts)
     }
 
     /// Under the owner's lock, before a round is put.
     #[inline(always)]
     pub(crate) fn count_put(self) {
         let puts = &self.cache().puts;
-        // Relaxed: the owner alone changes it.
-        puts.store(puts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        // Relaxed: the owner alone changes it. Release pairs with the Acquire in `puts`: who sees it counted sees the owner in.
+        puts.store(puts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         // Release pairs with the Acquire fence in `Moves::still`: who sees the round gone again sees that one was put.
         fence(Ordering::Release);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::sync::{Mutex, Ordering, fence};
+use crate::sync::{AtomicU32, Mutex, Ordering, fence};
 
 use super::clock::ManualClock;
 use super::core::Core;
@@ -13,11 +13,20 @@ use super::source::Source;
 use super::topology::Topology;
 
 /// Numbers below a limit, each of which is in or out.
-struct Numbers {
+struct Numbers<const TRACKED: bool> {
     inside: Mutex<Vec<u32>>,
+    /// Those from this one on may be cached.
+    kept_from: AtomicU32,
 }
 
-impl Source<u32> for Numbers {
+impl<const TRACKED: bool> Source<u32> for Numbers<TRACKED> {
+    const TRACKED: bool = TRACKED;
+
+    fn keeps(&self, _: usize, round: &u32) -> bool {
+        // Relaxed: changes between the owners' locks.
+        *round >= self.kept_from.load(Ordering::Relaxed)
+    }
+
     fn refill(&self, _: usize, want: usize, out: &mut Vec<u32>) {
         let mut inside = self.inside.lock();
         let from = inside.len().saturating_sub(want);
@@ -51,9 +60,14 @@ impl Topology for Nodes {
     }
 }
 
-/// One instance of one class.
-pub struct Model {
-    core: Core<u32, Numbers>,
+/// One instance of one class, where nobody asks whether nothing is cached.
+pub type Model = AnyModel<false>;
+/// One where somebody does.
+pub type Tracked = AnyModel<true>;
+
+/// Either.
+pub struct AnyModel<const TRACKED: bool> {
+    core: Core<u32, Numbers<TRACKED>>,
     clock: Arc<ManualClock>,
 }
 
@@ -63,7 +77,7 @@ pub struct Cache(Local<u32>);
 // SAFETY: the model's threads each use their own.
 unsafe impl Send for Cache {}
 
-impl Model {
+impl<const TRACKED: bool> AnyModel<TRACKED> {
     /// Above a source of so many numbers, with magazines of so many rounds.
     pub fn new(numbers: u32, capacity: usize) -> Self {
         Self::bounded(numbers, capacity, None)
@@ -83,7 +97,8 @@ impl Model {
     fn with(numbers: u32, settings: Settings) -> Self {
         let clock = Arc::new(ManualClock::default());
         let settings = Settings { clock: clock.clone(), ..settings };
-        Model { core: Core::new(Numbers { inside: Mutex::new((0..numbers).collect()) }, settings), clock }
+        let numbers = Numbers { inside: Mutex::new((0..numbers).collect()), kept_from: AtomicU32::new(0) };
+        AnyModel { core: Core::new(numbers, settings), clock }
     }
 
     /// A cache for a thread.
@@ -102,7 +117,7 @@ impl Model {
     /// As `Magazines::get` and `get_cached`.
     pub fn get(&self, cache: Option<&Cache>, refill: bool) -> Option<u32> {
         // SAFETY: the cache has this class, and is the caller's.
-        if let Some(round) = cache.and_then(|cache| unsafe { cache.0.get(0, false) }) {
+        if let Some(round) = cache.and_then(|cache| unsafe { cache.0.get(0, TRACKED) }) {
             return Some(round);
         }
         self.core.get(cache.map(|cache| cache.0), 0, refill)
@@ -111,10 +126,48 @@ impl Model {
     /// As `Magazines::put`.
     pub fn put(&self, cache: Option<&Cache>, round: u32) {
         // SAFETY: as in `get`.
-        if cache.is_some_and(|cache| unsafe { cache.0.put(0, round, false) }) {
+        if cache.is_some_and(|cache| unsafe { cache.0.put(0, round, TRACKED) }) {
             return;
         }
         self.core.put(cache.map(|cache| cache.0), 0, round);
+    }
+
+    /// As a request that may only be refused if nothing is cached: see `extents::Instance::serve`.
+    pub fn request(&self, cache: Option<&Cache>) -> Option<u32> {
+        let attempt = || self.core.source().refill_one(0);
+        if let Some(round) = self.get(cache, true).or_else(attempt) {
+            return Some(round);
+        }
+        let mut last = None;
+        let nothing = self.core.nothing_cached(
+            || 1,
+            || {
+                last = attempt();
+                last.is_none()
+            },
+        );
+        if nothing || last.is_some() { last } else { self.core.reap(attempt) }
+    }
+
+    /// Whether it can be seen at once that nobody else has magazines, the own ones are empty, and the source is.
+    pub fn nothing_cached_alone(&self, cache: Option<&Cache>) -> bool {
+        self.core.nothing_cached_alone(cache.map(|cache| cache.0), || 1, || self.inside() == 0)
+    }
+
+    /// As `Magazines::shut`.
+    pub fn shut(&self) {
+        self.core.shut(|| ());
+    }
+
+    /// As `Magazines::rebind`: numbers from this one on are what may be cached.
+    pub fn rebind(&self, kept_from: u32) {
+        // Relaxed: see `keeps`.
+        self.core.rebind(|core| core.source().kept_from.store(kept_from, Ordering::Relaxed));
+    }
+
+    /// What is cached.
+    pub fn cached(&self) -> Vec<u32> {
+        self.core.frozen(<[u32]>::to_vec)
     }
 
     /// As `Magazines::trim`.
@@ -152,7 +205,7 @@ impl Model {
     }
 }
 
-impl Drop for Model {
+impl<const TRACKED: bool> Drop for AnyModel<TRACKED> {
     fn drop(&mut self) {
         self.core.close();
     }

@@ -190,6 +190,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         self.core().may_hold()
     }
 
+    /// What `look` found, if no round went from place to place meanwhile.
+    pub(crate) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        self.core().still(look)
+    }
+
     /// See [`Core::free_at_most`].
     #[inline]
     pub(crate) fn free_at_most(&self, free: impl Fn() -> u64) -> Option<u64> {
@@ -232,8 +237,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     }
 
     /// See [`Core::shut`].
-    pub(crate) fn shut(&self) {
-        self.core().shut();
+    pub(crate) fn shut(&self, change: impl FnOnce()) {
+        self.core().shut(change);
     }
 
     /// See [`Core::open`].

@@ -93,6 +93,12 @@ impl Owner {
         }
     }
 
+    /// Whether the owner is in. For anybody.
+    pub(crate) fn is_in(&self) -> bool {
+        // Acquire pairs with the Release in `Busy::drop`: what the owner did is seen.
+        self.busy.load(Ordering::Acquire)
+    }
+
     /// Tells the owner to stop. A barrier must follow, then [`settle`](Self::settle).
     pub(crate) fn stop(&self) {
         // Relaxed: the barrier that follows orders it before the load of `busy`.

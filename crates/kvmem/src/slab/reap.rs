@@ -6,7 +6,9 @@
 //! **Looking.** If nobody but the asking thread has a magazine, and his are empty, that is one look at one variable
 //! and at his own numbers. Else the numbers of all caches are read, one after the other, and held to be those of
 //! one moment if no round moved meanwhile (see [moves](super::moves)) and none was put: what is only taken away may be
-//! overlooked, for it was empty at the end of the look at the latest.
+//! overlooked, for it was empty at the end of the look at the latest. Puts are counted before they are done; so the look begins
+//! when those that are counted have been done. Else one could come to its place behind the look's back, and let
+//! another thread take what the look has not come to yet.
 //!
 //! **Resting.** Where several sizes share a full space, every request for one of them finds rounds of the others, and reaps; then caching
 //! costs more than it saves. So a reap that comes soon after the one before sends the next puts past the caches, at
@@ -118,6 +120,11 @@ impl<R: Copy + 'static> Local<R> {
 }
 
 impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
+    /// What `look` found, if no round went from place to place meanwhile.
+    pub(crate) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        self.moves.still(look)
+    }
+
     /// True only if nobody but the caller, whose cache is `local`, had magazines, and those of the first `classes()` classes were
     /// empty, and `and` held, at a moment in the call. False if that takes longer to know.
     #[inline]
@@ -150,24 +157,27 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 
     /// True only if there was a moment in the call in which nobody had anything cached in the first `classes()` classes, and
-    /// `and` held.
+    /// `and` held. `and` is not asked again once it did not: it may be an attempt, which has succeeded then.
     #[cold]
     #[inline(never)]
     pub(crate) fn nothing_cached(&self, classes: impl Fn() -> usize, mut and: impl FnMut() -> bool) -> bool {
         let caches = self.caches.lock();
         for _ in 0..LOOKS {
+            let mut holds = true;
             let seen = self.moves.still(|| {
-                let (puts, classes) = (all_puts(&caches), classes());
+                let Some(puts) = finished_puts(&caches) else { return (true, false) };
+                let classes = classes();
                 let empty = caches.iter().all(|local| local.is_empty(classes))
                     && self.depots.iter().take(classes).all(Depot::is_empty);
-                let both = empty && and();
+                holds = !empty || and();
                 // Acquire pairs with the Release fences in `Local::put` and `get`.
                 fence(Ordering::Acquire);
-                (empty, both, puts == all_puts(&caches))
+                (empty, puts == all_puts(&caches))
             });
             match seen {
-                Some((false, ..)) => return false,
-                Some((true, both, true)) => return both,
+                _ if !holds => return false,
+                Some((false, _)) => return false,
+                Some((true, true)) => return true,
                 _ => (),
             }
         }
@@ -186,11 +196,12 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         retry()
     }
 
-    /// Everything back to the source; nothing will be cached until [`open`](Self::open).
-    pub(crate) fn shut(&self) {
+    /// Everything back to the source; nothing will be cached until [`open`](Self::open). `change` as for
+    /// [`rebind`](Self::rebind).
+    pub(crate) fn shut(&self, change: impl FnOnce()) {
         // Relaxed: as in `reap`.
         self.rest.off.fetch_or(CLOSED, Ordering::Relaxed);
-        self.trim();
+        self.rebind(|_| change());
     }
 
     pub(crate) fn reaps(&self) -> u64 {
@@ -222,6 +233,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         Self::resume(&caches);
         found
     }
+}
+
+fn finished_puts<R: Copy + 'static>(caches: &Caches<R>) -> Option<u32> {
+    caches.iter().try_fold(0u32, |sum, local| Some(sum.wrapping_add(local.finished_puts()?)))
 }
 
 fn all_puts<R: Copy + 'static>(caches: &Caches<R>) -> u32 {

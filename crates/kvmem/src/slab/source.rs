@@ -42,4 +42,11 @@ pub(crate) trait Source<R>: Send + Sync + 'static {
 
     /// Lets go of them, in the parent and in the child.
     fn after_fork(&self) {}
+
+    /// In the child, after that: whatever other threads were about is over.
+    ///
+    /// # Safety
+    ///
+    /// This is the only thread of the process.
+    unsafe fn after_fork_in_child(&self) {}
 }

@@ -1,6 +1,6 @@
 //! Magazines: the owner's lock keeps others out, and no round is lost or doubled where threads, trims and ends meet.
 
-use kvmem::slab::loom_face::{Model, Owner};
+use kvmem::slab::loom_face::{Model, Owner, Tracked};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -229,5 +229,146 @@ fn a_trim_waits_for_what_is_on_the_way() {
         model.retire(cache);
         model.trim();
         assert_eq!(model.inside(), 2);
+    });
+}
+
+/// One of two numbers is out, the other is cached by another thread, which may take it, use it and put it back meanwhile, but
+/// only while nobody else has one. A request finds it or waits for nothing: it is never refused.
+#[test]
+fn a_request_that_fails_reaps_what_others_cache() {
+    model(2, || {
+        let model = Arc::new(Tracked::new(2, 1));
+        let (mine, theirs) = (model.join(), model.join());
+        let out = model.get(Some(&mine), true).expect("there are two");
+        let cached = model.get(Some(&theirs), true).expect("there are two");
+        let other = {
+            let model = model.clone();
+            thread::spawn(move || {
+                model.put(Some(&theirs), cached);
+                theirs
+            })
+        };
+        let got = model.request(Some(&mine));
+        let theirs = other.join().unwrap();
+        let got = got.or_else(|| model.request(Some(&mine))).expect("it is in a cache, and nobody has it");
+        assert!(!model.nothing_cached_alone(Some(&mine)) || model.cached().is_empty());
+        [got, out].into_iter().for_each(|round| model.put(Some(&mine), round));
+        [mine, theirs].into_iter().for_each(|cache| model.retire(cache));
+        model.trim();
+        assert_eq!(model.inside(), 2);
+    });
+}
+
+/// Of two numbers one is free at every moment: one thread puts the one it has before another takes the one that it has cached. So
+/// a request is never refused, whichever cache it looks at first, and also if it sees a put half done.
+#[test]
+fn nothing_is_refused_while_one_of_two_is_free() {
+    for giver_first in [false, true] {
+        model(3, move || {
+            let model = Arc::new(Tracked::new(2, 1));
+            let (first, second) = (model.join(), model.join());
+            let (giver, taker) = if giver_first { (first, second) } else { (second, first) };
+            let (given, cached) =
+                (model.get(Some(&giver), true).unwrap(), model.get(Some(&taker), true).unwrap());
+            model.put(Some(&taker), cached);
+            let said = Arc::new(AtomicBool::new(false));
+            let gives = {
+                let (model, said) = (model.clone(), said.clone());
+                thread::spawn(move || {
+                    model.put(Some(&giver), given);
+                    said.store(true, Ordering::Release);
+                    giver
+                })
+            };
+            let takes = {
+                let (model, said) = (model.clone(), said.clone());
+                thread::spawn(move || {
+                    let taken = said.load(Ordering::Acquire).then(|| model.request(Some(&taker)));
+                    (taken, taker)
+                })
+            };
+            let got = model.request(None).expect("one of two is free");
+            let giver = gives.join().unwrap();
+            let (taken, taker) = takes.join().unwrap();
+            let rest: Vec<u32> = taken.map(|taken| taken.expect("one of two is free")).into_iter().collect();
+            rest.into_iter().chain([got]).for_each(|round| model.put(None, round));
+            [giver, taker].into_iter().for_each(|cache| model.retire(cache));
+            model.trim();
+            assert_eq!(model.inside(), 2);
+        });
+    }
+}
+
+/// The same with one thread that puts one and takes the other, and the one that looks has a cache.
+#[test]
+fn nothing_is_refused_while_another_puts_and_gets() {
+    model(2, || {
+        let model = Arc::new(Tracked::new(2, 2));
+        let (mine, theirs) = (model.join(), model.join());
+        let round = model.get(Some(&theirs), true).expect("there are two");
+        let other = {
+            let model = model.clone();
+            thread::spawn(move || {
+                model.put(Some(&theirs), round);
+                let got = model.request(Some(&theirs)).expect("nobody has more than one");
+                model.put(Some(&theirs), got);
+                theirs
+            })
+        };
+        let got = model.request(Some(&mine)).expect("nobody has more than one");
+        model.put(Some(&mine), got);
+        let theirs = other.join().unwrap();
+        [mine, theirs].into_iter().for_each(|cache| model.retire(cache));
+        model.trim();
+        assert_eq!(model.inside(), 2);
+    });
+}
+
+/// After the end nothing is cached, whoever puts meanwhile.
+#[test]
+fn nothing_stays_cached_after_the_end() {
+    model(3, || {
+        let model = Arc::new(Tracked::new(2, 1));
+        let cache = model.join();
+        let rounds: Vec<u32> = (0..2).filter_map(|_| model.get(Some(&cache), true)).collect();
+        let other = {
+            let model = model.clone();
+            thread::spawn(move || {
+                rounds.into_iter().for_each(|round| model.put(Some(&cache), round));
+                cache
+            })
+        };
+        model.shut();
+        let cache = other.join().unwrap();
+        assert_eq!(model.inside(), 2);
+        assert!(!model.may_hold());
+        assert!(model.nothing_cached_alone(Some(&cache)) || model.inside() > 0);
+        model.retire(cache);
+    });
+}
+
+/// A class comes to stand for other numbers while one of the old kind is put and one of them is fetched: none stays under it.
+#[test]
+fn no_round_of_the_old_kind_stays_under_a_class() {
+    model(3, || {
+        let model = Arc::new(Tracked::new(3, 1));
+        let cache = model.join();
+        let old: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&cache), true)).collect();
+        let other = {
+            let model = model.clone();
+            thread::spawn(move || {
+                old.into_iter().for_each(|round| model.put(Some(&cache), round));
+                cache
+            })
+        };
+        model.rebind(2);
+        let seen = model.cached();
+        assert!(seen.iter().all(|round| *round >= 2), "{seen:?}");
+        let cache = other.join().unwrap();
+        let seen = model.cached();
+        assert!(seen.iter().all(|round| *round >= 2), "{seen:?}");
+        model.retire(cache);
+        model.trim();
+        assert_eq!(model.inside(), 3);
     });
 }

@@ -11,7 +11,6 @@ use super::builder::{ExtentBuilder, stranded_for};
 use super::extent::Extent;
 use super::instance::{Instance, Opening};
 use super::map::{ExtentMapRange, mark};
-use super::raw::RawTable;
 use super::stats::ExtentStats;
 
 /// Hands out ranges of an abstract space `[0, capacity)`, as [`OffsetAllocator`] does, to many threads at once: allocating and
@@ -55,7 +54,6 @@ pub struct ExtentCache {
 /// Held by every clone; the last one shuts the instance.
 pub(super) struct Owner {
     instance: &'static Instance,
-    pub(super) raw: RawTable,
     pub(super) allocator: OffsetAllocator,
     /// The bound follows the capacity.
     bound_follows: bool,
@@ -64,7 +62,7 @@ pub(super) struct Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         // What has a raw handle can be reached by nobody any more.
-        self.raw.close(Ground::of(&self.allocator));
+        self.instance.raw.close(Ground::of(&self.allocator));
         self.instance.shut();
     }
 }
@@ -104,7 +102,7 @@ impl ExtentCache {
         let stranded_bytes = stranded.unwrap_or_else(|| stranded_for(allocator.capacity()));
         let ground = Ground::of(&allocator);
         let instance = Instance::open(ground, &Opening { hot_sizes, learns, stranded_bytes });
-        let owner = Owner { instance, raw: RawTable::new(), allocator, bound_follows: stranded.is_none() };
+        let owner = Owner { instance, allocator, bound_follows: stranded.is_none() };
         ExtentCache { ground, instance, owner: Arc::new(owner) }
     }
 
@@ -210,7 +208,13 @@ impl ExtentCache {
     /// # Errors
     /// As there.
     pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
-        self.allocator().grow(new_capacity)?;
+        match self.allocator().grow(new_capacity) {
+            // Cached ranges stand on the books.
+            Err(SpaceError::BooksFull { .. }) => {
+                self.instance.magazines.reap(|| self.allocator().grow(new_capacity))?;
+            }
+            result => result?,
+        }
         self.follow_bound();
         Ok(())
     }
@@ -227,7 +231,7 @@ impl ExtentCache {
 
     fn follow_bound(&self) {
         if self.owner.bound_follows {
-            self.instance.magazines.set_stranded_bound(stranded_for(self.capacity()));
+            self.instance.follow_bound(|| stranded_for(self.capacity()));
         }
     }
 
@@ -242,15 +246,15 @@ impl ExtentCache {
     }
 
     /// An upper bound of the largest range that would be granted now, in bytes, without a lock: the longest free range on the
-    /// books and all that may be cached. O(1).
+    /// books; if anything may be cached, all that is free, for it may lie between what is cached. O(1).
     pub fn largest_free_hint(&self) -> u64 {
-        let cached = self.instance.magazines.charged();
-        let limit = self.ground.limit_hint();
-        self.ground
-            .largest_free_hint()
-            .saturating_add(self.ground.free_hint().min(cached))
-            .saturating_add(cached)
-            .min(limit)
+        let magazines = &self.instance.magazines;
+        let bound = magazines.still(|| match magazines.charged() {
+            0 => self.ground.largest_free_hint(),
+            cached => self.ground.free_hint().saturating_add(cached),
+        });
+        // While something goes from cache to books or back, it may be in neither number.
+        bound.unwrap_or(u64::MAX).min(self.ground.limit_hint())
     }
 
     /// Takes back what any thread or the depot has cached. From any thread; stops those that use the space for some
@@ -272,7 +276,7 @@ impl ExtentCache {
         metrics.live = metrics.live.saturating_sub(ranges as u64);
         metrics.free_ranges += ranges as u64;
         metrics.largest_free = metrics.largest_free.max(longest);
-        metrics.metadata_bytes += self.owner.raw.bytes() as u64;
+        metrics.metadata_bytes += self.instance.raw.bytes() as u64;
         metrics
     }
 

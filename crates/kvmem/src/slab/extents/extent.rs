@@ -76,8 +76,13 @@ impl Extent {
         self,
         sub: ops::Range<u64>,
     ) -> Result<(Option<Extent>, Option<Extent>), (Extent, AllocError)> {
-        let (left, right) =
-            self.into_allocation().free_range(sub).map_err(|(whole, error)| (Extent::new(whole), error))?;
+        let instance = self.instance();
+        let parts = match self.into_allocation().free_range(sub.clone()) {
+            // Cached ranges stand on the books.
+            Err((whole, AllocError::BooksFull { .. })) => instance.magazines.reap(|| whole.free_range(sub)),
+            parts => parts,
+        };
+        let (left, right) = parts.map_err(|(whole, error)| (Extent::new(whole), error))?;
         Ok((left.map(Extent::new), right.map(Extent::new)))
     }
 

@@ -15,6 +15,7 @@ use crate::slab::source::Source;
 use crate::sync::{FIRST, Mutex, Stable};
 
 use super::hot::{CLASSES, HotSizes};
+use super::raw::RawTable;
 
 static INSTANCES: Stable<Place> = Stable::new([const { Place::new(ptr::null_mut()) }; FIRST], Place::default);
 
@@ -32,6 +33,8 @@ pub(super) struct Instance {
     ground: Ground,
     pub(super) hot: HotSizes,
     pub(super) magazines: Magazines<Range, Space>,
+    /// Seals of raw handles.
+    pub(super) raw: RawTable,
     /// Who binds classes.
     binding: Mutex<()>,
 }
@@ -41,6 +44,11 @@ pub(super) struct Opening<'a> {
     pub(super) hot_sizes: &'a [u32],
     pub(super) learns: bool,
     pub(super) stranded_bytes: u64,
+}
+
+/// The longest range that may be cached where so much may be stranded.
+fn largest_for(stranded_bytes: u64) -> u32 {
+    u32::try_from(stranded_bytes).map_or(u32::MAX - 1, |bytes| bytes.min(u32::MAX - 1))
 }
 
 impl Instance {
@@ -81,6 +89,7 @@ impl Instance {
                 ground,
                 hot: HotSizes::new(),
                 magazines: Magazines::new(Space::new(ground), settings()),
+                raw: RawTable::new(),
                 binding: Mutex::new(()),
             }));
             // Release pairs with the Acquire in `of`. The core is the caller's: nobody else opens its instance.
@@ -88,19 +97,29 @@ impl Instance {
             new
         });
         instance.magazines.open(opening.stranded_bytes);
-        let largest = u32::try_from(opening.stranded_bytes).unwrap_or(u32::MAX - 1);
-        instance.hot.open(opening.learns, largest.min(u32::MAX - 1));
+        instance.hot.open(opening.learns, largest_for(opening.stranded_bytes));
         for &size in opening.hot_sizes {
             instance.bind(size, true);
         }
         instance
     }
 
+    /// The bound is what `bound` says now. One at a time, so that the last one says it last.
+    pub(super) fn follow_bound(&self, bound: impl FnOnce() -> u64) {
+        let _binding = self.binding.lock();
+        let bound = bound();
+        self.magazines.set_stranded_bound(bound);
+        self.hot.set_largest(largest_for(bound));
+        if self.magazines.charged() > bound {
+            self.magazines.trim();
+        }
+    }
+
     /// Everything back to the space, and nothing will be cached.
     pub(super) fn shut(&self) {
         let _binding = self.binding.lock();
-        self.hot.close();
-        self.magazines.shut();
+        // Extents that are left ask whether anything is cached: until nothing is, they have to look at all classes.
+        self.magazines.shut(|| self.hot.close());
     }
 
     /// A request for a size that is not hot.
@@ -242,5 +261,14 @@ impl Source<Range> for Space {
 
     fn after_fork(&self) {
         *self.seized.lock() = None;
+    }
+
+    unsafe fn after_fork_in_child(&self) {
+        if let Some(instance) = Instance::of(self.ground.index()) {
+            // SAFETY: who bound a class, if anybody did, is gone. What the lock guards changes under the lock of the list of
+            // caches, which the forking thread had: it is whole.
+            unsafe { instance.binding.force_unlock() };
+            instance.raw.mend(self.ground);
+        }
     }
 }

@@ -38,7 +38,7 @@ struct Entry {
 }
 
 impl Entry {
-    const fn new() -> Entry {
+    const fn new() -> Self {
         Entry { seal: AtomicU32::new(0), size: AtomicU32::new(0), offset: AtomicU64::new(0) }
     }
 
@@ -108,7 +108,7 @@ impl Entry {
     }
 }
 
-/// The seals of a space.
+/// The seals of a space, and of those that had its core before: a handle says which allocator it is of.
 pub(super) struct RawTable(Stable<Entry>);
 
 impl RawTable {
@@ -124,9 +124,26 @@ impl RawTable {
     /// Frees all that is named by a seal: nobody has the space any more.
     pub(super) fn close(&self, ground: Ground) {
         for (slot, entry) in self.0.iter() {
-            // Relaxed: nobody else is there.
-            if entry.seal.load(Ordering::Relaxed) & WHOLE != 0 {
+            // Relaxed, both: nobody else is there.
+            let seal = entry.seal.load(Ordering::Relaxed);
+            if seal & WHOLE != 0 {
+                entry.seal.store(seal & !(WHOLE | BUSY), Ordering::Relaxed);
                 drop(entry.allocation(ground, slot));
+            }
+        }
+    }
+
+    /// Nobody changes a range: for a forked child, which has one thread. Those that others were changing are as the books say.
+    pub(super) fn mend(&self, ground: Ground) {
+        for (slot, entry) in self.0.iter() {
+            // Relaxed, all: there is one thread.
+            let seal = entry.seal.load(Ordering::Relaxed);
+            if seal & BUSY != 0 {
+                let allocation =
+                    ground.allocation(Range::new(entry.offset.load(Ordering::Relaxed), LONG, slot));
+                entry.size.store(u32::try_from(allocation.size()).unwrap_or(LONG), Ordering::Relaxed);
+                allocation.forget();
+                entry.seal.store(seal & !BUSY, Ordering::Relaxed);
             }
         }
     }
@@ -164,7 +181,7 @@ impl ExtentCache {
 
     fn seal(&self, extent: Extent, size: u64) -> RawAllocation {
         let (slot, offset) = (extent.allocation().as_range().node(), extent.offset());
-        let generation = self.owner.raw.0.get(slot).seal(extent);
+        let generation = self.instance.raw.0.get(slot).seal(extent);
         RawAllocation { handle: RawHandle { allocator: self.id(), slot, generation }, offset, size }
     }
 
@@ -250,7 +267,7 @@ impl ExtentCache {
         if allocator != self.id() {
             return Err(RawError::Foreign { allocator: self.id(), handle_of: allocator });
         }
-        self.owner.raw.0.find(slot).ok_or_else(|| stale(handle))
+        self.instance.raw.0.find(slot).ok_or_else(|| stale(handle))
     }
 
     fn id(&self) -> u64 {

@@ -1,1 +1,55 @@
+//! What the public face of cached spaces does at its edges.
 
+use crate::offset::OffsetAllocator;
+
+use super::{Extent, ExtentCache};
+
+/// A space with these hot sizes and no others, of which all may be cached.
+fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
+    let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).learn(false);
+    builder.hot_sizes(hot.iter().copied()).stranded(capacity).build().expect("good settings")
+}
+
+/// Many small ranges are cached, each beside a longer one that is free: together they are one.
+#[test]
+fn the_hint_counts_what_lies_between_cached_ranges() {
+    let space = named(100 * 101, &[1]);
+    let (mut cached, mut free) = (Vec::new(), Vec::new());
+    for _ in 0..100 {
+        cached.push(space.allocate(1).unwrap());
+        free.push(space.allocate(100).unwrap());
+    }
+    drop((cached, free));
+    assert!(space.stats().cached_ranges > 0);
+    assert_eq!(space.largest_free_hint(), 100 * 101);
+    assert_eq!(space.allocate(100 * 101).map(|whole| whole.size()), Ok(100 * 101));
+}
+
+/// Books of so many ranges, filled up by eight in use and others that are cached.
+fn with_full_books(ranges: u32) -> (ExtentCache, Vec<Extent>) {
+    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 20).max_ranges(ranges));
+    let space = space.hot_sizes([10]).learn(false).stranded(1 << 20).build().unwrap();
+    let held: Vec<_> = (0..8).map(|_| space.allocate(1000).unwrap()).collect();
+    let mut hot: Vec<_> = std::iter::from_fn(|| space.allocate(10).ok()).collect();
+    // So that ranges in use keep what is cached apart on the books.
+    let kept = hot.split_off(hot.len() - 1);
+    drop(hot);
+    assert!(space.stats().cached_ranges > 3, "{:?}", space.stats());
+    (space, held.into_iter().chain(kept).collect())
+}
+
+#[test]
+fn books_full_of_cached_ranges_are_not_full() {
+    let (space, _held) = with_full_books(24);
+    assert_eq!(space.allocate(500).map(|extent| extent.size()), Ok(500));
+    let (_space, mut held) = with_full_books(24);
+    assert_eq!(held[0].shrink(100), Ok(()));
+    let (space, _held) = with_full_books(24);
+    assert_eq!(space.grow(1 << 40), Ok(()));
+    assert_eq!(space.allocate(1 << 39).map(|extent| extent.size()), Ok(1 << 39));
+    let (_space, mut held) = with_full_books(24);
+    let whole = held.remove(3);
+    let start = whole.offset();
+    let (left, right) = whole.free_range(start + 10..start + 20).expect("the caches are emptied");
+    assert_eq!((left.map(|left| left.size()), right.map(|right| right.size())), (Some(10), Some(980)));
+}

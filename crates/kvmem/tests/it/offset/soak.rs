@@ -5,6 +5,9 @@
 
 use std::time::Instant;
 
+use kvmem::offset::OffsetAllocator;
+use kvmem::slab::ExtentCache;
+use kvmem_testkit::driver::face::Face;
 use kvmem_testkit::soak::soak;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -16,9 +19,19 @@ fn setting(name: &str, default: u64) -> u64 {
 
 #[test]
 fn long_lives() {
-    let (ops, seed) = (setting("KVMEM_SOAK_OPS", 200_000), setting("KVMEM_SOAK_SEED", 1));
+    run::<OffsetAllocator>(200_000);
+}
+
+/// The same above caches.
+#[test]
+fn long_lives_with_caches() {
+    run::<ExtentCache>(100_000);
+}
+
+fn run<F: Face>(ops: u64) {
+    let (ops, seed) = (setting("KVMEM_SOAK_OPS", ops), setting("KVMEM_SOAK_SEED", 1));
     let start = Instant::now();
-    let report = soak(ops, seed, |report| {
+    let report = soak::<F>(ops, seed, |report| {
         if report.ages % 10 == 0 {
             eprintln!("{} operations in {:.0?}", report.ops, start.elapsed());
         }

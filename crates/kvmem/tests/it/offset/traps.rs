@@ -195,8 +195,13 @@ fn an_exact_fit_needs_nothing_else() {
 /// Crumbs had been set apart in the middle of a range, and a batch that filled the range was refused.
 #[test]
 fn a_batch_that_fits_is_granted_beside_crumbs() {
-    let config =
-        Config { capacity: 1 << 20, boundary: None, placement: Placement::Renewal, max_ranges: None };
+    let config = Config {
+        capacity: 1 << 20,
+        boundary: None,
+        placement: Placement::Renewal,
+        max_ranges: None,
+        cache: None,
+    };
     for seed in 0..150 {
         let mut random = Random::new(seed);
         let mut ops = Vec::new();

@@ -1,0 +1,228 @@
+//! *Face*: the allocator that is driven, as the driver sees it: with caches above its books or without.
+
+use std::fmt;
+use std::ops::Range;
+
+use anyhow::{Context, Result};
+use kvmem::offset::{
+    AllocError, Allocation, BinReport, CheckError, Metrics, OffsetAllocator, RawAllocation, RawError,
+    RawHandle, SpaceError,
+};
+use kvmem::slab::{Extent, ExtentCache, ExtentState};
+
+use crate::op::Config;
+
+/// A range that somebody has.
+pub trait Own: Sized + Send + fmt::Debug + 'static {
+    /// Where it begins.
+    fn offset(&self) -> u64;
+    /// Its length.
+    fn size(&self) -> u64;
+    /// Both.
+    fn range(&self) -> Range<u64>;
+    /// See [`Allocation::shrink`].
+    fn shrink(&mut self, new_size: u64) -> Result<(), AllocError>;
+    /// See [`Allocation::extend`].
+    fn extend(&mut self, new_size: u64) -> Result<(), AllocError>;
+    /// See [`Allocation::free_range`].
+    fn free_range(self, sub: Range<u64>) -> Result<(Option<Self>, Option<Self>), (Self, AllocError)>;
+}
+
+/// An allocator of offsets.
+pub trait Face: Sized + Clone + fmt::Debug {
+    /// What it grants.
+    type Own: Own;
+
+    /// What is free may lie in caches. Then the longest free range that is told may be a shorter one, refusals may tell of the
+    /// books alone, and looking at everything seldom includes what empties the caches.
+    const CACHES: bool;
+
+    /// A space with these settings.
+    fn open(config: &Config) -> Result<Self>;
+    /// See [`OffsetAllocator::allocate`].
+    fn allocate(&self, size: u64) -> Result<Self::Own, AllocError>;
+    /// See [`OffsetAllocator::allocate_aligned`].
+    fn allocate_aligned(&self, size: u64, align: u64) -> Result<Self::Own, AllocError>;
+    /// See [`OffsetAllocator::allocate_batch`].
+    fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Self::Own>, AllocError>;
+    /// See [`OffsetAllocator::allocate_scattered`].
+    fn allocate_scattered(&self, total: u64, max_ranges: usize) -> Result<Vec<Self::Own>, AllocError>;
+    /// See [`OffsetAllocator::free_run`].
+    fn free_run(&self, run: Vec<Self::Own>);
+    /// See [`OffsetAllocator::grow`].
+    fn grow(&self, to: u64) -> Result<(), SpaceError>;
+    /// See [`OffsetAllocator::shrink_to`].
+    fn shrink_to(&self, to: u64) -> Result<(), SpaceError>;
+    /// See [`OffsetAllocator::capacity`].
+    fn capacity(&self) -> u64;
+    /// See [`OffsetAllocator::boundary`].
+    fn boundary(&self) -> Option<u64>;
+    /// See [`OffsetAllocator::largest_free_hint`].
+    fn largest_free_hint(&self) -> u64;
+    /// See [`OffsetAllocator::metrics`].
+    fn metrics(&self) -> Metrics;
+    /// See [`OffsetAllocator::bins`].
+    fn bins(&self) -> Vec<BinReport>;
+    /// Offset, length and whether in use; free ranges may stand side by side.
+    fn map(&self) -> Vec<(u64, u64, bool)>;
+    /// See [`OffsetAllocator::check`].
+    fn check(&self) -> Result<(), CheckError>;
+    /// See [`OffsetAllocator::allocate_raw`].
+    fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError>;
+    /// See [`OffsetAllocator::allocate_aligned_raw`].
+    fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError>;
+    /// See [`OffsetAllocator::free_raw`].
+    fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError>;
+    /// See [`OffsetAllocator::resolve_raw`].
+    fn resolve_raw(&self, handle: RawHandle) -> Result<Range<u64>, RawError>;
+    /// See [`OffsetAllocator::shrink_raw`].
+    fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError>;
+    /// See [`OffsetAllocator::extend_raw`].
+    fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError>;
+    /// See [`OffsetAllocator::adopt_raw`].
+    fn adopt_raw(&self, handle: RawHandle) -> Result<Self::Own, RawError>;
+    /// Makes a raw one of it; without its allocator it may stay what it is.
+    fn turn(allocator: Option<&Self>, own: Self::Own) -> Result<RawHandle, Self::Own>;
+    /// Takes back what is cached.
+    fn trim(&self);
+    /// How many ranges are cached, and how often they were taken back for want of room.
+    fn cached(&self) -> (usize, u64);
+}
+
+/// What both have under the same names.
+macro_rules! own {
+    ($own:ty) => {
+        impl Own for $own {
+            fn offset(&self) -> u64 {
+                self.offset()
+            }
+
+            fn size(&self) -> u64 {
+                self.size()
+            }
+
+            fn range(&self) -> Range<u64> {
+                self.range()
+            }
+
+            fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
+                self.shrink(new_size)
+            }
+
+            fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
+                self.extend(new_size)
+            }
+
+            fn free_range(self, sub: Range<u64>) -> Result<(Option<Self>, Option<Self>), (Self, AllocError)> {
+                self.free_range(sub)
+            }
+        }
+    };
+}
+
+own!(Allocation);
+own!(Extent);
+
+/// As above.
+macro_rules! same {
+    ($($name:ident($($of:ident: $what:ty),*) -> $gives:ty;)*) => {
+        $(fn $name(&self $(, $of: $what)*) -> $gives {
+            self.$name($($of),*)
+        })*
+    };
+}
+
+macro_rules! common {
+    () => {
+        same! {
+            allocate(size: u64) -> Result<Self::Own, AllocError>;
+            allocate_aligned(size: u64, align: u64) -> Result<Self::Own, AllocError>;
+            allocate_batch(size: u64, n: usize) -> Result<Vec<Self::Own>, AllocError>;
+            allocate_scattered(total: u64, max_ranges: usize) -> Result<Vec<Self::Own>, AllocError>;
+            free_run(run: Vec<Self::Own>) -> ();
+            grow(to: u64) -> Result<(), SpaceError>;
+            shrink_to(to: u64) -> Result<(), SpaceError>;
+            capacity() -> u64;
+            boundary() -> Option<u64>;
+            largest_free_hint() -> u64;
+            metrics() -> Metrics;
+            bins() -> Vec<BinReport>;
+            check() -> Result<(), CheckError>;
+            allocate_raw(size: u64) -> Result<RawAllocation, AllocError>;
+            allocate_aligned_raw(size: u64, align: u64) -> Result<RawAllocation, AllocError>;
+            free_raw(handle: RawHandle) -> Result<u64, RawError>;
+            resolve_raw(handle: RawHandle) -> Result<Range<u64>, RawError>;
+            shrink_raw(handle: RawHandle, new_size: u64) -> Result<(), RawError>;
+            extend_raw(handle: RawHandle, new_size: u64) -> Result<(), RawError>;
+            adopt_raw(handle: RawHandle) -> Result<Self::Own, RawError>;
+        }
+    };
+}
+
+fn books(config: &Config) -> kvmem::offset::Builder {
+    let builder = OffsetAllocator::builder(config.capacity).placement(config.placement);
+    let builder = config.boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary));
+    config.max_ranges.map_or(builder.clone(), |ranges| builder.max_ranges(ranges))
+}
+
+impl Face for OffsetAllocator {
+    type Own = Allocation;
+    const CACHES: bool = false;
+
+    common!();
+
+    fn open(config: &Config) -> Result<Self> {
+        books(config).build().with_context(|| format!("{config:?}"))
+    }
+
+    fn map(&self) -> Vec<(u64, u64, bool)> {
+        self.map().iter().map(|range| (range.offset, range.size, range.used)).collect()
+    }
+
+    fn turn(_: Option<&Self>, own: Allocation) -> Result<RawHandle, Allocation> {
+        Ok(own.into_raw())
+    }
+
+    fn trim(&self) {}
+
+    fn cached(&self) -> (usize, u64) {
+        (0, 0)
+    }
+}
+
+impl Face for ExtentCache {
+    type Own = Extent;
+    const CACHES: bool = true;
+
+    common!();
+
+    fn open(config: &Config) -> Result<Self> {
+        let cache = config.cache.unwrap_or_default();
+        let most = cache.stranded.unwrap_or(config.capacity / 32).min(u64::from(u32::MAX) - 1);
+        let hot = cache.hot.into_iter().filter(|size| (1..=most).contains(size));
+        let builder = ExtentCache::builder(books(config)).hot_sizes(hot).learn(cache.learns);
+        let builder = cache.stranded.map_or(builder.clone(), |bytes| builder.stranded(bytes));
+        builder.build().with_context(|| format!("{config:?}"))
+    }
+
+    fn map(&self) -> Vec<(u64, u64, bool)> {
+        let map = self.map();
+        map.iter().map(|range| (range.offset, range.size, range.state == ExtentState::Used)).collect()
+    }
+
+    fn turn(allocator: Option<&Self>, own: Extent) -> Result<RawHandle, Extent> {
+        match allocator {
+            Some(allocator) => allocator.seal_raw(own).map(|raw| raw.handle),
+            None => Err(own),
+        }
+    }
+
+    fn trim(&self) {
+        self.trim();
+    }
+
+    fn cached(&self) -> (usize, u64) {
+        let stats = self.stats();
+        (stats.cached_ranges, stats.reaps)
+    }
+}

@@ -1,0 +1,244 @@
+//! Cached spaces: which sizes are hot, what the caches give back when it is wanted, and how long all that lives.
+
+use std::thread;
+
+use kvmem::offset::{AllocError, OffsetAllocator, SpaceError};
+use kvmem::slab::{Extent, ExtentCache, ExtentSetupError, ExtentState};
+
+/// A space with these hot sizes and no others, of which all may be cached.
+fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
+    let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).learn(false);
+    builder.hot_sizes(hot.iter().copied()).stranded(capacity).build().expect("good settings")
+}
+
+/// Allocates all that there is in ranges of a size, and drops it in another thread, which goes on living until `run` is over: then
+/// it lies in that thread's caches, in the depot and in the books.
+fn while_another_caches<T>(space: &ExtentCache, size: u64, run: impl FnOnce() -> T) -> T {
+    let all: Vec<Extent> = std::iter::from_fn(|| space.allocate(size).ok()).collect();
+    thread::scope(|scope| {
+        let (ready, wait) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            drop(all);
+            ready.send(()).expect("the test waits");
+            let _ = ended.recv();
+        });
+        wait.recv().expect("the thread drops everything");
+        assert!(space.stats().cached_ranges > 0);
+        let result = run();
+        drop(end);
+        result
+    })
+}
+
+fn hot_sizes(space: &ExtentCache) -> Vec<(u64, bool)> {
+    space.stats().classes.iter().map(|class| (class.size, class.named)).collect()
+}
+
+/// As often as it takes to be learnt.
+fn ask_often(space: &ExtentCache, size: u64) {
+    (0..20).for_each(|_| drop(space.allocate(size).unwrap()));
+}
+
+#[test]
+fn named_sizes_are_cached_from_the_first() {
+    let space = named(1 << 30, &[4096, 100, 4096]);
+    assert_eq!(hot_sizes(&space), [(100, true), (4096, true)]);
+    for size in [100, 4096, 4095, 4097] {
+        drop(space.allocate(size).unwrap());
+    }
+    let stats = space.stats();
+    let cached: Vec<bool> = stats.classes.iter().map(|class| class.in_threads + class.in_depot > 0).collect();
+    assert_eq!(cached, [true, true]);
+    ask_often(&space, 77);
+    assert_eq!(hot_sizes(&space).len(), 2, "nothing is learnt");
+    assert_eq!((space.metrics().allocated, space.metrics().live, space.metrics().free), (0, 0, 1 << 30));
+    assert!(stats.cached_bytes <= stats.charged_bytes && stats.charged_bytes <= stats.stranded_bound);
+}
+
+#[test]
+fn sizes_are_learnt_and_forgotten() {
+    let space = ExtentCache::new(1 << 40).unwrap();
+    for size in 1..=32 {
+        ask_often(&space, size * 1000);
+    }
+    assert_eq!(hot_sizes(&space).len(), 32);
+    ask_often(&space, 7);
+    assert!(!hot_sizes(&space).contains(&(7, false)), "all classes are taken");
+    let held = space.allocate(1000).unwrap();
+    let mut asked = 0;
+    while !hot_sizes(&space).contains(&(7, false)) {
+        drop(space.allocate(7).unwrap());
+        asked += 1;
+        assert!(asked < 100_000);
+    }
+    assert_eq!(hot_sizes(&space), [(7, false)]);
+    // Of a size that is not hot any more.
+    drop(held);
+    space.trim();
+    assert_eq!((space.metrics().allocated, space.metrics().largest_free), (0, 1 << 40));
+    space.check().unwrap();
+}
+
+#[test]
+fn what_cannot_be_hot_is_said() {
+    let build = |sizes: Vec<u64>, stranded: Option<u64>| {
+        let builder = ExtentCache::builder(OffsetAllocator::builder(1 << 40)).hot_sizes(sizes);
+        stranded.map_or(builder.clone(), |bytes| builder.stranded(bytes)).build().map(drop)
+    };
+    let refused = |asked, most| Err(ExtentSetupError::HotSize { asked, most });
+    assert_eq!(build(vec![0], None), refused(0, u64::from(u32::MAX) - 1));
+    assert_eq!(build(vec![1 << 32], None), refused(1 << 32, u64::from(u32::MAX) - 1));
+    assert_eq!(build(vec![u64::from(u32::MAX)], None), refused(u64::from(u32::MAX), u64::from(u32::MAX) - 1));
+    assert_eq!(build(vec![u64::from(u32::MAX) - 1], None), Ok(()));
+    assert_eq!(build(vec![100, 101], Some(100)), refused(101, 100));
+    assert_eq!(build(vec![1], Some(0)), refused(1, 0));
+    assert_eq!(build((1..=32).collect(), None), Ok(()));
+    assert_eq!(build((1..=33).collect(), None), Err(ExtentSetupError::HotSizes { asked: 33, most: 32 }));
+    let error = ExtentCache::builder(OffsetAllocator::builder(0)).build().map(drop);
+    assert_eq!(error, Err(ExtentSetupError::Space(SpaceError::Capacity { asked: 0, limit: 1 << 63 })));
+    assert_eq!(ExtentCache::new(0).map(drop), Err(SpaceError::Capacity { asked: 0, limit: 1 << 63 }));
+}
+
+#[test]
+fn sizes_of_4_gib_and_more_are_not_cached() {
+    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 45)).stranded(1 << 44).build().unwrap();
+    for size in [(1 << 32) - 2, (1 << 32) - 1, 1 << 32, (1 << 32) + 4096, 3 << 32] {
+        for _ in 0..20 {
+            let extent = space.allocate(size).unwrap();
+            assert_eq!((extent.size(), extent.range().end), (size, extent.offset() + size));
+            let raw = space.allocate_raw(size).unwrap();
+            assert_eq!(space.resolve_raw(raw.handle), Ok(raw.offset..raw.offset + size));
+            assert_eq!(space.free_raw(raw.handle), Ok(size));
+        }
+    }
+    assert_eq!(hot_sizes(&space), [((1 << 32) - 2, false)]);
+    let raw = space.allocate_raw(1 << 33).unwrap();
+    assert_eq!(space.shrink_raw(raw.handle, 5), Ok(()));
+    assert_eq!(space.resolve_raw(raw.handle), Ok(raw.offset..raw.offset + 5));
+    assert_eq!(space.extend_raw(raw.handle, 1 << 34), Ok(()));
+    assert_eq!(space.resolve_raw(raw.handle), Ok(raw.offset..raw.offset + (1 << 34)));
+    assert_eq!(space.adopt_raw(raw.handle).map(|extent| extent.size()), Ok(1 << 34));
+    assert_eq!(space.metrics().allocated, 0);
+}
+
+/// Whatever is asked for and is free, in another thread's caches, is had.
+#[test]
+fn every_request_finds_what_others_cache() {
+    let space = || named(64 * 100, &[100]);
+    let fresh = space();
+    let got = while_another_caches(&fresh, 100, || fresh.allocate_aligned(4096, 4096));
+    assert_eq!(got.map(|extent| extent.size()), Ok(4096));
+    let fresh = space();
+    let got = while_another_caches(&fresh, 100, || fresh.allocate_batch(200, 32));
+    assert_eq!(got.map(|batch| batch.len()), Ok(32));
+    let fresh = space();
+    let got = while_another_caches(&fresh, 100, || fresh.allocate_scattered(6400, 1));
+    assert_eq!(got.map(|parts| parts.len()), Ok(1));
+    let fresh = space();
+    let got = while_another_caches(&fresh, 100, || fresh.allocate_raw(6400));
+    assert_eq!(got.map(|raw| raw.size), Ok(6400));
+    let fresh = space();
+    while_another_caches(&fresh, 100, || {
+        let mut extent = fresh.allocate(10).unwrap();
+        let most = 6400 - extent.offset();
+        assert_eq!((extent.extend(most), extent.size()), (Ok(()), most));
+    });
+    let fresh = space();
+    while_another_caches(&fresh, 100, || {
+        assert_eq!(fresh.shrink_to(1), Ok(()));
+        assert_eq!((fresh.capacity(), fresh.grow(6400)), (1, Ok(())));
+        assert_eq!(fresh.allocate(6400).map(|whole| whole.size()), Ok(6400));
+    });
+    let fresh = space();
+    while_another_caches(&fresh, 100, || {
+        let run: Vec<Extent> = (0..20).map(|_| fresh.allocate(100).unwrap()).collect();
+        fresh.free_run(run);
+        assert_eq!(fresh.bins().iter().map(|bin| bin.bytes).sum::<u64>(), 6400);
+        assert_eq!(fresh.stats().cached_ranges, 0);
+    });
+}
+
+#[test]
+fn the_map_tells_what_is_cached() {
+    let space = named(10_000, &[100]);
+    let kept = space.allocate(50).unwrap();
+    let cached = space.allocate(100).unwrap().range();
+    let map = space.map();
+    let state = |at: u64| map.iter().find(|range| range.offset == at).map(|range| (range.size, range.state));
+    assert_eq!(state(kept.offset()), Some((50, ExtentState::Used)));
+    assert_eq!(state(cached.start), Some((100, ExtentState::Cached)));
+    assert_eq!(map.iter().map(|range| range.size).sum::<u64>(), 10_000);
+    space.trim();
+    assert!(space.map().iter().all(|range| range.state != ExtentState::Cached));
+}
+
+/// The last clone shuts the caches; what is still held is freed when it goes, and only then the books are put away.
+#[test]
+fn extents_outlive_their_space() {
+    for round in 0..50 {
+        let space = named(1 << 20, &[100, 200 + round]);
+        let held: Vec<Extent> = (0..50).map(|_| space.allocate(100).unwrap()).collect();
+        drop(space.allocate(100).unwrap());
+        let clone = space.clone();
+        drop(space);
+        let (mut first, rest) = {
+            let mut held = held;
+            (held.remove(0), held)
+        };
+        drop(clone);
+        assert_eq!(first.shrink(10), Ok(()));
+        assert_eq!(first.extend(20), Ok(()));
+        let (left, right) = first.free_range(5..10).map_or((None, None), |parts| parts);
+        // A space that may stand on the same core, once it is free, has nothing of the old one.
+        let next = named(1 << 20, &[100]);
+        thread::scope(|scope| {
+            scope.spawn(move || drop(rest));
+        });
+        drop((left, right));
+        assert_eq!((next.metrics().allocated, next.stats().cached_ranges, next.stats().reaps), (0, 0, 0));
+        assert_eq!(hot_sizes(&next), [(100, true)]);
+        ask_often(&next, 100);
+        assert_eq!(next.allocate(1 << 20).map(|whole| whole.size()), Ok(1 << 20));
+        next.check().unwrap();
+    }
+}
+
+#[test]
+fn the_bound_follows_the_capacity() {
+    let space = ExtentCache::new(1 << 20).unwrap();
+    assert_eq!(space.stats().stranded_bound, (1 << 20) / 32);
+    space.grow(1 << 40).unwrap();
+    assert_eq!(space.stats().stranded_bound, (1 << 40) / 32);
+    // A size that is hot only under the bound of now.
+    ask_often(&space, 1 << 30);
+    assert_eq!(hot_sizes(&space), [(1 << 30, false)]);
+    space.shrink_to(1 << 20).unwrap();
+    assert_eq!(space.stats().stranded_bound, (1 << 20) / 32);
+    ask_often(&space, 1 << 19);
+    assert_eq!(hot_sizes(&space), [(1 << 30, false)]);
+    let fixed = named(1 << 20, &[]);
+    fixed.grow(1 << 30).unwrap();
+    assert_eq!(fixed.stats().stranded_bound, 1 << 20);
+}
+
+/// Two sizes that share a full space take what the other has cached all the time. Then caching rests, and they seldom have to.
+#[test]
+fn sizes_that_share_a_full_space_reap_seldom() {
+    let space = named(64 * 128, &[64, 128]);
+    let mut held: Vec<Extent> = Vec::new();
+    const STEPS: u64 = 40_000;
+    for step in 0..STEPS {
+        // Always full, and what is freed is of the other size as often as not.
+        let size = if step / 3 % 2 == 0 { 64 } else { 128 };
+        loop {
+            match space.allocate(size) {
+                Ok(extent) => break held.push(extent),
+                Err(AllocError::NoRoom { .. }) => drop(held.swap_remove((step * 7919) as usize % held.len())),
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+    let reaps = space.stats().reaps;
+    assert!(reaps > 0 && reaps < STEPS / 50, "{reaps} reaps");
+}
