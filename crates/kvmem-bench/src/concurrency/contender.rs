@@ -1,5 +1,6 @@
 //! *Contender*: allocators of offsets that threads can share.
 
+use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvmem::offset::{Allocation, OffsetAllocator};
@@ -71,6 +72,38 @@ impl Shared for Locked {
     }
 }
 
+/// What keeps no books: it refuses what the scenarios know to be refused, and grants all else.
+pub(super) struct Null {
+    capacity: u64,
+}
+
+/// A granted size, as large as the library's handle.
+pub(super) struct NullHandle {
+    size: [u32; 5],
+}
+
+impl Drop for NullHandle {
+    #[inline]
+    fn drop(&mut self) {
+        // So that dropping reads the handle, as all others do.
+        black_box(self.size[0]);
+    }
+}
+
+impl Shared for Null {
+    type Handle = NullHandle;
+
+    fn create(space: Space) -> Result<Self, CreateError> {
+        Ok(Self { capacity: space.capacity })
+    }
+
+    #[inline]
+    fn allocate(&self, size: u64) -> Option<NullHandle> {
+        let half = black_box(self.capacity) / 2;
+        (size < half).then(|| NullHandle { size: [size as u32; 5] })
+    }
+}
+
 /// Code that is compiled once for each contender and picked by name.
 pub(super) trait Visitor {
     /// What it returns.
@@ -86,6 +119,7 @@ pub(super) fn visit<V: Visitor>(id: ContenderId, visitor: V) -> V::Output {
         ContenderId::KvmemCached => visitor.visit::<AsItIs<ExtentCache>>(),
         ContenderId::Binned => visitor.visit::<AsItIs<Binned>>(),
         ContenderId::Mutex => visitor.visit::<Locked>(),
+        ContenderId::Null => visitor.visit::<Null>(),
     }
 }
 
@@ -108,7 +142,8 @@ mod tests {
 
     #[test]
     fn ranges_may_be_freed_by_any_thread() {
-        for id in ContenderId::ALL {
+        // `null` knows of no room.
+        for id in ContenderId::ALL.into_iter().filter(|id| *id != ContenderId::Null) {
             visit(id, FreesFromElsewhere);
         }
     }

@@ -6,8 +6,9 @@
 //!    [`Scenario::Impossible`] makes only such requests. In [`Scenario::Fragmented`] half of the space is free, in holes of many
 //!    sizes, and sizes are random. In [`Scenario::CrossThread`] every block of 4 KiB is freed by another thread than the one
 //!    that allocated it; handles are passed on 32 at a time.
-//! 2. *Contenders.* The library as users hold it; the published allocator, modelled, behind its mutex; and the library's own
-//!    allocator behind one more mutex, so that never two threads are in it at once: a plain heap behind a lock.
+//! 2. *Contenders.* The library as users hold it, a space alone and one with caches; the published allocator, modelled, behind
+//!    its mutex; the library's own allocator behind one more mutex, so that never two threads are in it at once: a plain heap
+//!    behind a lock; and `null`, which hands out handles and keeps no books: what the loop and handing handles on cost.
 //! 3. *Operations.* An operation is one call: an allocation, a free, or a request that fails. Threads are bound to
 //!    processors and all at work for the whole of a fixed time; the rate is the sum of the threads'. Times of single calls
 //!    are taken in a second run, as reading the clock takes longer than many calls do; what reading it takes is subtracted.
@@ -153,11 +154,13 @@ pub enum ContenderId {
     Binned,
     /// The library's allocator behind one more mutex.
     Mutex,
+    /// The loop alone.
+    Null,
 }
 
 impl ContenderId {
     /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 4] = [Self::Kvmem, Self::KvmemCached, Self::Binned, Self::Mutex];
+    pub const ALL: [Self; 5] = [Self::Kvmem, Self::KvmemCached, Self::Binned, Self::Mutex, Self::Null];
 
     /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {
@@ -166,6 +169,7 @@ impl ContenderId {
             Self::KvmemCached => "kvmem-cached",
             Self::Binned => "binned",
             Self::Mutex => "mutex",
+            Self::Null => "null",
         }
     }
 }
