@@ -146,3 +146,52 @@ fn forks_go_on_allocating() {
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
+
+/// Ranges, whose books grow on this heap, while another thread forks: who has the lock of the books waits for nothing that the
+/// forking thread has.
+#[test]
+fn forks_beside_a_cached_space() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    static DONE: AtomicBool = AtomicBool::new(false);
+    thread::spawn(|| {
+        // Two threads that wait for each other would wait for ever.
+        thread::sleep(std::time::Duration::from_secs(100));
+        if !DONE.load(Ordering::Relaxed) {
+            eprintln!("no end");
+            std::process::abort();
+        }
+    });
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !DONE.load(Ordering::Relaxed) {
+                    let space = kvmem::slab::ExtentCache::new(1 << 40).expect("a space");
+                    let held: Vec<_> = (0..2000).map(|i| space.allocate(1 + i % 50).expect("room")).collect();
+                    assert!(space.map().len() >= held.len());
+                    drop(held);
+                    space.check().expect("the books are right");
+                }
+            });
+        }
+        let mut failed = false;
+        for _ in 0..100 {
+            // SAFETY: the child asks for memory, and ends with _exit.
+            match unsafe { libc::fork() } {
+                // SAFETY: as above.
+                0 => unsafe {
+                    libc::alarm(20);
+                    libc::_exit(i32::from(vec![1u8; 5000].len() != 5000))
+                },
+                child => {
+                    let mut status = 0;
+                    // SAFETY: waits for our own child.
+                    unsafe { libc::waitpid(child, &mut status, 0) };
+                    failed |= status != 0;
+                }
+            }
+        }
+        DONE.store(true, Ordering::Relaxed);
+        assert!(!failed);
+    });
+}

@@ -32,6 +32,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Instance for Core<R, S> {
         }
     }
 
+    fn before_all(&self) {
+        self.source().before_all();
+    }
+
     fn before_fork(&self) {
         self.before_fork();
     }
@@ -233,7 +237,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
 
     /// See [`Core::frozen`].
     pub(crate) fn frozen<T>(&self, look: impl FnOnce(&[R]) -> T) -> T {
-        self.core().frozen(look)
+        threads::while_nobody_forks(|| self.core().frozen(look))
     }
 
     /// See [`Core::shut`].

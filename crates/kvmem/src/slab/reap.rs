@@ -161,18 +161,23 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     #[cold]
     #[inline(never)]
     pub(crate) fn nothing_cached(&self, classes: impl Fn() -> usize, mut and: impl FnMut() -> bool) -> bool {
-        let caches = self.caches.lock();
         for _ in 0..LOOKS {
             let mut holds = true;
-            let seen = self.moves.still(|| {
-                let Some(puts) = finished_puts(&caches) else { return (true, false) };
-                let classes = classes();
-                let empty = caches.iter().all(|local| local.is_empty(classes))
-                    && self.depots.iter().take(classes).all(Depot::is_empty);
+            let seen = self.still(|| {
+                // Caches that come meanwhile have put nothing or are counted; the end of one is a move.
+                let (puts, empty) = {
+                    let caches = self.caches.lock();
+                    let Some(puts) = finished_puts(&caches) else { return (true, false) };
+                    let classes = classes();
+                    let empty = caches.iter().all(|local| local.is_empty(classes))
+                        && self.depots.iter().take(classes).all(Depot::is_empty);
+                    (puts, empty)
+                };
+                // Under no lock of this layer: the source is asked.
                 holds = !empty || and();
                 // Acquire pairs with the Release fences in `Local::put` and `get`.
                 fence(Ordering::Acquire);
-                (empty, puts == all_puts(&caches))
+                (empty, puts == all_puts(&self.caches.lock()))
             });
             match seen {
                 _ if !holds => return false,

@@ -28,6 +28,7 @@ use crate::sys;
 /// `before_fork`, in the child with the thread that is left. All under the registry's lock.
 pub(super) trait Instance {
     unsafe fn retire(&self, cache: *mut ());
+    fn before_all(&self);
     fn before_fork(&self);
     unsafe fn after_fork(&self);
     unsafe fn after_fork_in_child(&self, thread: *const ());
@@ -272,10 +273,27 @@ pub(super) fn withdraw(Number { id, .. }: Number, each_thread: impl FnOnce(&mut 
     registry.instances[id] = None;
 }
 
+/// Runs while nobody forks and no cache is made: what `run` asks for under an instance's locks may come from another instance, and
+/// who forks would wait for the first with the second in his hands.
+pub(super) fn while_nobody_forks<T>(run: impl FnOnce() -> T) -> T {
+    FAST.with(|fast| {
+        let before = fast.closed.replace(true);
+        let registry = REGISTRY.lock();
+        let done = run();
+        drop(registry);
+        fast.closed.set(before);
+        done
+    })
+}
+
 extern "C" fn before_fork() {
     let registry = REGISTRY.lock();
     for instance in registry.instances.iter().flatten() {
         // SAFETY: an instance in the registry is there.
+        unsafe { instance.as_ref() }.before_all();
+    }
+    for instance in registry.instances.iter().flatten() {
+        // SAFETY: as above.
         unsafe { instance.as_ref() }.before_fork();
     }
     std::mem::forget(registry);

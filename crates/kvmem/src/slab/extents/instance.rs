@@ -255,7 +255,7 @@ impl Source<Range> for Space {
         1
     }
 
-    fn before_fork(&self) {
+    fn before_all(&self) {
         *self.seized.lock() = Some(self.ground.seize());
     }
 

@@ -12,7 +12,7 @@ use kvmem_testkit::random::Random;
 
 const THREADS: u64 = 8;
 /// More in an optimized build.
-const FACTOR: u64 = if cfg!(debug_assertions) { 1 } else { 20 };
+const FACTOR: u64 = if cfg!(debug_assertions) { 1 } else { 8 };
 const CAPACITY: u64 = 1 << 16;
 
 fn named(capacity: u64, hot: &[u64], stranded: u64) -> ExtentCache {
@@ -340,7 +340,7 @@ fn sizes_change_under_way() {
             scope.spawn(move || {
                 let mut random = Random::new(seed);
                 let mut held: Vec<Extent> = Vec::new();
-                for step in 0..60_000 * (1 + FACTOR / 10) {
+                for step in 0..60_000 * (1 + FACTOR / 8) {
                     // The sizes that are asked for move on.
                     let size = 1 + random.below(40) * 16 + step / 3000 % 7;
                     let extent = space.allocate(size).expect("there is plenty");
