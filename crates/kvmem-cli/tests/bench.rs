@@ -154,7 +154,8 @@ fn the_concurrency_suite_has_a_table_and_rows_too() {
     let file =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-concurrency.json", std::process::id()));
     let json = file.to_str().unwrap();
-    let chosen = ["--scenario", "pair-2m,impossible", "--contender", "kvmem,kvmem-cached,binned", "--threads", "1,2"];
+    let chosen =
+        ["--scenario", "pair-2m,impossible", "--contender", "kvmem,kvmem-cached,binned", "--threads", "1,2"];
     let output = kvmem(&[&["bench", "concurrency", "--quick", "--json", json], &chosen[..]].concat());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");

@@ -67,6 +67,8 @@ pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
     /// Flights that began in even and in odd epochs.
     flights: [AtomicUsize; 2],
     pub(super) bound: AtomicU64,
+    /// Full magazines that a depot keeps at most, of each class and memory node.
+    crowd: usize,
     /// Bytes of all magazines that are in a cache, or in the depot with rounds, had they as many as they can. Kept where
     /// there is a bound.
     charged: AtomicU64,
@@ -156,6 +158,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             epoch: AtomicUsize::new(0),
             flights: [AtomicUsize::new(0), AtomicUsize::new(0)],
             bound: AtomicU64::new(settings.stranded_bytes.unwrap_or(NO_BOUND)),
+            crowd: settings.crowd,
             charged: AtomicU64::new(0),
             fenced: AtomicBool::new(barrier_is_refused()),
             clock: settings.clock,
@@ -470,7 +473,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             return;
         }
         let capacity = depot.capacity();
-        let Some(charge) = self.charge(depot, capacity) else {
+        let charge = if depot.is_crowded(node, self.crowd) { None } else { self.charge(depot, capacity) };
+        let Some(charge) = charge else {
             let full = slot.loaded.take();
             slot.loaded.set(slot.previous.take());
             let flight = self.take_off();

@@ -275,6 +275,11 @@ impl<R: Copy + Send> Depot<R> {
         self.nodes.iter().for_each(|node| node.lists.lock().full.copy_into(out));
     }
 
+    /// Whether as many full magazines as this are on a node.
+    pub(crate) fn is_crowded(&self, node: usize, crowd: usize) -> bool {
+        crowd != usize::MAX && self.nodes[node].lists.lock().full.len() >= crowd
+    }
+
     /// Whether no magazine with rounds is here.
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.iter().all(|node| node.lists.lock().full.len() == 0)

@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) working_set: Duration,
     /// The most bytes that all caches together may strand; `None` for no bound.
     pub(crate) stranded_bytes: Option<u64>,
+    /// The most full magazines that a depot keeps, of each class and memory node; what is put beyond them goes to the source.
+    pub(crate) crowd: usize,
     /// What time it is.
     pub(crate) clock: Arc<dyn Clock>,
     /// Which memory nodes there are.
@@ -31,6 +33,7 @@ impl Settings {
             magazine_bytes: MAX_MAGAZINE_BYTES,
             working_set: Duration::from_secs(15),
             stranded_bytes: None,
+            crowd: usize::MAX,
             clock: Arc::new(SystemClock::default()),
             topology: Arc::new(SystemTopology),
         }

@@ -26,6 +26,10 @@ type Place = AtomicPtr<Instance>;
 const SHARE: u64 = 16;
 /// The most rounds of a new magazine, and of one that has grown.
 const ROUNDS: (u64, u64) = (32, 256);
+/// Full magazines that the depot keeps of a size: enough for threads that free what others allocate. What lies here does not join its
+/// neighbours: in a full space of two sizes, of which a twentieth is freed at a time, the smallest utilization was 0.9987 without this
+/// limit and is 0.9992 with it, as without caches.
+const CROWD: usize = 8;
 /// A magazine is not filled with more than this part of what is free: the last ranges are for who asks for them.
 const SCARCE: u64 = 16;
 
@@ -83,7 +87,7 @@ impl Instance {
 
     /// Opens that of a space, which nobody uses yet.
     pub(super) fn open(ground: Ground, opening: &Opening<'_>) -> &'static Instance {
-        let settings = || Settings { stranded_bytes: Some(0), ..Settings::new(CLASSES) };
+        let settings = || Settings { stranded_bytes: Some(0), crowd: CROWD, ..Settings::new(CLASSES) };
         let instance = Self::of(ground.index()).unwrap_or_else(|| {
             let new: &'static Instance = Box::leak(Box::new(Instance {
                 ground,
