@@ -44,6 +44,8 @@
 pub mod arena;
 pub mod offset;
 #[cfg(not(loom))]
+pub mod pool;
+#[cfg(not(loom))]
 pub mod register;
 /// What the model check sees of it.
 #[cfg(loom)]

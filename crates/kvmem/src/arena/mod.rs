@@ -38,6 +38,7 @@ mod span;
 mod views;
 mod watch;
 
+pub(crate) use byte_size::parse as parse_bytes;
 pub(crate) use cores::usable as usable_cores;
 pub(crate) use crew::{Crew, lead};
 pub(crate) use headroom::headroom;
