@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
-use super::PoolError;
+use super::memory::{self, Memory};
+use super::{BlockRef, PoolError};
+use crate::register::Key;
 use crate::slab::Extent;
 
 /// Bytes of a [`Pool`](super::Pool), as many as were asked for, until this is dropped.
@@ -107,6 +109,90 @@ impl Block {
         self.extent.range()
     }
 
+    /// The key with which a registrar can reach all of the block. It is good as long as the block.
+    ///
+    /// Devices write by the key: whoever gives them work answers for that nobody uses the bytes meanwhile. Takes a lock of the
+    /// part's that nobody holds for long; O(registrars).
+    ///
+    /// # Errors
+    /// [`RegisterError::NoSuchDevice`](crate::register::RegisterError::NoSuchDevice).
+    pub fn key(&self, device: &str) -> Result<Key, PoolError> {
+        self.face().key(device, self.len())
+    }
+
+    /// The key of each registrar, with its name, in order; none if there is no registrar.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key): none where all is well.
+    pub fn keys(&self) -> Result<Vec<(String, Key)>, PoolError> {
+        self.face().keys(self.len())
+    }
+
+    /// The block by plain data, for another process that has [attached](super::AttachedPool) the pool. It says where the bytes are, and does
+    /// not keep them.
+    ///
+    /// # Errors
+    /// [`PoolError::Private`].
+    pub fn reference(&self) -> Result<BlockRef, PoolError> {
+        self.face().reference(self.len())
+    }
+
+    /// Frees a part of the block and returns what is left before and behind it. O(1).
+    ///
+    /// # Errors
+    /// As [`Extent::free_range`]; the block comes back unharmed.
+    pub fn free_range(
+        self,
+        part: Range<usize>,
+    ) -> Result<(Option<Block>, Option<Block>), (Block, PoolError)> {
+        let (base, offset) = (self.base(), self.offset());
+        let sub = offset.saturating_add(part.start as u64)..offset.saturating_add(part.end as u64);
+        // SAFETY: what is left lies where the whole lay, and the base was found from it.
+        let block = |extent| unsafe { Block::over(extent, base) };
+        match self.extent.free_range(sub) {
+            Ok((left, right)) => Ok((left.map(block), right.map(block))),
+            Err((whole, error)) => Err((block(whole), error.into())),
+        }
+    }
+
+    /// Only a part of the block, which is not empty and lies within it.
+    pub(super) fn narrow(self, part: Range<usize>) -> Result<Block, PoolError> {
+        let len = self.len();
+        let mut block = self;
+        if part.end < len {
+            block.shrink(part.end)?;
+        }
+        if part.start == 0 {
+            return Ok(block);
+        }
+        match block.free_range(0..part.start) {
+            Ok((_, Some(rest))) => Ok(rest),
+            Ok((_, None)) => {
+                Err(PoolError::OutOfBounds { range: part.start as u64..part.end as u64, len: len as u64 })
+            }
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    pub(super) fn into_extent(self) -> Extent {
+        self.extent
+    }
+
+    /// The number of its space.
+    pub(super) fn space(&self) -> u32 {
+        self.extent.space()
+    }
+
+    pub(super) fn face(&self) -> Face {
+        Face { offset: self.offset(), space: self.space() }
+    }
+
+    /// The first address of its pool.
+    fn base(&self) -> NonNull<u8> {
+        // SAFETY: the block lies so far behind it, in the same mapping.
+        unsafe { self.at.sub(self.offset() as usize) }
+    }
+
     /// Gives back the tail: the block is `new_len` bytes afterwards and begins where it did. O(1).
     ///
     /// # Errors
@@ -121,6 +207,53 @@ impl Block {
     /// As [`Extent::extend`]; nothing is changed then.
     pub fn extend(&mut self, new_len: usize) -> Result<(), PoolError> {
         Ok(self.extent.extend(new_len as u64)?)
+    }
+}
+
+/// What a block, or a part of one, is beside its bytes. Good as long as the block.
+#[derive(Clone, Copy)]
+pub(super) struct Face {
+    pub(super) offset: u64,
+    space: u32,
+}
+
+impl Face {
+    /// That of a part that begins so far on.
+    pub(super) fn at(self, start: u64) -> Face {
+        Face { offset: self.offset + start, ..self }
+    }
+
+    /// That of a part of a block of `len` bytes.
+    pub(super) fn part(self, range: &Range<usize>, len: usize) -> Result<Face, PoolError> {
+        if range.start > range.end || range.end > len {
+            let range = range.start as u64..range.end as u64;
+            return Err(PoolError::OutOfBounds { range, len: len as u64 });
+        }
+        Ok(self.at(range.start as u64))
+    }
+
+    fn memory(&self) -> &Memory {
+        // SAFETY: whoever has a face has the block, or borrows it.
+        unsafe { memory::of(self.space) }
+    }
+
+    fn range(&self, len: usize) -> Range<u64> {
+        self.offset..self.offset + len as u64
+    }
+
+    pub(super) fn key(&self, device: &str, len: usize) -> Result<Key, PoolError> {
+        Ok(self.memory().key(device, self.range(len))?)
+    }
+
+    pub(super) fn keys(&self, len: usize) -> Result<Vec<(String, Key)>, PoolError> {
+        Ok(self.memory().keys(self.range(len))?)
+    }
+
+    pub(super) fn reference(&self, len: usize) -> Result<BlockRef, PoolError> {
+        match self.memory().number() {
+            0 => Err(PoolError::Private),
+            pool => Ok(BlockRef { pool, offset: self.offset, len: len as u64 }),
+        }
     }
 }
 

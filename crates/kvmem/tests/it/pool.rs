@@ -1,6 +1,15 @@
 //! The pool: all layers as one thing.
 
+mod background;
+mod blocks;
+#[allow(dead_code)]
+#[path = "register/fake.rs"]
+mod fake;
 mod lifetimes;
+mod quarantine;
+mod registered;
+mod resize;
+mod shared;
 
 use kvmem::arena::PageSize;
 use kvmem::pool::{Pool, PoolBuilder};
