@@ -162,11 +162,12 @@ impl AttachedPool {
     /// While the result is used nobody writes to these bytes, in no process and by no device: the process that has the block keeps it so.
     pub unsafe fn bytes(&self, block: BlockRef) -> Result<&[u8], PoolError> {
         let range = self.range(block)?;
-        // SAFETY: the caller's promise.
-        Ok(match &self.memory {
-            Attached::ReadOnly(region) => unsafe { region.bytes(range) }?,
-            Attached::ReadWrite(region) => unsafe { region.slice(range)?.as_bytes() },
-        })
+        match &self.memory {
+            // SAFETY: the caller's promise.
+            Attached::ReadOnly(region) => Ok(unsafe { region.bytes(range) }?),
+            // SAFETY: as above.
+            Attached::ReadWrite(region) => Ok(unsafe { region.slice(range)?.as_bytes() }),
+        }
     }
 
     /// The bytes of a block, to be written.
