@@ -81,10 +81,12 @@ fn part_by_part() -> Result<(), PoolError> {
     if ready == pool.capacity() { use_it(pool) } else { Ok(()) }
 }
 
+type Scenario = (&'static str, fn() -> Result<(), PoolError>);
+
 #[test]
 fn any_step_may_fail_and_nothing_is_left() {
     let _alone = alone();
-    let scenarios: [(&str, fn() -> Result<(), PoolError>); 4] =
+    let scenarios: [Scenario; 4] =
         [("at once", at_once), ("ring", with_a_ring), ("shared", shared), ("part by part", part_by_part)];
     if let Err(why) = at_once() {
         return println!("skipped: {why}");
