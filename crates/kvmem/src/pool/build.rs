@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::cut::{Cut, Terms, wanted};
 use super::fitter::Fitter;
 use super::memory::{self, Memory};
-use super::owner::{Owner, Plan};
+use super::owner::{Owner, Plan, listening};
 use super::readying::{Claim, Readying};
 use super::report::{Choice, Step};
 use super::{Pool, PoolBuilder, PoolError, PoolReport};
@@ -41,10 +41,10 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError>
         by_part,
         grows,
     };
-    let Cut { part_bytes, boundary, choice } = terms.cut()?;
+    let Cut { part_bytes, unit, boundary, choice } = terms.cut()?;
     let mapped = region.len();
-    let capacity = if grows { asked.next_multiple_of(part_bytes).min(mapped) } else { mapped };
-    let plan = Plan { boundary, registered: !limits.is_empty(), in_background: wish.in_background };
+    let capacity = if grows { asked.next_multiple_of(unit as usize).min(mapped) } else { mapped };
+    let plan = Plan { unit, registered: !limits.is_empty(), in_background: wish.in_background };
 
     let fitter = Fitter::new(wish, part_bytes);
     let mut populated = None;
@@ -118,7 +118,7 @@ fn map(wish: &PoolBuilder, most: usize, populate: bool) -> Result<Region, PoolEr
         .populate(if populate { wish.populate } else { Populate::None })
         .cancel(wish.cancel.clone());
     if let Some(listener) = wish.on_populate.clone() {
-        builder = builder.progress(move |progress| listener(progress));
+        builder = builder.progress(move |progress| listening(|| listener(progress)));
     }
     Ok(builder.map()?)
 }

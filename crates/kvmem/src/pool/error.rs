@@ -50,8 +50,10 @@ pub enum PoolError {
         /// The most it can have.
         most: u64,
     },
-    /// A boundary that leaves parts of less than a page.
-    #[error("a boundary of {asked} bytes is shorter than a page of {least}: pages are registered whole")]
+    /// A boundary that leaves parts of less than a page, or more than about a million of them.
+    #[error(
+        "a boundary of {asked} bytes is too short for this pool, in whole pages: ask for {least} or more"
+    )]
     Boundary {
         /// Bytes asked for.
         asked: u64,

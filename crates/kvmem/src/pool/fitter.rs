@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::memory::Part;
+use super::owner::listening;
 use super::report::Cause;
 use super::{PoolBuilder, PoolError};
 use crate::arena::{ArenaError, Cancel, Populate, Populated, Region, Watch};
@@ -26,7 +27,7 @@ impl Fitter {
         let cancel = wish.cancel.child();
         let mut watch = Watch::new().cancel(cancel.clone());
         if let Some(listener) = wish.on_populate.clone() {
-            watch = watch.progress(move |progress| listener(progress));
+            watch = watch.progress(move |progress| listening(|| listener(progress)));
         }
         let registration = (!wish.registrars.is_empty()).then(|| {
             let builder = RegistrationSet::builder()
@@ -35,7 +36,7 @@ impl Fitter {
                 .chunk_bytes(part_bytes as u64)
                 .cancel(cancel.clone());
             match wish.on_register.clone() {
-                Some(listener) => builder.progress(move |progress| listener(progress)),
+                Some(listener) => builder.progress(move |progress| listening(|| listener(progress))),
                 None => builder,
             }
         });

@@ -1,5 +1,6 @@
 //! *Owner*: what all clones of a pool share, and what ends with the last of them.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -9,10 +10,29 @@ use super::readying::Readying;
 use crate::arena::Populated;
 use crate::register::Outcome;
 
+thread_local! {
+    /// How many listeners this thread is just calling, one in another.
+    static LISTENING: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Calls a listener. What it drops does not wait for the work that it is told of.
+pub(super) fn listening(call: impl FnOnce()) {
+    struct Back;
+    impl Drop for Back {
+        fn drop(&mut self) {
+            LISTENING.set(LISTENING.get() - 1);
+        }
+    }
+    LISTENING.set(LISTENING.get() + 1);
+    let _back = Back;
+    call();
+}
+
 /// How the pool was laid out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    pub(super) boundary: Option<u64>,
+    /// It grows and shrinks by so many bytes.
+    pub(super) unit: u64,
     /// Whether there is anybody that it is registered with.
     pub(super) registered: bool,
     /// Whether parts become ready while it is in use.
@@ -67,8 +87,9 @@ impl Drop for Owner {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             self.readying.fitter.cancel();
-            // A listener may have had the last clone; nobody waits for himself.
-            if thread.thread().id() != thread::current().id() {
+            // A listener may have had the last clone; then the thread waits for it, and not the other way round.
+            let by_itself = thread.thread().id() == thread::current().id();
+            if !by_itself && LISTENING.get() == 0 {
                 // Its panic has nobody to go to; what it was about has been reported.
                 let _ = thread.join();
             }

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use super::fitter::{add_populated, add_registered};
 use super::{Pool, PoolError};
-use crate::arena::PageSize;
 use crate::offset::SpaceError;
 use crate::register::RegisterError;
 
@@ -142,9 +141,7 @@ impl Pool {
 
     /// So many bytes in whole parts; where nothing depends on parts, in whole pages.
     fn whole(&self, bytes: u64) -> u64 {
-        let plan = self.owner().plan;
-        let parts = plan.registered || plan.boundary.is_some();
-        let unit = if parts { self.memory.part_bytes() } else { PageSize::Base.bytes() } as u64;
+        let unit = self.owner().plan.unit;
         bytes.checked_next_multiple_of(unit).unwrap_or(u64::MAX).min(self.memory.len() as u64)
     }
 }

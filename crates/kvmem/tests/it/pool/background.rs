@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kvmem::arena::Cancel;
 use kvmem::pool::{Block, Pool, PoolBuilder, PoolError};
+use kvmem::register::Policy;
 
 use super::fake::{Fake, live, registrars};
 use super::{MIB, small};
@@ -113,11 +114,18 @@ fn without_registrars_it_only_populates() {
 
 #[test]
 fn a_listener_may_have_the_last_clone() {
+    for policy in [Policy::Sequential, Policy::all_at_once()] {
+        last_clone_in_a_listener(policy);
+    }
+}
+
+fn last_clone_in_a_listener(policy: Policy) {
     use std::sync::{Arc, Mutex};
-    let fakes = Fake::some(1, PART as u64);
+    let fakes = Fake::some(3, PART as u64);
     let kept: Arc<Mutex<Option<Pool>>> = Arc::default();
     let taken = Arc::clone(&kept);
     let (pool, _) = slow(&fakes, 5)
+        .policy(policy)
         .on_register(move |_| drop(taken.lock().expect("no panic").take()))
         .build()
         .expect("little memory");

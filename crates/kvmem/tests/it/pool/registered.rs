@@ -1,6 +1,6 @@
 //! Registrars: every block has one key with each, for as long as the block.
 
-use kvmem::arena::{Cancel, PageSize};
+use kvmem::arena::{Cancel, PageSize, Populate};
 use kvmem::pool::{Block, Pool, PoolError, PoolReport};
 use kvmem::register::{Devices, Limits, Policy, RegisterError};
 
@@ -68,6 +68,13 @@ fn one_key_for_all_where_nothing_asks_for_more() {
     let (_, report) =
         small(MIB).registrars(registrars(&Fake::some(1, PART))).boundary(100_000).build().expect("ok");
     assert_eq!(report.boundary_bytes, Some(98_304));
+    // Without registrars it is the offsets' alone.
+    let (pool, report) = small(MIB).boundary(100_000).build().expect("little memory");
+    assert_eq!((pool.boundary(), report.part_bytes), (Some(98_304), MIB as u64));
+    // A tebibyte in parts of a page is refused, before it costs anything.
+    let builder = Pool::builder("1 TiB").ladder(PageSize::Thp).populate(Populate::None).in_background(true);
+    let error = builder.boundary(4096).build().unwrap_err();
+    assert_eq!(error, PoolError::Boundary { asked: 4096, least: 1 << 20 });
     let error = small(MIB).boundary(100).build().unwrap_err();
     assert_eq!(error, PoolError::Boundary { asked: 100, least: PageSize::Base.bytes() as u64 });
 }
