@@ -126,3 +126,50 @@ fn without_registrars_it_goes_by_pages() {
     all.bytes_mut()[64 * MIB - 1] = 1;
     assert_eq!(pool.trim(), ());
 }
+
+#[test]
+fn blocks_are_used_while_the_end_moves() {
+    let fakes = Fake::some(1, PART as u64);
+    let (pool, _) =
+        small(2 * PART).max_size(16 * PART).registrars(registrars(&fakes)).build().expect("little memory");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3u8 {
+            let (pool, done) = (&pool, &done);
+            scope.spawn(move || {
+                let mut mine: Vec<Block> = Vec::new();
+                // Relaxed: it only ends the loop.
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    while let Ok(mut block) = pool.allocate(10_000) {
+                        // Every byte of it is there, and has its key.
+                        block.bytes_mut().fill(thread);
+                        assert_eq!(block.keys().expect("registered").len(), 1);
+                        mine.push(block);
+                        if mine.len() > 60 {
+                            break;
+                        }
+                    }
+                    assert!(mine.iter().all(|block| block.bytes()[9_999] == thread));
+                    mine.clear();
+                }
+            });
+        }
+        let (mut grown, mut shrunk) = (0, 0);
+        for round in 0..300u64 {
+            let wanted = (2 + round * 7 % 15) * PART as u64;
+            if wanted >= pool.capacity() {
+                pool.grow_to(wanted).expect("addresses are there");
+                grown += 1;
+            } else if pool.shrink_to(wanted).is_ok() {
+                shrunk += 1;
+            }
+            assert_eq!(live(&fakes) as u64 * PART as u64, pool.capacity());
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        println!("grown {grown} times, shrunk {shrunk} times");
+        assert!(grown > 0);
+    });
+    pool.shrink_to(0).expect("all is free");
+    assert_eq!(live(&fakes), 1);
+    pool.check().expect("sound");
+}
