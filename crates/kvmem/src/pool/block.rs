@@ -12,7 +12,7 @@ use crate::slab::Extent;
 
 /// Bytes of a [`Pool`](super::Pool), as many as were asked for, until this is dropped.
 ///
-/// 32 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory, and its registrations, go with the last block.
+/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory, and its registrations, go with the last block.
 /// Dropping it is as quick as dropping an [`Extent`]; only the last block of a pool that is gone takes as long as giving back keys
 /// and unmapping do.
 ///
@@ -30,27 +30,24 @@ use crate::slab::Extent;
 /// # Ok::<(), kvmem::pool::PoolError>(())
 /// ```
 #[must_use = "dropping a block frees it"]
-pub struct Block {
-    extent: Extent,
-    at: NonNull<u8>,
-}
-
-// SAFETY: a block has its bytes alone, as a box has, and an extent may be sent.
-unsafe impl Send for Block {}
-// SAFETY: a shared reference only reads.
-unsafe impl Sync for Block {}
+pub struct Block(Extent);
 
 impl Block {
     /// The block over an extent.
     ///
     /// # Safety
-    /// `base` is the first address of the memory that the extent's space is of, which its books keep. All of the extent lies in it, and is
-    /// mapped for reading and writing.
+    /// The extent's space has been [placed](memory::place): its books keep the memory, in which all of the extent lies, mapped for reading
+    /// and writing.
     #[inline(always)]
-    pub(super) unsafe fn over(extent: Extent, base: NonNull<u8>) -> Block {
-        // SAFETY: the caller's promise.
-        let at = unsafe { base.add(extent.offset() as usize) };
-        Block { extent, at }
+    pub(super) unsafe fn over(extent: Extent) -> Block {
+        Block(extent)
+    }
+
+    /// The first address.
+    #[inline(always)]
+    fn at(&self) -> NonNull<u8> {
+        // SAFETY: there is this block, and it lies within the memory.
+        unsafe { memory::base_of(self.space()).add(self.offset() as usize) }
     }
 
     /// The bytes.
@@ -62,7 +59,7 @@ impl Block {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the range is mapped as long as the extent is not freed, all of its bytes have a value (the kernel gives zeros), and
         // no other block has a part in it. Devices and other processes: those who let them have promised.
-        unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len()) }
+        unsafe { slice::from_raw_parts(self.at().as_ptr(), self.len()) }
     }
 
     /// The bytes, to be written.
@@ -71,28 +68,28 @@ impl Block {
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `bytes`; and this block is borrowed alone.
-        unsafe { slice::from_raw_parts_mut(self.at.as_ptr(), self.len()) }
+        unsafe { slice::from_raw_parts_mut(self.at().as_ptr(), self.len()) }
     }
 
     /// The first address.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
-        self.at.as_ptr()
+        self.at().as_ptr()
     }
 
     /// The first address, to write to.
     #[inline]
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.at.as_ptr()
+        self.at().as_ptr()
     }
 
     /// Where the block begins in its pool, in bytes.
     #[inline]
     #[must_use]
     pub fn offset(&self) -> u64 {
-        self.extent.offset()
+        self.0.offset()
     }
 
     /// Its length in bytes: exactly what was asked for. O(1); from 4 GiB − 1 B up it takes the lock of the books.
@@ -100,13 +97,13 @@ impl Block {
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        self.extent.size() as usize
+        self.0.size() as usize
     }
 
     /// `offset()..offset() + len()`.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
-        self.extent.range()
+        self.0.range()
     }
 
     /// The key with which a registrar can reach all of the block. It is good as long as the block.
@@ -145,11 +142,11 @@ impl Block {
         self,
         part: Range<usize>,
     ) -> Result<(Option<Block>, Option<Block>), (Block, PoolError)> {
-        let (base, offset) = (self.base(), self.offset());
+        let offset = self.offset();
         let sub = offset.saturating_add(part.start as u64)..offset.saturating_add(part.end as u64);
-        // SAFETY: what is left lies where the whole lay, and the base was found from it.
-        let block = |extent| unsafe { Block::over(extent, base) };
-        match self.extent.free_range(sub) {
+        // SAFETY: what is left lies where the whole lay.
+        let block = |extent| unsafe { Block::over(extent) };
+        match self.0.free_range(sub) {
             Ok((left, right)) => Ok((left.map(block), right.map(block))),
             Err((whole, error)) => Err((block(whole), error.into())),
         }
@@ -175,22 +172,17 @@ impl Block {
     }
 
     pub(super) fn into_extent(self) -> Extent {
-        self.extent
+        self.0
     }
 
     /// The number of its space.
+    #[inline(always)]
     pub(super) fn space(&self) -> u32 {
-        self.extent.space()
+        self.0.space()
     }
 
     pub(super) fn face(&self) -> Face {
         Face { offset: self.offset(), space: self.space() }
-    }
-
-    /// The first address of its pool.
-    fn base(&self) -> NonNull<u8> {
-        // SAFETY: the block lies so far behind it, in the same mapping.
-        unsafe { self.at.sub(self.offset() as usize) }
     }
 
     /// Gives back the tail: the block is `new_len` bytes afterwards and begins where it did. O(1).
@@ -198,7 +190,7 @@ impl Block {
     /// # Errors
     /// As [`Extent::shrink`]; nothing is changed then.
     pub fn shrink(&mut self, new_len: usize) -> Result<(), PoolError> {
-        Ok(self.extent.shrink(new_len as u64)?)
+        Ok(self.0.shrink(new_len as u64)?)
     }
 
     /// Takes in free bytes that lie behind: the block is `new_len` bytes afterwards and begins where it did; nothing is moved. O(1).
@@ -206,7 +198,7 @@ impl Block {
     /// # Errors
     /// As [`Extent::extend`]; nothing is changed then.
     pub fn extend(&mut self, new_len: usize) -> Result<(), PoolError> {
-        Ok(self.extent.extend(new_len as u64)?)
+        Ok(self.0.extend(new_len as u64)?)
     }
 }
 

@@ -160,14 +160,26 @@ impl Memory {
 }
 
 /// Where the memory of a space is, by the number of the space.
-static MEMORIES: Stable<Place> = Stable::new([const { Place::new(ptr::null_mut()) }; FIRST], Place::default);
+static MEMORIES: Stable<Place> = Stable::new([const { Place::new() }; FIRST], Place::new);
 
-type Place = AtomicPtr<Memory>;
+struct Place {
+    memory: AtomicPtr<Memory>,
+    /// Its first address, one load nearer.
+    base: AtomicPtr<u8>,
+}
+
+impl Place {
+    const fn new() -> Place {
+        Place { memory: AtomicPtr::new(ptr::null_mut()), base: AtomicPtr::new(ptr::null_mut()) }
+    }
+}
 
 /// Says that the space of this number, which is the caller's and has no block yet, is of this memory.
 pub(super) fn place(space: u32, memory: &Arc<Memory>) {
-    // Release pairs with the Acquire in `of`.
-    MEMORIES.get(space).store(Arc::as_ptr(memory).cast_mut(), Ordering::Release);
+    let place = MEMORIES.get(space);
+    // Release, both, pair with the Acquire in `of` and in `base_of`.
+    place.base.store(memory.base().as_ptr(), Ordering::Release);
+    place.memory.store(Arc::as_ptr(memory).cast_mut(), Ordering::Release);
 }
 
 /// The memory of a space.
@@ -177,5 +189,17 @@ pub(super) fn place(space: u32, memory: &Arc<Memory>) {
 pub(super) unsafe fn of<'a>(space: u32) -> &'a Memory {
     // SAFETY: whoever made the space a pool's has called `place` before there was a block, and the books, which go after the last
     // block, keep the memory. Acquire pairs with the Release in `place`.
-    unsafe { &*MEMORIES.get(space).load(Ordering::Acquire) }
+    unsafe { &*MEMORIES.get(space).memory.load(Ordering::Acquire) }
+}
+
+/// The first address of the memory of a space.
+///
+/// # Safety
+/// As for [`of`].
+#[inline(always)]
+pub(super) unsafe fn base_of(space: u32) -> NonNull<u8> {
+    // Acquire pairs with the Release in `place`.
+    let base = MEMORIES.get(space).base.load(Ordering::Acquire);
+    // SAFETY: there is a block, so `place` was called.
+    unsafe { NonNull::new_unchecked(base) }
 }

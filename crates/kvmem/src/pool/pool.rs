@@ -1,7 +1,6 @@
 //! *Pool*: the four layers as one thing.
 
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,15 +27,9 @@ use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 #[derive(Clone)]
 pub struct Pool {
     pub(super) space: ExtentCache,
-    base: NonNull<u8>,
     pub(super) memory: Arc<Memory>,
     owner: Arc<Owner>,
 }
-
-// SAFETY: an address, and what may be sent.
-unsafe impl Send for Pool {}
-// SAFETY: as above; the bytes are reached through blocks, which have theirs alone.
-unsafe impl Sync for Pool {}
 
 impl Pool {
     /// A pool of at least this size, to be described further and then built.
@@ -45,7 +38,7 @@ impl Pool {
     }
 
     pub(super) fn new(space: ExtentCache, memory: Arc<Memory>, owner: Arc<Owner>) -> Pool {
-        Pool { space, base: memory.base(), memory, owner }
+        Pool { space, memory, owner }
     }
 
     pub(super) fn owner(&self) -> &Owner {
@@ -74,7 +67,7 @@ impl Pool {
     /// # Errors
     /// As [`allocate`](Self::allocate).
     pub fn allocate_aligned(&self, len: usize, align: usize) -> Result<Block, PoolError> {
-        let aligned = 1usize << self.base.addr().get().trailing_zeros().min(usize::BITS - 1);
+        let aligned = 1usize << self.memory.base().addr().get().trailing_zeros().min(usize::BITS - 1);
         if align <= aligned || !align.is_power_of_two() {
             let extent = self.serve(|| self.space.allocate_aligned(len as u64, align as u64));
             return extent.map(|extent| self.block(extent));
@@ -114,8 +107,8 @@ impl Pool {
 
     #[inline(always)]
     fn block(&self, extent: Extent) -> Block {
-        // SAFETY: the base is that of the memory that the books of this space keep, and the space is no longer than it.
-        unsafe { Block::over(extent, self.base) }
+        // SAFETY: the space was placed when the pool was built, and is never longer than its memory.
+        unsafe { Block::over(extent) }
     }
 
     #[inline(always)]
