@@ -2,15 +2,13 @@
 
 mod background;
 mod blocks;
-#[allow(dead_code)]
-#[path = "register/fake.rs"]
-mod fake;
 mod lifetimes;
 mod quarantine;
 mod registered;
 mod resize;
 mod shared;
 
+use crate::register::fake;
 use kvmem::arena::PageSize;
 use kvmem::pool::{Pool, PoolBuilder};
 

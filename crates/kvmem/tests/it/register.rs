@@ -4,7 +4,7 @@ mod auto;
 mod background;
 mod batch;
 mod cuda;
-mod fake;
+pub(crate) mod fake;
 mod fixed;
 mod io_uring;
 mod lifetimes;
