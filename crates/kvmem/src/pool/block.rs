@@ -29,6 +29,18 @@ use crate::slab::Extent;
 /// assert_eq!(block.bytes(), [7; 1000]);
 /// # Ok::<(), kvmem::pool::PoolError>(())
 /// ```
+///
+/// Its bytes cannot outlive it:
+///
+/// ```compile_fail,E0505
+/// # use kvmem::pool::Pool;
+/// let (pool, _) = Pool::builder("4 MiB").build()?;
+/// let block = pool.allocate(1000)?;
+/// let bytes = block.bytes();
+/// drop(block);
+/// println!("{}", bytes[0]);
+/// # Ok::<(), kvmem::pool::PoolError>(())
+/// ```
 #[must_use = "dropping a block frees it"]
 pub struct Block(Extent);
 

@@ -5,7 +5,7 @@ mod background;
 mod batch;
 mod cuda;
 pub(crate) mod fake;
-mod fixed;
+pub(crate) mod fixed;
 mod io_uring;
 mod lifetimes;
 mod mlock;

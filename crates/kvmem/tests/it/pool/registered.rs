@@ -1,8 +1,13 @@
 //! Registrars: every block has one key with each, for as long as the block.
 
-use kvmem::arena::{Cancel, PageSize, Populate};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use kvmem::arena::{ArenaError, Cancel, Numa, PageSize, Populate};
 use kvmem::pool::{Block, Pool, PoolError, PoolReport};
-use kvmem::register::{Devices, Limits, Policy, RegisterError};
+use kvmem::register::{Devices, Limits, Policy, RegisterError, RingTable};
+
+use crate::register::fixed::Worker;
 
 use super::fake::{Fake, live, registrars};
 use super::{MIB, small};
@@ -156,4 +161,61 @@ fn reports_are_shown_and_stored() {
     assert_eq!(pool.report(), report);
     assert_eq!(report.hot_sizes, [4096]);
     assert!(report.steps.iter().all(|step| step.seconds >= 0.0) && report.steps.len() == 3);
+}
+
+#[test]
+fn bytes_go_out_and_come_in_by_the_key_of_a_block() {
+    let Some(mut worker) = Worker::new() else { return };
+    let ring = match worker.adopt(RingTable::New(16)) {
+        Ok(ring) => ring,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let built = small(MIB).max_size(2 * MIB).boundary(PART).registrar(ring).in_background(true).build();
+    let pool = match built {
+        Ok((pool, _)) => pool,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    if pool.wait_ready(u64::MAX, Duration::from_secs(60)) < pool.capacity() {
+        return println!("skipped: {}", pool.report());
+    }
+    let mut prove = |block: &mut Block| {
+        let (key, len) = (block.key("ring").expect("registered"), block.len());
+        worker.prove(key, NonNull::new(block.as_mut_ptr()).expect("an address"), len);
+    };
+    let mut blocks: Vec<Block> = [1, 4096, 100_000, PART as usize, 5, 200_000]
+        .into_iter()
+        .map(|len| pool.allocate(len).expect("room"))
+        .collect();
+    blocks.iter_mut().for_each(&mut prove);
+    pool.grow_to(2 * MIB as u64).expect("addresses are there");
+    blocks.extend(std::iter::from_fn(|| pool.allocate(77_777).ok()));
+    assert!(blocks.iter().any(|block| block.offset() >= MIB as u64));
+    blocks.iter_mut().for_each(&mut prove);
+    drop(pool);
+    // The pool is gone, and the key of the last block is as good as ever.
+    blocks.truncate(1);
+    blocks.iter_mut().for_each(&mut prove);
+}
+
+#[test]
+fn pages_lie_where_they_are_to() {
+    let built = small(MIB)
+        .numa(Numa::Bind(vec![0]))
+        .boundary(PART)
+        .registrars(registrars(&Fake::some(1, PART)))
+        .build();
+    let (pool, report) = match built {
+        Ok(built) => built,
+        Err(PoolError::Memory(why))
+            if matches!(*why, ArenaError::PolicyRefused { .. } | ArenaError::NoSuchNode { .. }) =>
+        {
+            return println!("skipped: {why}");
+        }
+        Err(error) => panic!("{error}"),
+    };
+    assert!(report.receipt.policy_verified);
+    assert_eq!(report.receipt.resident_bytes(), MIB as u64);
+    assert_eq!(pool.capacity(), MIB as u64);
+    let error = small(MIB).numa(Numa::Bind(vec![4000])).build().unwrap_err();
+    assert!(matches!(&error, PoolError::Memory(_)), "{error}");
 }
