@@ -158,7 +158,8 @@ impl PoolBuilder {
         self
     }
 
-    /// A token that ends building early: then there is no pool. In the background: no further part is made ready.
+    /// A token that ends building early: then there is no pool. In the background: no further part is made ready. Once it is used the pool
+    /// cannot grow.
     pub fn cancel(mut self, cancel: Cancel) -> PoolBuilder {
         self.cancel = cancel;
         self
