@@ -41,7 +41,7 @@ pub enum SizeFault {
 const LIMIT: usize = isize::MAX as usize;
 
 /// Reads a size ≥ 1.
-pub(super) fn parse(text: &str) -> Result<usize, SizeFault> {
+pub(crate) fn parse(text: &str) -> Result<usize, SizeFault> {
     let text = text.trim();
     if text.eq_ignore_ascii_case("infinite") {
         return Err(SizeFault::TooLarge { limit: LIMIT });

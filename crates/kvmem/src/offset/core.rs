@@ -3,6 +3,8 @@
 //! A core is what an [`OffsetAllocator`](super::OffsetAllocator) and all its allocations share. It outlives
 //! both: when the allocator has been dropped, the last allocation to be freed puts the books away.
 
+use std::any::Any;
+
 use super::error::{AllocError, CheckError};
 use super::heap::{Grant, Granted, Heap};
 use super::hint::Hint;
@@ -17,7 +19,12 @@ pub(crate) struct Books {
     pub(crate) id: u64,
     /// The allocator is gone; what is still allocated lives on.
     closed: bool,
+    /// What is to live as long as anything is allocated, or can be: the memory that the offsets are of.
+    ward: Option<Ward>,
 }
+
+/// Something that is kept by the books of a space, and dropped with them.
+pub(crate) type Ward = Box<dyn Any + Send + Sync>;
 
 impl Books {
     /// Whether nobody can reach these books any more. Raw allocations do not count once the allocator is gone: there is
@@ -48,7 +55,7 @@ impl Core {
 
     /// Begins the life of an allocator on this core, which nobody uses.
     pub(crate) fn open(&self, id: u64, heap: Heap) {
-        let mut books = Box::new(Books { heap, seals: Seals::new(), id, closed: false });
+        let mut books = Box::new(Books { heap, seals: Seals::new(), id, closed: false, ward: None });
         let mut slot = self.books.lock();
         debug_assert!(slot.is_none(), "the core is in use");
         self.publish(&mut books.heap);
@@ -65,7 +72,9 @@ impl Core {
                 return false;
             }
         }
-        *slot = None;
+        let books = slot.take();
+        drop(slot);
+        put_away(books);
         true
     }
 
@@ -103,6 +112,12 @@ impl Core {
         let result = change(books);
         self.publish(&mut books.heap);
         result
+    }
+
+    /// Keeps something as long as anything is allocated, or can be. A core keeps one thing.
+    #[cfg(not(loom))]
+    pub(crate) fn keep(&self, ward: Ward) {
+        self.with(|books| books.ward = Some(ward));
     }
 
     /// Moves the end of the space, up or down.
@@ -184,7 +199,9 @@ impl Core {
         books.heap.free(grant.node, grant.offset, size);
         self.publish(&mut books.heap);
         if books.over() {
-            *slot = None;
+            let books = slot.take();
+            drop(slot);
+            put_away(books);
             return true;
         }
         false
@@ -203,10 +220,19 @@ impl Core {
         let mut slot = self.books.lock();
         let over = slot.as_ref().is_some_and(|books| books.over());
         if over {
-            *slot = None;
+            let books = slot.take();
+            drop(slot);
+            put_away(books);
         }
         over
     }
+}
+
+/// Drops books that nobody can reach, and what they kept, without the lock: the ward may take its time.
+#[cold]
+#[inline(never)]
+fn put_away(books: Option<Box<Books>>) {
+    drop(books);
 }
 
 #[cold]

@@ -5,7 +5,7 @@
 
 use super::allocation::Allocation;
 use super::allocator::OffsetAllocator;
-use super::core::{Core, Seized};
+use super::core::{Core, Seized, Ward};
 use super::error::{AllocError, CheckError};
 use super::heap::Grant;
 use super::range::Range;
@@ -33,6 +33,11 @@ impl Ground {
     /// Its number: below 2^31, the smallest that is free when an allocator is made.
     pub(crate) fn index(self) -> u32 {
         self.index
+    }
+
+    /// Keeps something as long as anything is allocated of the space, or can be: what its offsets are of.
+    pub(crate) fn keep(self, ward: Ward) {
+        self.core.keep(ward);
     }
 
     /// An upper bound of the longest free range, without the lock.

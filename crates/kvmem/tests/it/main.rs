@@ -2,6 +2,7 @@
 
 mod arena;
 mod offset;
+mod pool;
 mod register;
 mod slab;
 #[path = "../standin/mod.rs"]

@@ -1,5 +1,6 @@
 //! *ExtentCache*: a shared space whose hot sizes are served by each thread's own magazines.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -233,6 +234,17 @@ impl ExtentCache {
         if self.owner.bound_follows {
             self.instance.follow_bound(|| stranded_for(self.capacity()));
         }
+    }
+
+    /// Keeps something until nobody has the space or an extent of it any more, and drops it then, in the thread that dropped the
+    /// last of them.
+    pub(crate) fn keep(&self, ward: Box<dyn Any + Send + Sync>) {
+        self.ground.keep(ward);
+    }
+
+    /// The number of the space: that of no other as long as anybody has this one, or an extent of it.
+    pub(crate) fn number(&self) -> u32 {
+        self.ground.index()
     }
 
     /// Length of the space in bytes. O(1).

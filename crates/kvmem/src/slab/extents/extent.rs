@@ -93,6 +93,12 @@ impl Extent {
         unsafe { ManuallyDrop::take(&mut this.0) }
     }
 
+    /// The number of its space; see [`ExtentCache`](super::ExtentCache).
+    #[inline]
+    pub(crate) fn space(&self) -> u32 {
+        self.0.core_index()
+    }
+
     pub(super) fn allocation(&self) -> &Allocation {
         &self.0
     }
