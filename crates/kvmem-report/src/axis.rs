@@ -127,7 +127,7 @@ pub fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         size if size < 0.001 => format!("{value:.1e}"),
-        size if size < 1.0 => format!("{value:.4}").trim_end_matches('0').to_owned(),
+        size if size < 1.0 => format!("{value:.4}"),
         size if size < 10.0 => format!("{value:.2}"),
         size if size < 1000.0 => format!("{value:.1}"),
         _ => thousands(value),
@@ -138,10 +138,12 @@ pub fn figure(value: f64) -> String {
 pub(crate) fn label(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
-        size if size >= 1e6 || size < 1e-4 => {
-            let power = size.log10().floor();
-            let factor = value / 10f64.powf(power);
-            format!("{}e{power:.0}", (factor * 10.0).round() / 10.0)
+        size if size < 1e-4 => format!("{value:.0e}"),
+        size if size >= 1e15 => format!("{value:.0e}"),
+        size if size >= 1e4 => {
+            const UNITS: [&str; 5] = ["", "k", "M", "G", "T"];
+            let step = (size.log10() / 3.0 + 1e-9) as usize;
+            format!("{}{}", (value / 1000f64.powi(step as i32) * 100.0).round() / 100.0, UNITS[step])
         }
         size if size >= 1000.0 => thousands(value),
         _ => format!("{value:.4}").trim_end_matches('0').trim_end_matches('.').to_owned(),
@@ -203,6 +205,7 @@ mod tests {
             ["0", "0.8748", "5.26", "71.6", "12,031"]
         );
         assert_eq!(figure(0.0000123), "1.2e-5");
-        assert_eq!([0.0, 0.2, 50.0, 2000.0, 3e6].map(label), ["0", "0.2", "50", "2,000", "3e6"]);
+        let shown = [0.0, 0.2, 50.0, 2000.0, 10_000.0, 250_000.0, 1e6, 2.5e6, 1e12, 1e15, 2e-7].map(label);
+        assert_eq!(shown, ["0", "0.2", "50", "2,000", "10k", "250k", "1M", "2.5M", "1T", "1e15", "2e-7"]);
     }
 }

@@ -42,7 +42,8 @@ struct Bar {
 
 /// The group that bars go into.
 pub struct GroupMut<'a> {
-    bars: &'a mut Bars,
+    series: &'a mut Vec<String>,
+    group: &'a mut Group,
 }
 
 impl Bars {
@@ -51,13 +52,22 @@ impl Bars {
         Bars { title: title.into(), unit: unit.into(), scale, series: Vec::new(), groups: Vec::new() }
     }
 
-    /// A new group, or that of this name if it was the last one.
+    /// Names of series beforehand: their colours are the same in all plots that are told the same names.
+    #[must_use]
+    pub fn series<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Bars {
+        self.series.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// The group of this name: a new one, if there is none yet.
     pub fn group(&mut self, name: impl Into<String>) -> GroupMut<'_> {
         let name = name.into();
-        if self.groups.last().is_none_or(|group| group.name != name) {
+        let known = self.groups.iter().position(|group| group.name == name);
+        let at = known.unwrap_or_else(|| {
             self.groups.push(Group { name, bars: Vec::new(), bound: None });
-        }
-        GroupMut { bars: self }
+            self.groups.len() - 1
+        });
+        GroupMut { series: &mut self.series, group: &mut self.groups[at] }
     }
 
     /// Whether there is nothing to draw.
@@ -90,7 +100,9 @@ impl Bars {
                     let (upper, lower) = (f64::from(body - top - 2), f64::from(body - top - BAR + 2));
                     let ends = [(x.axis.low, upper), (bar.value, lower)];
                     inside.draw(&Rectangle::new(ends, fill(Ink::Series(bar.series), bar.opacity())))?;
-                    let end = chart.backend_coord(&(bar.value, (upper + lower) / 2.0));
+                    // Beside the bar, and beside what it cannot pass.
+                    let beside = group.bound.map_or(bar.value, |bound| bar.value.max(bound));
+                    let end = chart.backend_coord(&(beside, (upper + lower) / 2.0));
                     area.draw_text(&figure(bar.value), &name, (end.0 + 8, end.1))?;
                     top += BAR;
                 }
@@ -157,22 +169,18 @@ impl GroupMut<'_> {
 
     /// A line across the group: what no bar can pass.
     pub fn bound(&mut self, bound: f64) -> &mut Self {
-        if let Some(group) = self.bars.groups.last_mut() {
-            group.bound = Some(bound);
-        }
+        self.group.bound = Some(bound);
         self
     }
 
     fn push(&mut self, name: String, variant: Option<String>, value: f64) -> &mut Self {
-        let known = self.bars.series.iter().position(|known| *known == name);
+        let known = self.series.iter().position(|known| *known == name);
         let series = known.unwrap_or_else(|| {
-            self.bars.series.push(name);
-            self.bars.series.len() - 1
+            self.series.push(name);
+            self.series.len() - 1
         });
-        if value.is_finite()
-            && let Some(group) = self.bars.groups.last_mut()
-        {
-            group.bars.push(Bar { series, variant, value });
+        if value.is_finite() {
+            self.group.bars.push(Bar { series, variant, value });
         }
         self
     }

@@ -40,7 +40,7 @@ impl Lines {
         self
     }
 
-    /// A line through `points`. Those that have no place on the axes are left out.
+    /// A line through `points`. Those that have no place on the axes are left out; a line without points has its colour all the same.
     pub fn line(&mut self, name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) {
         self.push(name.into(), false, points);
     }
@@ -54,14 +54,12 @@ impl Lines {
         let fits = |value: f64, scale| value.is_finite() && (scale == Scale::Linear || value > 0.0);
         let points: Vec<_> =
             points.into_iter().filter(|&(x, y)| fits(x, self.x.1) && fits(y, self.y.1)).collect();
-        if !points.is_empty() {
-            self.series.push(Series { name, faint, points });
-        }
+        self.series.push(Series { name, faint, points });
     }
 
     /// Whether there is nothing to draw.
     pub fn is_empty(&self) -> bool {
-        self.series.is_empty()
+        self.series.iter().all(|series| series.points.is_empty())
     }
 
     /// The drawing.
@@ -105,12 +103,13 @@ impl Lines {
         self.series
             .iter()
             .zip(numbers)
+            .filter(|(series, _)| !series.points.is_empty())
             .map(|(series, number)| (series, Ink::Series(number), if series.faint { 0.45 } else { 1.0 }))
     }
 
     /// Where each line begins and ends, and between what it runs.
     fn describe(&self) -> String {
-        let series = self.series.iter().map(|series| {
+        let series = self.inks().map(|(series, _, _)| {
             let values = || series.points.iter().map(|(_, y)| *y);
             let (first, last) = (series.points[0], series.points[series.points.len() - 1]);
             format!(

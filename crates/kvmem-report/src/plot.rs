@@ -19,7 +19,7 @@ pub(crate) const WIDTH: u32 = 840;
 /// The height of text. It is 12 points on a phone.
 pub(crate) const TEXT: u32 = 27;
 /// What is left free around a drawing.
-const MARGIN: u32 = 12;
+const MARGIN: u32 = 24;
 
 /// Where one draws.
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -132,7 +132,7 @@ pub(crate) fn chart<'a, 'b>(
     let mut chart = ChartBuilder::on(area)
         .margin(MARGIN)
         .margin_right(MARGIN.max(right))
-        .x_label_area_size(space(x, 3 * TEXT))
+        .x_label_area_size(space(x, 2 * TEXT + 16))
         .y_label_area_size(space(y, 5 * TEXT))
         .build_cartesian_2d(x.axis, y.axis)?;
     let mut mesh = chart.configure_mesh();
