@@ -94,11 +94,6 @@ impl HtmlSink {
         }
     }
 
-    /// Whether somebody asked for a page.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.0.is_some()
-    }
-
     /// Writes the page, which is drawn only if somebody asked for it.
     pub(crate) fn write(self, page: impl FnOnce() -> Page) -> Result<(), Failure> {
         let Some((mut file, name)) = self.0 else { return Ok(()) };

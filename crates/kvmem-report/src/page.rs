@@ -173,8 +173,7 @@ impl Display for Page {
              <body>\n<header>\n<h1>{title}</h1>"
         )?;
         let chapters = || self.chapters.iter().enumerate();
-        let sections = |chapter: &Chapter| chapter.sections.len();
-        if self.chapters.iter().map(sections).sum::<usize>() > 2 {
+        if self.chapters.len() > 1 {
             writeln!(f, "<nav>\n<ul>")?;
             for (c, chapter) in chapters() {
                 writeln!(f, "<li><a href=\"#c{c}\">{}</a></li>", Escaped(&chapter.title))?;

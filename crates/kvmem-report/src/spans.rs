@@ -56,6 +56,11 @@ impl Spans {
         }
     }
 
+    /// How many spans there are.
+    pub fn len(&self) -> usize {
+        self.rows.iter().map(|row| row.spans.len()).sum()
+    }
+
     /// Whether there is nothing to draw.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
