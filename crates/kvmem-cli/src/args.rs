@@ -289,6 +289,10 @@ pub struct ReplayArgs {
     /// Write the report as JSON to FILE; - for standard output instead of the text
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Look at the pool on the way, and draw what was seen as a page in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Options of `kvmem doctor`.
