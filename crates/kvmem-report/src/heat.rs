@@ -11,6 +11,11 @@ const HEIGHT: u32 = 620;
 /// How many shades there are between nothing and all. Cells of one shade are drawn as one, so fewer shades are a smaller page.
 const SHADES: f64 = 12.0;
 
+/// The shade of a cell. What is more than nothing can be seen.
+fn shade(cell: f64) -> u32 {
+    (cell.clamp(0.0, 1.0) * SHADES).ceil() as u32
+}
+
 /// A map of shades: columns from left to right, each with cells from the bottom up.
 #[derive(Clone, Debug)]
 pub struct Heat {
@@ -56,8 +61,7 @@ impl Heat {
             let inside = chart.plotting_area();
             for column in &self.columns {
                 let height = (self.y_range.1 - self.y_range.0) / column.cells.len().max(1) as f64;
-                let shades: Vec<u32> =
-                    column.cells.iter().map(|cell| (cell.clamp(0.0, 1.0) * SHADES).round() as u32).collect();
+                let shades: Vec<u32> = column.cells.iter().map(|cell| shade(*cell)).collect();
                 let mut at = 0;
                 for run in shades.chunk_by(|a, b| a == b) {
                     let edge = |cell: usize| self.y_range.0 + height * cell as f64;
@@ -78,11 +82,17 @@ impl Heat {
         let mean = |column: &Column| column.cells.iter().sum::<f64>() / column.cells.len().max(1) as f64;
         let at = |column: &Column| format!("{} on average at {}", figure(mean(column)), figure(column.to));
         let ends = [self.columns.first(), self.columns.last()].into_iter().flatten().map(at);
-        format!(
-            "{} over {}, darker is more, from 0 to 1: {}.",
-            self.y,
-            self.x,
-            ends.collect::<Vec<_>>().join(", ")
-        )
+        format!("{} over {}, from 0 to 1: {}.", self.y, self.x, ends.collect::<Vec<_>>().join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_nothing_can_be_seen_and_all_is_the_last_shade() {
+        assert_eq!([0.0, 1e-9, 0.5, 1.0, 7.0, -1.0].map(shade), [0, 1, 6, 12, 12, 0]);
+        assert_eq!(shade(f64::NAN), 0);
     }
 }

@@ -39,6 +39,13 @@ impl Spans {
         Spans { title: title.into(), unit: unit.into(), kinds: Vec::new(), rows: Vec::new() }
     }
 
+    /// Kinds beforehand: their colours are the same in all plots that are told the same kinds.
+    #[must_use]
+    pub fn kinds<S: Into<String>>(mut self, kinds: impl IntoIterator<Item = S>) -> Spans {
+        self.kinds.extend(kinds.into_iter().map(Into::into));
+        self
+    }
+
     /// From when to when something of this kind was done, in the row of this name. Rows stand in the order in which they were
     /// named first.
     pub fn span(&mut self, row: &str, kind: &str, from: f64, to: f64) {
@@ -73,11 +80,13 @@ impl Spans {
         let x = Side { axis: Axis::of(Scale::Linear, ends), about: &self.unit };
         let y =
             Side { axis: Axis { scale: Scale::Linear, low: 0.0, high: f64::from(body.max(1)) }, about: "" };
-        let legend = self.kinds.iter().enumerate().map(|(number, kind)| Key {
-            name: kind.clone(),
-            ink: Ink::Series(number),
-            opacity: 1.0,
-        });
+        let seen = |kind: usize| self.rows.iter().flat_map(|row| &row.spans).any(|span| span.kind == kind);
+        let legend = self
+            .kinds
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| seen(*number))
+            .map(|(number, kind)| Key { name: kind.clone(), ink: Ink::Series(number), opacity: 1.0 });
         Plot::new(&self.title, self.describe(), legend.collect(), body + 4 * TEXT, |area| {
             let chart = chart(area, &x, &y, 40)?;
             let name = text(Ink::Text, HPos::Left, VPos::Center);

@@ -6,6 +6,9 @@ use std::time::Instant;
 use kvmem::arena::{Piece, Receipt};
 use kvmem_report::{Bars, Chapter, Scale, Section, Spans, Table};
 
+/// What can be done, in the order in which it is.
+const KINDS: [&str; 4] = ["map", "populate", "register", "unregister"];
+
 /// Who did what, and from when to when, in seconds since the beginning.
 pub(super) struct TimeLine {
     start: Instant,
@@ -66,7 +69,7 @@ impl TimeLine {
     /// did something.
     pub(super) fn section(&self) -> Section {
         let state = self.lock();
-        let mut spans = Spans::new("Who was at work", "seconds");
+        let mut spans = Spans::new("Who was at work", "seconds").kinds(KINDS);
         let mut steps: Vec<(&str, f64, Spans)> = Vec::new();
         let mut sums: Vec<(&str, &str, Done, f64)> = Vec::new();
         for done in &state.done {
@@ -74,7 +77,7 @@ impl TimeLine {
             let took = done.to - done.from;
             let step = steps.iter().position(|step| step.0 == done.what).unwrap_or_else(|| {
                 let about = format!("The same, {} alone", done.what);
-                steps.push((done.what, done.from, Spans::new(about, "seconds since it began")));
+                steps.push((done.what, done.from, Spans::new(about, "seconds since it began").kinds(KINDS)));
                 steps.len() - 1
             });
             let (_, began, own) = &mut steps[step];

@@ -77,15 +77,15 @@ fn address_space(samples: &[Sample], pool_bytes: u64) -> Section {
         .max()
         .copied()
         .unwrap_or(0);
-    let mut used = heat("In use: darker is more, from nothing to all");
-    let mut broken = heat(&format!("Free ranges that begin here: darker is more, from 0 to {most}"));
+    let mut used = heat("In use: the fuller the colour the more, from nothing to all");
+    let mut broken =
+        heat(&format!("Free ranges that begin here: the fuller the colour the more, from 0 to {most}"));
     let mut before = 0.0;
     for sample in samples {
         let Some(map) = &sample.map else { continue };
         let to = sample.requests as f64;
         used.column(before, to, map.used.iter().map(|used| f64::from(*used)));
-        // Square roots: a few are to be seen beside many.
-        let shade = |holes: &u32| (f64::from(*holes) / f64::from(most.max(1))).sqrt();
+        let shade = |holes: &u32| f64::from(*holes) / f64::from(most.max(1));
         broken.column(before, to, map.holes.iter().map(shade));
         before = to;
     }
@@ -102,12 +102,12 @@ fn address_space(samples: &[Sample], pool_bytes: u64) -> Section {
 /// The free ranges at the end, by size.
 fn free_ranges(free: &[(u64, u64)]) -> Section {
     let mut number = Bars::new("How many there are", "free ranges", Scale::Log);
-    let mut bytes = Bars::new("What they amount to", "bytes", Scale::Log);
+    let mut bytes = Bars::new("What they amount to", "MiB", Scale::Log);
     let mut table = Table::new(["size", "free ranges", "bytes"]);
     for (power, &(count, sum)) in free.iter().enumerate().filter(|(_, (count, _))| *count > 0) {
         let size = format!("from {}", BinaryBytes(1 << power));
         number.group(size.clone()).bar("free ranges", count as f64);
-        bytes.group(size.clone()).bar("bytes", sum as f64);
+        bytes.group(size.clone()).bar("MiB", sum as f64 / f64::from(1 << 20));
         table = table.row([size, count.to_string(), sum.to_string()]);
     }
     let section = Section::new("Free ranges at the end, by size");
