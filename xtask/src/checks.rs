@@ -60,6 +60,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
         if wanted(Group::Test) {
             setup::rdma_library();
             setup::glib();
+            setup::chromium();
             let mut tests = cargo_in(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
             report.command("test: unit, integration, doc", Kind::Tests, &mut tests);
         }

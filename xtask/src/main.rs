@@ -8,7 +8,7 @@
 //! - [`setup`] looks for the tools the steps need and gets those it can,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
-//! - [`record`] files a benchmark run under its date and machine.
+//! - [`record`] files a benchmark run under its date and machine, and draws what was filed.
 
 mod checks;
 mod record;
@@ -43,6 +43,8 @@ enum Chore {
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json` (offset),
     /// `bench/record/<date>-<machine>-arena.json` and `bench/record/<date>-<machine>-register.json`.
     BenchRecord(record::BenchOptions),
+    /// Draw the newest recorded run of every suite as one page.
+    Report(record::ReportOptions),
 }
 
 fn main() -> Result<ExitCode> {
@@ -52,5 +54,6 @@ fn main() -> Result<ExitCode> {
         Chore::Sanitize(options) => sanitize::run(&root, &options),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
+        Chore::Report(options) => record::report(&root, &options),
     }
 }

@@ -1,9 +1,9 @@
 //! The long runs: the soak, and benchmark records filed under their date and machine.
 
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use time::OffsetDateTime;
 
@@ -74,6 +74,60 @@ pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Where the page goes.
+#[derive(Args)]
+pub(crate) struct ReportOptions {
+    /// The page.
+    #[arg(value_name = "FILE", default_value = "target/report.html")]
+    file: PathBuf,
+}
+
+/// Draws the newest record of each suite, from the lowest layer up.
+pub(crate) fn report(root: &Path, options: &ReportOptions) -> Result<ExitCode> {
+    let newest = newest(&root.join("bench/record"))?;
+    ensure!(!newest.is_empty(), "nothing is recorded yet: cargo xtask bench-record");
+    let page = std::path::absolute(&options.file).context("there is no folder to be in")?;
+    if let Some(folder) = page.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    let mut draw = Command::new(cargo());
+    // Nothing is measured, so neither speed nor the allocators of others are needed.
+    draw.current_dir(root).args(["run", "--locked", "--package", "kvmem-cli", "--no-default-features"]);
+    draw.args(["--", "bench"]);
+    for record in &newest {
+        draw.arg("--from").arg(record);
+    }
+    let status = draw.arg("--html").arg(&page).stdout(Stdio::null()).status().context("cannot run cargo")?;
+    if !status.success() {
+        eprintln!("drawing ended with {status}");
+        return Ok(ExitCode::FAILURE);
+    }
+    println!("{}", page.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The last record of each suite: names begin with the date.
+fn newest(folder: &Path) -> Result<Vec<PathBuf>> {
+    let list = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut files: Vec<PathBuf> = list.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+    files.sort();
+    let mut found = Vec::new();
+    for suite in ["arena", "register", "offset", "slab", "concurrency"] {
+        for file in files.iter().rev() {
+            let text =
+                std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let rows: serde_json::Value =
+                serde_json::from_str(&text).with_context(|| format!("{} is no record", file.display()))?;
+            if rows["suite"] == suite {
+                found.push(file.clone());
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// A file-name form of the processor's model: lower-case words joined by `-`.
 fn machine(cpuinfo: &str) -> String {
     let model =
@@ -92,6 +146,26 @@ fn machine(cpuinfo: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_record_of_each_suite_is_drawn() {
+        let folder = std::env::temp_dir().join(format!("kvmem-newest-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let files = [
+            ("2026-01-02-a.json", "offset"),
+            ("2026-01-10-a.json", "offset"),
+            ("2025-12-31-a-slab.json", "slab"),
+            ("2026-01-11-a-arena.json", "arena"),
+            ("2026-02-01-a-soak.txt", "offset"),
+        ];
+        for (name, suite) in files {
+            std::fs::write(folder.join(name), format!("{{\"suite\": \"{suite}\"}}")).unwrap();
+        }
+        let names: Vec<_> =
+            newest(&folder).unwrap().iter().map(|file| file.file_name().unwrap().to_owned()).collect();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(names, ["2026-01-11-a-arena.json", "2026-01-10-a.json", "2025-12-31-a-slab.json"]);
+    }
 
     #[test]
     fn machine_names_are_fit_for_files() {

@@ -71,6 +71,16 @@ pub(crate) fn glib() {
     }
 }
 
+/// Gets Chromium, where that is possible: tests open the pages of reports with it, and say that they did not where there is none.
+pub(crate) fn chromium() {
+    let missing = "chromium is missing";
+    let is_there =
+        || ["chromium", "chromium-browser", "google-chrome"].iter().any(|name| works(name, &["--version"]));
+    if !package(missing, "chromium", is_there).unwrap_or(false) {
+        println!("({missing}, so the pages of reports are written and not opened: {})", by_hand("chromium"));
+    }
+}
+
 /// Gets the library for RDMA cards, where that is possible. The tests that ask the real one say that they are skipped where it
 /// is not there, so it is no failure.
 pub(crate) fn rdma_library() {

@@ -19,6 +19,14 @@ impl Columns {
     }
 }
 
+impl From<Columns> for kvmem_report::Table {
+    fn from(columns: Columns) -> Self {
+        let mut lines = columns.lines.into_iter();
+        let head = lines.next().unwrap_or_default();
+        lines.fold(Self::new(head), Self::row)
+    }
+}
+
 impl Display for Columns {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let columns = self.lines.iter().map(Vec::len).max().unwrap_or(0);
@@ -84,7 +92,7 @@ pub(crate) fn goals(goals: &[Goal]) -> Columns {
 }
 
 /// Enough digits to tell a figure from its limit.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         size if size < 0.001 => format!("{value:.1e}"),

@@ -10,6 +10,7 @@
 //! - [`concurrency`]: one allocator of offsets that threads share: [`concurrency::run`] gives a [`concurrency::Report`].
 //! - [`offset`]: the benchmark of the offset layer: [`offset::run`] gives a [`report::Report`], which is JSON through
 //!   `serde` and a table through `Display`.
+//! - [`html`]: every report as a chapter of a page, with plots.
 //!
 //! The library takes its time and returns values; it prints nothing. [`progress::Progress`] tells a caller how far it has
 //! come.
@@ -28,6 +29,7 @@ mod columns;
 pub mod concurrency;
 pub mod contender;
 mod crew;
+pub mod html;
 pub mod live;
 pub mod loops;
 pub mod machine;

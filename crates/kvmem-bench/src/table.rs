@@ -52,7 +52,7 @@ impl Display for Report {
     }
 }
 
-fn title(workload: WorkloadId) -> &'static str {
+pub(crate) fn title(workload: WorkloadId) -> &'static str {
     match workload {
         WorkloadId::Metadata => {
             "metadata: bytes for each live allocation, handle included; bytes resident in a fresh 1 TiB space"
@@ -74,7 +74,7 @@ fn title(workload: WorkloadId) -> &'static str {
     }
 }
 
-fn section(workload: WorkloadId, rows: &[&Row]) -> Columns {
+pub(crate) fn section(workload: WorkloadId, rows: &[&Row]) -> Columns {
     match workload {
         WorkloadId::Metadata => metadata(rows),
         WorkloadId::Rl => rl(rows),
@@ -83,16 +83,16 @@ fn section(workload: WorkloadId, rows: &[&Row]) -> Columns {
     }
 }
 
-fn variant(row: &Row) -> String {
+pub(crate) fn variant(row: &Row) -> String {
     row.variant.clone().unwrap_or_else(|| row.workload.to_string())
 }
 
 /// Yardsticks that run in few uniform rows, and get a table of their own.
-fn is_yardstick(id: ContenderId) -> bool {
+pub(crate) fn is_yardstick(id: ContenderId) -> bool {
     matches!(id, ContenderId::OffsetAllocator | ContenderId::BestFit)
 }
 
-fn uniform(rows: &[&Row], yardsticks: bool) -> Columns {
+pub(crate) fn uniform(rows: &[&Row], yardsticks: bool) -> Columns {
     let rows = || rows.iter().filter(|row| is_yardstick(row.contender) == yardsticks);
     let present: Vec<ContenderId> =
         ContenderId::ALL.into_iter().filter(|&id| rows().any(|row| row.contender == id)).collect();

@@ -36,6 +36,14 @@ pub enum Command {
         #[arg(long)]
         quick: bool,
 
+        /// Draw the figures as a page of plots and tables in FILE
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
+
+        /// Show what was written with --json in earlier runs, and measure nothing
+        #[arg(long, value_name = "FILE,…", value_delimiter = ',', conflicts_with = "quick")]
+        from: Vec<PathBuf>,
+
         /// What to measure; all if nothing is named.
         #[command(subcommand)]
         suite: Option<BenchSuite>,
@@ -86,6 +94,10 @@ pub struct BenchArenaArgs {
     /// Write the rows as JSON to FILE; - for standard output instead of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Draw the figures as a page of plots and tables in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Options of `kvmem bench register`.
@@ -118,6 +130,10 @@ pub struct BenchRegisterArgs {
     /// Write the rows as JSON to FILE; - for standard output instead of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Draw the figures as a page of plots and tables in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Options of `kvmem bench slab`.
@@ -146,6 +162,10 @@ pub struct BenchSlabArgs {
     /// Write the rows as JSON to FILE; - for standard output instead of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Draw the figures as a page of plots and tables in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 
     /// One measurement, in this process: how the suite runs each of its own
     #[arg(long, value_name = "TASK", hide = true, exclusive = true)]
@@ -178,6 +198,10 @@ pub struct BenchConcurrencyArgs {
     /// Write the rows as JSON to FILE; - for standard output instead of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Draw the figures as a page of plots and tables in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Options of `kvmem bench offset`.
@@ -206,6 +230,10 @@ pub struct BenchOffsetArgs {
     /// Write the rows as JSON to FILE; - for standard output instead of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Draw the figures as a page of plots and tables in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 impl Default for BenchOffsetArgs {
@@ -217,6 +245,7 @@ impl Default for BenchOffsetArgs {
             contender: Vec::new(),
             reps: None,
             json: None,
+            html: None,
         }
     }
 }
@@ -260,6 +289,10 @@ pub struct ReplayArgs {
     /// Write the report as JSON to FILE; - for standard output instead of the text
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Look at the pool on the way, and draw what was seen as a page in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Options of `kvmem doctor`.

@@ -19,7 +19,10 @@ pub use output::Failure;
 /// [`Failure`]: a message for the user and the exit status that goes with it.
 pub fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::Bench { quick, suite: None } => bench_command::run_all(quick),
+        Command::Bench { html, from, suite: None, .. } if !from.is_empty() => {
+            bench_command::show(&from, html.as_deref())
+        }
+        Command::Bench { quick, html, suite: None, .. } => bench_command::run_all(quick, html.as_deref()),
         Command::Bench { suite: Some(suite), .. } => bench_command::run(&suite),
         Command::Doctor(doctor) => doctor_command::run(&doctor),
         Command::Mount(mount) => mount_command::run(&mount),

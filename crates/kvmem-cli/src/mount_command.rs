@@ -1,15 +1,18 @@
 //! `kvmem mount`: a region is mapped and populated, with a progress bar on the way and its receipt out again; or registered
 //! with devices, see [`registering`].
 
+mod page;
 mod registering;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 use kvmem::arena::{ArenaError, Progress, Region, RegionBuilder};
 
+use self::page::{TimeLine, page, receipt};
 use crate::args::MountArgs;
-use crate::output::{Failure, JsonSink, progress_bar};
+use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 
 /// Maps, populates, and prints the receipt. The memory goes when the command ends.
 pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
@@ -25,16 +28,23 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
 }
 
 fn map(args: &MountArgs, builder: RegionBuilder) -> Result<(), Failure> {
-    let json = JsonSink::open(args.json.as_deref())?;
+    let (json, html) = (JsonSink::open(args.json.as_deref())?, HtmlSink::open(args.html.as_deref())?);
     let bar = progress_bar(None, "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {msg}");
-    let watched = bar.clone();
-    let mut builder = builder.populate(args.populate).progress(move |progress| show(&watched, progress));
+    let line = Arc::new(TimeLine::new());
+    let (watched, drawn) = (bar.clone(), Arc::clone(&line));
+    let mut builder = builder.populate(args.populate).progress(move |progress| {
+        show(&watched, progress);
+        let Progress { piece, done_bytes, .. } = progress;
+        drawn.piece(format!("thread {}", piece.worker), "populate", piece, done_bytes);
+    });
     if let Some(seconds) = args.time_limit {
         builder = builder.time_budget(Duration::from_secs(seconds));
     }
+    line.begin();
     let region = builder.map();
     bar.finish_and_clear();
     let region = region.map_err(failure)?;
+    html.write(|| page(args.size, [line.section(), receipt(region.receipt())]))?;
     json.write(region.receipt(), region.receipt())
 }
 

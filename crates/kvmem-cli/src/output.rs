@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvmem_report::Page;
 use serde::Serialize;
 
 /// Why the command failed.
@@ -79,8 +80,30 @@ impl JsonSink {
     }
 }
 
+/// A place for a page, opened before any work is done.
+pub(crate) struct HtmlSink(Option<(std::fs::File, String)>);
+
+impl HtmlSink {
+    /// Opens what `--html` named, if anything: a file, which is emptied.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = path else { return Ok(HtmlSink(None)) };
+        let name = path.display().to_string();
+        match std::fs::File::create(path) {
+            Ok(file) => Ok(HtmlSink(Some((file, name)))),
+            Err(error) => Err(Failure::usage(format_args!("cannot write {name}: {error}"))),
+        }
+    }
+
+    /// Writes the page, which is drawn only if somebody asked for it.
+    pub(crate) fn write(self, page: impl FnOnce() -> Page) -> Result<(), Failure> {
+        let Some((mut file, name)) = self.0 else { return Ok(()) };
+        let written = file.write_all(page().to_string().as_bytes()).and_then(|()| file.flush());
+        written.map_err(|error| Failure::new(format_args!("cannot write {name}: {error}"), 1))
+    }
+}
+
 /// Prints to standard output. A reader that has seen enough (`| head`) is no failure.
-fn print(text: impl fmt::Display) -> Result<(), Failure> {
+pub(crate) fn print(text: impl fmt::Display) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

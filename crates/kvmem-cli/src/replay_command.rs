@@ -4,8 +4,10 @@ use indicatif::ProgressBar;
 use kvmem_bench::contender::{Contender, Visitor};
 
 use crate::args::ReplayArgs;
-use crate::output::{Failure, JsonSink, progress_bar};
+use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::replay::page::page;
 use crate::replay::report::Report;
+use crate::replay::sampling::Sampling;
 use crate::replay::trace::Trace;
 use crate::replay::{Options, ReplayError, replay};
 
@@ -22,11 +24,16 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     };
     options.check().map_err(failure)?;
     let (trace, len_bytes) = Trace::open(&args.trace).map_err(|error| failure(error.into()))?;
-    let json = JsonSink::open(args.json.as_deref())?;
+    let (json, html) = (JsonSink::open(args.json.as_deref())?, HtmlSink::open(args.html.as_deref())?);
+    let mut sampling = args.html.is_some().then(|| Sampling::new(len_bytes));
     let bar = progress_bar(len_bytes, "{elapsed_precise} {wide_bar} {percent:>3} % {msg}");
-    let report = args.contender.visit(Replay { trace, options: &options, bar: &bar });
+    let report =
+        args.contender.visit(Replay { trace, options: &options, sampling: sampling.as_mut(), bar: &bar });
     bar.finish_and_clear();
     let report = report.map_err(failure)?;
+    if let Some(sampling) = &sampling {
+        html.write(|| page(&report, sampling))?;
+    }
     json.write(&report, &report)
 }
 
@@ -38,6 +45,7 @@ fn failure(error: ReplayError) -> Failure {
 struct Replay<'a, R> {
     trace: Trace<R>,
     options: &'a Options,
+    sampling: Option<&'a mut Sampling>,
     bar: &'a ProgressBar,
 }
 
@@ -45,7 +53,7 @@ impl<R: std::io::BufRead> Visitor for Replay<'_, R> {
     type Output = Result<Report, ReplayError>;
 
     fn visit<C: Contender>(self) -> Self::Output {
-        replay::<C, R>(self.trace, self.options, |progress| {
+        replay::<C, R>(self.trace, self.options, self.sampling, |progress| {
             // The bar takes a lock, so it hears of every 64th request only.
             if progress.requests % 64 == 0 {
                 self.bar.set_position(progress.bytes_read);

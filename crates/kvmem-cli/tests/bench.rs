@@ -235,10 +235,10 @@ fn options_that_make_no_sense_are_refused() {
 #[test]
 fn no_suite_means_all() {
     let parsed = |arguments: &[&str]| Args::try_parse_from(arguments).expect("good arguments").command;
-    assert!(matches!(parsed(&["kvmem", "bench"]), args::Command::Bench { quick: false, suite: None }));
+    assert!(matches!(parsed(&["kvmem", "bench"]), args::Command::Bench { quick: false, suite: None, .. }));
     assert!(matches!(
         parsed(&["kvmem", "bench", "--quick"]),
-        args::Command::Bench { quick: true, suite: None }
+        args::Command::Bench { quick: true, suite: None, .. }
     ));
     assert!(matches!(
         parsed(&["kvmem", "bench", "register", "--quick"]),

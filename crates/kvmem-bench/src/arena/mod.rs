@@ -17,6 +17,7 @@
 
 pub mod bump;
 mod goals;
+mod html;
 pub(crate) mod mapping;
 mod measure;
 mod plan;

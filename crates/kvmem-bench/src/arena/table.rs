@@ -40,7 +40,7 @@ impl Display for Report {
 }
 
 impl Report {
-    fn mapped(&self, rows: &[&Row]) -> Columns {
+    pub(super) fn mapped(&self, rows: &[&Row]) -> Columns {
         let mut columns = Columns::new(strings(["", "bytes", "ms", "bytes resident"]));
         for row in rows {
             let ms = row.ns_per_op.map_or_else(|| "–".to_owned(), |ns| format!("{:.3}", ns / 1e6));
@@ -51,7 +51,7 @@ impl Report {
     }
 }
 
-fn title(op: Op) -> &'static str {
+pub(super) fn title(op: Op) -> &'static str {
     match op {
         Op::Bump => "bump: ns of each thread's processor time per allocation",
         Op::BumpFull => "bump-full: ns per allocation that fails because the arena is full",
@@ -64,7 +64,7 @@ fn title(op: Op) -> &'static str {
 }
 
 /// One line for each size and number of threads, or for each kind of pages; one column for each contender.
-fn side_by_side(rows: &[&Row]) -> Columns {
+pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
     let with_pages = rows.iter().any(|row| row.pages.is_some());
     let line_of = |row: &Row| match row.pages {
         Some(pages) => format!("{pages}, {} MiB", row.size_bytes >> 20),

@@ -16,6 +16,7 @@
 
 mod contender;
 mod goals;
+mod html;
 mod measure;
 mod report;
 mod scenario;

@@ -15,7 +15,7 @@ impl Display for Report {
         )?;
         writeln!(f, "{}", self.machine)?;
         writeln!(f, "\nMillion calls a second of all threads, and p50 / p99 of a call in ns")?;
-        write!(f, "{}", side_by_side(&self.rows))?;
+        write!(f, "{}", side_by_side(&self.rows.iter().collect::<Vec<_>>()))?;
         if !self.goals.is_empty() {
             writeln!(f, "\nFigures to reach")?;
             write!(f, "{}", goals(&self.goals))?;
@@ -24,7 +24,7 @@ impl Display for Report {
     }
 }
 
-fn side_by_side(rows: &[Row]) -> Columns {
+pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
     let contenders: Vec<ContenderId> =
         ContenderId::ALL.into_iter().filter(|&id| rows.iter().any(|row| row.contender == id)).collect();
     let heads = contenders.iter().flat_map(|id| [id.to_string(), "ns".to_owned()]);

@@ -8,6 +8,7 @@
 //! 4. *Goals.* The figures that the library sets out to reach are part of the report, with what was found.
 
 mod goals;
+mod html;
 mod measure;
 mod plan;
 mod suite;

@@ -28,6 +28,7 @@
 mod ballast;
 mod bed;
 mod goals;
+mod html;
 mod measure;
 mod plain_ring;
 mod plan;

@@ -46,7 +46,7 @@ impl Display for Report {
     }
 }
 
-fn title(backend: Backend) -> String {
+pub(super) fn title(backend: Backend) -> String {
     let what = match backend {
         Backend::IoUring => "seconds to populate, register and give back, rings as contexts",
         _ => "the same in simulated seconds",
@@ -54,7 +54,7 @@ fn title(backend: Backend) -> String {
     format!("{backend}: {what}; then the parts of auto, and what it tried in GiB/s")
 }
 
-fn side_by_side(rows: &[&Row]) -> Columns {
+pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
     let mut present: Vec<ContenderId> = rows.iter().map(|row| row.policy).collect();
     present.sort_unstable();
     present.dedup();

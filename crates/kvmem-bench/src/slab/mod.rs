@@ -17,6 +17,7 @@
 
 mod goals;
 mod heap;
+mod html;
 mod loops;
 mod measure;
 mod plan;

@@ -42,7 +42,7 @@ impl Display for Report {
     }
 }
 
-fn title(pattern: Pattern) -> &'static str {
+pub(super) fn title(pattern: Pattern) -> &'static str {
     match pattern {
         Pattern::Random => {
             "random: ns of a processor per allocation and free, blocks of random size, every second one replaced"
@@ -55,7 +55,7 @@ fn title(pattern: Pattern) -> &'static str {
 }
 
 /// One line for each size and number of threads; a dash stands where there is no figure.
-fn side_by_side(rows: &[&Row], figure: impl Fn(&Row) -> Option<String>) -> Columns {
+pub(super) fn side_by_side(rows: &[&Row], figure: impl Fn(&Row) -> Option<String>) -> Columns {
     let contenders: Vec<ContenderId> =
         ContenderId::ALL.into_iter().filter(|&id| rows.iter().any(|row| row.contender == id)).collect();
     let mut table =

@@ -59,6 +59,10 @@ pub struct MountArgs {
     /// standard output instead of the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
+
+    /// Draw the receipt, and who was at work when, as a page in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Bytes for a key: at least one.

@@ -12,26 +12,34 @@ use kvmem::arena::{ArenaError, Fallback, PageSize, Receipt, Region, RegionBuilde
 use kvmem::register::{
     Deregistered, Devices, Outcome, Phase, Plan, Policy, RegisterError, RegisterProgress, RegistrationSet,
 };
+use kvmem_report::Section;
 use serde::Serialize;
 
+use super::page::{self, TimeLine};
 use crate::args::MountArgs;
-use crate::output::{Failure, JsonSink, progress_bar};
+use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 
 /// Maps, plans, registers, gives back, and prints what came of it.
 pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> Result<(), Failure> {
     let policy = policy(args)?;
-    let json = JsonSink::open(args.json.as_deref())?;
+    let (json, html) = (JsonSink::open(args.json.as_deref())?, HtmlSink::open(args.html.as_deref())?);
     let registrars = devices.open().map_err(Failure::usage)?;
 
+    let line = Arc::new(TimeLine::new());
+    line.begin();
     let (region, mapped) = timed(|| map.map());
+    line.whole("this thread", "map", args.size);
     let region = Arc::new(region.map_err(super::failure)?);
     let bars = Arc::new(Bars::default());
-    let shown = Arc::clone(&bars);
-    let mut builder = RegistrationSet::builder()
-        .registrars(registrars)
-        .policy(policy)
-        .populate(args.populate)
-        .progress(move |progress| shown.show(&progress));
+    let (shown, drawn) = (Arc::clone(&bars), Arc::clone(&line));
+    let names: Vec<String> = registrars.iter().map(|registrar| registrar.name().to_owned()).collect();
+    let mut builder =
+        RegistrationSet::builder().registrars(registrars).policy(policy).populate(args.populate).progress(
+            move |progress| {
+                shown.show(&progress);
+                draw(&drawn, &names, &progress);
+            },
+        );
     if let Some(bytes) = args.chunk {
         builder = builder.chunk_bytes(bytes);
     }
@@ -43,9 +51,12 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     if args.plan {
         let receipt = region.receipt();
         let planned = Planned { receipt, plan: &plan };
+        let sections = || [page::receipt(receipt), Section::new("Plan").literal(plan.to_string())];
+        html.write(|| page::page(args.size, sections()))?;
         return json.write(&planned, &planned);
     }
 
+    line.begin();
     let (set, registered) = timed(|| builder.register(Arc::clone(&region)));
     bars.end(set.is_ok());
     let mut set = set.map_err(failure)?;
@@ -54,6 +65,7 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
         check_hugepages(&receipt).map_err(super::failure)?;
     }
     bars.begin("unregister", receipt.usable_bytes as u64 * set.outcome().devices as u64);
+    line.begin();
     let (given_back, took) = timed(|| set.deregister());
     bars.end(given_back.is_ok());
     let deregistered = given_back.map_err(failure)?;
@@ -65,7 +77,20 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
         deregistered: &deregistered,
         seconds,
     };
+    html.write(|| page::page(args.size, [line.section(), mounted.section(), page::receipt(&receipt)]))?;
     json.write(&mounted, &mounted)
+}
+
+/// Puts what a report tells on the time line.
+fn draw(line: &TimeLine, names: &[String], progress: &RegisterProgress) {
+    let Some(piece) = progress.piece else { return };
+    let registrar = || names.get(piece.worker).cloned().unwrap_or_default();
+    let (who, what) = match progress.phase {
+        Phase::Populate => (format!("thread {}", piece.worker), "populate"),
+        Phase::Register => (registrar(), "register"),
+        Phase::Deregister => (registrar(), "unregister"),
+    };
+    line.piece(who, what, piece, progress.done_bytes);
 }
 
 /// As the option says, or the environment, or else automatic.
@@ -146,6 +171,21 @@ struct Mounted<'a> {
     chosen: &'static str,
     deregistered: &'a Deregistered,
     seconds: Seconds,
+}
+
+impl Mounted<'_> {
+    /// What was done, as part of a page.
+    fn section(&self) -> Section {
+        let Seconds { map, plan, populate, register, unregister, .. } = self.seconds;
+        let steps = [
+            ("map", map),
+            ("plan", plan),
+            ("populate", populate),
+            ("register", register),
+            ("unregister", unregister),
+        ];
+        page::steps(steps).literal(self.outcome.to_string()).text(format!("chosen: {}", self.chosen))
+    }
 }
 
 impl fmt::Display for Mounted<'_> {

@@ -197,6 +197,11 @@ impl<C: Contender> PrefixCache<C> {
         self.held_blocks() * self.layout.bytes()
     }
 
+    /// Where the objects of all blocks lie, in no order.
+    pub fn spans(&self) -> impl Iterator<Item = Range<u64>> {
+        self.held.values().flat_map(|block| spans(&block.objects))
+    }
+
     /// What is allocated from.
     pub fn space(&self) -> &C {
         &self.space

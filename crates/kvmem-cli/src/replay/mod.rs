@@ -11,7 +11,8 @@
 //! - [`model`] says which objects a block of them consists of,
 //! - [`cache`] walks them, and times every allocation with [`latency`],
 //! - [`backing`] proves that no two blocks share a byte,
-//! - [`report`] is what comes out.
+//! - [`report`] is what comes out,
+//! - [`sampling`] looks at the pool on the way, for the [`page`] that can be drawn of it.
 //!
 //! The trace's clock is not kept: requests are served one after the other, as fast as they can be.
 
@@ -19,18 +20,21 @@ pub mod backing;
 pub mod cache;
 pub mod latency;
 pub mod model;
+pub mod page;
 pub mod report;
+pub mod sampling;
 pub mod trace;
 
 use std::io::BufRead;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use backing::{Backing, BackingError};
 use cache::{CacheError, PrefixCache};
 use kvmem_bench::contender::{Contender, ContenderId, CreateError, Space};
 use model::BlockLayout;
 use report::{Backed, Report};
+use sampling::Sampling;
 use trace::{BLOCK_TOKENS, Trace, TraceError};
 
 /// What to replay on what.
@@ -130,13 +134,15 @@ pub struct Progress {
     pub requests: u64,
 }
 
-/// Replays `trace` on a fresh `C`, telling `watch` after every request how far it has come.
+/// Replays `trace` on a fresh `C`, telling `watch` after every request how far it has come. Samples are taken if there is
+/// something to put them into; the time that takes counts for nothing.
 ///
 /// # Errors
 /// [`ReplayError`]; nothing of a replay that fails is reported.
 pub fn replay<C: Contender, R: BufRead>(
     mut trace: Trace<R>,
     options: &Options,
+    mut sampling: Option<&mut Sampling>,
     mut watch: impl FnMut(Progress),
 ) -> Result<Report, ReplayError> {
     options.check()?;
@@ -153,6 +159,7 @@ pub fn replay<C: Contender, R: BufRead>(
 
     let mut cache = PrefixCache::<C>::new(space, layout.clone(), backing);
     let mut span_ms: Option<(f64, f64)> = None;
+    let mut looked_on = Duration::ZERO;
     let start = Instant::now();
     while options.requests_max.is_none_or(|max| cache.counters().requests < max) {
         let Some(request) = trace.next().transpose()? else { break };
@@ -161,12 +168,20 @@ pub fn replay<C: Contender, R: BufRead>(
         let served = cache.serve(&request);
         let requests = cache.counters().requests;
         served.map_err(|source| ReplayError::Cache { request: requests, source })?;
+        if let Some(sampling) = &mut sampling {
+            let start = Instant::now();
+            sampling.look(trace.position(), &cache, pool_bytes);
+            looked_on += start.elapsed();
+        }
         watch(Progress { bytes_read: trace.position(), requests });
     }
     let Some((first_ms, last_ms)) = span_ms else {
         return Err(ReplayError::Empty { path: options.trace.clone() });
     };
-    let wall_s = start.elapsed().as_secs_f64();
+    let wall_s = start.elapsed().saturating_sub(looked_on).as_secs_f64();
+    if let Some(sampling) = sampling {
+        sampling.finish(&cache, pool_bytes);
+    }
 
     let requests = cache.counters().requests;
     let verified_at_end_bytes =

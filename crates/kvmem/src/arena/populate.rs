@@ -243,7 +243,7 @@ impl Work<'_> {
         let pages = window.len().div_ceil(part.page.bytes());
         let threads = threads.min(self.cores).min(pages).max(1);
         let start = Cell::new(Instant::now());
-        let work = |number, threads| self.work(part, part.share(&window, number, threads), threads);
+        let work = |number, threads| self.work(part, part.share(&window, number, threads), number, threads);
         let threads =
             lead("kvmem-populate", &work, |crew| crew.sweep(threads, |_| start.set(Instant::now())));
         let took = start.get().elapsed();
@@ -254,20 +254,21 @@ impl Work<'_> {
     }
 
     /// What one thread does.
-    fn work(&self, part: &Part, share: Range<usize>, threads: usize) {
+    fn work(&self, part: &Part, share: Range<usize>, number: usize, threads: usize) {
         let mut at = share.start;
         // Relaxed: it only says that there is no point in going on; the error itself is under a lock.
         while at < share.end && !self.stop.load(Ordering::Relaxed) {
             let chunk = CHUNK.max(part.page.bytes());
             let to = part.boundary(at.saturating_add(chunk).min(share.end), at);
             let to = if to == at { share.end } else { to };
+            let began = self.watched.now();
             if let Err(error) = self.chunk(part, at..to, threads) {
                 // Relaxed: see above.
                 self.stop.store(true, Ordering::Relaxed);
                 self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 return;
             }
-            self.watched.add(to - at);
+            self.watched.add(to - at, number, began);
             at = to;
         }
     }

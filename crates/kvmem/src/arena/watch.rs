@@ -17,6 +17,26 @@ pub struct Progress {
     pub total_bytes: u64,
     /// Time since the start.
     pub elapsed: Duration,
+    /// What was done last, and is reported by this.
+    pub piece: Piece,
+}
+
+/// A piece of work that has just been done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Piece {
+    /// Who did it: of populating the number of the thread, of registering that of the registrar, both from 0.
+    pub worker: usize,
+    /// When it was begun, by the clock that tells the time of the report.
+    pub began: Duration,
+    /// When it was done. Its report may come later, and after that of the next piece of the same worker.
+    pub ended: Duration,
+}
+
+impl Piece {
+    pub(crate) fn new(worker: usize, began: Duration, ended: Duration) -> Piece {
+        Piece { worker, began, ended }
+    }
 }
 
 impl Progress {
@@ -167,12 +187,18 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// Counts what has been done, and reports it.
-    pub(crate) fn add(&self, bytes: usize) {
+    /// The time, for [`add`](Watched::add).
+    pub(crate) fn now(&self) -> Duration {
+        (self.elapsed)()
+    }
+
+    /// Counts what `worker` has done since `began`, and reports it.
+    pub(crate) fn add(&self, bytes: usize, worker: usize, began: Duration) {
+        let piece = Piece::new(worker, began, self.now());
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         *done += bytes as u64;
         if let Some(listener) = &self.watch.listener {
-            listener(Progress { done_bytes: *done, total_bytes: self.total, elapsed: (self.elapsed)() });
+            listener(Progress { done_bytes: *done, total_bytes: self.total, elapsed: self.now(), piece });
         }
     }
 }
@@ -187,6 +213,7 @@ mod tests {
             done_bytes,
             total_bytes: 4 << 30,
             elapsed: Duration::from_secs(seconds),
+            piece: Piece::new(0, Duration::ZERO, Duration::ZERO),
         };
         assert_eq!(at(1 << 30, 2).gib_per_s(), 0.5);
         assert_eq!(at(1 << 30, 2).left(), Some(Duration::from_secs(6)));

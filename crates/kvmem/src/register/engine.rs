@@ -22,7 +22,7 @@ use super::{
     ChunkError, Host, Key, Lane, Limits, Outcome, Plan, Policy, RegisterError, Registrar, Registration,
     RegistrationSet, Trial,
 };
-use crate::arena::{Hold, Populate, Populated, Region};
+use crate::arena::{Hold, Piece, Populate, Populated, Region};
 
 /// What took longer than this to register is given back by several threads. Giving back is quicker than getting, 2 to 4 times for base
 /// pages and 20 to 50 times for hugepages, where a second thread gained nothing until it took some milliseconds.
@@ -226,10 +226,12 @@ impl Engine {
     fn take_turns(&self) {
         let _stop = StopOnPanic(&self.lanes);
         while let Some(turn) = self.lanes.take() {
+            let began = self.watching.elapsed();
             match self.watching.go_on().and_then(|()| self.register(turn)) {
                 Ok((key, bytes)) => {
+                    let piece = Piece::new(turn.lane, began, self.watching.elapsed());
                     self.lanes.finish(turn, Some(key));
-                    self.watching.registered(bytes, self.ready());
+                    self.watching.registered(bytes, self.ready(), piece);
                 }
                 Err(error) => {
                     // The first failure is what is told.
@@ -298,7 +300,7 @@ impl Engine {
         let mut kept = Vec::new();
         for (job, lanes) in jobs.iter().enumerate() {
             let threads = self.release_threads(f64::INFINITY);
-            let (_, failed) = release(&*self.host, lanes, threads, &|_| ());
+            let (_, failed) = release(&*self.host, lanes, threads, &|_, _| ());
             if !failed.is_empty() {
                 leak(&self.jobs[job].region);
             }

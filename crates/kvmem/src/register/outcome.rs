@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Policy;
-use crate::arena::{Populated, Size};
+use crate::arena::{Piece, Populated, Size};
 
 /// What registering one region, or a batch of them, did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -145,6 +145,8 @@ pub struct RegisterProgress {
     pub total_bytes: u64,
     /// Bytes, from the beginning of the first region, for which all registrars have given their keys.
     pub ready_bytes: u64,
-    /// Time since the beginning of all.
+    /// Time since the beginning of all; of giving back, since its own.
     pub elapsed: Duration,
+    /// What was done last, and is reported by this; `None` where it was asked for and not reported.
+    pub piece: Option<Piece>,
 }

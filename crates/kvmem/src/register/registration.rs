@@ -84,7 +84,7 @@ impl Registration {
     /// mapped, and this can be tried again.
     pub fn deregister(&mut self) -> Result<Deregistered, RegisterError> {
         let given = [self.given()];
-        let (back, kept) = release(&*self.host, &given, 1, &|_| ());
+        let (back, kept) = release(&*self.host, &given, 1, &|_, _| ());
         let kept: Vec<_> = kept.into_iter().map(|(_, error)| error).collect();
         self.keep(kept.iter().map(|error| error.chunk).collect());
         if kept.is_empty() { Ok(back) } else { Err(RegisterError::Kept { kept }) }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::crew::together;
 use super::lanes::Lanes;
 use super::{ChunkError, Deregistered, Host, Key, Registrar};
+use crate::arena::Piece;
 
 /// How often a key that is not taken back is offered.
 const TRIES: usize = 3;
@@ -21,12 +22,12 @@ pub(super) struct Given {
 }
 
 /// Gives all keys back, by so many threads. A key that is not taken back keeps no other from being so. Returns those that were
-/// not, with the lane they are of; `report` is told the bytes of each chunk.
+/// not, with the lane they are of; `report` is told of each lot as a piece of work, by the clock of the host, and its bytes.
 pub(super) fn release(
     host: &dyn Host,
     lanes: &[Given],
     threads: usize,
-    report: &(dyn Fn(u64) + Sync),
+    report: &(dyn Fn(Piece, u64) + Sync),
 ) -> (Deregistered, Vec<(usize, ChunkError)>) {
     let keys: usize = lanes.iter().map(|lane| lane.keys.len()).sum();
     if keys == 0 {
@@ -37,10 +38,13 @@ pub(super) fn release(
     let (threads, seconds) = together(host, threads.min(lanes.len()), || {
         while let Some(turn) = turns.take() {
             let lane = &lanes[turn.lane];
+            let began = host.now();
             let from = turn.index * AT_ONCE;
             let keys = &lane.keys[from..lane.keys.len().min(from + AT_ONCE)];
-            turns.finish(turn, Some(offer(&*lane.registrar, keys)));
-            report(keys.iter().map(|(_, range, _)| range.len() as u64).sum());
+            let refused = offer(&*lane.registrar, keys);
+            let piece = Piece::new(turn.lane, began, host.now());
+            turns.finish(turn, Some(refused));
+            report(piece, keys.iter().map(|(_, range, _)| range.len() as u64).sum());
         }
     });
     let failed = turns.drain().into_iter().enumerate();

@@ -2,6 +2,7 @@
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::release::{Given, release};
 use super::watching::Listener;
@@ -9,7 +10,7 @@ use super::{
     Deregistered, Host, Key, Outcome, Phase, RegisterError, RegisterProgress, Registration,
     RegistrationBuilder,
 };
-use crate::arena::Region;
+use crate::arena::{Piece, Region};
 
 /// One region, registered with several registrars: all of it with all of them.
 ///
@@ -140,8 +141,9 @@ impl RegistrationSet {
         let done = std::sync::Mutex::new(0);
         let listener = self.listener.clone();
         let host = Arc::clone(&self.host);
-        self.release(&|bytes| {
+        self.release(&|piece, bytes| {
             let Some(listener) = &listener else { return };
+            let since = |at: Duration| at.saturating_sub(start);
             // Reports are made under the lock, so that they come in order.
             let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             *done += bytes;
@@ -150,7 +152,8 @@ impl RegistrationSet {
                 done_bytes: *done,
                 total_bytes: total,
                 ready_bytes: 0,
-                elapsed: host.now().saturating_sub(start),
+                elapsed: since(host.now()),
+                piece: Some(Piece::new(piece.worker, since(piece.began), since(piece.ended))),
             });
         })
     }
@@ -161,7 +164,7 @@ impl RegistrationSet {
         std::mem::take(&mut self.registrations)
     }
 
-    fn release(&mut self, report: &(dyn Fn(u64) + Sync)) -> Result<Deregistered, RegisterError> {
+    fn release(&mut self, report: &(dyn Fn(Piece, u64) + Sync)) -> Result<Deregistered, RegisterError> {
         let given: Vec<Given> = self.registrations.iter().map(Registration::given).collect();
         let (back, kept) = release(&*self.host, &given, self.threads, report);
         for (lane, registration) in self.registrations.iter_mut().enumerate() {
@@ -175,7 +178,7 @@ impl RegistrationSet {
 impl Drop for RegistrationSet {
     fn drop(&mut self) {
         // What is not taken back each registration tries once more, and then keeps mapped.
-        let _ = self.release(&|_| ());
+        let _ = self.release(&|_, _| ());
     }
 }
 

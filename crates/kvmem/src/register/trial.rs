@@ -164,7 +164,7 @@ impl<'a> Aside<'a> {
             registrar: Arc::clone(registrar),
             keys: keys.into_iter().map(|key| (0, range.clone(), key)).collect(),
         });
-        release(&*self.engine.host, &given.collect::<Vec<_>>(), 1, &|_| ())
+        release(&*self.engine.host, &given.collect::<Vec<_>>(), 1, &|_, _| ())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Host, Phase, RegisterError, RegisterProgress};
-use crate::arena::{ArenaError, Cancel, Watch};
+use crate::arena::{ArenaError, Cancel, Piece, Watch};
 
 /// Who is told of progress.
 pub(super) type Listener = Arc<dyn Fn(RegisterProgress) + Send + Sync>;
@@ -75,8 +75,12 @@ impl Watching {
     /// A watch for populating, of which `before` bytes have been done in other ranges.
     pub(super) fn for_populating(self: &Arc<Self>, before: u64) -> Watch {
         let watching = Arc::clone(self);
+        // The watch has a clock of its own, which begins now.
+        let from = self.elapsed();
         let watch = Watch::new().cancel(self.wishes.cancel.clone()).progress(move |progress| {
-            watching.report(Phase::Populate, |tally| tally.populated = before + progress.done_bytes);
+            let Piece { worker, began, ended } = progress.piece;
+            let piece = Piece::new(worker, from + began, from + ended);
+            watching.report(Phase::Populate, piece, |tally| tally.populated = before + progress.done_bytes);
         });
         match self.wishes.budget {
             Some(budget) => watch.time_budget(budget.saturating_sub(self.elapsed())),
@@ -94,8 +98,8 @@ impl Watching {
     }
 
     /// Counts a chunk of so many bytes.
-    pub(super) fn registered(&self, bytes: u64, ready: u64) {
-        self.report(Phase::Register, |tally| {
+    pub(super) fn registered(&self, bytes: u64, ready: u64, piece: Piece) {
+        self.report(Phase::Register, piece, |tally| {
             tally.registered += bytes;
             // Threads come here in any order.
             tally.ready = tally.ready.max(ready);
@@ -142,23 +146,24 @@ impl Watching {
     pub(super) fn progress(&self) -> RegisterProgress {
         let tally = *self.lock();
         let populating = tally.registered == 0 && tally.populated < tally.to_populate;
-        self.describe(if populating { Phase::Populate } else { Phase::Register }, &tally)
+        self.describe(if populating { Phase::Populate } else { Phase::Register }, None, &tally)
     }
 
-    fn report(&self, phase: Phase, count: impl FnOnce(&mut Tally)) {
+    fn report(&self, phase: Phase, piece: Piece, count: impl FnOnce(&mut Tally)) {
         let mut tally = self.lock();
         count(&mut tally);
         if let Some(listener) = &self.wishes.listener {
-            listener(self.describe(phase, &tally));
+            listener(self.describe(phase, Some(piece), &tally));
         }
     }
 
-    fn describe(&self, phase: Phase, tally: &Tally) -> RegisterProgress {
+    fn describe(&self, phase: Phase, piece: Option<Piece>, tally: &Tally) -> RegisterProgress {
         let (done_bytes, total_bytes) = match phase {
             Phase::Populate => (tally.populated, tally.to_populate),
             _ => (tally.registered, tally.to_register),
         };
-        RegisterProgress { phase, done_bytes, total_bytes, ready_bytes: tally.ready, elapsed: self.elapsed() }
+        let (ready_bytes, elapsed) = (tally.ready, self.elapsed());
+        RegisterProgress { phase, done_bytes, total_bytes, ready_bytes, elapsed, piece }
     }
 
     fn cancelled(&self) -> RegisterError {
@@ -171,7 +176,8 @@ impl Watching {
         RegisterError::OverBudget { budget, done: tally.registered, total: tally.to_register }
     }
 
-    fn elapsed(&self) -> Duration {
+    /// Time since the beginning of all.
+    pub(super) fn elapsed(&self) -> Duration {
         self.host.now().saturating_sub(self.start)
     }
 

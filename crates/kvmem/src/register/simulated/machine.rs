@@ -148,9 +148,10 @@ impl Host for Machine {
         let chunk = range.len().div_ceil(LOOKS).max(CHUNK);
         for from in range.clone().step_by(chunk) {
             let part = from..(from + chunk).min(range.end);
+            let began = watched.now();
             let request = Request::Populate { range: addresses(region, part.clone()), threads };
             self.stage.call(Call::new(request));
-            watched.add(part.len());
+            watched.add(part.len(), 0, began);
             if part.end < range.end {
                 watched.go_on()?;
             }

@@ -66,6 +66,14 @@ fn progress_never_falls_and_ends_at_the_total() {
     let last = seen.last().unwrap();
     assert_eq!((last.done_bytes, last.total_bytes), (region.len() as u64, region.len() as u64));
     assert_eq!(last.left(), Some(Duration::ZERO));
+    // The pieces of one thread follow each other.
+    for worker in 0..2 {
+        let own: Vec<_> = seen.iter().filter(|progress| progress.piece.worker == worker).collect();
+        assert_eq!(own.is_empty(), worker >= region.receipt().threads, "thread {worker}");
+        assert!(own.iter().all(|progress| progress.piece.ended <= progress.elapsed));
+        assert!(own.iter().all(|progress| progress.piece.began <= progress.piece.ended));
+        assert!(own.windows(2).all(|two| two[0].piece.ended <= two[1].piece.began));
+    }
 }
 
 #[test]

@@ -123,6 +123,16 @@ fn progress_never_falls_and_ends_with_all() {
         assert!(of.windows(2).all(|pair| pair[0].done_bytes < pair[1].done_bytes), "{phase}");
         assert!(of.iter().all(|progress| progress.total_bytes == all), "{phase}");
         assert_eq!(of.last().expect("some").done_bytes, all, "{phase}");
+        // The pieces of one registrar, or thread, follow each other.
+        assert!(of.iter().all(|p| p.piece.is_some_and(|piece| piece.ended <= p.elapsed)), "{phase}");
+        for worker in 0..3 {
+            let pieces = of.iter().filter_map(|progress| progress.piece);
+            let mut own: Vec<_> = pieces.filter(|piece| piece.worker == worker).collect();
+            own.sort_by_key(|piece| (piece.began, piece.ended));
+            assert!(phase == Phase::Populate || !own.is_empty(), "{phase}, {worker}");
+            assert!(own.iter().all(|piece| piece.began <= piece.ended), "{phase}, {worker}");
+            assert!(own.windows(2).all(|two| two[0].ended <= two[1].began), "{phase}, {worker}");
+        }
     }
     let ready: Vec<u64> = seen.iter().filter(|p| p.phase == Phase::Register).map(|p| p.ready_bytes).collect();
     assert!(ready.is_sorted() && ready.last() == Some(&(8 * MIB as u64)));

@@ -1,0 +1,69 @@
+//! *Html*: reports as chapters of a page.
+//!
+//! What a suite is drawn as stands with the suite; here is what all have in common. Each plot has the table of the text report
+//! under it.
+
+use kvmem_report::{Bars, Chapter, Scale, Section, Verdict};
+
+use crate::columns::short;
+use crate::machine::Machine;
+use crate::report::Goal;
+
+/// A report that can be drawn.
+pub trait Draw {
+    /// All of it: plots, tables, goals, and what was not measured.
+    fn chapter(&self) -> Chapter;
+}
+
+/// The beginning of a chapter: what ran, for how long, and where.
+pub(crate) fn head(
+    suite: &str,
+    version: &str,
+    quick: bool,
+    how: &str,
+    seconds: f64,
+    machine: &Machine,
+) -> Chapter {
+    let pace = if quick { "quick" } else { "full" };
+    Chapter::new(suite)
+        .line(format!("kvmem {version}, {pace} run, {how}, {seconds:.0} s"))
+        .line(machine.to_string())
+}
+
+/// The end of a chapter: what is absent and why, and what was to be reached.
+pub(crate) fn tail(chapter: Chapter, skipped: impl IntoIterator<Item = String>, goals: &[Goal]) -> Chapter {
+    let absent = skipped.into_iter().fold(Section::new("Not measured"), Section::text);
+    let verdicts = goals.iter().map(|goal| Verdict {
+        what: goal.name.clone(),
+        found: short(goal.value),
+        limit: format!("{} {}", if goal.at_least { "≥" } else { "≤" }, short(goal.limit)),
+        reached: goal.met(),
+        at: goal.at.clone(),
+    });
+    chapter.section(absent).section(Section::new("Figures to reach").verdicts(verdicts))
+}
+
+/// Bars of one figure of all rows that have it: in groups by `group`, side by side by `series`; `names` are series
+/// that keep their colours from plot to plot.
+pub(crate) fn bars<R>(
+    (title, unit, scale): (&str, &str, Scale),
+    names: impl IntoIterator<Item = String>,
+    rows: &[&R],
+    group: impl Fn(&R) -> String,
+    series: impl Fn(&R) -> String,
+    figure: impl Fn(&R) -> Option<f64>,
+) -> Bars {
+    let mut bars = Bars::new(title, unit, scale).series(names);
+    for row in rows {
+        if let Some(figure) = figure(row) {
+            bars.group(group(row)).bar(series(row), figure);
+        }
+    }
+    bars
+}
+
+/// A section with these plots, but for those that have nothing to draw.
+pub(crate) fn section(title: &str, bars: impl IntoIterator<Item = Bars>) -> Section {
+    let section = Section::new(title.split_whitespace().collect::<Vec<_>>().join(" "));
+    bars.into_iter().filter(|bars| !bars.is_empty()).fold(section, |section, bars| section.plot(bars.plot()))
+}

@@ -1,0 +1,193 @@
+//! *Html*: the report as a chapter of a page: utilization beside what was published and what is possible, times on a log scale.
+//!
+//! The 55 sizes of `uniform` come in five families of eleven. The least utilization of each family is a bar; times are points over
+//! the size.
+
+use kvmem_report::{Bars, Chapter, Lines, Scale, Section};
+
+use super::WorkloadId;
+use crate::contender::ContenderId;
+use crate::html::{Draw, bars, head, section, tail};
+use crate::loops::uniform::sizes;
+use crate::report::{Report, Row};
+use crate::table::{is_yardstick, title, uniform, variant};
+
+impl Draw for Report {
+    fn chapter(&self) -> Chapter {
+        let how = format!("seed {}, {} repetition(s)", self.seed, self.reps);
+        let mut chapter = head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
+        for workload in WorkloadId::ALL {
+            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.workload == workload).collect();
+            if rows.is_empty() {
+                continue;
+            }
+            chapter = chapter.section(match workload {
+                WorkloadId::Uniform => one_size(&rows),
+                _ => {
+                    let table = crate::table::section(workload, &rows);
+                    section(title(workload), plots(workload, &rows)).table(table.into())
+                }
+            });
+        }
+        tail(chapter, None, &self.goals)
+    }
+}
+
+/// All who may take part: each has one colour in the whole chapter.
+fn names() -> [String; ContenderId::ALL.len()] {
+    ContenderId::ALL.map(|id| id.to_string())
+}
+
+fn plots(workload: WorkloadId, rows: &[&Row]) -> Vec<Bars> {
+    let named = |row: &Row| row.contender.to_string();
+    let one = |about, figure: fn(&Row) -> Option<f64>| bars(about, names(), rows, variant, named, figure);
+    match workload {
+        WorkloadId::Metadata => vec![
+            one(("Books for each live allocation, less is better", "bytes", Scale::Linear), |row| {
+                row.metadata_bytes_per_live
+            }),
+            one(("Resident in a fresh space of 1 TiB, less is better", "bytes", Scale::Log), |row| {
+                row.resident_bytes.map(|bytes| bytes as f64)
+            }),
+        ],
+        WorkloadId::Rl => vec![one(
+            (
+                "Live at the peak while at most 1 in 10,000 fails, more is better",
+                "share of the pool",
+                Scale::Linear,
+            ),
+            |row| row.live_fraction,
+        )],
+        WorkloadId::Shift => vec![utilization("Utilization 1 to 2 turnovers after, more is better", rows)],
+        _ => vec![utilization("Mean utilization, more is better", rows), times(rows)],
+    }
+}
+
+/// Mean utilization, what was published beside it.
+fn utilization(about: &str, rows: &[&Row]) -> Bars {
+    let mut bars = Bars::new(about, "share of the pool", Scale::Linear).series(names());
+    for (row, published) in with_published(rows, |row| row.published_util_avg) {
+        if let Some(ours) = row.util_avg {
+            add(bars.group(variant(row)), row, ours, published);
+        }
+        if let Some(bound) = row.util_bound {
+            bars.group(variant(row)).bound(bound);
+        }
+    }
+    bars
+}
+
+/// Time, what was published beside it.
+fn times(rows: &[&Row]) -> Bars {
+    let mut bars = Bars::new("Time of a request, less is better", "ns", Scale::Log).series(names());
+    for (row, published) in with_published(rows, |row| row.published_ns) {
+        if let Some(ours) = row.ns_per_op {
+            add(bars.group(variant(row)), row, ours, published);
+        }
+    }
+    bars
+}
+
+fn add(mut group: kvmem_report::bars::GroupMut<'_>, row: &Row, ours: f64, published: Option<f64>) {
+    let name = row.contender.to_string();
+    group.bar(name.clone(), ours);
+    if let Some(published) = published {
+        // What stands beside others than the models is theirs all the same.
+        if is_model(row.contender) {
+            group.variant(name, "published", published);
+        } else {
+            group.bar("binned, published", published);
+        }
+    }
+}
+
+/// Whether this is a form of the allocator whose figures were published.
+fn is_model(id: ContenderId) -> bool {
+    matches!(id, ContenderId::Binned | ContenderId::BinnedUnrounded)
+}
+
+/// Each row with what was published of its own allocator; if that does not take part, our rows have it.
+fn with_published<'a>(
+    rows: &[&'a Row],
+    figure: fn(&Row) -> Option<f64>,
+) -> impl Iterator<Item = (&'a Row, Option<f64>)> {
+    let models = rows.iter().any(|row| is_model(row.contender));
+    let of =
+        move |row: &Row| if models { is_model(row.contender) } else { row.contender == ContenderId::Kvmem };
+    rows.iter().map(move |&row| (row, figure(row).filter(|_| of(row))))
+}
+
+/// `uniform`: least utilization of each family, times over sizes, and a table of all sizes.
+fn one_size(rows: &[&Row]) -> Section {
+    let mut section =
+        Section::new(title(WorkloadId::Uniform).split_whitespace().collect::<Vec<_>>().join(" "));
+    let families = families(rows);
+    if !families.is_empty() {
+        section = section.plot(families.plot());
+    }
+    let times = over_sizes(rows);
+    if !times.is_empty() {
+        section = section.plot(times.plot());
+    }
+    for yardsticks in [false, true] {
+        if rows.iter().any(|row| is_yardstick(row.contender) == yardsticks) {
+            section = section.table(uniform(rows, yardsticks).into());
+        }
+    }
+    section
+}
+
+fn families(rows: &[&Row]) -> Bars {
+    const NAMES: [&str; 5] =
+        ["32 × 4ⁿ B", "17 B less", "17 B more", "nine tenths of it", "eleven tenths of it"];
+    let sizes = sizes();
+    let family = |row: &Row| {
+        sizes.iter().position(|size| Some(*size) == row.size_bytes).map(|at| at * NAMES.len() / sizes.len())
+    };
+    let least = |values: &mut dyn Iterator<Item = f64>| values.min_by(f64::total_cmp);
+    let mut bars = Bars::new(
+        "Least utilization of eleven sizes each, more is better",
+        "share of the pool",
+        Scale::Linear,
+    )
+    .series(names());
+    for (number, name) in NAMES.into_iter().enumerate() {
+        for id in ContenderId::ALL.into_iter().filter(|id| !is_yardstick(*id) && *id != ContenderId::Null) {
+            let own: Vec<&Row> = rows
+                .iter()
+                .copied()
+                .filter(|row| row.contender == id && family(row) == Some(number))
+                .collect();
+            // Ours at its worst moment, others on average.
+            let ours = |row: &&Row| if id == ContenderId::Kvmem { row.util_min } else { row.util_avg };
+            if let Some(found) = least(&mut own.iter().filter_map(ours)) {
+                let published = with_published(rows, |row| row.published_util_avg)
+                    .filter(|(row, _)| row.contender == id && family(row) == Some(number));
+                add(bars.group(name), own[0], found, least(&mut published.filter_map(|(_, figure)| figure)));
+            }
+            if let Some(bound) = least(&mut own.iter().filter_map(|row| row.util_bound)) {
+                bars.group(name).bound(bound);
+            }
+        }
+    }
+    bars
+}
+
+fn over_sizes(rows: &[&Row]) -> Lines {
+    let mut lines = Lines::new(
+        "Time of a request, less is better",
+        ("bytes of a request", Scale::Log),
+        ("ns", Scale::Log),
+    )
+    .points_only();
+    for id in ContenderId::ALL {
+        let own = || rows.iter().filter(move |row| row.contender == id);
+        let at = |row: &Row| row.size_bytes.map(|size| size as f64);
+        lines.line(id.name(), own().filter_map(|row| Some((at(row)?, row.ns_per_op?))));
+        if is_model(id) {
+            let published = own().filter_map(|row| Some((at(row)?, row.published_ns?)));
+            lines.faint(format!("{id}, published"), published);
+        }
+    }
+    lines
+}

@@ -1,0 +1,213 @@
+//! *Sampling*: what the pool looked like while a trace was replayed, in bounded memory.
+//!
+//! A sample is taken whenever so many more bytes of the trace have been read. Where the length of the trace is known, these are such a
+//! part of it that there will be [`MOST`] samples. Where it is not, every second sample is dropped and the distance doubled as soon as
+//! there are twice as many.
+//!
+//! What is free is what lies between the objects that are held, so it is known of every allocator in the same way and none is disturbed
+//! by being asked. To sort all objects takes some ten milliseconds where there are half a million; a replay is sampled only if
+//! somebody wants to see it.
+
+use std::ops::Range;
+
+use kvmem_bench::contender::{Contender, ContenderId};
+
+use super::cache::PrefixCache;
+
+/// How many samples are taken, and the most that are kept is twice that.
+pub const MOST: usize = 96;
+/// Into how many equal parts the pool is divided.
+pub const CELLS: usize = 64;
+/// Bytes of a trace of unknown length before the second sample.
+const FIRST: u64 = 16 << 10;
+
+/// All samples so far.
+#[derive(Debug)]
+pub struct Sampling {
+    /// Bytes of the trace between two samples.
+    step: u64,
+    /// Where the next is due.
+    next: u64,
+    samples: Vec<Sample>,
+    /// The free ranges at the last sample: number and bytes of those of 2^n to 2^(n+1) bytes.
+    free: Vec<(u64, u64)>,
+    spans: Vec<Range<u64>>,
+}
+
+/// The pool at one time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Requests served before.
+    pub requests: u64,
+    /// Requested bytes of the held blocks over the pool.
+    pub utilization: f64,
+    /// Blocks asked for before.
+    pub blocks: u64,
+    /// Blocks of them that were found.
+    pub hits: u64,
+    /// Where objects lie; `None` if the allocator places nothing.
+    pub map: Option<Map>,
+}
+
+/// Where objects lie, for each part of the pool from the bottom up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Map {
+    /// The share in use.
+    pub used: Box<[f32; CELLS]>,
+    /// Free ranges that begin in it.
+    pub holes: Box<[u32; CELLS]>,
+}
+
+impl Sampling {
+    /// No samples yet, of a trace of so many bytes if that is known.
+    pub fn new(trace_bytes: Option<u64>) -> Sampling {
+        let step = trace_bytes.map_or(FIRST, |bytes| bytes / MOST as u64).max(1);
+        Sampling { step, next: 0, samples: Vec::new(), free: Vec::new(), spans: Vec::new() }
+    }
+
+    /// The samples, in order.
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// The free ranges at the last sample: number and bytes of those of 2^n to 2^(n+1) bytes.
+    pub fn free(&self) -> &[(u64, u64)] {
+        &self.free
+    }
+
+    /// Takes a sample if one is due now that so many bytes of the trace have been read.
+    pub fn look<C: Contender>(&mut self, position: u64, cache: &PrefixCache<C>, pool_bytes: u64) {
+        if position < self.next {
+            return;
+        }
+        self.take(cache, pool_bytes);
+        if self.samples.len() >= 2 * MOST {
+            let mut number = 0;
+            self.samples.retain(|_| {
+                number += 1;
+                number % 2 == 0
+            });
+            self.step *= 2;
+        }
+        self.next = position + self.step;
+    }
+
+    /// Takes the last sample.
+    pub fn finish<C: Contender>(&mut self, cache: &PrefixCache<C>, pool_bytes: u64) {
+        if self.samples.last().is_some_and(|last| last.requests == cache.counters().requests) {
+            self.samples.pop();
+        }
+        self.take(cache, pool_bytes);
+    }
+
+    fn take<C: Contender>(&mut self, cache: &PrefixCache<C>, pool_bytes: u64) {
+        let counters = cache.counters();
+        let map = (C::ID != ContenderId::Null).then(|| {
+            self.spans.clear();
+            self.spans.extend(cache.spans());
+            self.spans.sort_unstable_by_key(|span| span.start);
+            self.map(pool_bytes)
+        });
+        self.samples.push(Sample {
+            requests: counters.requests,
+            utilization: cache.held_bytes() as f64 / pool_bytes as f64,
+            blocks: counters.blocks,
+            hits: counters.hits,
+            map,
+        });
+    }
+
+    /// The map of what is in `spans`, and its free ranges.
+    fn map(&mut self, pool_bytes: u64) -> Map {
+        let mut map = Map { used: Box::new([0.0; CELLS]), holes: Box::new([0; CELLS]) };
+        let edge = |cell: usize| (u128::from(pool_bytes) * cell as u128 / CELLS as u128) as u64;
+        let cell = |at: u64| {
+            ((u128::from(at) * CELLS as u128 / u128::from(pool_bytes.max(1))) as usize).min(CELLS - 1)
+        };
+        self.free.clear();
+        let mut hole = |range: Range<u64>| {
+            if let Some(bytes) = range.end.checked_sub(range.start).filter(|bytes| *bytes > 0) {
+                map.holes[cell(range.start)] += 1;
+                let size = bytes.ilog2() as usize;
+                self.free.resize(self.free.len().max(size + 1), (0, 0));
+                self.free[size].0 += 1;
+                self.free[size].1 += bytes;
+            }
+        };
+        let mut end = 0;
+        for span in &self.spans {
+            hole(end..span.start);
+            end = end.max(span.end);
+        }
+        hole(end..pool_bytes);
+        for span in &self.spans {
+            for cell in cell(span.start)..=cell(span.end.saturating_sub(1)) {
+                let (low, high) = (edge(cell), edge(cell + 1));
+                let within = span.end.min(high).saturating_sub(span.start.max(low));
+                map.used[cell] += (within as f64 / (high - low).max(1) as f64) as f32;
+            }
+        }
+        map
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmem::offset::OffsetAllocator;
+
+    use super::super::model::BlockLayout;
+    use super::super::trace::Request;
+    use super::*;
+
+    fn request(ids: &[u64]) -> Request {
+        Request {
+            timestamp: 0.0,
+            input_length: 512 * ids.len() as u64,
+            output_length: 1,
+            hash_ids: ids.to_vec(),
+        }
+    }
+
+    fn cache(pool: u64, object: u64) -> PrefixCache<OffsetAllocator> {
+        let layout = BlockLayout::of_objects(&[object], 512).expect("a size");
+        PrefixCache::new(OffsetAllocator::new(pool).expect("a space"), layout, None)
+    }
+
+    #[test]
+    fn what_is_held_and_what_lies_between() {
+        let mut sampling = Sampling::new(None);
+        sampling.spans = vec![0..100, 100..150, 164..640];
+        let map = sampling.map(640);
+        assert!(
+            (map.used.iter().sum::<f32>() - 62.6).abs() < 1e-3,
+            "626 of 640 bytes, ten a cell: {:?}",
+            map.used
+        );
+        assert_eq!((map.used[0], map.used[15], map.used[16]), (1.0, 0.0, 0.6));
+        assert_eq!((map.holes.iter().sum::<u32>(), map.holes[15]), (1, 1));
+        assert_eq!(sampling.free, [(0, 0), (0, 0), (0, 0), (1, 14)]);
+        sampling.spans.clear();
+        assert_eq!(sampling.map(640).holes.iter().sum::<u32>(), 1, "an empty pool is one hole");
+        assert_eq!(sampling.free.last(), Some(&(1, 640)));
+    }
+
+    #[test]
+    fn samples_are_bounded_whatever_the_length() {
+        for known in [None, Some(100_000 * 4096)] {
+            let mut sampling = Sampling::new(known);
+            let mut cache = cache(1 << 20, 4096);
+            for number in 1..=100_000 {
+                cache.serve(&request(&[number % 300])).expect("it fits");
+                sampling.look(number * 4096, &cache, 1 << 20);
+                assert!(sampling.samples().len() < 2 * MOST);
+            }
+            sampling.finish(&cache, 1 << 20);
+            let samples = sampling.samples();
+            assert!(samples.len() >= MOST, "{}", samples.len());
+            assert!(samples.windows(2).all(|two| two[0].requests < two[1].requests));
+            let last = samples.last().expect("some");
+            assert_eq!((last.requests, last.utilization), (100_000, 1.0));
+            assert!(last.map.as_ref().is_some_and(|map| map.used.iter().all(|used| *used == 1.0)));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `--html` as its users meet it: each page is written by the built command and opened by a real browser.
+//!
+//! The browser is Chromium, headless; where there is none that works the pages are still written and looked at as text, and the test
+//! says that it did not open them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Where the pages of a test go, and are left to be looked at.
+fn page(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"))
+}
+
+fn kvmem(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kvmem")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Runs the command with `--html`, opens the page, and returns it. `plots`: the least number of plots that are on it.
+fn drawn(name: &str, args: &[&str], plots: usize) -> String {
+    let file = page(name);
+    let output = kvmem(&[args, &["--html", file.to_str().unwrap()]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {stderr}");
+    assert!(!output.stdout.is_empty(), "{name}: the text is printed all the same");
+    let html = std::fs::read_to_string(&file).unwrap();
+    let found = html.matches("<svg role=\"img\"").count();
+    assert!(found >= plots, "{name}: {found} of {plots} plots");
+    assert!(!html.contains("not drawn:"), "{name}: a plot went wrong");
+    match browse(&file) {
+        None => println!("{name}: not opened, for there is no Chromium here that works"),
+        Some((dom, log)) => {
+            assert_eq!(dom.matches("<svg role=\"img\"").count(), found, "{name}: all plots are there");
+            assert_eq!(dom.matches("<desc id=").count(), found, "{name}: as are their descriptions");
+            let drawn = ["<rect", "<circle", "<polyline"].iter().any(|shape| dom.contains(shape));
+            assert!(drawn || found == 0, "{name}: with something in them");
+            assert!(dom.trim_end().ends_with("</html>"), "{name}: to the end");
+            let complaints: Vec<&str> = log.lines().filter(|line| line.contains(":CONSOLE")).collect();
+            assert_eq!(complaints, [""; 0], "{name}: the browser has nothing to say");
+        }
+    }
+    html
+}
+
+/// The document as the browser understood it, and what it logged; `None` where there is no browser.
+fn browse(file: &Path) -> Option<(String, String)> {
+    let profile = file.with_extension("profile");
+    let mut found = None;
+    for program in ["chromium", "chromium-browser", "google-chrome"] {
+        // Without a sandbox of its own, which not all containers allow: it opens our own page only.
+        let output = Command::new(program)
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"])
+            .args(["--enable-logging=stderr", "--window-size=400,900"])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg(format!("file://{}", file.display()))
+            .stdin(Stdio::null())
+            .output();
+        if let Ok(output) = output
+            && output.status.success()
+            && !output.stdout.is_empty()
+        {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            found = Some((text(&output.stdout), text(&output.stderr)));
+            break;
+        }
+    }
+    let _ = std::fs::remove_dir_all(profile);
+    found
+}
+
+fn record(ending: &str) -> String {
+    format!("{}/../../bench/record/2026-11-21-amd-epyc-2c{ending}.json", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn a_console_error_would_be_seen() {
+    let file = page("broken");
+    std::fs::write(&file, "<!doctype html><title>x</title><script>console.error('wrong')</script>").unwrap();
+    match browse(&file) {
+        None => println!("skipped: there is no Chromium here that works"),
+        Some((_, log)) => assert!(log.lines().any(|line| line.contains(":CONSOLE")), "{log}"),
+    }
+}
+
+#[test]
+fn benchmarks_that_were_recorded() {
+    let files = [record("-arena"), record("-register"), record("")].join(",");
+    let html = drawn("recorded", &["bench", "--from", &files], 20);
+    for suite in ["<h2>arena</h2>", "<h2>register</h2>", "<h2>offset</h2>"] {
+        assert!(html.contains(suite), "{suite}");
+    }
+}
+
+#[test]
+fn a_benchmark_of_arenas() {
+    drawn("arena", &["bench", "arena", "--quick", "--reps", "1", "--op", "bump,bump-full"], 2);
+}
+
+#[test]
+fn a_benchmark_of_registering() {
+    let args = ["bench", "register", "--quick", "--reps", "1", "--backend", "simulated-parallel-wins"];
+    drawn("register", &args, 1);
+}
+
+#[test]
+fn a_benchmark_of_offsets() {
+    let args = ["bench", "offset", "--quick", "--workload", "random,paired", "--contender", "kvmem,binned"];
+    let html = drawn("offset", &args, 4);
+    assert!(html.contains("binned, published"));
+}
+
+#[test]
+fn a_benchmark_of_slabs() {
+    let args = ["bench", "slab", "--quick", "--reps", "1", "--pattern", "fixed", "--threads", "1"];
+    drawn("slab", &[&args[..], &["--contender", "kvmem,malloc"]].concat(), 1);
+}
+
+#[test]
+fn a_benchmark_of_threads() {
+    let args =
+        ["bench", "concurrency", "--quick", "--reps", "1", "--scenario", "pair-4k", "--threads", "1,2"];
+    drawn("concurrency", &args, 2);
+}
+
+#[test]
+fn a_mount() {
+    let html = drawn("mount", &["mount", "--size", "96MiB", "--pages", "4k", "--populate", "2"], 1);
+    for part in ["Time line", "thread 0", "Receipt", "0x0..0x6000000"] {
+        assert!(html.contains(part), "{part}");
+    }
+    let html = drawn("mount-mlock", &["mount", "--size", "4MiB", "--pages", "4k", "--devices", "mlock"], 2);
+    for part in ["mlock", "register", "unregister", "4194304"] {
+        assert!(html.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_plan_is_a_page_without_plots() {
+    let args = ["mount", "--size", "4MiB", "--pages", "4k", "--devices", "mlock", "--plan"];
+    assert!(drawn_without_plots("plan", &args).contains("Receipt"));
+}
+
+/// As [`drawn`], but nothing was measured.
+fn drawn_without_plots(name: &str, args: &[&str]) -> String {
+    let file = page(name);
+    let output = kvmem(&[args, &["--html", file.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let html = std::fs::read_to_string(&file).unwrap();
+    assert!(!html.contains("<svg"), "{html}");
+    html
+}
+
+#[test]
+fn a_replay() {
+    let trace = format!("{}/tests/data/small_trace.jsonl", env!("CARGO_MANIFEST_DIR"));
+    for (contender, plots) in [("kvmem", 5), ("binned", 5), ("null", 1)] {
+        let args =
+            ["replay", &trace, "--object-bytes", "4KiB,700", "--pool", "900KiB", "--page-tokens", "128"];
+        let html =
+            drawn(&format!("replay-{contender}"), &[&args[..], &["--contender", contender]].concat(), plots);
+        assert!(html.contains("hit rate so far") && html.contains("44.3"), "{contender}");
+    }
+}
+
+#[test]
+fn what_cannot_be_written_or_read_is_told_before_anything_is_done() {
+    let refused = |args: &[&str]| {
+        let output = kvmem(args);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+        stderr
+    };
+    let nowhere = "/no/such/folder/page.html";
+    let trace = format!("{}/tests/data/small_trace.jsonl", env!("CARGO_MANIFEST_DIR"));
+    for args in [
+        &["bench", "--html", nowhere][..],
+        &["bench", "offset", "--html", nowhere],
+        &["mount", "--size", "1GiB", "--html", nowhere],
+        &["replay", &trace, "--html", nowhere],
+    ] {
+        assert!(refused(args).contains("cannot write /no/such/folder/page.html"), "{args:?}");
+    }
+    assert!(refused(&["bench", "--from", "/no/such/rows.json"]).contains("cannot show /no/such/rows.json"));
+    assert!(refused(&["bench", "--from", &trace]).contains("cannot show"));
+}

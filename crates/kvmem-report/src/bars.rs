@@ -1,0 +1,187 @@
+//! *Bars*: figures side by side, in groups, lying: so names of any length have room on a narrow screen.
+
+use plotters::element::{PathElement, Rectangle};
+use plotters::style::text_anchor::{HPos, VPos};
+
+use crate::axis::{Axis, Scale, figure};
+use crate::ink::Ink;
+use crate::plot::{Key, Plot, Side, TEXT, chart, fill, line, text};
+
+/// The height of a bar with its distance to the next.
+const BAR: u32 = 32;
+/// The height of a group's name.
+const NAME: u32 = 44;
+/// What is left free at the right, for the figures.
+const FIGURES: u32 = 140;
+
+/// A plot of bars in groups.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    title: String,
+    unit: String,
+    scale: Scale,
+    /// Names of series, in the order of their colours.
+    series: Vec<String>,
+    groups: Vec<Group>,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    name: String,
+    bars: Vec<Bar>,
+    bound: Option<f64>,
+}
+
+#[derive(Clone, Debug)]
+struct Bar {
+    series: usize,
+    /// What makes it another bar of the same series, which is drawn fainter.
+    variant: Option<String>,
+    value: f64,
+}
+
+/// The group that bars go into.
+pub struct GroupMut<'a> {
+    series: &'a mut Vec<String>,
+    group: &'a mut Group,
+}
+
+impl Bars {
+    /// No bars yet. `unit` is written at the axis: what is measured, and in what.
+    pub fn new(title: impl Into<String>, unit: impl Into<String>, scale: Scale) -> Bars {
+        Bars { title: title.into(), unit: unit.into(), scale, series: Vec::new(), groups: Vec::new() }
+    }
+
+    /// Names of series beforehand: their colours are the same in all plots that are told the same names.
+    #[must_use]
+    pub fn series<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Bars {
+        self.series.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// The group of this name: a new one, if there is none yet.
+    pub fn group(&mut self, name: impl Into<String>) -> GroupMut<'_> {
+        let name = name.into();
+        let known = self.groups.iter().position(|group| group.name == name);
+        let at = known.unwrap_or_else(|| {
+            self.groups.push(Group { name, bars: Vec::new(), bound: None });
+            self.groups.len() - 1
+        });
+        GroupMut { series: &mut self.series, group: &mut self.groups[at] }
+    }
+
+    /// Whether there is nothing to draw.
+    pub fn is_empty(&self) -> bool {
+        self.groups.iter().all(|group| group.bars.is_empty())
+    }
+
+    /// The drawing.
+    pub fn plot(&self) -> Plot {
+        let groups: Vec<&Group> = self.groups.iter().filter(|group| !group.bars.is_empty()).collect();
+        let body: u32 = groups.iter().map(|group| NAME + BAR * group.bars.len() as u32).sum();
+        let height = body + 4 * TEXT;
+        let values =
+            groups.iter().flat_map(|group| group.bars.iter().map(|bar| bar.value).chain(group.bound));
+        let x = Side { axis: Axis::of(self.scale, values), about: &self.unit };
+        // One unit for each point of the drawing, from the top down.
+        let y =
+            Side { axis: Axis { scale: Scale::Linear, low: 0.0, high: f64::from(body.max(1)) }, about: "" };
+        Plot::new(&self.title, self.describe(), self.legend(), height, |area| {
+            let chart = chart(area, &x, &y, FIGURES)?;
+            let inside = chart.plotting_area();
+            let name = text(Ink::Text, HPos::Left, VPos::Center);
+            let mut top = 0;
+            for group in groups {
+                let (left, middle) = chart.backend_coord(&(x.axis.low, f64::from(body - top - NAME / 2)));
+                area.draw_text(&group.name, &name, (left + 4, middle + 4))?;
+                top += NAME;
+                let first = top;
+                for bar in &group.bars {
+                    let (upper, lower) = (f64::from(body - top - 2), f64::from(body - top - BAR + 2));
+                    let ends = [(x.axis.low, upper), (bar.value, lower)];
+                    inside.draw(&Rectangle::new(ends, fill(Ink::Series(bar.series), bar.opacity())))?;
+                    // Beside the bar, and beside what it cannot pass.
+                    let beside = group.bound.map_or(bar.value, |bound| bar.value.max(bound));
+                    let end = chart.backend_coord(&(beside, (upper + lower) / 2.0));
+                    area.draw_text(&figure(bar.value), &name, (end.0 + 8, end.1))?;
+                    top += BAR;
+                }
+                if let Some(bound) = group.bound {
+                    let ends = [first, top].map(|at| (bound, f64::from(body - at)));
+                    inside.draw(&PathElement::new(ends, line(Ink::Text, 4)))?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn legend(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = Vec::new();
+        for bar in self.groups.iter().flat_map(|group| &group.bars) {
+            let key = Key { name: self.name(bar), ink: Ink::Series(bar.series), opacity: bar.opacity() };
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        if self.groups.iter().any(|group| group.bound.is_some()) {
+            keys.push(Key { name: "bound".to_owned(), ink: Ink::Text, opacity: 1.0 });
+        }
+        keys
+    }
+
+    fn name(&self, bar: &Bar) -> String {
+        let series = &self.series[bar.series];
+        bar.variant.as_ref().map_or_else(|| series.clone(), |variant| format!("{series}, {variant}"))
+    }
+
+    /// Every figure, in words.
+    fn describe(&self) -> String {
+        let groups = self.groups.iter().map(|group| {
+            let bars = group.bars.iter().map(|bar| format!("{} {}", self.name(bar), figure(bar.value)));
+            let bound = group.bound.map(|bound| format!("bound {}", figure(bound)));
+            format!("{}: {}", group.name, bars.chain(bound).collect::<Vec<_>>().join(", "))
+        });
+        format!("Bars, {}. {}.", self.unit, groups.collect::<Vec<_>>().join("; "))
+    }
+}
+
+impl Bar {
+    fn opacity(&self) -> f64 {
+        if self.variant.is_some() { 0.45 } else { 1.0 }
+    }
+}
+
+impl GroupMut<'_> {
+    /// A bar. What is no number is left out.
+    pub fn bar(&mut self, series: impl Into<String>, value: f64) -> &mut Self {
+        self.push(series.into(), None, value)
+    }
+
+    /// A fainter bar of the same series, such as what others published of it.
+    pub fn variant(
+        &mut self,
+        series: impl Into<String>,
+        variant: impl Into<String>,
+        value: f64,
+    ) -> &mut Self {
+        self.push(series.into(), Some(variant.into()), value)
+    }
+
+    /// A line across the group: what no bar can pass.
+    pub fn bound(&mut self, bound: f64) -> &mut Self {
+        self.group.bound = Some(bound);
+        self
+    }
+
+    fn push(&mut self, name: String, variant: Option<String>, value: f64) -> &mut Self {
+        let known = self.series.iter().position(|known| *known == name);
+        let series = known.unwrap_or_else(|| {
+            self.series.push(name);
+            self.series.len() - 1
+        });
+        if value.is_finite() {
+            self.group.bars.push(Bar { series, variant, value });
+        }
+        self
+    }
+}

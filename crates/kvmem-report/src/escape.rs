@@ -1,0 +1,38 @@
+//! *Escape*: text as HTML.
+
+use std::fmt::{self, Display, Formatter, Write};
+
+/// Text that stands for itself, in an element as in a quoted attribute.
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for char in self.0.chars() {
+            match char {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                // HTML has no way to write other control characters.
+                char if char.is_control() && char != '\n' && char != '\t' => f.write_char('\u{fffd}')?,
+                char => f.write_char(char)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_gets_out_of_an_element_or_an_attribute() {
+        assert_eq!(
+            Escaped("<a href=\"x\" 'y'>&amp;\0</a>").to_string(),
+            "&lt;a href=&quot;x&quot; &#39;y&#39;&gt;&amp;amp;\u{fffd}&lt;/a&gt;"
+        );
+        assert_eq!(Escaped("≥ 0.5, in µs\n").to_string(), "≥ 0.5, in µs\n");
+    }
+}

@@ -1,0 +1,130 @@
+//! *Spans*: who did what, from when to when.
+
+use plotters::element::Rectangle;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use crate::axis::{Axis, Scale, figure};
+use crate::ink::Ink;
+use crate::plot::{Key, Plot, Side, TEXT, chart, fill, text};
+
+/// The height of a row's name, and of its spans.
+const NAME: u32 = 40;
+const ROW: u32 = 36;
+
+/// A time line: rows of spans.
+#[derive(Clone, Debug)]
+pub struct Spans {
+    title: String,
+    unit: String,
+    kinds: Vec<String>,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    name: String,
+    spans: Vec<Span>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    kind: usize,
+    from: f64,
+    to: f64,
+}
+
+impl Spans {
+    /// No spans yet. `unit` is written at the axis of time.
+    pub fn new(title: impl Into<String>, unit: impl Into<String>) -> Spans {
+        Spans { title: title.into(), unit: unit.into(), kinds: Vec::new(), rows: Vec::new() }
+    }
+
+    /// Kinds beforehand: their colours are the same in all plots that are told the same kinds.
+    #[must_use]
+    pub fn kinds<S: Into<String>>(mut self, kinds: impl IntoIterator<Item = S>) -> Spans {
+        self.kinds.extend(kinds.into_iter().map(Into::into));
+        self
+    }
+
+    /// From when to when something of this kind was done, in the row of this name. Rows stand in the order in which they were
+    /// named first.
+    pub fn span(&mut self, row: &str, kind: &str, from: f64, to: f64) {
+        if !(from.is_finite() && to.is_finite()) {
+            return;
+        }
+        let kind = self.kinds.iter().position(|known| known == kind).unwrap_or_else(|| {
+            self.kinds.push(kind.to_owned());
+            self.kinds.len() - 1
+        });
+        let span = Span { kind, from: from.min(to), to: to.max(from) };
+        match self.rows.iter_mut().find(|known| known.name == row) {
+            Some(row) => row.spans.push(span),
+            None => self.rows.push(Row { name: row.to_owned(), spans: vec![span] }),
+        }
+    }
+
+    /// How many spans there are.
+    pub fn len(&self) -> usize {
+        self.rows.iter().map(|row| row.spans.len()).sum()
+    }
+
+    /// Whether there is nothing to draw.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The drawing.
+    pub fn plot(&self) -> Plot {
+        let body = (NAME + ROW) * self.rows.len() as u32;
+        let ends = self.rows.iter().flat_map(|row| row.spans.iter().map(|span| span.to));
+        let x = Side { axis: Axis::of(Scale::Linear, ends), about: &self.unit };
+        let y =
+            Side { axis: Axis { scale: Scale::Linear, low: 0.0, high: f64::from(body.max(1)) }, about: "" };
+        let seen = |kind: usize| self.rows.iter().flat_map(|row| &row.spans).any(|span| span.kind == kind);
+        let legend = self
+            .kinds
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| seen(*number))
+            .map(|(number, kind)| Key { name: kind.clone(), ink: Ink::Series(number), opacity: 1.0 });
+        Plot::new(&self.title, self.describe(), legend.collect(), body + 4 * TEXT, |area| {
+            let chart = chart(area, &x, &y, 40)?;
+            let name = text(Ink::Text, HPos::Left, VPos::Center);
+            for (number, row) in self.rows.iter().enumerate() {
+                let top = body - (NAME + ROW) * number as u32;
+                let (left, middle) = chart.backend_coord(&(x.axis.low, f64::from(top - NAME / 2)));
+                area.draw_text(&row.name, &name, (left + 4, middle + 4))?;
+                let (upper, lower) = (f64::from(top - NAME), f64::from(top - NAME - ROW + 4));
+                for span in &row.spans {
+                    let (from, upper) = chart.backend_coord(&(span.from, upper));
+                    let (to, lower) = chart.backend_coord(&(span.to, lower));
+                    // One that is too short to be seen is a line; two that follow each other are two.
+                    let to = if to - from > 2 { to - 1 } else { from + 1 };
+                    area.draw(&Rectangle::new(
+                        [(from, upper), (to, lower)],
+                        fill(Ink::Series(span.kind), 1.0),
+                    ))?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// When each row was at work.
+    fn describe(&self) -> String {
+        let rows = self.rows.iter().map(|row| {
+            let from = row.spans.iter().map(|span| span.from).fold(f64::INFINITY, f64::min);
+            let to = row.spans.iter().map(|span| span.to).fold(f64::NEG_INFINITY, f64::max);
+            let busy: f64 = row.spans.iter().map(|span| span.to - span.from).sum();
+            format!(
+                "{}: {} pieces from {} to {}, {} in all",
+                row.name,
+                row.spans.len(),
+                figure(from),
+                figure(to),
+                figure(busy)
+            )
+        });
+        format!("Time line, {}. {}.", self.unit, rows.collect::<Vec<_>>().join("; "))
+    }
+}

@@ -1,0 +1,166 @@
+//! Whole pages: well-formed, self-contained, and nothing that was put in is lost or gets out of its place.
+
+use kvmem_report::{Bars, Chapter, Heat, Lines, Page, Scale, Section, Spans, Table, Verdict};
+
+/// A page with everything in it, and `text` wherever text can be.
+fn page(text: &str) -> String {
+    let mut bars = Bars::new(text, text, Scale::Log);
+    bars.group(text).bar(text, 5.25).variant(text, text, 146.0).bound(200.0);
+    bars.group("second").bar("other", 0.0).bar("none", f64::NAN);
+    let mut lines = Lines::new(text, (text, Scale::Log), (text, Scale::Linear));
+    lines.line(text, [(1.0, 2.0), (10.0, 3.0), (0.0, 4.0)]);
+    lines.faint(text, [(2.0, 3.0)]);
+    let mut spans = Spans::new(text, text);
+    spans.span(text, text, 0.0, 0.25);
+    spans.span(text, "other", 0.25, 0.25);
+    spans.span(text, text, f64::NAN, 1.0);
+    let mut heat = Heat::new(text, text, text, (0.0, 8.0));
+    heat.column(0.0, 1.0, [0.0, 0.5, 0.5, 2.0]);
+    heat.column(1.0, 2.0, []);
+    let verdict = Verdict {
+        what: text.to_owned(),
+        found: "0.3403".to_owned(),
+        limit: "≤ 0.6".to_owned(),
+        reached: false,
+        at: Some(text.to_owned()),
+    };
+    let section = Section::new(text)
+        .text(text)
+        .literal(text)
+        .plot(bars.plot())
+        .plot(lines.plot())
+        .plot(spans.plot())
+        .plot(heat.plot())
+        .table(Table::new([text, "b"]).row([text, "12,031"]))
+        .verdicts([verdict]);
+    let second = Section::new("second").text("x");
+    let chapter = Chapter::new(text).line(text).section(section).section(second.clone()).section(second);
+    Page::new(text).chapter(chapter).to_string()
+}
+
+/// Every tag with its attributes, in order. Fails on anything that is not closed where it should be.
+fn tags(html: &str) -> Vec<&str> {
+    let (doctype, mut rest) = html.split_once('\n').unwrap();
+    assert_eq!(doctype, "<!doctype html>");
+    let (mut open, mut seen) = (Vec::new(), Vec::new());
+    while let Some((text, after)) = rest.split_once('<') {
+        assert!(!text.contains('>') || open.last() == Some(&"style"), "unescaped: {text}");
+        let (tag, after) = after.split_once('>').expect("a tag ends");
+        assert!(!tag.contains('<'), "unescaped: {tag}");
+        assert_eq!(tag.matches('"').count() % 2, 0, "quotes: {tag}");
+        rest = after;
+        let name = tag.split([' ', '/']).next().unwrap();
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "</{name}> closes what is open");
+            continue;
+        }
+        seen.push(tag);
+        if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert_eq!(open, [""; 0], "all is closed");
+    seen
+}
+
+#[test]
+fn a_page_is_well_formed_and_has_every_plot() {
+    let html = page("plain");
+    let tags = tags(&html);
+    let count = |name: &str| tags.iter().filter(|tag| tag.split(' ').next() == Some(name)).count();
+    assert_eq!(
+        (count("svg"), count("title"), count("desc")),
+        (4, 5, 4),
+        "a title of the page, and one for each plot"
+    );
+    assert_eq!((count("figure"), count("table"), count("h3")), (4, 1, 3));
+    let labelled = tags.iter().filter(|tag| tag.starts_with("svg ")).all(|tag| {
+        tag.contains("role=\"img\"") && tag.contains("viewBox") && tag.contains("aria-labelledby")
+    });
+    assert!(labelled);
+    let ids: Vec<&str> = tags.iter().filter_map(|tag| tag.split_once("id=\"")?.1.split('"').next()).collect();
+    let mut once = ids.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), ids.len(), "ids are unique: {ids:?}");
+    for id in tags.iter().filter_map(|tag| tag.split_once("aria-labelledby=\"")?.1.split('"').next()) {
+        assert!(id.split(' ').all(|id| ids.contains(&id)), "{id}");
+    }
+}
+
+#[test]
+fn nothing_is_fetched_or_run() {
+    let html = page("plain");
+    let tags = tags(&html);
+    assert!(
+        tags.iter().any(|tag| tag.contains("Content-Security-Policy") && tag.contains("default-src 'none'"))
+    );
+    for bad in ["://", "url(", "@import", "<script", "javascript:", " on", "srcset"] {
+        let found = match bad {
+            " on" => tags.iter().any(|tag| tag.contains(" onload") || tag.contains(" onclick")),
+            bad => html.contains(bad),
+        };
+        assert!(!found, "{bad}");
+    }
+    let addresses = tags
+        .iter()
+        .flat_map(|tag| tag.split(' '))
+        .filter_map(|attribute| attribute.strip_prefix("href=").or_else(|| attribute.strip_prefix("src=")));
+    for address in addresses {
+        assert!(address.starts_with("\"#") || address.starts_with("\"data:,"), "{address}");
+    }
+}
+
+#[test]
+fn colours_are_variables_that_the_style_knows() {
+    let html = page("plain");
+    let (style, body) = html.split_once("</style>").unwrap();
+    assert!(style.contains("prefers-color-scheme: dark"));
+    assert!(!body.contains("\"#0000"), "a number was left");
+    let variables = body.split("var(").skip(1).filter_map(|rest| rest.split(')').next());
+    let mut seen = 0;
+    for variable in variables {
+        let set = style.matches(&format!("{variable}: #")).count();
+        assert_eq!(set, 2, "{variable} has a colour on light and on dark ground");
+        seen += 1;
+    }
+    assert!(seen > 20, "{seen}");
+}
+
+#[test]
+fn what_is_put_in_stays_in_its_place() {
+    let bad = "\"><script>alert('1')</script>&amp; <b x='\"'>#000001\u{1}";
+    let html = page(bad);
+    tags(&html);
+    assert!(!html.contains("<script") && !html.contains("<b x"), "it was text");
+    let shown = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;amp; &lt;b x=&#39;&quot;&#39;&gt;#000001\u{fffd}";
+    assert!(html.matches(shown).count() > 20, "and is shown");
+}
+
+#[test]
+fn every_figure_is_there_as_text() {
+    let html = page("plain");
+    for figure in
+        ["5.25", "146.0", "12,031", "0.3403", "≤ 0.6", "MISSED", "bound 200.0", "between 2.00 and 3.00"]
+    {
+        assert!(html.contains(figure), "{figure}");
+    }
+}
+
+#[test]
+fn nothing_to_draw_is_no_failure() {
+    let plots = [
+        Bars::new("a", "b", Scale::Log).plot(),
+        Bars::new("a", "b", Scale::Linear).plot(),
+        Lines::new("a", ("b", Scale::Log), ("c", Scale::Log)).plot(),
+        Spans::new("a", "b").plot(),
+        Heat::new("a", "b", "c", (0.0, 0.0)).plot(),
+    ];
+    let section = plots.into_iter().fold(Section::new("all"), Section::plot);
+    let html = Page::new("none").chapter(Chapter::new("none").section(section)).to_string();
+    tags(&html);
+    assert!(!html.contains("not drawn"), "{html}");
+    let empty =
+        Page::new("none").chapter(Chapter::new("c").section(Section::new("gone").table(Table::default())));
+    assert!(!empty.to_string().contains("gone"), "a section without parts is none");
+}
