@@ -569,14 +569,6 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         }
     }
 
-    pub(crate) fn put_batch(&self, local: Option<Local<R>>, class: usize, rounds: &mut Vec<R>) {
-        if local.is_some() {
-            self.put_each(local, class, || rounds.pop());
-        } else if !rounds.is_empty() {
-            self.source.drain(class, rounds);
-        }
-    }
-
     /// Takes what `next` gives, which does not use this instance: it is called under the owner's lock.
     pub(crate) fn put_each(
         &self,

@@ -171,11 +171,6 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         self.core().get_batch(self.local_or_new(), class, want, out);
     }
 
-    /// Takes all rounds that are there.
-    pub(crate) fn put_batch(&self, class: usize, rounds: &mut Vec<R>) {
-        self.core().put_batch(self.local_or_new(), class, rounds);
-    }
-
     /// Takes what `next` gives, which does not use this instance.
     pub(crate) fn put_each(&self, class: usize, next: impl FnMut() -> Option<R>) {
         self.core().put_each(self.local_or_new(), class, next);
@@ -190,6 +185,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
 
     /// Whether any cache may hold a round. Never false when one does, as far as this thread can know. One load.
     #[inline]
+    #[cfg(test)]
     pub(crate) fn may_hold(&self) -> bool {
         self.core().may_hold()
     }

@@ -1,6 +1,4 @@
 #![doc = include_str!("../../docs/slab.md")]
-// Batches, and asking whether anything is cached, wait for the cache of offsets.
-#![allow(dead_code)]
 #[cfg(not(loom))]
 mod chain;
 #[cfg(not(loom))]

@@ -96,9 +96,9 @@ impl Drop for AtEnd {
         let mut rounds: Vec<usize> = (0..300).filter_map(|_| self.0.get(0)).collect();
         self.1.fetch_add(rounds.len(), Ordering::Relaxed);
         self.0.put(0, rounds.pop().expect("many"));
-        self.0.put_batch(0, &mut rounds);
+        self.0.put_each(0, || rounds.pop());
         self.0.get_batch(0, 10, &mut rounds);
-        self.0.put_batch(0, &mut rounds);
+        self.0.put_each(0, || rounds.pop());
         assert_eq!(self.0.get_cached(0).map(|round| self.0.put(0, round)).is_some(), self.0.may_hold());
     }
 }
@@ -189,7 +189,7 @@ fn a_child_finds_every_round_and_no_lock_held() {
     // So many that nobody needs the source: its own lock is not what is tested here.
     let mut rounds = Vec::new();
     magazines.get_batch(0, 20_000, &mut rounds);
-    magazines.put_batch(0, &mut rounds);
+    magazines.put_each(0, || rounds.pop());
     drop(rounds);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -213,7 +213,7 @@ fn the_depot_keeps_the_working_set() {
     let mut held = Vec::new();
     magazines.get_batch(0, 5000, &mut held);
     assert_eq!(held.len(), 5000);
-    magazines.put_batch(0, &mut held);
+    magazines.put_each(0, || held.pop());
     assert!(held.is_empty());
     let before = magazines.stats().classes[0];
     assert!(before.in_depot > 4000, "{before:?}");

@@ -132,7 +132,7 @@ fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>, nodes: usize) 
                 let mut back: Vec<usize> =
                     held.extract_if(.., |(of, _)| *of == class).map(|(_, round)| round).collect();
                 workers[thread].run(move || {
-                    on.put_batch(class, &mut back);
+                    on.put_each(class, || back.pop());
                     assert!(back.is_empty());
                 });
             }
