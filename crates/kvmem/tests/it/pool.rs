@@ -1,5 +1,6 @@
 //! The pool: all layers as one thing.
 
+mod kv_cache;
 mod lifetimes;
 
 use kvmem::arena::PageSize;
