@@ -6,11 +6,12 @@ use std::process::Command;
 
 use indicatif::ProgressBar;
 use kvmem_bench::progress::Progress;
-use kvmem_bench::{arena, concurrency, offset, register, slab};
+use kvmem_bench::{arena, cache, concurrency, offset, register, slab};
 use serde::Serialize;
 
 use crate::args::{
-    BenchArenaArgs, BenchConcurrencyArgs, BenchOffsetArgs, BenchRegisterArgs, BenchSlabArgs, BenchSuite,
+    BenchArenaArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs, BenchRegisterArgs, BenchSlabArgs,
+    BenchSuite,
 };
 use crate::output::{Failure, JsonSink, progress_bar};
 
@@ -22,6 +23,7 @@ pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
         BenchSuite::Register(args) => run_register(args),
         BenchSuite::Slab(args) => run_slab(args),
         BenchSuite::Concurrency(args) => run_concurrency(args),
+        BenchSuite::Cache(args) => run_cache(args),
     }
 }
 
@@ -35,7 +37,9 @@ pub(crate) fn run_all(quick: bool) -> Result<(), Failure> {
     println!();
     run_slab(&BenchSlabArgs { quick, ..BenchSlabArgs::default() })?;
     println!();
-    run_concurrency(&BenchConcurrencyArgs { quick, ..BenchConcurrencyArgs::default() })
+    run_concurrency(&BenchConcurrencyArgs { quick, ..BenchConcurrencyArgs::default() })?;
+    println!();
+    run_cache(&BenchCacheArgs { quick, ..BenchCacheArgs::default() })
 }
 
 fn run_arena(args: &BenchArenaArgs) -> Result<(), Failure> {
@@ -105,6 +109,17 @@ fn run_concurrency(args: &BenchConcurrencyArgs) -> Result<(), Failure> {
         threads: args.threads.clone(),
     };
     measure(args.json.as_deref(), |bar| concurrency::run(&options, bar))
+}
+
+fn run_cache(args: &BenchCacheArgs) -> Result<(), Failure> {
+    let options = cache::Options {
+        quick: args.quick,
+        reps: args.reps,
+        scenarios: args.scenario.clone(),
+        contenders: args.contender.clone(),
+        threads: args.threads.clone(),
+    };
+    measure(args.json.as_deref(), |bar| cache::run(&options, bar))
 }
 
 /// Runs a suite under a progress bar and shows its report.
