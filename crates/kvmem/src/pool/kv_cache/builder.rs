@@ -9,7 +9,7 @@ use super::ledger::Limits;
 use super::{Eviction, KvCache, KvCacheSetupError};
 use crate::pool::Pool;
 
-/// Slots are 32 bits, and LRU needs one number for its head.
+/// Slots are 32 bits, and a policy keeps one number for itself.
 const MOST_BLOCKS: u64 = u32::MAX as u64 - 1;
 const MOST_SHARDS: usize = 1 << 12;
 /// Where so few blocks would be in a shard, which of them is the oldest says little about all.

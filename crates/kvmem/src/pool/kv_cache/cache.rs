@@ -126,7 +126,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// Makes room for a value of `len` bytes, to be written in place and then [committed](Reservation::commit). Evicts until it
     /// fits: the value that `key` has, if need be, and then what the policy says. What is pinned or being written stays.
     ///
-    /// O(1) for each block that is evicted, and for each pinned one that is met.
+    /// O(log blocks) for each block that is evicted, and for each pinned one that is met; O(1) where none has to go.
     ///
     /// # Errors
     /// [`TooLarge`](KvCacheError::TooLarge) if it can never fit, for which nothing is evicted;
@@ -147,7 +147,7 @@ impl<K: Hash + Eq> KvCache<K> {
         let shard = self.inner.shard(hash);
         let mut books = shard.books.lock();
         let held = books.remove(hash, key)?;
-        shard.counts.removals.more();
+        shard.others.removals.more();
         self.inner.ledger.credit(held.len_bytes());
         Some(Pinned(held))
     }
@@ -157,7 +157,7 @@ impl<K: Hash + Eq> KvCache<K> {
         for shard in &self.inner.shards {
             let mut books = shard.books.lock();
             for held in books.drain() {
-                shard.counts.removals.more();
+                shard.others.removals.more();
                 self.inner.let_go(held);
             }
         }
@@ -239,13 +239,13 @@ impl<K> KvCache<K> {
             refusals: ledger.refusals(),
             ..KvCacheStats::default()
         };
-        for Shard { counts, .. } in shards {
+        for Shard { counts, others, .. } in shards {
             stats.hits += counts.hits.get();
             stats.misses += counts.misses.get();
-            stats.insertions += counts.insertions.get();
-            stats.replacements += counts.replacements.get();
-            stats.evictions += counts.evictions.get();
-            stats.removals += counts.removals.get();
+            stats.insertions += others.insertions.get();
+            stats.replacements += others.replacements.get();
+            stats.evictions += others.evictions.get();
+            stats.removals += others.removals.get();
         }
         stats
     }
@@ -352,7 +352,7 @@ impl<K: Hash + Eq> Inner<K> {
             let shard = self.shard(hash);
             let mut books = shard.books.lock();
             if let Some(held) = books.remove_unpinned(hash, key) {
-                shard.counts.evictions.more();
+                shard.others.evictions.more();
                 self.let_go(held);
                 return true;
             }
@@ -362,7 +362,7 @@ impl<K: Hash + Eq> Inner<K> {
             turn.next = turn.next.wrapping_add(1);
             let mut books = shard.books.lock();
             if let Some(held) = books.evict() {
-                shard.counts.evictions.more();
+                shard.others.evictions.more();
                 self.let_go(held);
                 return true;
             }
@@ -375,9 +375,9 @@ impl<K: Hash + Eq> Inner<K> {
         let shard = self.shard(hash);
         let mut books = shard.books.lock();
         let old = books.put(hash, held);
-        shard.counts.insertions.more();
+        shard.others.insertions.more();
         if let Some(old) = old {
-            shard.counts.replacements.more();
+            shard.others.replacements.more();
             self.let_go(old);
         }
         self.ledger.committed();

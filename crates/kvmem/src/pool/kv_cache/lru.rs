@@ -1,99 +1,104 @@
-//! *LRU*: a list of slots by last use.
+//! *LRU*: when each block was used last, and a queue that learns of it late.
 //!
-//! ```text
-//!   links[0] ⇄ oldest ⇄ … ⇄ newest ⇄ links[0]        the block at slot s has links[s + 1]
-//! ```
+//! A list by last use would change five entries at each use, on lines that other threads have just changed for other blocks. Here a
+//! use writes one number, the *stamp*, and leaves the queue as it is: a heap of slots by the stamps that they had when they were queued.
+//! When a block is wanted, the first of the heap is taken; if it was used since, it goes back with its new stamp. What comes out with the stamp it
+//! went in with is the least recently used of all, for all others have later stamps than they are queued with, or the same. So the order is
+//! exact, and each use costs at most one such return.
 //!
-//! A ring through a table of eight bytes a block, apart from blocks and keys. A use changes five entries of it; for
-//! 100,000 blocks all of them together are 800 KB, so these changes mostly stay within the second-level cache.
+//! Invariants: (1) `stamps[s]` is 0 just if there is no block at slot *s*; (2) each block has one entry in the heap with the stamp
+//! `queued[s]`, and that is no later than its own; all other entries are of blocks that have gone, and after a removal they are at most 64
+//! more than there are blocks.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use super::{Policy, Slot};
 
-/// The head of the ring.
-const HEAD: u32 = 0;
-
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    older: u32,
-    newer: u32,
-}
-
 /// The least recently used goes first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lru {
-    links: Vec<Link>,
+    /// Uses so far.
+    now: u64,
+    /// By slot: when it was used last.
+    stamps: Vec<u64>,
+    /// By slot: its stamp in the heap.
+    queued: Vec<u64>,
+    /// The earliest first.
+    heap: BinaryHeap<Reverse<(u64, Slot)>>,
     len: usize,
-}
-
-impl Default for Lru {
-    fn default() -> Self {
-        Lru { links: vec![Link { older: HEAD, newer: HEAD }], len: 0 }
-    }
 }
 
 impl Lru {
     #[inline]
-    fn link(&mut self, node: u32) -> &mut Link {
-        &mut self.links[node as usize]
+    fn stamp(&mut self, slot: Slot) -> u64 {
+        self.now += 1;
+        self.stamps[slot as usize] = self.now;
+        self.now
     }
 
-    #[inline]
-    fn unlink(&mut self, node: u32) {
-        let Link { older, newer } = *self.link(node);
-        self.link(older).newer = newer;
-        self.link(newer).older = older;
+    fn queue(&mut self, slot: Slot, stamp: u64) {
+        self.queued[slot as usize] = stamp;
+        self.heap.push(Reverse((stamp, slot)));
     }
 
-    /// Puts it at the end of the newest.
-    #[inline]
-    fn append(&mut self, node: u32) {
-        let newest = self.link(HEAD).older;
-        *self.link(node) = Link { older: newest, newer: HEAD };
-        self.link(newest).newer = node;
-        self.link(HEAD).older = node;
+    /// Takes entries of blocks that have gone out of the heap when they are the most.
+    fn tidy(&mut self) {
+        if self.heap.len() > 2 * self.len + 64 {
+            let Lru { stamps, queued, heap, .. } = self;
+            heap.retain(|&Reverse((stamp, slot))| {
+                stamps[slot as usize] != 0 && queued[slot as usize] == stamp
+            });
+        }
     }
 }
 
 impl Policy for Lru {
     fn insert(&mut self, slot: Slot, _hash: u64) {
-        let node = slot + 1;
-        if node as usize >= self.links.len() {
-            self.links.resize(node as usize + 1, Link { older: node, newer: node });
+        if slot as usize >= self.stamps.len() {
+            self.stamps.resize(slot as usize + 1, 0);
+            self.queued.resize(slot as usize + 1, 0);
         }
-        self.append(node);
+        let stamp = self.stamp(slot);
+        self.queue(slot, stamp);
         self.len += 1;
     }
 
     #[inline]
     fn touch(&mut self, slot: Slot) {
-        let node = slot + 1;
-        if self.link(HEAD).older != node {
-            self.unlink(node);
-            self.append(node);
-        }
+        self.stamp(slot);
     }
 
     fn remove(&mut self, slot: Slot) {
-        self.unlink(slot + 1);
+        self.stamps[slot as usize] = 0;
         self.len -= 1;
+        self.tidy();
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
-        // What is pinned goes to the newest, so that the next search does not meet it again; after a whole turn all are
-        // where they were.
-        for _ in 0..self.len {
-            let node = self.link(HEAD).newer;
-            let slot = node - 1;
-            if may_go(slot) {
-                self.remove(slot);
-                return Some(slot);
+        // What is pinned counts as used, so that the next search does not meet it again; after all have been met the search ends.
+        let mut left = self.len;
+        while left > 0 {
+            let Reverse((queued, slot)) = self.heap.pop()?;
+            let stamp = self.stamps[slot as usize];
+            if stamp == 0 || self.queued[slot as usize] != queued {
+                continue;
             }
-            self.touch(slot);
+            if stamp != queued {
+                self.queue(slot, stamp);
+            } else if may_go(slot) {
+                self.stamps[slot as usize] = 0;
+                self.len -= 1;
+                return Some(slot);
+            } else {
+                let stamp = self.stamp(slot);
+                self.queue(slot, stamp);
+                left -= 1;
+            }
         }
         None
     }
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;

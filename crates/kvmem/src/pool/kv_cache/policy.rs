@@ -37,8 +37,7 @@ pub trait Policy: Send {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Eviction {
-    /// The least recently used block goes first; a pinned one that is met on the way counts as used then. O(1) and exact
-    /// within a shard.
+    /// The least recently used block goes first; a pinned one that is met on the way counts as used then. Exact within a shard.
     #[default]
     Lru,
     /// Blocks must be used again soon after they have come, or they go: so a long run of blocks that are used once does not

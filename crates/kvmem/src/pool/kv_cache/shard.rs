@@ -13,26 +13,29 @@ use hashbrown::HashTable;
 
 use super::held::{Held, is_pinned};
 use super::policy::Chosen;
-use super::stats::Counts;
+use super::stats::{Counts, Others};
 use super::{Policy, Slot};
 use crate::offset::CheckError;
 use crate::sync::Mutex;
 
-/// A shard where it stands: two cache lines to itself, as processors fetch them in pairs.
-#[repr(align(128))]
+/// A shard where it stands: on cache lines of its own, two at a time, as processors fetch them in pairs. In this order all that a
+/// look-up writes here is in the first line, with what it reads first: figures, lock, head of the index.
+#[repr(C, align(128))]
 pub(super) struct Shard<K> {
-    pub(super) books: Mutex<Books<K>>,
     pub(super) counts: Counts,
+    pub(super) books: Mutex<Books<K>>,
+    pub(super) others: Others,
 }
 
 impl<K> Shard<K> {
     pub(super) fn new(policy: Chosen) -> Self {
         let books = Books { index: HashTable::new(), hashes: Vec::new(), free: Vec::new(), policy };
-        Shard { books: Mutex::new(books), counts: Counts::default() }
+        Shard { books: Mutex::new(books), counts: Counts::default(), others: Others::default() }
     }
 }
 
 /// What the lock guards.
+#[repr(C)]
 pub(super) struct Books<K> {
     /// By the hash of the key. One pointer for each block: the index of 100,000 blocks takes a megabyte.
     index: HashTable<Arc<Held<K>>>,

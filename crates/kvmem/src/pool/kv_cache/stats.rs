@@ -49,11 +49,16 @@ impl fmt::Display for KvCacheStats {
     }
 }
 
-/// What a shard has done. Written under the shard's lock only, read by anyone without it.
+/// What a shard has been asked. Written under the shard's lock only, read by anyone without it.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) hits: Count,
     pub(super) misses: Count,
+}
+
+/// What else it has done, likewise.
+#[derive(Debug, Default)]
+pub(super) struct Others {
     pub(super) insertions: Count,
     pub(super) replacements: Count,
     pub(super) evictions: Count,
