@@ -76,7 +76,7 @@ fn work<C: Shared>(
     let mut call = || {
         match scenario {
             Scenario::GetHit => {
-                let key = held[(random() * held.len() as u64 >> 31) as usize];
+                let key = held[((random() * held.len() as u64) >> 31) as usize];
                 wrong += u64::from(!cache.get(key));
             }
             Scenario::GetMiss => wrong += u64::from(cache.get(STRANGERS + random())),
