@@ -5,6 +5,7 @@
 //!
 //! | layer | hands out | Bonwick's word | today |
 //! |---|---|---|---|
+//! | [`pool`] | blocks: all four assembled | | **stands** |
 //! | L4 [`slab`] | objects: fixed-size, cached per thread | slab, magazine, depot | **stands** |
 //! | L3 [`offset`] | offsets: ranges of an abstract space | vmem | **stands** |
 //! | L2 [`register`] | keys: the right to DMA into bytes | | **stands** |
@@ -15,6 +16,7 @@
 //! nothing, with keys that cannot outlive it. [`offset::OffsetAllocator`] hands out byte ranges of a space of up to 2^63 bytes
 //! in constant time, and never touches the bytes; so it serves memory that was mapped or registered by other means too.
 //! [`slab::SliceAllocator`] serves the small objects around them, from magazines that each thread has to itself.
+//! [`pool::Pool`] is all of them in one builder: blocks with bytes, offsets and keys.
 //!
 //! ```
 //! use kvmem::offset::{AllocError, OffsetAllocator};

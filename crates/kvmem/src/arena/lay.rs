@@ -264,7 +264,7 @@ fn shared_of(page: PageSize, len: usize, wish: &Wish) -> Result<Result<(Span, Fi
         Ok(file) => file,
         Err(error) => return step_down(error),
     };
-    let span = match map_whole(&file, len, page, wish.guard_pages) {
+    let span = match map_whole(&file, len, page, wish.guard_pages, true) {
         Ok(span) => span,
         Err(error) => return step_down(error),
     };
@@ -277,18 +277,24 @@ fn shared_of(page: PageSize, len: usize, wish: &Wish) -> Result<Result<(Span, Fi
     Ok(Ok((span, file)))
 }
 
-/// A span with the whole of a file in it.
-pub(crate) fn map_whole(file: &File, len: usize, page: PageSize, guards: bool) -> Result<Span, ArenaError> {
+/// A span with the whole of a file in it, to be read and perhaps written.
+pub(crate) fn map_whole(
+    file: &File,
+    len: usize,
+    page: PageSize,
+    guards: bool,
+    write: bool,
+) -> Result<Span, ArenaError> {
     let error = |errno| refused(Call::MapFile, len, errno);
     let span = Span::reserve(len, page.bytes(), guards)?;
     if page.is_pooled() {
         // The pool promises pages to the file, not to the mapping: what this gets, the next one has.
         // SAFETY: without an address.
-        let trial = unsafe { sys::map_file(None, len, file) }.map_err(error)?;
+        let trial = unsafe { sys::map_file(None, len, file, write) }.map_err(error)?;
         unmap(trial, len);
     }
     // SAFETY: the range is the span's, and nothing is there yet.
-    if let Err(errno) = unsafe { sys::map_file(Some(span.base()), len, file) } {
+    if let Err(errno) = unsafe { sys::map_file(Some(span.base()), len, file, write) } {
         sys::refill(span.base(), len);
         return Err(error(errno));
     }

@@ -30,6 +30,8 @@ pub mod preflight;
 mod process;
 #[cfg(not(loom))]
 mod process_error;
+#[cfg(not(loom))]
+mod read_only;
 mod receipt;
 mod region;
 mod residency;
@@ -61,6 +63,8 @@ pub use populate::{Populate, Populated};
 pub use process::{Freed, ProcessArena, ProcessStats};
 #[cfg(not(loom))]
 pub use process_error::{FreeError, ProcessAllocError, SetupError};
+#[cfg(not(loom))]
+pub use read_only::ReadOnlyRegion;
 pub use receipt::{Fallback, RangeReceipt, Receipt};
 pub use region::Region;
 pub use residency::{Method, Residency};

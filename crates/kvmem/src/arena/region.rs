@@ -61,9 +61,17 @@ impl Region {
     /// [`NotMemory`](ArenaError::NotMemory), [`Unsealed`](ArenaError::Unsealed), [`WrongSize`](ArenaError::WrongSize),
     /// and what mapping can fail with. The descriptor is closed then.
     pub fn attach(fd: impl Into<OwnedFd>, expected_bytes: Option<usize>) -> Result<Region, ArenaError> {
-        let file = File::from(fd.into());
+        Region::map_file(File::from(fd.into()), expected_bytes, true)
+    }
+
+    /// As [`attach`](Self::attach), to be written or only read.
+    pub(super) fn map_file(
+        file: File,
+        expected_bytes: Option<usize>,
+        write: bool,
+    ) -> Result<Region, ArenaError> {
         let (len, page) = file::inspect(&file, expected_bytes)?;
-        let span = lay::map_whole(&file, len, page, false)?;
+        let span = lay::map_whole(&file, len, page, false, write)?;
         shield(&span, true, true)?;
         let piece = Piece { range: 0..len, asked: page, got: page, fallbacks: Vec::new() };
         let laid = Laid { span, pieces: vec![piece], file: Some(file), policy_verified: false };
@@ -170,6 +178,24 @@ impl Region {
     pub fn share(&self) -> Result<Option<OwnedFd>, ArenaError> {
         let duplicate = |fd| sys::duplicate(fd).map_err(|errno| refused(Call::Duplicate, self.len, errno));
         self.fd().map(duplicate).transpose()
+    }
+
+    /// A descriptor like [`fd`](Region::fd), by which the memory can be read and not written
+    /// ([`ReadOnlyRegion::attach`](super::ReadOnlyRegion::attach)), to be sent away; `None` if there is none. Goes by way of `/proc`.
+    ///
+    /// # Errors
+    /// [`Refused`](ArenaError::Refused) if the process has no descriptor left, or `/proc` is not mounted.
+    #[cfg(not(loom))]
+    pub fn share_read_only(&self) -> Result<Option<OwnedFd>, ArenaError> {
+        let again = |fd| sys::reopen_read_only(fd).map_err(|errno| refused(Call::Reopen, self.len, errno));
+        self.fd().map(again).transpose()
+    }
+
+    /// The number of the memory file: the same in every process, and that of no other memory file as long as this one is there.
+    #[cfg(not(loom))]
+    pub(crate) fn file_number(&self) -> Result<Option<u64>, ArenaError> {
+        let number = |file| sys::file_number(file).map_err(|errno| refused(Call::FileSize, self.len, errno));
+        self.mapping.file().map(number).transpose()
     }
 
     /// Two regions, `[0, mid)` and `[mid, len)`, that share the mapping. It goes when both are gone.

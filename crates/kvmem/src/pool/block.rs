@@ -5,12 +5,14 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
-use super::PoolError;
+use super::memory::{self, Memory};
+use super::{BlockRef, PoolError};
+use crate::register::Key;
 use crate::slab::Extent;
 
 /// Bytes of a [`Pool`](super::Pool), as many as were asked for, until this is dropped.
 ///
-/// 32 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory, and its registrations, go with the last block.
+/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory, and its registrations, go with the last block.
 /// Dropping it is as quick as dropping an [`Extent`]; only the last block of a pool that is gone takes as long as giving back keys
 /// and unmapping do.
 ///
@@ -27,28 +29,37 @@ use crate::slab::Extent;
 /// assert_eq!(block.bytes(), [7; 1000]);
 /// # Ok::<(), kvmem::pool::PoolError>(())
 /// ```
+///
+/// Its bytes cannot outlive it:
+///
+/// ```compile_fail,E0505
+/// # use kvmem::pool::Pool;
+/// let (pool, _) = Pool::builder("4 MiB").build()?;
+/// let block = pool.allocate(1000)?;
+/// let bytes = block.bytes();
+/// drop(block);
+/// println!("{}", bytes[0]);
+/// # Ok::<(), kvmem::pool::PoolError>(())
+/// ```
 #[must_use = "dropping a block frees it"]
-pub struct Block {
-    extent: Extent,
-    at: NonNull<u8>,
-}
-
-// SAFETY: a block has its bytes alone, as a box has, and an extent may be sent.
-unsafe impl Send for Block {}
-// SAFETY: a shared reference only reads.
-unsafe impl Sync for Block {}
+pub struct Block(Extent);
 
 impl Block {
     /// The block over an extent.
     ///
     /// # Safety
-    /// `base` is the first address of the memory that the extent's space is of, which its books keep. All of the extent lies in it, and is
-    /// mapped for reading and writing.
+    /// The extent's space has been [placed](memory::place): its books keep the memory, in which all of the extent lies, mapped for reading
+    /// and writing.
     #[inline(always)]
-    pub(super) unsafe fn over(extent: Extent, base: NonNull<u8>) -> Block {
-        // SAFETY: the caller's promise.
-        let at = unsafe { base.add(extent.offset() as usize) };
-        Block { extent, at }
+    pub(super) unsafe fn over(extent: Extent) -> Block {
+        Block(extent)
+    }
+
+    /// The first address.
+    #[inline(always)]
+    fn at(&self) -> NonNull<u8> {
+        // SAFETY: there is this block, and it lies within the memory.
+        unsafe { memory::base_of(self.space()).add(self.offset() as usize) }
     }
 
     /// The bytes.
@@ -60,7 +71,7 @@ impl Block {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the range is mapped as long as the extent is not freed, all of its bytes have a value (the kernel gives zeros), and
         // no other block has a part in it. Devices and other processes: those who let them have promised.
-        unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len()) }
+        unsafe { slice::from_raw_parts(self.at().as_ptr(), self.len()) }
     }
 
     /// The bytes, to be written.
@@ -69,28 +80,28 @@ impl Block {
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `bytes`; and this block is borrowed alone.
-        unsafe { slice::from_raw_parts_mut(self.at.as_ptr(), self.len()) }
+        unsafe { slice::from_raw_parts_mut(self.at().as_ptr(), self.len()) }
     }
 
     /// The first address.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
-        self.at.as_ptr()
+        self.at().as_ptr()
     }
 
     /// The first address, to write to.
     #[inline]
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.at.as_ptr()
+        self.at().as_ptr()
     }
 
     /// Where the block begins in its pool, in bytes.
     #[inline]
     #[must_use]
     pub fn offset(&self) -> u64 {
-        self.extent.offset()
+        self.0.offset()
     }
 
     /// Its length in bytes: exactly what was asked for. O(1); from 4 GiB − 1 B up it takes the lock of the books.
@@ -98,13 +109,92 @@ impl Block {
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        self.extent.size() as usize
+        self.0.size() as usize
     }
 
     /// `offset()..offset() + len()`.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
-        self.extent.range()
+        self.0.range()
+    }
+
+    /// The key with which a registrar can reach all of the block. It is good as long as the block.
+    ///
+    /// Devices write by the key: whoever gives them work answers for that nobody uses the bytes meanwhile. Takes a lock of the
+    /// part's that nobody holds for long; O(registrars).
+    ///
+    /// # Errors
+    /// [`RegisterError::NoSuchDevice`](crate::register::RegisterError::NoSuchDevice).
+    pub fn key(&self, device: &str) -> Result<Key, PoolError> {
+        self.face().key(device, self.len())
+    }
+
+    /// The key of each registrar, with its name, in order; none if there is no registrar.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key): none where all is well.
+    pub fn keys(&self) -> Result<Vec<(String, Key)>, PoolError> {
+        self.face().keys(self.len())
+    }
+
+    /// The block by plain data, for another process that has [attached](super::AttachedPool) the pool. It says where the bytes are, and does
+    /// not keep them.
+    ///
+    /// # Errors
+    /// [`PoolError::Private`].
+    pub fn reference(&self) -> Result<BlockRef, PoolError> {
+        self.face().reference(self.len())
+    }
+
+    /// Frees a part of the block and returns what is left before and behind it. O(1).
+    ///
+    /// # Errors
+    /// As [`Extent::free_range`]; the block comes back unharmed.
+    pub fn free_range(
+        self,
+        part: Range<usize>,
+    ) -> Result<(Option<Block>, Option<Block>), (Block, PoolError)> {
+        let offset = self.offset();
+        let sub = offset.saturating_add(part.start as u64)..offset.saturating_add(part.end as u64);
+        // SAFETY: what is left lies where the whole lay.
+        let block = |extent| unsafe { Block::over(extent) };
+        match self.0.free_range(sub) {
+            Ok((left, right)) => Ok((left.map(block), right.map(block))),
+            Err((whole, error)) => Err((block(whole), error.into())),
+        }
+    }
+
+    /// Only a part of the block, which is not empty and lies within it.
+    pub(super) fn narrow(self, part: Range<usize>) -> Result<Block, PoolError> {
+        let len = self.len();
+        let mut block = self;
+        if part.end < len {
+            block.shrink(part.end)?;
+        }
+        if part.start == 0 {
+            return Ok(block);
+        }
+        match block.free_range(0..part.start) {
+            Ok((_, Some(rest))) => Ok(rest),
+            Ok((_, None)) => {
+                Err(PoolError::OutOfBounds { range: part.start as u64..part.end as u64, len: len as u64 })
+            }
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    pub(super) fn into_extent(self) -> Extent {
+        self.0
+    }
+
+    /// The number of its space.
+    #[inline(always)]
+    pub(super) fn space(&self) -> u32 {
+        self.0.space()
+    }
+
+    pub(super) fn face(&self) -> Face {
+        Face { offset: self.offset(), space: self.space() }
     }
 
     /// Gives back the tail: the block is `new_len` bytes afterwards and begins where it did. O(1).
@@ -112,7 +202,7 @@ impl Block {
     /// # Errors
     /// As [`Extent::shrink`]; nothing is changed then.
     pub fn shrink(&mut self, new_len: usize) -> Result<(), PoolError> {
-        Ok(self.extent.shrink(new_len as u64)?)
+        Ok(self.0.shrink(new_len as u64)?)
     }
 
     /// Takes in free bytes that lie behind: the block is `new_len` bytes afterwards and begins where it did; nothing is moved. O(1).
@@ -120,7 +210,54 @@ impl Block {
     /// # Errors
     /// As [`Extent::extend`]; nothing is changed then.
     pub fn extend(&mut self, new_len: usize) -> Result<(), PoolError> {
-        Ok(self.extent.extend(new_len as u64)?)
+        Ok(self.0.extend(new_len as u64)?)
+    }
+}
+
+/// What a block, or a part of one, is beside its bytes. Good as long as the block.
+#[derive(Clone, Copy)]
+pub(super) struct Face {
+    pub(super) offset: u64,
+    space: u32,
+}
+
+impl Face {
+    /// That of a part that begins so far on.
+    pub(super) fn at(self, start: u64) -> Face {
+        Face { offset: self.offset + start, ..self }
+    }
+
+    /// That of a part of a block of `len` bytes.
+    pub(super) fn part(self, range: &Range<usize>, len: usize) -> Result<Face, PoolError> {
+        if range.start > range.end || range.end > len {
+            let range = range.start as u64..range.end as u64;
+            return Err(PoolError::OutOfBounds { range, len: len as u64 });
+        }
+        Ok(self.at(range.start as u64))
+    }
+
+    fn memory(&self) -> &Memory {
+        // SAFETY: whoever has a face has the block, or borrows it.
+        unsafe { memory::of(self.space) }
+    }
+
+    fn range(&self, len: usize) -> Range<u64> {
+        self.offset..self.offset + len as u64
+    }
+
+    pub(super) fn key(&self, device: &str, len: usize) -> Result<Key, PoolError> {
+        Ok(self.memory().key(device, self.range(len))?)
+    }
+
+    pub(super) fn keys(&self, len: usize) -> Result<Vec<(String, Key)>, PoolError> {
+        Ok(self.memory().keys(self.range(len))?)
+    }
+
+    pub(super) fn reference(&self, len: usize) -> Result<BlockRef, PoolError> {
+        match self.memory().number() {
+            0 => Err(PoolError::Private),
+            pool => Ok(BlockRef { pool, offset: self.offset, len: len as u64 }),
+        }
     }
 }
 

@@ -1,28 +1,35 @@
 //! *Pool*: the four layers as one thing.
 
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::memory::Memory;
-use super::{Block, PoolBuilder, PoolError, PoolSize};
-use crate::offset::{AllocError, Metrics};
-use crate::slab::{Extent, ExtentCache, ExtentStats};
+use super::owner::Owner;
+use super::{Block, PoolBuilder, PoolError, PoolReport, PoolSize};
+use crate::offset::{AllocError, BinReport, CheckError, Metrics};
+use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 
 /// Memory that is mapped, populated and registered, and handed out in blocks.
 ///
-/// `Send + Sync`; clones share one pool. Blocks may outlive it.
+/// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory goes with the last pool or block.
+///
+/// # Time complexity
+///
+/// Allocate and free are O(1), and for a hot size take what [`ExtentCache`] takes and some two nanoseconds. See each method for the
+/// exceptions.
+///
+/// # Drawbacks
+///
+/// Every edge of a part (see [`boundary`](PoolBuilder::boundary)) is a place where large blocks do not fit. Dropping the last pool
+/// waits for the thread that makes it ready, if there is one: for as long as one call of a registrar takes. A forked child
+/// has no memory at these addresses.
 #[derive(Clone)]
 pub struct Pool {
-    space: ExtentCache,
-    base: NonNull<u8>,
-    memory: Arc<Memory>,
+    pub(super) space: ExtentCache,
+    pub(super) memory: Arc<Memory>,
+    owner: Arc<Owner>,
 }
-
-// SAFETY: an address, and what may be sent.
-unsafe impl Send for Pool {}
-// SAFETY: as above; the bytes are reached through blocks, which have theirs alone.
-unsafe impl Sync for Pool {}
 
 impl Pool {
     /// A pool of at least this size, to be described further and then built.
@@ -30,76 +37,177 @@ impl Pool {
         PoolBuilder::new(size.into())
     }
 
-    pub(super) fn new(space: ExtentCache, memory: Arc<Memory>) -> Pool {
-        Pool { space, base: memory.base(), memory }
+    pub(super) fn new(space: ExtentCache, memory: Arc<Memory>, owner: Arc<Owner>) -> Pool {
+        Pool { space, memory, owner }
+    }
+
+    pub(super) fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     /// A block of `len` bytes. O(1), some nanoseconds for a hot size.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] with what the offset layer says.
+    /// [`PoolError::Refused`] with what the offset layer says; [`PoolError::NotReady`] if there is no room in what is ready yet.
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<Block, PoolError> {
         match self.space.allocate(len as u64) {
             Ok(extent) => Ok(self.block(extent)),
-            Err(error) => Err(self.refusal(error)),
+            Err(error) => {
+                self.refuse(error, || self.space.allocate(len as u64).map(|extent| self.block(extent)))
+            }
         }
     }
 
-    /// A block of `len` bytes that begins at a multiple of `align`, a power of two, both in the pool and in memory.
+    /// A block of `len` bytes whose first address is a multiple of `align`, a power of two. O(1).
+    ///
+    /// Up to the size of the pool's largest pages its offset is a multiple too, and nothing is wasted. Beyond, the block is cut out of one
+    /// that is longer by `align`, for which there has to be room.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
     pub fn allocate_aligned(&self, len: usize, align: usize) -> Result<Block, PoolError> {
-        let extent = self.space.allocate_aligned(len as u64, align as u64);
-        extent.map(|extent| self.block(extent)).map_err(|error| self.refusal(error))
+        let aligned = 1usize << self.memory.base().addr().get().trailing_zeros().min(usize::BITS - 1);
+        if align <= aligned || !align.is_power_of_two() {
+            let extent = self.serve(|| self.space.allocate_aligned(len as u64, align as u64));
+            return extent.map(|extent| self.block(extent));
+        }
+        if len == 0 {
+            return Err(AllocError::ZeroSize.into());
+        }
+        let longer = len.checked_add(align - aligned).map_or(u64::MAX, |longer| longer as u64);
+        let block = self.block(self.serve(|| self.space.allocate_aligned(longer, aligned as u64))?);
+        let skip = block.as_ptr().addr().next_multiple_of(align) - block.as_ptr().addr();
+        block.narrow(skip..skip + len)
     }
 
-    /// `n` blocks of `len` bytes each, all of them or none, under one lock.
+    /// `n` blocks of `len` bytes each, all of them or none, under one lock. O(n).
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
     pub fn allocate_batch(&self, len: usize, n: usize) -> Result<Vec<Block>, PoolError> {
-        let batch = self.space.allocate_batch(len as u64, n).map_err(|error| self.refusal(error))?;
-        Ok(batch.into_iter().map(|extent| self.block(extent)).collect())
+        Ok(self.blocks(self.serve(|| self.space.allocate_batch(len as u64, n))?))
     }
 
-    /// `total` bytes in at most `max_blocks` blocks.
+    /// `total` bytes in at most `max_blocks` blocks, as few and as long as can be had.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
     pub fn allocate_scattered(&self, total: usize, max_blocks: usize) -> Result<Vec<Block>, PoolError> {
-        let pieces = self.space.allocate_scattered(total as u64, max_blocks);
-        let pieces = pieces.map_err(|error| self.refusal(error))?;
-        Ok(pieces.into_iter().map(|extent| self.block(extent)).collect())
+        Ok(self.blocks(self.serve(|| self.space.allocate_scattered(total as u64, max_blocks))?))
+    }
+
+    /// Frees many blocks under one lock, neighbours joined first, and none of them cached: for those that will not come again. Blocks of
+    /// another pool go back to theirs.
+    pub fn free_run(&self, run: impl IntoIterator<Item = Block>) {
+        let number = self.space.number();
+        let ours = run.into_iter().filter(|block| block.space() == number);
+        self.space.free_run(ours.map(Block::into_extent));
     }
 
     #[inline(always)]
     fn block(&self, extent: Extent) -> Block {
-        // SAFETY: the base is that of the memory that the books of this space keep, and the space is no longer than it.
-        unsafe { Block::over(extent, self.base) }
+        // SAFETY: the space was placed when the pool was built, and is never longer than its memory.
+        unsafe { Block::over(extent) }
     }
 
+    #[inline(always)]
+    fn blocks(&self, extents: Vec<Extent>) -> Vec<Block> {
+        extents.into_iter().map(|extent| self.block(extent)).collect()
+    }
+
+    /// Runs a request.
+    fn serve<T>(&self, attempt: impl Fn() -> Result<T, AllocError>) -> Result<T, PoolError> {
+        attempt().or_else(|error| self.refuse(error, attempt))
+    }
+
+    /// A request was refused.
     #[cold]
-    fn refusal(&self, error: AllocError) -> PoolError {
-        PoolError::Refused(error)
+    #[inline(never)]
+    fn refuse<T>(
+        &self,
+        error: AllocError,
+        again: impl FnOnce() -> Result<T, AllocError>,
+    ) -> Result<T, PoolError> {
+        match error {
+            AllocError::NoRoom { asked, .. } if self.owner.plan.in_background => {
+                if self.is_under_way() {
+                    let (ready, capacity) = (self.ready_bytes(), self.capacity());
+                    return Err(PoolError::NotReady { asked, ready, capacity });
+                }
+                // The last part may have become ready between the refusal and the question.
+                Ok(again()?)
+            }
+            error => Err(PoolError::Refused(error)),
+        }
     }
 
-    /// Bytes that blocks can have.
+    /// Bytes that blocks can have, when all of it is ready and nothing is quarantined.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.space.capacity()
     }
 
-    /// Takes back what threads have cached, so that neighbours join.
+    /// Bytes that can be used, whether or not they are in use: populated, registered, and not in quarantine.
+    #[must_use]
+    pub fn ready_bytes(&self) -> u64 {
+        self.owner.readying.ready()
+    }
+
+    /// Waits until so many bytes are ready, no more will be, or the time is over; returns how many are ready then.
+    pub fn wait_ready(&self, bytes: u64, timeout: Duration) -> u64 {
+        self.owner.readying.wait(bytes, timeout)
+    }
+
+    /// Whether parts are still being made ready.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.owner.readying.is_under_way()
+    }
+
+    /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to be bad, by an error of a device, or
+    /// of the memory. They are reported as [quarantined](PoolReport::quarantined). A block of another pool is only freed.
+    pub fn condemn(&self, block: Block, why: impl Into<String>) {
+        if block.space() == self.space.number() {
+            self.owner.readying.condemn(block, why.into());
+        }
+    }
+
+    /// Takes back what threads have cached, so that neighbours join. No page is given back; [`shrink_to`](Self::shrink_to) does that.
+    /// O(threads × classes + cached ranges).
     pub fn trim(&self) {
         self.space.trim();
     }
 
-    /// Figures of the offsets; see [`ExtentCache::metrics`].
+    /// What the pool is made of and how it came to be, as it is now.
+    #[must_use]
+    pub fn report(&self) -> PoolReport {
+        self.owner.report(self.capacity())
+    }
+
+    /// The registrars' names, in order.
+    #[must_use]
+    pub fn devices(&self) -> Vec<String> {
+        self.report().devices
+    }
+
+    /// What no block straddles, in bytes; `None`: there is no such edge.
+    #[must_use]
+    pub fn boundary(&self) -> Option<u64> {
+        self.space.boundary()
+    }
+
+    /// Figures of what is ready: what is not, or is in quarantine, is in none of them. What is cached counts as free. While other
+    /// threads go on, of about one moment. O(threads × classes + parts that are not ready).
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        self.space.metrics()
+        let (bytes, ranges) = self.owner.readying.state().withheld();
+        let mut metrics = self.space.metrics();
+        metrics.allocated = metrics.allocated.saturating_sub(bytes);
+        metrics.capacity = metrics.capacity.saturating_sub(bytes);
+        metrics.free = metrics.capacity.saturating_sub(metrics.allocated);
+        metrics.live = metrics.live.saturating_sub(ranges);
+        metrics
     }
 
     /// What is cached, and what has been done; see [`ExtentCache::stats`].
@@ -107,10 +215,34 @@ impl Pool {
     pub fn stats(&self) -> ExtentStats {
         self.space.stats()
     }
+
+    /// The free ranges by size; see [`ExtentCache::bins`]. What is cached is taken back first.
+    #[must_use]
+    pub fn bins(&self) -> Vec<BinReport> {
+        self.space.bins()
+    }
+
+    /// All of the pool in order of addresses; see [`ExtentCache::map`]. What is not ready, or is in quarantine, is shown as used.
+    #[must_use]
+    pub fn map(&self) -> Vec<ExtentMapRange> {
+        self.space.map()
+    }
+
+    /// Checks the books of offsets against their numbered invariants. O(ranges).
+    ///
+    /// # Errors
+    /// [`CheckError`]: a defect of this library.
+    pub fn check(&self) -> Result<(), CheckError> {
+        self.space.check()
+    }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("memory", &self.memory).field("metrics", &self.metrics()).finish()
+        f.debug_struct("Pool")
+            .field("capacity", &self.capacity())
+            .field("ready", &self.ready_bytes())
+            .field("metrics", &self.metrics())
+            .finish_non_exhaustive()
     }
 }

@@ -29,6 +29,8 @@ mod trial;
 pub mod verbs;
 mod watching;
 
+pub(crate) use plan::admit;
+
 pub use background::Background;
 pub use builder::RegistrationBuilder;
 pub use devices::{DeviceSpec, Devices, DevicesError};

@@ -213,6 +213,13 @@ impl Ground {
     }
 }
 
+/// What is known not to suffice for so many bytes in keys of at most `part`, without knowing what they are made of.
+pub(crate) fn admit(limits: &[Limits], len: u64, part: u64) -> Result<(), RegisterError> {
+    check_names(limits)?;
+    check_memlock(limits, len)?;
+    limits.iter().try_for_each(|limits| check_keys(limits, len.div_ceil(part.max(1))))
+}
+
 fn check_names(limits: &[Limits]) -> Result<(), RegisterError> {
     if limits.is_empty() {
         return Err(RegisterError::NoRegistrars);

@@ -65,6 +65,8 @@ calls! {
     GetSeals => "fcntl(F_GET_SEALS)",
     /// A second descriptor of a file.
     Duplicate => "fcntl(F_DUPFD_CLOEXEC)",
+    /// A descriptor of a file that can only be read from.
+    Reopen => "open(/proc/self/fd)",
     /// Reading the size of a file.
     FileSize => "fstat",
     /// Reading the kind of file system and the page size of a file.

@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+#[cfg(not(loom))]
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::{Call, Errno, Result, check, gate};
@@ -45,6 +47,21 @@ pub(crate) fn get_seals(file: &File) -> Result<i32> {
 pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     gate(Call::Duplicate)?;
     fd.try_clone_to_owned().map_err(|error| Errno::of(&error))
+}
+
+/// A descriptor of the same file that can only be read from, closed on exec. Goes by way of `/proc`.
+#[cfg(not(loom))]
+pub(crate) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    gate(Call::Reopen)?;
+    let file = File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    file.map(OwnedFd::from).map_err(|error| Errno::of(&error))
+}
+
+/// The number of a file: that of no other memory file as long as this one is there.
+#[cfg(not(loom))]
+pub(crate) fn file_number(file: &File) -> Result<u64> {
+    gate(Call::FileSize)?;
+    file.metadata().map(|data| data.ino()).map_err(|error| Errno::of(&error))
 }
 
 /// The size of a file in bytes.

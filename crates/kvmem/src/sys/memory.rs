@@ -89,19 +89,26 @@ pub(crate) unsafe fn map_huge(at: Option<NonNull<u8>>, len: usize, page_shift: u
     }
 }
 
-/// Maps the first `len` bytes of a file, shared. `None` lets the kernel choose the address.
+/// Maps the first `len` bytes of a file, shared, to be read and, if `write` says so, written. `None` lets the kernel choose the
+/// address.
 ///
 /// # Safety
 /// As for `mmap` with `MAP_FIXED`, if an address is given.
-pub(crate) unsafe fn map_file(at: Option<NonNull<u8>>, len: usize, file: &File) -> Result<NonNull<u8>> {
+pub(crate) unsafe fn map_file(
+    at: Option<NonNull<u8>>,
+    len: usize,
+    file: &File,
+    write: bool,
+) -> Result<NonNull<u8>> {
     gate(Call::MapFile)?;
+    let access = libc::PROT_READ | if write { libc::PROT_WRITE } else { 0 };
     let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
     // SAFETY: passed on to the caller.
     unsafe {
         mmap(
             at.map_or(ptr::null_mut(), NonNull::as_ptr),
             len,
-            libc::PROT_READ | libc::PROT_WRITE,
+            access,
             libc::MAP_SHARED | fixed,
             file.as_raw_fd(),
             0,

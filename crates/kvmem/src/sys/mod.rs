@@ -31,6 +31,8 @@ pub(crate) use file::{
     open_text, pagemap_scan, pread, read_text, set_seals, space_at, truncate,
 };
 #[cfg(not(loom))]
+pub(crate) use file::{file_number, reopen_read_only};
+#[cfg(not(loom))]
 pub(crate) use library::Library;
 pub(crate) use memory::{
     madvise, map_anonymous, map_file, map_huge, mincore, mlock, munlock, munmap, page_size,

@@ -90,7 +90,7 @@ fn foreign(_: Numa) -> Result<(), ArenaError> {
 }
 
 /// Waits until what threads leave behind is gone, then compares.
-fn assert_clean(before: &(Vec<String>, usize), what: &str) {
+pub(super) fn assert_clean(before: &(Vec<String>, usize), what: &str) {
     let now = (maps(), descriptors());
     if now == *before {
         return;

@@ -16,6 +16,7 @@ mod register;
 mod slices;
 #[path = "../standin/mod.rs"]
 mod standin;
+mod whole_pools;
 
 const MIB: usize = 1 << 20;
 

@@ -1,8 +1,15 @@
 //! The pool: all layers as one thing.
 
+mod background;
+mod blocks;
 mod kv_cache;
 mod lifetimes;
+mod quarantine;
+mod registered;
+mod resize;
+mod shared;
 
+use crate::register::fake;
 use kvmem::arena::PageSize;
 use kvmem::pool::{Pool, PoolBuilder};
 

@@ -1,8 +1,11 @@
 //! Who goes first: pools, their clones and their blocks, in any order.
 
+use std::time::Duration;
+
 use kvmem::pool::{Block, Pool};
 use proptest::prelude::*;
 
+use super::fake::{Fake, live, registrars};
 use super::{MIB, small};
 
 /// Whether these addresses are mapped.
@@ -36,20 +39,37 @@ enum Owned {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
     fn any_drop_order_is_fine(
         sizes in proptest::collection::vec(1usize..40_000, 1..24),
         order in proptest::collection::vec(any::<proptest::sample::Index>(), 32),
-        hot in any::<bool>(),
+        learns in any::<bool>(),
+        in_background in any::<bool>(),
+        grows in any::<bool>(),
+        condemned in any::<bool>(),
     ) {
-        let (pool, _) = small(2 * MIB).learn(hot).build().expect("little memory");
+        const PART: usize = 256 << 10;
+        let fakes = Fake::some(2, PART as u64);
+        let builder = small(2 * MIB).max_size(3 * MIB).registrars(registrars(&fakes)).learn(learns);
+        let (pool, _) = builder.in_background(in_background).build().expect("little memory");
+        // A third of the pools are dropped while they are still being made ready.
+        if sizes.len() % 3 > 0 {
+            pool.wait_ready(u64::MAX, Duration::from_secs(60));
+            if grows {
+                pool.grow_to(3 * MIB as u64).expect("addresses are there");
+            }
+        }
+        if condemned && let Ok(block) = pool.allocate(1000) {
+            pool.condemn(block, "a test");
+        }
         let mut owned = vec![Owned::Pool(pool.clone()), Owned::Pool(pool.clone())];
         for (n, size) in sizes.into_iter().enumerate() {
-            let mut block = pool.allocate(size).expect("room");
-            block.bytes_mut().fill(n as u8);
-            owned.push(Owned::Block(block, n as u8));
+            if let Ok(mut block) = pool.allocate(size) {
+                block.bytes_mut().fill(n as u8);
+                owned.push(Owned::Block(block, n as u8));
+            }
         }
         drop(pool);
         for index in order {
@@ -59,10 +79,15 @@ proptest! {
             drop(owned.swap_remove(index.index(owned.len())));
             for one in &owned {
                 match one {
-                    Owned::Block(block, byte) => prop_assert!(block.bytes().iter().all(|found| found == byte)),
-                    Owned::Pool(pool) => prop_assert!(pool.allocate(100).is_ok()),
+                    Owned::Block(block, byte) => {
+                        prop_assert!(block.bytes().iter().all(|found| found == byte));
+                        prop_assert_eq!(block.keys().map(|keys| keys.len()), Ok(2));
+                    }
+                    Owned::Pool(pool) => prop_assert!(pool.ready_bytes() == 0 || pool.allocate(100).is_ok()),
                 }
             }
         }
+        drop(owned);
+        prop_assert_eq!(live(&fakes), 0);
     }
 }

@@ -11,7 +11,7 @@ use kvmem::register::{Key, Limits, Refusal, Registrar};
 
 /// What a fake does wrong, by the number of the call, from 1.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     pub register: Vec<u64>,
     /// From which call on, and how many.
     pub deregister: Vec<(u64, u64)>,
@@ -27,17 +27,17 @@ struct Books {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Fake {
+pub(crate) struct Fake {
     limits: Limits,
     books: Arc<Mutex<Books>>,
     /// How many fakes are in a call now, and at most; shared by those made together.
-    pub(super) inside: Arc<AtomicUsize>,
-    pub(super) most: Arc<AtomicUsize>,
-    pub(super) takes: Duration,
+    pub(crate) inside: Arc<AtomicUsize>,
+    pub(crate) most: Arc<AtomicUsize>,
+    pub(crate) takes: Duration,
 }
 
 impl Fake {
-    pub(super) fn new(name: &str, limits: Limits) -> Fake {
+    pub(crate) fn new(name: &str, limits: Limits) -> Fake {
         Fake {
             limits: Limits { device: name.to_owned(), ..limits },
             books: Arc::default(),
@@ -48,7 +48,7 @@ impl Fake {
     }
 
     /// Some that count together how many are at work, with chunks of at most `max_bytes`.
-    pub(super) fn some(count: usize, max_bytes: u64) -> Vec<Fake> {
+    pub(crate) fn some(count: usize, max_bytes: u64) -> Vec<Fake> {
         let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         (0..count)
             .map(|number| {
@@ -59,26 +59,26 @@ impl Fake {
             .collect()
     }
 
-    pub(super) fn taking(self, takes: Duration) -> Fake {
+    pub(crate) fn taking(self, takes: Duration) -> Fake {
         Fake { takes, ..self }
     }
 
-    pub(super) fn with(self, faults: Faults) -> Fake {
+    pub(crate) fn with(self, faults: Faults) -> Fake {
         self.books.lock().unwrap().faults = faults;
         self
     }
 
-    pub(super) fn live(&self) -> usize {
+    pub(crate) fn live(&self) -> usize {
         self.books.lock().unwrap().live.len()
     }
 
     /// Registrations made, failed ones included.
-    pub(super) fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.books.lock().unwrap().registered
     }
 
     /// Whether the live keys cover a region exactly.
-    pub(super) fn covers(&self, region: &Region) -> bool {
+    pub(crate) fn covers(&self, region: &Region) -> bool {
         let books = self.books.lock().unwrap();
         let mut ranges: Vec<(usize, usize)> = books.live.values().copied().collect();
         ranges.sort_unstable();
@@ -97,12 +97,12 @@ impl Fake {
 }
 
 /// All of them as the library wants them.
-pub(super) fn registrars(fakes: &[Fake]) -> Vec<Arc<dyn Registrar>> {
+pub(crate) fn registrars(fakes: &[Fake]) -> Vec<Arc<dyn Registrar>> {
     fakes.iter().map(|fake| Arc::new(fake.clone()) as Arc<dyn Registrar>).collect()
 }
 
 /// Keys that are live at any of them.
-pub(super) fn live(fakes: &[Fake]) -> usize {
+pub(crate) fn live(fakes: &[Fake]) -> usize {
     fakes.iter().map(Fake::live).sum()
 }
 

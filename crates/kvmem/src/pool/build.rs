@@ -1,0 +1,181 @@
+//! *Build*: one layer after the other. Whatever fails, what was made before is dropped, and nothing is left.
+//!
+//! What can be known to fail is asked first: a limit that registering will hit is better told before minutes of populating.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::cut::{Cut, Terms, wanted};
+use super::fitter::Fitter;
+use super::memory::{self, Memory};
+use super::owner::{Owner, Plan, listening};
+use super::readying::{Claim, Readying};
+use super::report::{Choice, Step};
+use super::{Pool, PoolBuilder, PoolError, PoolReport};
+use crate::arena::{Populate, Region, Size};
+use crate::offset::OffsetAllocator;
+use crate::register::{self, Limits};
+use crate::slab::{ExtentBuilder, ExtentCache};
+use crate::sys;
+
+pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError> {
+    let asked = wish.size.bytes()?;
+    let most = wish.max_size.as_ref().map_or(Ok(asked), |size| size.bytes())?;
+    if most < asked {
+        return Err(PoolError::Limit { asked: asked as u64, most: most as u64 });
+    }
+    let limits: Vec<Limits> = wish.registrars.iter().map(|registrar| registrar.limits()).collect();
+    check(wish, asked, &limits)?;
+
+    let by_part = wish.in_background || wish.quarantine;
+    let grows = most > asked;
+    let at_once = !by_part && !grows;
+    let mut steps = Vec::new();
+    let region = timed("map", &mut steps, || map(wish, most, at_once))?;
+    let receipt = region.receipt().clone();
+    let terms = Terms {
+        asked: asked as u64,
+        receipt: &receipt,
+        limits: &limits,
+        boundary: wish.boundary,
+        by_part,
+        grows,
+    };
+    let Cut { part_bytes, unit, boundary, choice } = terms.cut()?;
+    let mapped = region.len();
+    let capacity = if grows { asked.next_multiple_of(unit as usize).min(mapped) } else { mapped };
+    let plan = Plan { unit, registered: !limits.is_empty(), in_background: wish.in_background };
+
+    let fitter = Fitter::new(wish, part_bytes);
+    let mut populated = None;
+    if !by_part && !at_once {
+        populated = timed("populate", &mut steps, || fitter.populate(&region, 0..capacity))?;
+    }
+    let file = region.file_number()?;
+    let memory = Arc::new(Memory::new(region, part_bytes, file)?);
+    let mut registered = None;
+    if !by_part {
+        registered = timed("register", &mut steps, || fitter.register(memory.parts_in(0..capacity)))?;
+    }
+    let space = offsets(wish, capacity as u64, boundary).build()?;
+    memory::place(space.number(), &memory);
+    space.keep(Box::new(Arc::clone(&memory)));
+    let claims = if by_part { Claim::all(&space, part_bytes as u64)? } else { Vec::new() };
+
+    let report = PoolReport {
+        asked_bytes: asked as u64,
+        capacity_bytes: capacity as u64,
+        most_bytes: mapped as u64,
+        ready_bytes: 0,
+        part_bytes: part_bytes as u64,
+        boundary_bytes: boundary,
+        devices: limits.iter().map(|limits| limits.device.clone()).collect(),
+        receipt,
+        populated,
+        registered,
+        hot_sizes: wish.hot_sizes.clone(),
+        choices: vec![choice, pages(&memory, wish), how(wish)],
+        steps,
+        quarantined: Vec::new(),
+        stopped: None,
+    };
+    let readying = Arc::new(Readying::new(Arc::clone(&memory), fitter, claims, capacity as u64));
+    let owner = Owner::new(Arc::clone(&readying), plan, report);
+    let pool = Pool::new(space, memory, Arc::new(owner));
+    if wish.in_background {
+        let thread = sys::spawn("kvmem-pool", move || readying.run());
+        pool.owner().works(thread.map_err(|errno| PoolError::NoThread { errno })?);
+    } else if by_part {
+        readying.run();
+        if let Some(error) = readying.take_failure() {
+            return Err(error);
+        }
+    }
+    let report = pool.report();
+    Ok((pool, report))
+}
+
+/// What is known to fail fails before anything is mapped.
+fn check(wish: &PoolBuilder, asked: usize, limits: &[Limits]) -> Result<(), PoolError> {
+    if asked == 0 {
+        return Err(crate::arena::ArenaError::ZeroSize.into());
+    }
+    let boundary = wish.boundary.filter(|boundary| *boundary < asked as u64);
+    offsets(wish, asked as u64, boundary).build()?;
+    if !limits.is_empty() {
+        let part = wish.boundary.into_iter().chain(wanted(limits).map(|(bytes, _)| bytes)).min();
+        register::admit(limits, asked as u64, part.unwrap_or(u64::MAX))?;
+    }
+    Ok(())
+}
+
+fn map(wish: &PoolBuilder, most: usize, populate: bool) -> Result<Region, PoolError> {
+    let mut builder = Region::builder(most)
+        .ladder(wish.ladder.clone())
+        .numa(wish.numa.clone())
+        .backing(wish.backing)
+        .guard_pages(wish.guard_pages)
+        .populate(if populate { wish.populate } else { Populate::None })
+        .cancel(wish.cancel.clone());
+    if let Some(listener) = wish.on_populate.clone() {
+        builder = builder.progress(move |progress| listening(|| listener(progress)));
+    }
+    Ok(builder.map()?)
+}
+
+fn offsets(wish: &PoolBuilder, capacity: u64, boundary: Option<u64>) -> ExtentBuilder {
+    let mut space = OffsetAllocator::builder(capacity);
+    if let Some(bytes) = boundary {
+        space = space.boundary(bytes);
+    }
+    let space = ExtentCache::builder(space).hot_sizes(wish.hot_sizes.iter().copied()).learn(wish.learns);
+    match wish.stranded {
+        Some(bytes) => space.stranded(bytes),
+        None => space,
+    }
+}
+
+fn timed<T>(
+    what: &str,
+    steps: &mut Vec<Step>,
+    run: impl FnOnce() -> Result<T, PoolError>,
+) -> Result<T, PoolError> {
+    let start = Instant::now();
+    let done = run()?;
+    steps.push(Step { what: what.to_owned(), seconds: start.elapsed().as_secs_f64() });
+    Ok(done)
+}
+
+fn pages(memory: &Memory, wish: &PoolBuilder) -> Choice {
+    let receipt = memory.parts()[0].region.receipt();
+    let got: Vec<String> = receipt
+        .ranges
+        .iter()
+        .map(|range| format!("{} in {} pages", Size(range.range.len() as u64), range.got))
+        .collect();
+    let fell: Vec<String> =
+        receipt.ranges.iter().flat_map(|range| &range.fallbacks).map(ToString::to_string).collect();
+    let why = match fell.len() {
+        0 => format!("the first rung of {} took all of it", Rungs(&wish.ladder.rungs)),
+        _ => fell.join("; "),
+    };
+    Choice { what: "pages".to_owned(), chosen: got.join(", "), why }
+}
+
+fn how(wish: &PoolBuilder) -> Choice {
+    let (chosen, why) = match (wish.in_background, wish.quarantine) {
+        (true, _) => ("in the background", "asked for; parts that fail are quarantined"),
+        (false, true) => ("part by part", "parts that fail are to be quarantined"),
+        (false, false) => ("at once", "all of it or nothing"),
+    };
+    Choice { what: "ready".to_owned(), chosen: chosen.to_owned(), why: why.to_owned() }
+}
+
+struct Rungs<'a>(&'a [crate::arena::PageSize]);
+
+impl std::fmt::Display for Rungs<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&names.join(","))
+    }
+}

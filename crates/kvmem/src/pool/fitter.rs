@@ -1,0 +1,148 @@
+//! *Fitter*: makes ranges of the memory fit for use: populates them, and registers them.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::memory::Part;
+use super::owner::listening;
+use super::report::Cause;
+use super::{PoolBuilder, PoolError};
+use crate::arena::{ArenaError, Cancel, Populate, Populated, Region, Watch};
+use crate::register::{Outcome, Policy, RegisterError, RegistrationBuilder, RegistrationSet};
+
+/// How it is done.
+pub(super) struct Fitter {
+    how: Populate,
+    watch: Watch,
+    /// A child of the builder's.
+    cancel: Cancel,
+    /// `None`: nobody to register with.
+    registration: Option<RegistrationBuilder>,
+    /// What turned out to be better on the first part is kept for the others.
+    policy: Mutex<Policy>,
+}
+
+impl Fitter {
+    pub(super) fn new(wish: &PoolBuilder, part_bytes: usize) -> Fitter {
+        let cancel = wish.cancel.child();
+        let mut watch = Watch::new().cancel(cancel.clone());
+        if let Some(listener) = wish.on_populate.clone() {
+            watch = watch.progress(move |progress| listening(|| listener(progress)));
+        }
+        let registration = (!wish.registrars.is_empty()).then(|| {
+            let builder = RegistrationSet::builder()
+                .registrars(wish.registrars.iter().cloned())
+                .populate(wish.populate)
+                .chunk_bytes(part_bytes as u64)
+                .cancel(cancel.clone());
+            match wish.on_register.clone() {
+                Some(listener) => builder.progress(move |progress| listening(|| listener(progress))),
+                None => builder,
+            }
+        });
+        Fitter { how: wish.populate, watch, cancel, registration, policy: Mutex::new(wish.policy) }
+    }
+
+    /// Ends what is going on, and all that is begun later.
+    pub(super) fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// Makes a range resident, if that is wanted.
+    pub(super) fn populate(
+        &self,
+        region: &Region,
+        range: Range<usize>,
+    ) -> Result<Option<Populated>, PoolError> {
+        match self.how {
+            Populate::None => Ok(None),
+            how => Ok(Some(region.populate(range, how, &self.watch)?)),
+        }
+    }
+
+    /// Registers parts, all of them or none; says what was done, if there is anybody to register with.
+    pub(super) fn register(&self, parts: &[Part]) -> Result<Option<Outcome>, PoolError> {
+        let Some(builder) = &self.registration else { return Ok(None) };
+        let mut policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        let regions: Vec<Arc<Region>> = parts.iter().map(|part| Arc::clone(&part.region)).collect();
+        let sets = builder.clone().policy(*policy).register_batch(regions)?;
+        let outcome = sets.first().map(|set| set.outcome().clone());
+        if let Some(outcome) = &outcome
+            && *policy == Policy::Auto
+            && outcome.trial.is_some()
+        {
+            *policy =
+                if outcome.threads > 1 { Policy::parallel(outcome.threads) } else { Policy::Sequential };
+        }
+        for (part, set) in parts.iter().zip(sets) {
+            *part.set_mut() = Some(set);
+        }
+        Ok(outcome)
+    }
+
+    /// Both, for one part; else at what it failed.
+    pub(super) fn fit(
+        &self,
+        part: &Part,
+    ) -> Result<(Option<Populated>, Option<Outcome>), (Cause, PoolError)> {
+        let whole = 0..part.region.len();
+        let populated = self.populate(&part.region, whole).map_err(|error| (Cause::Populate, error))?;
+        let registered = self.register(std::slice::from_ref(part)).map_err(|error| (cause(&error), error))?;
+        Ok((populated, registered))
+    }
+}
+
+fn cause(error: &PoolError) -> Cause {
+    match error {
+        PoolError::Register(error) if matches!(**error, RegisterError::Populate(_)) => Cause::Populate,
+        _ => Cause::Register,
+    }
+}
+
+/// Whether it has failed because it was to end.
+pub(super) fn was_cancelled(error: &PoolError) -> bool {
+    match error {
+        PoolError::Memory(error) => matches!(**error, ArenaError::Cancelled { .. }),
+        PoolError::Register(error) => matches!(
+            **error,
+            RegisterError::Cancelled { .. } | RegisterError::Populate(ArenaError::Cancelled { .. })
+        ),
+        _ => false,
+    }
+}
+
+/// What both did together.
+pub(super) fn add_populated(sum: &mut Option<Populated>, one: Option<Populated>) {
+    match (sum.as_mut(), one) {
+        (Some(sum), Some(one)) => {
+            sum.bytes += one.bytes;
+            sum.seconds += one.seconds;
+            sum.threads = sum.threads.max(one.threads);
+        }
+        (None, one) => *sum = one,
+        (Some(_), None) => {}
+    }
+}
+
+/// As above.
+pub(super) fn add_registered(sum: &mut Option<Outcome>, one: Option<Outcome>) {
+    match (sum.as_mut(), one) {
+        (Some(sum), Some(one)) => {
+            sum.len_bytes += one.len_bytes;
+            sum.resident_bytes += one.resident_bytes;
+            sum.register_seconds += one.register_seconds;
+            sum.keys += one.keys;
+            sum.threads = sum.threads.max(one.threads);
+            sum.trial = sum.trial.or(one.trial);
+            let mut populated = Some(sum.populated);
+            add_populated(&mut populated, Some(one.populated));
+            sum.populated = populated.unwrap_or_default();
+        }
+        (None, one) => *sum = one,
+        (Some(_), None) => {}
+    }
+}

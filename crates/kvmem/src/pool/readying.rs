@@ -1,0 +1,198 @@
+//! *Readying*: a pool whose parts become ready one by one.
+//!
+//! All offsets of parts that are not ready are allocated from the beginning, by *claims*. When a part has been populated and
+//! registered, its claim is dropped, and what was claimed is free. So the offset layer knows nothing of all this, no request is slower for
+//! it, and a part that fails stays as it is: claimed for ever.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::fitter::{Fitter, add_populated, add_registered, was_cancelled};
+use super::memory::Memory;
+use super::report::{Cause, Quarantined};
+use super::{Block, PoolError};
+use crate::arena::{ArenaError, Populated};
+use crate::offset::{AllocError, Allocation};
+use crate::register::Outcome;
+use crate::slab::ExtentCache;
+
+/// Offsets that nobody gets.
+pub(super) struct Claim(Allocation);
+
+impl Claim {
+    /// A fresh space, claimed part by part, in order.
+    pub(super) fn all(space: &ExtentCache, part_bytes: u64) -> Result<Vec<Claim>, AllocError> {
+        let (whole, rest) = (space.capacity() / part_bytes, space.capacity() % part_bytes);
+        // No claim straddles a boundary, so they lie where the parts do; then the rest is all that is free.
+        let mut claims = space.allocate_batch(part_bytes, whole as usize)?;
+        if rest > 0 {
+            claims.push(space.allocate_aligned(rest, 1)?);
+        }
+        claims.sort_unstable_by_key(|claim| claim.offset());
+        Ok(claims.into_iter().map(|extent| Claim(extent.into_allocation())).collect())
+    }
+
+    fn len(&self) -> u64 {
+        self.0.size()
+    }
+}
+
+/// What is kept from use, and by what.
+enum Bad {
+    Part(#[allow(dead_code, reason = "it is held")] Claim),
+    Block(#[allow(dead_code, reason = "it is held")] Block),
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// Parts that are not ready, in order.
+    unready: VecDeque<Claim>,
+    quarantine: Vec<(Quarantined, Bad)>,
+    /// Bytes that are ready.
+    ready: u64,
+    /// No more will be made ready.
+    ended: bool,
+    pub(super) stopped: Option<String>,
+    failure: Option<PoolError>,
+    pub(super) populated: Option<Populated>,
+    pub(super) registered: Option<Outcome>,
+}
+
+impl State {
+    pub(super) fn quarantined(&self) -> Vec<Quarantined> {
+        self.quarantine.iter().map(|(what, _)| what.clone()).collect()
+    }
+
+    /// Bytes of what is not ready or in quarantine, and how many ranges that is.
+    pub(super) fn withheld(&self) -> (u64, u64) {
+        let unready: u64 = self.unready.iter().map(Claim::len).sum();
+        let bad: u64 = self.quarantine.iter().map(|(what, _)| what.range.end - what.range.start).sum();
+        (unready + bad, (self.unready.len() + self.quarantine.len()) as u64)
+    }
+}
+
+/// How far a pool has come; shared with the thread that works on it.
+pub(super) struct Readying {
+    pub(super) memory: Arc<Memory>,
+    pub(super) fitter: Fitter,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Readying {
+    /// Without claims: all of it is ready.
+    pub(super) fn new(memory: Arc<Memory>, fitter: Fitter, claims: Vec<Claim>, capacity: u64) -> Readying {
+        let ready = if claims.is_empty() { capacity } else { 0 };
+        let state = State { ready, ended: claims.is_empty(), unready: claims.into(), ..State::default() };
+        Readying { memory, fitter, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // What is changed under the lock is changed by single pushes and pops.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that are ready. Under the lock, so that they can be had, and that no others can.
+    pub(super) fn ready(&self) -> u64 {
+        self.state().ready
+    }
+
+    /// The pool has become longer or shorter by what is ready.
+    pub(super) fn resized(&self, from: u64, to: u64) {
+        let mut state = self.state();
+        state.ready = (state.ready + to).saturating_sub(from);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.state().ended
+    }
+
+    /// Waits until so many bytes are ready, no more will be, or the time is over.
+    pub(super) fn wait(&self, bytes: u64, timeout: Duration) -> u64 {
+        let start = Instant::now();
+        let mut state = self.state();
+        while state.ready < bytes && !state.ended {
+            let Some(left) = timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
+                break;
+            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.ready
+    }
+
+    /// Makes part after part ready, until all are or it is to end.
+    pub(super) fn run(&self) {
+        /// Says that it has ended, however that came.
+        struct End<'a>(&'a Readying);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                let mut state = self.0.state();
+                state.ended = true;
+                if std::thread::panicking() {
+                    state.stopped = Some("a registrar or a listener has panicked".to_owned());
+                }
+                self.0.changed.notify_all();
+            }
+        }
+        let _end = End(self);
+        while let Some(part) = self.next() {
+            match self.fitter.fit(&self.memory.parts()[part]) {
+                Ok((populated, registered)) => {
+                    let mut state = self.state();
+                    add_populated(&mut state.populated, populated);
+                    add_registered(&mut state.registered, registered);
+                    let claim = state.unready.pop_front();
+                    state.ready += claim.as_ref().map_or(0, Claim::len);
+                    // What was claimed is free.
+                    drop(claim);
+                    self.changed.notify_all();
+                }
+                Err((_, error)) if was_cancelled(&error) => {
+                    let mut state = self.state();
+                    state.stopped = Some(error.to_string());
+                    state.failure.get_or_insert(error);
+                    break;
+                }
+                Err((cause, error)) => self.keep_from_use(cause, error),
+            }
+        }
+    }
+
+    /// The number of the part to be made ready next.
+    fn next(&self) -> Option<usize> {
+        let mut state = self.state();
+        if self.fitter.is_cancelled() && !state.unready.is_empty() {
+            let total = state.ready + state.withheld().0;
+            let error = PoolError::from(ArenaError::Cancelled { done: state.ready, total });
+            state.stopped = Some(error.to_string());
+            state.failure.get_or_insert(error);
+            return None;
+        }
+        state.unready.front().map(|claim| (claim.0.offset() / self.memory.part_bytes() as u64) as usize)
+    }
+
+    fn keep_from_use(&self, cause: Cause, error: PoolError) {
+        let mut state = self.state();
+        let Some(claim) = state.unready.pop_front() else { return };
+        let what = Quarantined { range: claim.0.range(), cause, why: error.to_string() };
+        state.quarantine.push((what, Bad::Part(claim)));
+        state.failure.get_or_insert(error);
+    }
+
+    /// Keeps a block from use for as long as there is the pool.
+    pub(super) fn condemn(&self, block: Block, why: String) {
+        let mut state = self.state();
+        let what = Quarantined { range: block.range(), cause: Cause::Condemned, why };
+        state.quarantine.push((what, Bad::Block(block)));
+        let bytes = state.quarantine.last().map_or(0, |(what, _)| what.range.end - what.range.start);
+        state.ready = state.ready.saturating_sub(bytes);
+    }
+
+    /// Why nothing at all is ready, or the work was to end.
+    pub(super) fn take_failure(&self) -> Option<PoolError> {
+        let mut state = self.state();
+        if state.ready == 0 || state.stopped.is_some() { state.failure.take() } else { None }
+    }
+}

@@ -1,0 +1,201 @@
+//! *Shared*: a pool whose memory other processes attach.
+//!
+//! The memory is a file without a name that nobody can make longer or shorter. Its descriptor goes from process to process by a socket
+//! or by inheritance; after that a block is named by three plain numbers ([`BlockRef`]). What one process writes the other reads; nothing is
+//! copied and nothing is asked. If either dies the other goes on: the memory goes with the last that has it.
+//!
+//! Only the process that has built the pool hands out blocks, and it alone knows which are in use: a reference says where bytes
+//! are, not that they are still what they were. Who refers to a block keeps it until the other has said that it is done.
+
+use std::os::fd::OwnedFd;
+use std::slice;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Pool, PoolError};
+use crate::arena::{ReadOnlyRegion, Region};
+
+/// A block by plain data: what another process needs to find it in the pool that it has [attached](AttachedPool).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BlockRef {
+    /// The pool: the number of its memory file, which no other file of memory has as long as this one is there.
+    pub pool: u64,
+    /// Where the block begins in the pool, in bytes.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub len: u64,
+}
+
+impl BlockRef {
+    /// As three numbers: pool, offset, length.
+    #[must_use]
+    pub fn to_bits(self) -> [u64; 3] {
+        [self.pool, self.offset, self.len]
+    }
+
+    /// From these numbers. Whether they name anything is found when it is resolved.
+    #[must_use]
+    pub fn from_bits([pool, offset, len]: [u64; 3]) -> BlockRef {
+        BlockRef { pool, offset, len }
+    }
+}
+
+impl Pool {
+    /// A descriptor of the pool's memory, by which another process can attach it to read and write.
+    ///
+    /// # Errors
+    /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left.
+    ///
+    /// # Safety
+    /// Whoever gets it writes to the bytes of a block only while nobody uses a slice of them that [`Block::bytes`](super::Block::bytes)
+    /// or [`Block::bytes_mut`](super::Block::bytes_mut) gave, and to no other bytes.
+    pub unsafe fn share(&self) -> Result<OwnedFd, PoolError> {
+        self.memory.parts()[0].region.share()?.ok_or(PoolError::Private)
+    }
+
+    /// A descriptor of the pool's memory, by which another process can attach it to read.
+    ///
+    /// # Errors
+    /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left, or `/proc` is not mounted.
+    pub fn share_read_only(&self) -> Result<OwnedFd, PoolError> {
+        self.memory.parts()[0].region.share_read_only()?.ok_or(PoolError::Private)
+    }
+
+    /// By what references name this pool; `None`: its memory is private.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        Some(self.memory.number()).filter(|number| *number != 0)
+    }
+}
+
+/// What is to be done with a pool of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Its bytes are read.
+    ReadOnly,
+    /// They are read and written.
+    ReadWrite,
+}
+
+/// The memory of a pool of another process. `Send + Sync`. It stays as long as this, whatever becomes of that process.
+///
+/// ```
+/// use kvmem::arena::{Backing, PageSize};
+/// use kvmem::pool::{Access, AttachedPool, BlockRef, Pool};
+///
+/// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).backing(Backing::Shared).build()?;
+/// let mut block = pool.allocate(5)?;
+/// block.bytes_mut().copy_from_slice(b"bytes");
+/// let bits = block.reference()?.to_bits();
+/// let fd = pool.share_read_only()?;
+///
+/// // In another process, which got the descriptor over a socket and then the bits:
+/// let seen = AttachedPool::attach(fd, Access::ReadOnly)?;
+/// // SAFETY: nobody writes to the block meanwhile.
+/// assert_eq!(unsafe { seen.bytes(BlockRef::from_bits(bits)) }?, b"bytes");
+/// # Ok::<(), kvmem::pool::PoolError>(())
+/// ```
+#[derive(Debug)]
+pub struct AttachedPool {
+    memory: Attached,
+    number: u64,
+}
+
+#[derive(Debug)]
+enum Attached {
+    ReadOnly(ReadOnlyRegion),
+    ReadWrite(Region),
+}
+
+impl AttachedPool {
+    /// Maps the memory of a pool: `fd` is what [`Pool::share`] or [`Pool::share_read_only`] gave there.
+    ///
+    /// # Errors
+    /// As [`Region::attach`]: what is not sealed is refused, since a touch behind its end would kill.
+    pub fn attach(fd: impl Into<OwnedFd>, access: Access) -> Result<AttachedPool, PoolError> {
+        let (memory, number) = match access {
+            Access::ReadOnly => {
+                let region = ReadOnlyRegion::attach(fd, None)?;
+                let number = region.file_number()?;
+                (Attached::ReadOnly(region), number)
+            }
+            Access::ReadWrite => {
+                let region = Region::attach(fd, None)?;
+                let number = region.file_number()?;
+                (Attached::ReadWrite(region), number)
+            }
+        };
+        Ok(AttachedPool { memory, number: number.unwrap_or(0) })
+    }
+
+    /// Its length in bytes, what is not in use included.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        match &self.memory {
+            Attached::ReadOnly(region) => region.len(),
+            Attached::ReadWrite(region) => region.len(),
+        }
+    }
+
+    /// By what references name the pool.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether it can be written.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        match self.memory {
+            Attached::ReadOnly(_) => Access::ReadOnly,
+            Attached::ReadWrite(_) => Access::ReadWrite,
+        }
+    }
+
+    /// The bytes of a block.
+    ///
+    /// # Errors
+    /// [`PoolError::Foreign`]; [`PoolError::OutOfBounds`].
+    ///
+    /// # Safety
+    /// While the result is used nobody writes to these bytes, in no process and by no device: the process that has the block keeps it so.
+    pub unsafe fn bytes(&self, block: BlockRef) -> Result<&[u8], PoolError> {
+        let range = self.range(block)?;
+        match &self.memory {
+            // SAFETY: the caller's promise.
+            Attached::ReadOnly(region) => Ok(unsafe { region.bytes(range) }?),
+            // SAFETY: as above.
+            Attached::ReadWrite(region) => Ok(unsafe { region.slice(range)?.as_bytes() }),
+        }
+    }
+
+    /// The bytes of a block, to be written.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`]; [`PoolError::Foreign`]; [`PoolError::OutOfBounds`].
+    ///
+    /// # Safety
+    /// While the result is used nobody else reads or writes these bytes, in no process, thread or device: the process that has the block
+    /// has lent it to this one.
+    #[allow(clippy::mut_from_ref, reason = "that it is the only one is the caller's promise")]
+    pub unsafe fn bytes_mut(&self, block: BlockRef) -> Result<&mut [u8], PoolError> {
+        let range = self.range(block)?;
+        let Attached::ReadWrite(region) = &self.memory else { return Err(PoolError::ReadOnly) };
+        let bytes = region.slice(range)?;
+        // SAFETY: in bounds and mapped for writing; the rest is the caller's promise.
+        Ok(unsafe { slice::from_raw_parts_mut(bytes.as_ptr(), bytes.len()) })
+    }
+
+    fn range(&self, block: BlockRef) -> Result<std::ops::Range<usize>, PoolError> {
+        let BlockRef { pool, offset, len } = block;
+        if pool != self.number {
+            return Err(PoolError::Foreign { of: pool, here: self.number });
+        }
+        let all = self.len() as u64;
+        match offset.checked_add(len) {
+            Some(end) if end <= all => Ok(offset as usize..end as usize),
+            end => Err(PoolError::OutOfBounds { range: offset..end.unwrap_or(u64::MAX), len: all }),
+        }
+    }
+}

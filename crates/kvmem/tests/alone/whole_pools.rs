@@ -1,0 +1,168 @@
+//! Pools of blocks: every system call under every layer made to fail, and nothing is left behind.
+
+use std::time::Duration;
+
+use kvmem::arena::{Backing, Call, Errno, Ladder, PageSize, Populate};
+use kvmem::fault;
+use kvmem::pool::{Access, AttachedPool, Pool, PoolBuilder, PoolError};
+use kvmem::register::{IoUring, Mlock, Policy};
+
+use super::faults::assert_clean;
+use super::{MIB, alone, descriptors, maps};
+
+const PART: usize = 512 << 10;
+const LONG: Duration = Duration::from_secs(60);
+
+fn builder() -> PoolBuilder {
+    Pool::builder(2 * PART)
+        .max_size(3 * PART)
+        .ladder(Ladder::new([PageSize::Base]))
+        .populate(Populate::threads(2))
+        .boundary(PART as u64)
+        .policy(Policy::Sequential)
+        .registrar(Mlock::default())
+}
+
+/// Uses all that a pool can do, as far as it has come.
+fn use_it(pool: Pool) -> Result<(), PoolError> {
+    let mut blocks = pool.allocate_batch(PART / 2, 2)?;
+    for block in &mut blocks {
+        block.bytes_mut().fill(1);
+        assert_eq!(block.keys()?.len(), pool.devices().len());
+    }
+    pool.grow_to(3 * PART as u64)?;
+    drop(pool.allocate(PART)?);
+    blocks.truncate(1);
+    pool.trim();
+    pool.shrink()?;
+    pool.check().expect("sound");
+    drop(pool);
+    assert!(blocks[0].bytes().iter().all(|byte| *byte == 1));
+    Ok(())
+}
+
+fn at_once() -> Result<(), PoolError> {
+    use_it(builder().build()?.0)
+}
+
+fn with_a_ring() -> Result<(), PoolError> {
+    // Where rings cannot be made the rest is tried without.
+    let builder = match IoUring::new(0) {
+        Ok(ring) => builder().registrar(ring),
+        Err(_) => builder(),
+    };
+    use_it(builder.build()?.0)
+}
+
+fn shared() -> Result<(), PoolError> {
+    let (pool, _) = builder().backing(Backing::Shared).build()?;
+    let mut block = pool.allocate(100)?;
+    block.bytes_mut().fill(5);
+    let seen = AttachedPool::attach(pool.share_read_only()?, Access::ReadOnly)?;
+    // SAFETY: nobody writes to it now.
+    assert_eq!(unsafe { seen.bytes(block.reference()?) }?, [5; 100]);
+    use_it(pool)
+}
+
+fn part_by_part() -> Result<(), PoolError> {
+    let (pool, _) = builder().in_background(true).build()?;
+    let ready = pool.wait_ready(u64::MAX, LONG);
+    assert!(!pool.is_under_way());
+    let report = pool.report();
+    assert_eq!(ready + report.quarantined_bytes(), pool.capacity(), "{report}");
+    // What is ready can be had, to the last byte, and nothing else.
+    let blocks: Vec<_> = std::iter::from_fn(|| pool.allocate(PART).ok()).collect();
+    assert_eq!((blocks.len() * PART) as u64, ready);
+    for block in &blocks {
+        assert!(report.quarantined.iter().all(|bad| bad.range.start != block.offset()));
+        assert_eq!(block.keys()?.len(), 1);
+    }
+    drop(blocks);
+    if ready == pool.capacity() { use_it(pool) } else { Ok(()) }
+}
+
+type Scenario = (&'static str, fn() -> Result<(), PoolError>);
+
+#[test]
+fn any_step_may_fail_and_nothing_is_left() {
+    let _alone = alone();
+    let scenarios: [Scenario; 4] =
+        [("at once", at_once), ("ring", with_a_ring), ("shared", shared), ("part by part", part_by_part)];
+    if let Err(why) = at_once() {
+        return println!("skipped: {why}");
+    }
+    for _ in 0..10 {
+        for (_, scenario) in scenarios {
+            let _ = scenario();
+        }
+    }
+    let (mut failed, mut refused) = (0, 0);
+    for (name, scenario) in scenarios {
+        let counted = fault::count();
+        let outcome = scenario();
+        let made: Vec<(Call, u64)> = Call::ALL.iter().map(|call| (*call, counted.made(*call))).collect();
+        drop(counted);
+        assert_eq!(outcome, Ok(()), "{name}");
+        let before = (maps(), descriptors());
+        drop(scenario());
+        assert_clean(&before, name);
+        for (call, times) in made {
+            for nth in 1..=times.min(24) {
+                let what = format!("{name}: call {nth} of {call} fails");
+                let guard = fault::fail(call, nth, Errno::ENOMEM);
+                let outcome = scenario();
+                failed += guard.failed();
+                drop(guard);
+                if let Err(error) = &outcome {
+                    assert!(!error.to_string().is_empty());
+                    refused += 1;
+                }
+                assert_clean(&before, &what);
+            }
+            // Keys that are never taken back, and ranges that are never unmapped, stay: see the layers below.
+            let stays = [Call::Unmap, Call::Unlock, Call::RingEmpty];
+            if times > 0 && !stays.contains(&call) {
+                let guard = fault::fail_all(call, Errno::EPERM);
+                let _ = scenario();
+                drop(guard);
+                assert_clean(&before, &format!("{name}: every {call} fails"));
+            }
+        }
+    }
+    println!("{failed} calls failed, {refused} of them to be told");
+    assert!(failed > 100 && refused > 50, "{failed} calls failed, {refused} of them to be told");
+}
+
+#[test]
+fn pages_that_are_broken_are_left_out() {
+    let _alone = alone();
+    // Each part is two calls: the question whether the kernel knows the request, and the request.
+    let guard = fault::count().and(Call::PopulateWrite, 4, 1, Errno::EHWPOISON);
+    let built = Pool::builder(4 * PART)
+        .ladder(PageSize::Base)
+        .populate(Populate::threads(1))
+        .boundary(PART as u64)
+        .quarantine(true)
+        .build();
+    drop(guard);
+    let (pool, report) = built.expect("most of it");
+    let [bad] = &report.quarantined[..] else { panic!("{report}") };
+    assert_eq!(bad.range.end - bad.range.start, PART as u64);
+    assert!(bad.why.contains("broken"), "{}", bad.why);
+    assert_eq!(pool.ready_bytes(), 3 * PART as u64);
+    let rest = pool.allocate_batch(PART, 3).expect("the rest");
+    assert!(rest.iter().all(|block| block.offset() != bad.range.start));
+    assert!(pool.allocate(1).is_err());
+}
+
+#[test]
+fn no_thread_no_background() {
+    let _alone = alone();
+    drop(builder().in_background(true).build());
+    let before = (maps(), descriptors());
+    let guard = fault::fail_all(Call::Spawn, Errno::EAGAIN);
+    let error = Pool::builder(MIB).ladder(PageSize::Base).in_background(true).build().unwrap_err();
+    drop(guard);
+    assert_eq!(error, PoolError::NoThread { errno: Errno::EAGAIN });
+    assert_clean(&before, "no thread");
+}

@@ -1,0 +1,150 @@
+//! In the background: the beginning is used while the rest is still being made ready.
+
+use std::time::Duration;
+
+use kvmem::arena::Cancel;
+use kvmem::pool::{Block, Pool, PoolBuilder, PoolError};
+use kvmem::register::Policy;
+
+use super::fake::{Fake, live, registrars};
+use super::{MIB, small};
+
+const PART: usize = 128 << 10;
+const LONG: Duration = Duration::from_secs(60);
+
+fn slow(fakes: &[Fake], millis: u64) -> PoolBuilder {
+    let slow: Vec<Fake> =
+        fakes.iter().map(|fake| fake.clone().taking(Duration::from_millis(millis))).collect();
+    small(MIB + PART / 2).registrars(registrars(&slow)).in_background(true)
+}
+
+#[test]
+fn blocks_come_only_from_what_is_ready() {
+    let fakes = Fake::some(2, PART as u64);
+    let (pool, report) = slow(&fakes, 5).build().expect("little memory");
+    assert_eq!(report.capacity_bytes, (MIB + PART / 2) as u64);
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut not_ready = 0;
+    while blocks.len() < 4 * 8 + 2 {
+        match pool.allocate(PART / 4) {
+            Ok(mut block) => {
+                // In order of addresses, and with its keys.
+                assert!(block.range().end <= pool.ready_bytes(), "{block:?} of {}", pool.ready_bytes());
+                assert_eq!(block.keys().expect("registered").len(), 2);
+                block.bytes_mut().fill(1);
+                blocks.push(block);
+            }
+            Err(PoolError::NotReady { ready, capacity, .. }) => {
+                assert!(ready <= capacity && capacity == pool.capacity());
+                not_ready += 1;
+                pool.wait_ready(ready + 1, LONG);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(not_ready > 0, "all of it was there at once");
+    assert_eq!(pool.wait_ready(u64::MAX, LONG), pool.capacity());
+    assert!(!pool.is_under_way());
+    assert!(matches!(pool.allocate(1).unwrap_err(), PoolError::Refused(_)), "full, and no more will come");
+    assert_eq!(live(&fakes), 2 * 9);
+    let report = pool.report();
+    assert_eq!(report.registered.expect("all").keys, 18);
+    assert_eq!((report.ready_bytes, report.stopped), (pool.capacity(), None));
+    drop((pool, blocks));
+    assert_eq!(live(&fakes), 0);
+}
+
+#[test]
+fn figures_leave_out_what_is_not_ready() {
+    let fakes = Fake::some(1, PART as u64);
+    let (pool, _) = slow(&fakes, 30).build().expect("little memory");
+    let first = pool.wait_ready(PART as u64, LONG);
+    assert!(first >= PART as u64);
+    let before = pool.metrics();
+    assert!(before.capacity < pool.capacity() && before.allocated == 0 && before.live == 0, "{before:?}");
+    assert_eq!(
+        pool.wait_ready(u64::MAX, Duration::from_millis(1)).min(pool.capacity() - 1),
+        pool.ready_bytes().min(pool.capacity() - 1)
+    );
+    assert!(matches!(pool.grow_to(pool.capacity()), Err(PoolError::Underway)));
+    assert!(matches!(pool.shrink(), Err(PoolError::Underway)));
+    pool.wait_ready(u64::MAX, LONG);
+    assert_eq!(pool.metrics().capacity, pool.capacity());
+}
+
+#[test]
+fn dropping_the_pool_ends_it() {
+    for wait in [0, PART as u64, 3 * PART as u64] {
+        let fakes = Fake::some(2, PART as u64);
+        let (pool, _) = slow(&fakes, 10).build().expect("little memory");
+        pool.wait_ready(wait, LONG);
+        let block = pool.allocate(10).ok();
+        drop(pool);
+        assert_eq!(live(&fakes) == 0, block.is_none());
+        if let Some(mut block) = block {
+            block.bytes_mut().fill(3);
+            assert_eq!(block.keys().expect("registered").len(), 2);
+        }
+        assert_eq!(live(&fakes), 0);
+    }
+}
+
+#[test]
+fn it_can_be_cancelled_and_what_is_ready_serves_on() {
+    let fakes = Fake::some(1, PART as u64);
+    let cancel = Cancel::new();
+    let (pool, _) = slow(&fakes, 10).cancel(cancel.clone()).build().expect("little memory");
+    pool.wait_ready(2 * PART as u64, LONG);
+    cancel.cancel();
+    let ready = pool.wait_ready(u64::MAX, LONG);
+    assert!((2 * PART as u64..pool.capacity()).contains(&ready));
+    assert!(!pool.is_under_way() && pool.report().stopped.is_some());
+    let blocks: Vec<Block> = std::iter::from_fn(|| pool.allocate(PART).ok()).collect();
+    assert_eq!((blocks.len() * PART) as u64, ready);
+    assert_eq!(live(&fakes), blocks.len());
+}
+
+#[test]
+fn without_registrars_it_only_populates() {
+    let (pool, report) = small(MIB).in_background(true).boundary(PART as u64).build().expect("little memory");
+    assert_eq!((pool.wait_ready(u64::MAX, LONG), report.boundary_bytes), (MIB as u64, Some(PART as u64)));
+    assert_eq!(pool.report().populated.expect("all of it").bytes, MIB as u64);
+    assert_eq!(pool.allocate_batch(PART, 8).expect("all of it").len(), 8);
+}
+
+#[test]
+fn a_listener_may_have_the_last_clone() {
+    for policy in [Policy::Sequential, Policy::all_at_once()] {
+        last_clone_in_a_listener(policy);
+    }
+}
+
+fn last_clone_in_a_listener(policy: Policy) {
+    use std::sync::{Arc, Mutex};
+    let fakes = Fake::some(3, PART as u64);
+    let kept: Arc<Mutex<Option<Pool>>> = Arc::default();
+    let taken = Arc::clone(&kept);
+    let (pool, _) = slow(&fakes, 5)
+        .policy(policy)
+        .on_register(move |_| drop(taken.lock().expect("no panic").take()))
+        .build()
+        .expect("little memory");
+    *kept.lock().expect("no panic") = Some(pool);
+    for _ in 0..2000 {
+        if live(&fakes) == 0 && kept.lock().expect("no panic").is_none() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("{} keys are out", live(&fakes));
+}
+
+#[test]
+fn a_panic_of_a_registrar_ends_it_and_harms_nobody() {
+    let mut fakes = Fake::some(1, PART as u64);
+    fakes[0] = fakes[0].clone().with(super::fake::Faults { panic_at: Some(3), ..Default::default() });
+    let (pool, _) = slow(&fakes, 1).build().expect("little memory");
+    assert_eq!(pool.wait_ready(u64::MAX, LONG), 2 * PART as u64);
+    assert!(pool.report().stopped.expect("it was told").contains("panicked"));
+    assert_eq!(std::iter::from_fn(|| pool.allocate(PART).ok().map(std::mem::forget)).count(), 2);
+}

@@ -1,0 +1,185 @@
+//! Blocks: where they lie, what stands in them, and their parts.
+
+use kvmem::offset::AllocError;
+use kvmem::pool::{Block, Pool, PoolError, PoolSize};
+
+use super::{MIB, small};
+
+fn pool(bytes: usize) -> Pool {
+    small(bytes).build().expect("little memory").0
+}
+
+/// No two of them overlap, and all lie in the pool.
+fn assert_apart(blocks: &[Block], pool: &Pool) {
+    let mut ranges: Vec<_> = blocks.iter().map(Block::range).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "{ranges:?}");
+    assert!(ranges.iter().all(|range| range.end <= pool.capacity()));
+}
+
+#[test]
+fn every_kind_of_request() {
+    let pool = pool(4 * MIB);
+    let mut blocks = vec![pool.allocate(1).expect("room"), pool.allocate(100_001).expect("room")];
+    blocks.extend(pool.allocate_batch(7777, 20).expect("room"));
+    blocks.extend(pool.allocate_scattered(300_000, 4).expect("room"));
+    assert_apart(&blocks, &pool);
+    for (n, block) in blocks.iter_mut().enumerate() {
+        block.bytes_mut().fill(n as u8);
+    }
+    for (n, block) in blocks.iter().enumerate() {
+        assert!(block.bytes().iter().all(|byte| *byte == n as u8));
+        assert_eq!(
+            block.as_ptr().addr() - blocks[0].as_ptr().addr().wrapping_sub(blocks[0].offset() as usize),
+            block.offset() as usize
+        );
+    }
+    let asked: usize = blocks.iter().map(Block::len).sum();
+    assert_eq!(pool.metrics().allocated, asked as u64);
+    assert_eq!(asked, 1 + 100_001 + 20 * 7777 + 300_000);
+    pool.free_run(blocks);
+    assert_eq!((pool.metrics().allocated, pool.metrics().live), (0, 0));
+    pool.check().expect("sound");
+}
+
+#[test]
+fn addresses_are_aligned_however_far() {
+    let pool = pool(8 * MIB);
+    let mut blocks = Vec::new();
+    for log in 0..22 {
+        let align = 1usize << log;
+        let block = pool.allocate_aligned(100 + log, align).expect("room");
+        assert!(block.as_ptr().addr().is_multiple_of(align), "{align}: {:?}", block.as_ptr());
+        assert_eq!(block.len(), 100 + log);
+        blocks.push(block);
+    }
+    assert_apart(&blocks, &pool);
+    // What an alignment beyond the pages has cut off is free again.
+    let asked: usize = blocks.iter().map(Block::len).sum();
+    assert_eq!(pool.metrics().allocated, asked as u64);
+    for (align, error) in [(0, AllocError::BadAlign { align: 0 }), (24, AllocError::BadAlign { align: 24 })] {
+        assert_eq!(pool.allocate_aligned(100, align).unwrap_err(), PoolError::Refused(error));
+    }
+    for align in [1, 1 << 40] {
+        assert_eq!(pool.allocate_aligned(0, align).unwrap_err(), PoolError::Refused(AllocError::ZeroSize));
+    }
+    assert!(matches!(
+        pool.allocate_aligned(usize::MAX, 1 << 40).unwrap_err(),
+        PoolError::Refused(AllocError::TooLarge { .. })
+    ));
+    pool.check().expect("sound");
+}
+
+#[test]
+fn what_cannot_be_is_told() {
+    let pool = pool(MIB);
+    assert_eq!(pool.allocate(0).unwrap_err(), PoolError::Refused(AllocError::ZeroSize));
+    assert!(matches!(pool.allocate(2 * MIB).unwrap_err(), PoolError::Refused(AllocError::TooLarge { .. })));
+    let _half = pool.allocate(MIB / 2 + 1).expect("room");
+    let error = pool.allocate(MIB / 2).unwrap_err();
+    let PoolError::Refused(AllocError::NoRoom { asked, free, .. }) = error else { panic!("{error}") };
+    assert_eq!((asked, free), (MIB as u64 / 2, MIB as u64 / 2 - 1));
+    assert!(pool.allocate_batch(MIB / 8, 5).is_err() && pool.allocate_scattered(MIB / 2, 9).is_err());
+}
+
+#[test]
+fn blocks_change_their_length_in_place() {
+    let pool = pool(MIB);
+    let mut block = pool.allocate(10_000).expect("room");
+    let at = block.as_ptr();
+    for (n, byte) in block.bytes_mut().iter_mut().enumerate() {
+        *byte = n as u8;
+    }
+    block.shrink(5000).expect("shorter");
+    block.extend(9000).expect("free behind");
+    assert_eq!((block.as_ptr(), block.len()), (at, 9000));
+    assert!(block.bytes().iter().enumerate().all(|(n, byte)| *byte == n as u8));
+    assert!(block.shrink(9001).is_err() && block.extend(2 * MIB).is_err());
+    let (left, right) = block.free_range(1000..2000).expect("within");
+    let (left, right) = (left.expect("it begins later"), right.expect("it ends earlier"));
+    assert_eq!((left.len(), right.len()), (1000, 7000));
+    assert!(right.bytes().iter().enumerate().all(|(n, byte)| *byte == (n + 2000) as u8));
+    let (back, error) = right.free_range(6999..7001).expect_err("beyond its end");
+    assert!(matches!(error, PoolError::Refused(AllocError::OutOfBounds { .. })), "{error}");
+    assert_eq!(back.len(), 7000);
+    let (none, rest) = back.free_range(0..6000).expect("within");
+    assert!(none.is_none());
+    assert_eq!(rest.expect("the end").bytes()[0], (8000 % 256) as u8);
+}
+
+#[test]
+fn parts_of_a_block() {
+    let pool = pool(MIB);
+    let mut block = pool.allocate(1000).expect("room");
+    {
+        let mut part = block.sub_mut(100..300).expect("within");
+        let (mut low, mut high) = part.split_at_mut(50).expect("within");
+        low.bytes_mut().fill(1);
+        high.bytes_mut().fill(2);
+        assert_eq!(high.offset() - low.offset(), 50);
+        assert!(part.split_at_mut(201).is_err());
+    }
+    block.bytes_mut()[..100].fill(0);
+    block.bytes_mut()[300..].fill(0);
+    let part = block.sub(140..160).expect("within");
+    assert_eq!(part.bytes(), [[1; 10], [2; 10]].concat());
+    assert_eq!(part.range(), block.offset() + 140..block.offset() + 160);
+    assert_eq!(part.as_ptr(), block.bytes()[140..].as_ptr());
+    #[allow(clippy::reversed_empty_ranges)]
+    for bad in [900..1001, 10..9, usize::MAX..usize::MAX] {
+        let error = block.sub(bad.clone()).unwrap_err();
+        assert_eq!(error, PoolError::OutOfBounds { range: bad.start as u64..bad.end as u64, len: 1000 });
+    }
+    let chunks: Vec<_> = block.chunks(300).map(|part| (part.offset() - block.offset(), part.len())).collect();
+    assert_eq!(chunks, [(0, 300), (300, 300), (600, 300), (900, 100)]);
+    assert_eq!(block.chunks(0).count(), 0);
+}
+
+#[test]
+fn sizes_are_numbers_or_texts() {
+    let text = String::from("1 MiB");
+    for size in [PoolSize::from(MIB), PoolSize::from("1m"), PoolSize::from(text)] {
+        assert_eq!(
+            Pool::builder(size.bytes().unwrap())
+                .ladder(kvmem::arena::PageSize::Base)
+                .build()
+                .unwrap()
+                .0
+                .capacity(),
+            MIB as u64
+        );
+    }
+    let error = Pool::builder("64 gigs").build().unwrap_err();
+    assert!(error.to_string().starts_with(r#""64 gigs" is no size"#), "{error}");
+    assert!(Pool::builder(0).build().is_err());
+    assert!(matches!(small(2 * MIB).max_size(MIB).build().unwrap_err(), PoolError::Limit { .. }));
+    // What cannot be cached is told before anything is mapped.
+    let error = small(MIB).hot_sizes([MIB as u64]).build().unwrap_err();
+    assert!(matches!(error, PoolError::HotSizes(_)), "{error}");
+}
+
+#[test]
+fn threads_share_a_pool() {
+    let pool = small(8 * MIB).hot_sizes([4096]).build().expect("little memory").0;
+    std::thread::scope(|scope| {
+        for thread in 0..8u8 {
+            let pool = pool.clone();
+            scope.spawn(move || {
+                let mut mine: Vec<Block> = Vec::new();
+                for round in 0..2000usize {
+                    let len = if round % 3 == 0 { 4096 } else { 1 + round * 7 % 9000 };
+                    if let Ok(mut block) = pool.allocate(len) {
+                        block.bytes_mut().fill(thread);
+                        mine.push(block);
+                    }
+                    if mine.len() > 40 {
+                        let block = mine.swap_remove(round % 40);
+                        assert!(block.bytes().iter().all(|byte| *byte == thread));
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(pool.metrics().allocated, 0);
+    pool.check().expect("sound");
+}

@@ -1,0 +1,210 @@
+//! Shared pools: another process attaches, reads, writes; and either may die.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+
+use kvmem::arena::{ArenaError, Backing};
+use kvmem::pool::{Access, AttachedPool, BlockRef, Pool, PoolError};
+
+use super::{MIB, small};
+
+const LEN: usize = 100_000;
+
+/// This test again in a process of its own, with a descriptor for its input.
+fn again(test: &str, fd: OwnedFd, words: &[u64]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("our own path"));
+    command.args([&format!("pool::shared::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
+    let words: Vec<String> = words.iter().map(u64::to_string).collect();
+    command.env("KVMEM_TEST_CHILD", test).env("KVMEM_TEST_WORDS", words.join(" ")).stdin(Stdio::from(fd));
+    command
+}
+
+/// If this is the child: the descriptor and the block that it was told of.
+fn child(test: &str) -> Option<(OwnedFd, BlockRef)> {
+    if std::env::var("KVMEM_TEST_CHILD").ok()? != test {
+        return None;
+    }
+    let words = std::env::var("KVMEM_TEST_WORDS").ok()?;
+    let bits: Vec<u64> = words.split(' ').map(|word| word.parse().expect("a number")).collect();
+    let fd = std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor");
+    Some((fd, BlockRef::from_bits(bits.try_into().expect("three numbers"))))
+}
+
+fn shared() -> Pool {
+    small(MIB).backing(Backing::Shared).build().expect("little memory").0
+}
+
+/// Waits for a line that begins so.
+fn wait_for(child: &mut Child, word: &str) -> String {
+    let lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
+    lines.map_while(Result::ok).find(|line| line.starts_with(word)).expect("the child says so")
+}
+
+#[test]
+fn a_second_process_reads_and_writes() {
+    let test = "a_second_process_reads_and_writes";
+    if let Some((fd, block)) = child(test) {
+        let pool = AttachedPool::attach(fd, Access::ReadWrite).expect("the parent's pool");
+        // SAFETY: the parent waits for us.
+        let bytes = unsafe { pool.bytes_mut(block) }.expect("its block");
+        assert!(bytes.len() == LEN && bytes.iter().enumerate().all(|(n, byte)| *byte == n as u8));
+        bytes.fill(0xcc);
+        return;
+    }
+    let pool = shared();
+    let _before = pool.allocate(12_345).expect("room");
+    let mut block = pool.allocate(LEN).expect("room");
+    for (n, byte) in block.bytes_mut().iter_mut().enumerate() {
+        *byte = n as u8;
+    }
+    let bits = block.reference().expect("shared").to_bits();
+    assert_eq!(bits, [pool.number().expect("shared"), block.offset(), LEN as u64]);
+    // SAFETY: the child writes to the block while nobody has a slice of it.
+    let fd = unsafe { pool.share() }.expect("a descriptor");
+    let output = again(test, fd, &bits).output().expect("a child");
+    assert!(output.status.success(), "{output:?}");
+    assert!(block.bytes().iter().all(|byte| *byte == 0xcc));
+}
+
+#[test]
+fn who_may_only_read_cannot_write() {
+    let test = "who_may_only_read_cannot_write";
+    if let Some((fd, block)) = child(test) {
+        let error =
+            AttachedPool::attach(fd.try_clone().expect("a descriptor"), Access::ReadWrite).unwrap_err();
+        assert!(
+            matches!(&error, PoolError::Memory(inner) if matches!(**inner, ArenaError::Refused { .. })),
+            "{error}"
+        );
+        let pool = AttachedPool::attach(fd, Access::ReadOnly).expect("the parent's pool");
+        // SAFETY: nobody writes.
+        assert!(unsafe { pool.bytes(block) }.expect("its block").iter().all(|byte| *byte == 7));
+        // SAFETY: it is refused.
+        assert_eq!(unsafe { pool.bytes_mut(block) }.unwrap_err(), PoolError::ReadOnly);
+        return;
+    }
+    let pool = shared();
+    let mut block = pool.allocate(LEN).expect("room");
+    block.bytes_mut().fill(7);
+    let fd = pool.share_read_only().expect("a descriptor");
+    let output = again(test, fd, &block.reference().expect("shared").to_bits()).output().expect("a child");
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn the_pool_goes_on_when_the_other_is_killed() {
+    let test = "the_pool_goes_on_when_the_other_is_killed";
+    if let Some((fd, block)) = child(test) {
+        let pool = AttachedPool::attach(fd, Access::ReadWrite).expect("the parent's pool");
+        // SAFETY: the parent waits for us.
+        unsafe { pool.bytes_mut(block) }.expect("its block").fill(9);
+        println!("\nready");
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        return;
+    }
+    let pool = shared();
+    let block = pool.allocate(LEN).expect("room");
+    // SAFETY: the child writes to the block while nobody has a slice of it.
+    let fd = unsafe { pool.share() }.expect("a descriptor");
+    let bits = block.reference().expect("shared").to_bits();
+    let mut other = again(test, fd, &bits).stdout(Stdio::piped()).spawn().expect("a child");
+    wait_for(&mut other, "ready");
+    other.kill().expect("our child");
+    other.wait().expect("our child");
+    assert!(block.bytes().iter().all(|byte| *byte == 9));
+    drop(block);
+    let all = pool.allocate(MIB).expect("all of it");
+    assert!(all.bytes().len() == MIB && pool.check().is_ok());
+}
+
+#[test]
+fn the_other_goes_on_when_the_pool_is_killed() {
+    let test = "the_other_goes_on_when_the_pool_is_killed";
+    if std::env::var("KVMEM_TEST_CHILD").is_ok_and(|child| child == test) {
+        let pool = shared();
+        let mut block = pool.allocate(LEN).expect("room");
+        block.bytes_mut().fill(5);
+        let fd = pool.share_read_only().expect("a descriptor");
+        use std::os::fd::AsRawFd;
+        let [number, offset, len] = block.reference().expect("shared").to_bits();
+        println!("\nready {} {number} {offset} {len}", fd.as_raw_fd());
+        std::io::stdout().flush().expect("a pipe");
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        return;
+    }
+    let null = OwnedFd::from(std::fs::File::open("/dev/null").expect("a device"));
+    let mut owner = again(test, null, &[]).stdout(Stdio::piped()).spawn().expect("a child");
+    let line = wait_for(&mut owner, "ready");
+    let words: Vec<u64> = line.split(' ').skip(1).map(|word| word.parse().expect("a number")).collect();
+    let path = format!("/proc/{}/fd/{}", owner.id(), words[0]);
+    let fd = match std::fs::File::open(&path) {
+        Ok(file) => OwnedFd::from(file),
+        Err(why) => {
+            owner.kill().expect("our child");
+            owner.wait().expect("our child");
+            return println!("skipped: {path}: {why}");
+        }
+    };
+    let pool = AttachedPool::attach(fd, Access::ReadOnly).expect("the child's pool");
+    owner.kill().expect("our child");
+    owner.wait().expect("our child");
+    let block = BlockRef::from_bits([words[1], words[2], words[3]]);
+    // SAFETY: nobody is left who could write.
+    let bytes = unsafe { pool.bytes(block) }.expect("its block");
+    assert!(bytes.len() == LEN && bytes.iter().all(|byte| *byte == 5));
+}
+
+#[test]
+fn references_are_checked() {
+    let (one, two) = (shared(), shared());
+    assert_ne!(one.number(), two.number());
+    let block = one.allocate(10).expect("room");
+    let here =
+        AttachedPool::attach(one.share_read_only().expect("a descriptor"), Access::ReadOnly).expect("ours");
+    let there =
+        AttachedPool::attach(two.share_read_only().expect("a descriptor"), Access::ReadOnly).expect("ours");
+    assert_eq!((here.len(), here.access(), Some(here.number())), (MIB, Access::ReadOnly, one.number()));
+    let good = block.reference().expect("shared");
+    assert_eq!(
+        block.sub(2..5).expect("within").reference().expect("shared"),
+        BlockRef { offset: good.offset + 2, len: 3, ..good }
+    );
+    let bad = [
+        BlockRef { offset: MIB as u64, len: 1, ..good },
+        BlockRef { offset: u64::MAX, len: 2, ..good },
+        BlockRef { offset: 1, len: u64::MAX, ..good },
+    ];
+    // SAFETY: nobody writes.
+    unsafe {
+        assert_eq!(here.bytes(good).expect("its block").len(), 10);
+        for bad in bad {
+            assert!(matches!(here.bytes(bad), Err(PoolError::OutOfBounds { .. })), "{bad:?}");
+        }
+        let error = there.bytes(good).unwrap_err();
+        assert_eq!(error, PoolError::Foreign { of: here.number(), here: there.number() });
+    }
+    let json = serde_json::to_string(&good).expect("plain data");
+    assert_eq!(serde_json::from_str::<BlockRef>(&json).expect("as it was"), good);
+    let private = small(MIB).build().expect("little memory").0;
+    assert_eq!(private.allocate(1).expect("room").reference(), Err(PoolError::Private));
+    assert_eq!(private.share_read_only().unwrap_err(), PoolError::Private);
+    assert_eq!(private.number(), None);
+}
+
+#[test]
+fn the_size_cannot_be_changed() {
+    let pool = small(MIB).max_size(4 * MIB).backing(Backing::Shared).build().expect("little memory").0;
+    // SAFETY: nobody writes by it.
+    let file = std::fs::File::from(unsafe { pool.share() }.expect("a descriptor"));
+    for len in [0, MIB as u64, 8 * MIB as u64] {
+        assert_eq!(file.set_len(len).expect_err("sealed").raw_os_error(), Some(libc::EPERM));
+    }
+    // What it grows by is there for those who have attached it before.
+    let seen = AttachedPool::attach(file, Access::ReadOnly).expect("ours");
+    pool.grow_to(4 * MIB as u64).expect("addresses are there");
+    let mut all = pool.allocate(4 * MIB).expect("all of it");
+    all.bytes_mut()[4 * MIB - 1] = 3;
+    // SAFETY: nobody writes any more.
+    assert_eq!(unsafe { seen.bytes(all.reference().expect("shared")) }.expect("all of it")[4 * MIB - 1], 3);
+}
