@@ -39,12 +39,13 @@ pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
 }
 
 /// The suites that are recorded, with what their files' names end in.
-const SUITES: [(&str, &str); 5] = [
+const SUITES: [(&str, &str); 6] = [
     ("offset", ""),
     ("arena", "-arena"),
     ("register", "-register"),
     ("slab", "-slab"),
     ("concurrency", "-concurrency"),
+    ("cache", "-cache"),
 ];
 
 /// Runs the full benchmark of every layer and writes its rows to `bench/record/<date>-<machine>.json`, with the layer

@@ -8,6 +8,7 @@
 //! - [`register`]: the benchmark of the register layer: [`register::run`] gives a [`register::Report`].
 //! - [`slab`]: the benchmark of the slab layer, small blocks of memory: [`slab::run`] gives a [`slab::Report`].
 //! - [`concurrency`]: one allocator of offsets that threads share: [`concurrency::run`] gives a [`concurrency::Report`].
+//! - [`cache`]: keyed blocks that threads share: [`cache::run`] gives a [`cache::Report`].
 //! - [`offset`]: the benchmark of the offset layer: [`offset::run`] gives a [`report::Report`], which is JSON through
 //!   `serde` and a table through `Display`.
 //! - [`html`]: every report as a chapter of a page, with plots.
@@ -24,6 +25,7 @@
 //! ```
 
 pub mod arena;
+pub mod cache;
 pub mod clock;
 mod columns;
 pub mod concurrency;

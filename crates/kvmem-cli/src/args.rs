@@ -12,7 +12,7 @@ use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Wish, WishError};
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
-use kvmem_bench::{arena, concurrency, register, slab};
+use kvmem_bench::{arena, cache, concurrency, register, slab};
 
 pub use self::mount::MountArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
@@ -70,6 +70,8 @@ pub enum BenchSuite {
     Slab(BenchSlabArgs),
     /// One allocator of offsets that several threads share: calls a second, and how long one takes
     Concurrency(BenchConcurrencyArgs),
+    /// Keyed blocks that several threads share: time per look-up and per insertion
+    Cache(BenchCacheArgs),
 }
 
 /// Options of `kvmem bench arena`.
@@ -188,6 +190,38 @@ pub struct BenchConcurrencyArgs {
     pub contender: Vec<concurrency::ContenderId>,
 
     /// So many threads, instead of 1, 2, 4 and 16
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Vec<u32>,
+
+    /// Repetitions of each measurement, of which the median counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub reps: Option<u32>,
+
+    /// Write the rows as JSON to FILE; - for standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Draw the figures as a page of plots and tables in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// Options of `kvmem bench cache`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchCacheArgs {
+    /// Shorter and fewer repetitions: some seconds instead of a minute
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Only these scenarios (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(cache::Scenario::ALL, cache::Scenario::name))]
+    pub scenario: Vec<cache::Scenario>,
+
+    /// Only these caches (all if none is named)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(cache::ContenderId::ALL, cache::ContenderId::name))]
+    pub contender: Vec<cache::ContenderId>,
+
+    /// So many threads, instead of 1, 2 and 4
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Vec<u32>,
 

@@ -7,14 +7,15 @@ use std::process::Command;
 use indicatif::ProgressBar;
 use kvmem_bench::html::Draw;
 use kvmem_bench::progress::Progress;
-use kvmem_bench::{arena, concurrency, offset, register, slab};
+use kvmem_bench::{arena, cache, concurrency, offset, register, slab};
 use kvmem_report::Page;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::args::{
-    BenchArenaArgs, BenchConcurrencyArgs, BenchOffsetArgs, BenchRegisterArgs, BenchSlabArgs, BenchSuite,
+    BenchArenaArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs, BenchRegisterArgs, BenchSlabArgs,
+    BenchSuite,
 };
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 
@@ -30,17 +31,19 @@ pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
         BenchSuite::Slab(BenchSlabArgs { alone: Some(task), .. }) => run_alone(task),
         BenchSuite::Slab(args) => page(args.html.as_deref(), || Ok(vec![run_slab(args)?])),
         BenchSuite::Concurrency(args) => page(args.html.as_deref(), || Ok(vec![run_concurrency(args)?])),
+        BenchSuite::Cache(args) => page(args.html.as_deref(), || Ok(vec![run_cache(args)?])),
     }
 }
 
 /// Runs every suite, from the lowest layer up.
 pub(crate) fn run_all(quick: bool, html: Option<&Path>) -> Result<(), Failure> {
-    let suites: [&dyn Fn() -> Found; 5] = [
+    let suites: [&dyn Fn() -> Found; 6] = [
         &|| run_arena(&BenchArenaArgs { quick, ..BenchArenaArgs::default() }),
         &|| run_register(&BenchRegisterArgs { quick, ..BenchRegisterArgs::default() }),
         &|| run_offset(&BenchOffsetArgs { quick, ..BenchOffsetArgs::default() }),
         &|| run_slab(&BenchSlabArgs { quick, ..BenchSlabArgs::default() }),
         &|| run_concurrency(&BenchConcurrencyArgs { quick, ..BenchConcurrencyArgs::default() }),
+        &|| run_cache(&BenchCacheArgs { quick, ..BenchCacheArgs::default() }),
     ];
     page(html, || one_after_the_other(suites))
 }
@@ -91,6 +94,7 @@ fn recorded(path: &Path) -> Found {
             Some("offset") => shown::<kvmem_bench::report::Report>(value),
             Some("slab") => shown::<slab::Report>(value),
             Some("concurrency") => shown::<concurrency::Report>(value),
+            Some("cache") => shown::<cache::Report>(value),
             Some(other) => Err(format!("there is no suite {other:?}")),
             None => Err("it does not say which suite it is of".to_owned()),
         }
@@ -167,6 +171,17 @@ fn run_concurrency(args: &BenchConcurrencyArgs) -> Found {
         threads: args.threads.clone(),
     };
     measure(args.json.as_deref(), |bar| concurrency::run(&options, bar))
+}
+
+fn run_cache(args: &BenchCacheArgs) -> Found {
+    let options = cache::Options {
+        quick: args.quick,
+        reps: args.reps,
+        scenarios: args.scenario.clone(),
+        contenders: args.contender.clone(),
+        threads: args.threads.clone(),
+    };
+    measure(args.json.as_deref(), |bar| cache::run(&options, bar))
 }
 
 /// Runs a suite under a progress bar and shows its report.

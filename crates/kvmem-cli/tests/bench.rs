@@ -184,6 +184,39 @@ fn the_concurrency_suite_has_a_table_and_rows_too() {
     }
 }
 
+#[test]
+fn the_cache_suite_has_a_table_and_rows_too() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-cache.json", std::process::id()));
+    let json = file.to_str().unwrap();
+    let chosen =
+        ["--scenario", "get-hit,insert-evict", "--contender", "kvmem", "--threads", "1,2", "--reps", "1"];
+    let output = kvmem(&[&["bench", "cache", "--quick", "--json", json], &chosen[..]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in ["get-hit, 1 thread(s)", "insert-evict, 2 thread(s)", "kvmem", "Figures to reach"] {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(report["suite"], "cache");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2);
+    assert!(rows.iter().all(|row| row["ns"].as_f64() > Some(0.0)), "{rows:?}");
+
+    for (arguments, expected) in [
+        (&["--scenario", "nosuch"][..], "get-miss"),
+        (&["--contender", "nosuch"], "quick-cache"),
+        (&["--threads", "1000"], "--threads"),
+    ] {
+        let output = kvmem(&[&["bench", "cache"], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}
+
 /// Limits of the machine take rows away, and the table says so; they do not end the run.
 #[cfg(target_os = "linux")]
 #[test]

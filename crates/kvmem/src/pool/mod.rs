@@ -6,6 +6,7 @@ mod builder;
 mod cut;
 mod error;
 mod fitter;
+pub mod kv_cache;
 mod memory;
 mod owner;
 #[allow(clippy::module_inception)]
@@ -20,6 +21,7 @@ mod sub_block;
 pub use block::Block;
 pub use builder::PoolBuilder;
 pub use error::PoolError;
+pub use kv_cache::KvCache;
 pub use pool::Pool;
 pub use report::{Cause, Choice, PoolReport, Quarantined, Step};
 pub use resize::Shrunk;

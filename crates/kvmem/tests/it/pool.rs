@@ -2,6 +2,7 @@
 
 mod background;
 mod blocks;
+mod kv_cache;
 mod lifetimes;
 mod quarantine;
 mod registered;

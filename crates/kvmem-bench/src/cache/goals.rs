@@ -1,0 +1,51 @@
+//! *Goals*: the figures that keyed blocks set out to reach, found in the rows.
+//!
+//! A goal appears when the rows that it needs are there, and a second thread counts only where it has a processor of its own.
+
+use super::{ContenderId, Row, Scenario};
+use crate::report::Goal;
+
+/// All goals that `rows`, of a machine with `cores` processors, can tell about.
+pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
+    let hit = |threads: u32| {
+        rows.iter().find(|row| {
+            (row.scenario, row.contender, row.threads) == (Scenario::GetHit, ContenderId::Kvmem, threads)
+        })
+    };
+    let mut goals = Vec::new();
+    let alone = hit(1).map(|row| (row.ns, None));
+    goals.extend(Goal::at_most("get-hit: ns on one thread, 100,000 keys", alone, 60.0));
+    if cores >= 2 {
+        let ratio = hit(1).zip(hit(2)).map(|(one, two)| (Some(two.mops / one.mops), None));
+        goals.extend(Goal::at_least("get-hit: rate of two threads over that of one", ratio, 1.7));
+    }
+    goals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ContenderId::{Kvmem, QuickCache};
+    use Scenario::{GetHit, GetMiss};
+
+    #[test]
+    fn hits_are_held_against_the_clock_and_two_threads_against_one() {
+        let row = |scenario, contender, threads: u32, mops| Row {
+            scenario,
+            contender,
+            threads,
+            mops,
+            ns: f64::from(threads) * 1e3 / mops,
+        };
+        let rows = [
+            row(GetMiss, Kvmem, 1, 1.0),
+            row(GetHit, QuickCache, 1, 1.0),
+            row(GetHit, Kvmem, 1, 25.0),
+            row(GetHit, Kvmem, 2, 40.0),
+        ];
+        let found: Vec<_> = of(&rows, 2).iter().map(|goal| (goal.value, goal.met())).collect();
+        assert_eq!(found, [(40.0, true), (1.6, false)]);
+        assert_eq!(of(&rows, 1).len(), 1);
+        assert!(of(&rows[..2], 2).is_empty());
+    }
+}

@@ -1,0 +1,119 @@
+//! *Builder*: what a cache is to be.
+
+use std::fmt;
+use std::hash::Hash;
+use std::marker::PhantomData;
+use std::thread;
+
+use super::ledger::Limits;
+use super::{Eviction, KvCache, KvCacheSetupError};
+use crate::pool::Pool;
+
+/// Slots are 32 bits, and a policy keeps one number for itself.
+const MOST_BLOCKS: u64 = u32::MAX as u64 - 1;
+const MOST_SHARDS: usize = 1 << 12;
+/// Where so few blocks would be in a shard, which of them is the oldest says little about all.
+const BLOCKS_IN_SHARD: u64 = 64;
+
+/// A cache to be. See [`KvCache::builder`].
+#[must_use = "there is no cache before `build`"]
+pub struct KvCacheBuilder<K> {
+    pool: Pool,
+    bytes: Option<u64>,
+    blocks: Option<u64>,
+    watermarks: Option<(u64, u64)>,
+    eviction: Eviction,
+    shards: Option<usize>,
+    keys: PhantomData<fn() -> K>,
+}
+
+impl<K: Hash + Eq> KvCacheBuilder<K> {
+    pub(super) fn new(pool: Pool) -> Self {
+        let eviction = Eviction::default();
+        let keys = PhantomData;
+        KvCacheBuilder { pool, bytes: None, blocks: None, watermarks: None, eviction, shards: None, keys }
+    }
+
+    /// At most so many bytes are held, those being written included. Default: as many as find room in the pool.
+    pub fn bytes_at_most(mut self, bytes: u64) -> Self {
+        self.bytes = Some(bytes);
+        self
+    }
+
+    /// At most so many blocks are held, those being written included. Default: about 2^32.
+    pub fn blocks_at_most(mut self, blocks: u64) -> Self {
+        self.blocks = Some(blocks);
+        self
+    }
+
+    /// When an insertion leaves more than `high` bytes, it evicts down to `low` at once: so room is made for many insertions
+    /// together, and free ranges can join before the pool is full. Both are bytes, `low ≤ high ≤` the limit of bytes. Default: none;
+    /// evicted is only for what is to be inserted.
+    pub fn watermarks(mut self, low: u64, high: u64) -> Self {
+        self.watermarks = Some((low, high));
+        self
+    }
+
+    /// Which blocks go first. Default: [`Eviction::Lru`].
+    pub fn eviction(mut self, eviction: Eviction) -> Self {
+        self.eviction = eviction;
+        self
+    }
+
+    /// Into how many shards keys are divided, rounded up to a power of two; 1 makes LRU exact. Default: four for each processor
+    /// and at least 16, but not so many that a limit of blocks leaves fewer than 64 in each.
+    pub fn shards(mut self, shards: usize) -> Self {
+        self.shards = Some(shards);
+        self
+    }
+
+    /// Makes the cache. It holds nothing yet and has asked the pool for nothing.
+    ///
+    /// # Errors
+    /// [`KvCacheSetupError`] names what cannot be.
+    pub fn build(&self) -> Result<KvCache<K>, KvCacheSetupError> {
+        for (limit, of) in [(self.bytes, "bytes"), (self.blocks, "blocks")] {
+            if limit == Some(0) {
+                return Err(KvCacheSetupError::ZeroLimit { of });
+            }
+        }
+        let blocks = self.blocks.unwrap_or(MOST_BLOCKS);
+        if blocks > MOST_BLOCKS {
+            return Err(KvCacheSetupError::TooManyBlocks { asked: blocks, limit: MOST_BLOCKS });
+        }
+        let bytes = self.bytes.unwrap_or(u64::MAX);
+        let (low, high) = self.watermarks.unwrap_or((u64::MAX, u64::MAX));
+        let limit = self.bytes.unwrap_or(self.pool.capacity());
+        if self.watermarks.is_some() && !(low <= high && high <= limit) {
+            return Err(KvCacheSetupError::Watermarks { low, high, limit });
+        }
+        let shards = match self.shards {
+            Some(asked) if !(1..=MOST_SHARDS).contains(&asked) => {
+                return Err(KvCacheSetupError::Shards { asked, limit: MOST_SHARDS });
+            }
+            Some(asked) => asked.next_power_of_two(),
+            None => usual_shards(blocks),
+        };
+        Ok(KvCache::new(self.pool.clone(), Limits { bytes, blocks, high, low }, shards, &self.eviction))
+    }
+}
+
+fn usual_shards(blocks: u64) -> usize {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let wished = (4 * threads).next_power_of_two().clamp(16, MOST_SHARDS);
+    let sensible = (blocks / BLOCKS_IN_SHARD).max(1);
+    // Down to a power of two.
+    wished.min(1 << sensible.ilog2().min(MOST_SHARDS.ilog2()))
+}
+
+impl<K> fmt::Debug for KvCacheBuilder<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvCacheBuilder")
+            .field("bytes", &self.bytes)
+            .field("blocks", &self.blocks)
+            .field("watermarks", &self.watermarks)
+            .field("eviction", &self.eviction)
+            .field("shards", &self.shards)
+            .finish_non_exhaustive()
+    }
+}

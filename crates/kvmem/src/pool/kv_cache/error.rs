@@ -1,0 +1,81 @@
+//! *Errors*: why a value cannot be held, or a cache not be made.
+
+use thiserror::Error;
+
+use crate::pool::PoolError;
+
+/// Why a value could not be put into a cache. What was held under its key may have been evicted, as by any insertion.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum KvCacheError {
+    /// A value of no bytes.
+    #[error("a value of 0 bytes was to be held: ask for at least 1 byte")]
+    Empty,
+    /// However empty the cache and the pool are, the value does not fit. Nothing was evicted for it.
+    #[error(
+        "a value of {asked} bytes can never be held: at most {limit} bytes can; raise the cache's limit, \
+         enlarge the pool or its boundary, or cut the value into parts"
+    )]
+    TooLarge {
+        /// Bytes of the value.
+        asked: u64,
+        /// The longest value there can be.
+        limit: u64,
+    },
+    /// Nothing is left to evict: what is held is pinned or being written, and the rest of the pool is in use by others.
+    #[error(
+        "no room for {asked} bytes: every one of the {blocks} blocks held ({bytes} bytes) is pinned or being \
+         written; drop pins sooner, or give the cache a larger limit or pool"
+    )]
+    NothingToEvict {
+        /// Bytes of the value.
+        asked: u64,
+        /// Blocks held then, those being written included.
+        blocks: u64,
+        /// Bytes held then, those being written included.
+        bytes: u64,
+    },
+    /// The pool refused for a reason that evicting does not mend.
+    #[error(transparent)]
+    Pool(PoolError),
+}
+
+/// Why a cache could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum KvCacheSetupError {
+    /// A limit of nothing.
+    #[error("a cache of at most 0 {of} holds nothing: allow at least 1, or set no limit")]
+    ZeroLimit {
+        /// "bytes" or "blocks".
+        of: &'static str,
+    },
+    /// More blocks than can be named.
+    #[error("at most {limit} blocks can be held, {asked} were asked for: set a lower limit, or none")]
+    TooManyBlocks {
+        /// Blocks asked for.
+        asked: u64,
+        /// The most there can be.
+        limit: u64,
+    },
+    /// The marks are in the wrong order.
+    #[error(
+        "watermarks must be low ≤ high ≤ the limit of bytes; they are {low} and {high}, the limit is {limit}"
+    )]
+    Watermarks {
+        /// Bytes to evict down to.
+        low: u64,
+        /// Bytes above which that is done.
+        high: u64,
+        /// The limit of bytes: the cache's own, or the pool's capacity.
+        limit: u64,
+    },
+    /// A number of shards that is of no use.
+    #[error("a cache of {asked} shards is of no use: ask for 1 to {limit}")]
+    Shards {
+        /// Shards asked for.
+        asked: usize,
+        /// The most there can be.
+        limit: usize,
+    },
+}

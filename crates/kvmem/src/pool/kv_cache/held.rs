@@ -1,0 +1,105 @@
+//! *Held*: a block under its key; and a pin on it.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::pool::Block;
+use crate::sync::{AtomicU32, Ordering};
+
+use super::Slot;
+
+/// A block under its key. The index of its shard has one reference to it, and each pin has one: so it is pinned just while
+/// there are two or more, it can be freed by whoever drops the last, and nobody has to know who that is.
+pub(super) struct Held<K> {
+    pub(super) block: Block,
+    pub(super) key: K,
+    /// Its place in the shard, known once it is there.
+    slot: AtomicU32,
+}
+
+impl<K> Held<K> {
+    pub(super) fn new(key: K, block: Block) -> Self {
+        Held { block, key, slot: AtomicU32::new(0) }
+    }
+
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.block.len() as u64
+    }
+
+    #[inline]
+    pub(super) fn slot(&self) -> Slot {
+        // Relaxed: written and read under the lock of the shard.
+        self.slot.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn stands_at(&self, slot: Slot) {
+        // Relaxed: as in `slot`.
+        self.slot.store(slot, Ordering::Relaxed);
+    }
+}
+
+/// Whether somebody has a pin on what the index refers to. The caller has the lock of the shard: under it nobody without a
+/// pin can get one, so the answer "no" stays true until the lock is let go.
+///
+/// The count is read relaxed. That a pin is gone, and with it all reading, is acquired by dropping the index's own reference,
+/// as every last drop of an `Arc` acquires what the others released.
+#[inline]
+pub(super) fn is_pinned<K>(held: &Arc<Held<K>>) -> bool {
+    Arc::strong_count(held) > 1
+}
+
+/// A value that is held, or was when this was got, and that is not evicted or freed while this exists.
+///
+/// 8 bytes. Any thread may have it, read through it, clone it and drop it. It outlives the cache if need be. If meanwhile its key is
+/// removed, or gets another value, this one stays as it is until its last pin goes, which then frees its bytes; it counts
+/// for the cache no more, but in the pool it is still in use.
+///
+/// Pins are meant to be held while bytes are read or sent: what is pinned cannot make room.
+#[must_use = "the value is pinned only as long as this exists"]
+pub struct Pinned<K>(pub(super) Arc<Held<K>>);
+
+impl<K> Pinned<K> {
+    /// The value. O(1).
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.0.block.bytes()
+    }
+
+    /// The key it was put in under.
+    #[inline]
+    #[must_use]
+    pub fn key(&self) -> &K {
+        &self.0.key
+    }
+
+    /// The block it lies in: address, offset, and whatever else a device needs.
+    #[inline]
+    pub fn block(&self) -> &Block {
+        &self.0.block
+    }
+}
+
+impl<K> Deref for Pinned<K> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl<K> Clone for Pinned<K> {
+    /// One more pin on the same value.
+    fn clone(&self) -> Self {
+        Pinned(Arc::clone(&self.0))
+    }
+}
+
+impl<K: fmt::Debug> fmt::Debug for Pinned<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let block = self.block();
+        f.debug_struct("Pinned").field("key", self.key()).field("range", &block.range()).finish()
+    }
+}

@@ -1,0 +1,134 @@
+//! *Ledger*: how much is held by all shards together, against the limits.
+//!
+//! A block is charged before its bytes are written and credited when it leaves the index, so what is charged never exceeds a
+//! limit. A charge is made only if it fits: two insertions that compete cannot both be over the limit and refuse each other.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Limits; `u64::MAX` is none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) bytes: u64,
+    pub(super) blocks: u64,
+    /// Above so many bytes…
+    pub(super) high: u64,
+    /// …blocks are evicted down to so many.
+    pub(super) low: u64,
+}
+
+/// What is charged. On cache lines of its own: every insertion writes here.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Ledger {
+    bytes: AtomicU64,
+    blocks: AtomicU64,
+    commits: AtomicU64,
+    refusals: AtomicU64,
+    pub(super) limits: Limits,
+}
+
+impl Ledger {
+    pub(super) fn new(limits: Limits) -> Self {
+        let zero = || AtomicU64::new(0);
+        Ledger { bytes: zero(), blocks: zero(), commits: zero(), refusals: zero(), limits }
+    }
+
+    /// Charges a block of `len` bytes; false, and nothing charged, if that would exceed a limit.
+    pub(super) fn charge(&self, len: u64) -> bool {
+        if !add_within(&self.blocks, 1, self.limits.blocks) {
+            return false;
+        }
+        let fits = add_within(&self.bytes, len, self.limits.bytes);
+        if !fits {
+            // Relaxed: as in `add_within`.
+            self.blocks.fetch_sub(1, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// A block of `len` bytes is held no more.
+    pub(super) fn credit(&self, len: u64) {
+        // Relaxed: as in `add_within`.
+        self.blocks.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(len, Ordering::Relaxed);
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        // Relaxed: a figure for itself.
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn blocks(&self) -> u64 {
+        // Relaxed: a figure for itself.
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// A block has become one that can be evicted. Called under the lock of its shard.
+    pub(super) fn committed(&self) {
+        // Release pairs with the Acquire in `commits`: who sees the number finds the block.
+        self.commits.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many blocks have been committed so far.
+    pub(super) fn commits(&self) -> u64 {
+        // Acquire pairs with the Release in `committed`.
+        self.commits.load(Ordering::Acquire)
+    }
+
+    pub(super) fn refused(&self) {
+        // Relaxed: a figure for itself.
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn refusals(&self) -> u64 {
+        // Relaxed: a figure for itself.
+        self.refusals.load(Ordering::Relaxed)
+    }
+}
+
+/// Adds to a sum unless it would exceed `limit`.
+fn add_within(sum: &AtomicU64, more: u64, limit: u64) -> bool {
+    let within = |sum: u64| sum.checked_add(more).filter(|&sum| sum <= limit);
+    // Relaxed: the sum guards no memory; the blocks themselves pass through the locks of the shards and the pool.
+    sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(bytes: u64, blocks: u64) -> Ledger {
+        Ledger::new(Limits { bytes, blocks, high: bytes, low: bytes })
+    }
+
+    #[test]
+    fn a_charge_that_exceeds_a_limit_charges_nothing() {
+        let ledger = ledger(10, 2);
+        assert!(ledger.charge(6));
+        assert!(!ledger.charge(5));
+        assert_eq!((ledger.blocks(), ledger.bytes()), (1, 6));
+        assert!(ledger.charge(4));
+        assert!(!ledger.charge(0), "two blocks are the limit");
+        ledger.credit(6);
+        assert_eq!((ledger.blocks(), ledger.bytes()), (1, 4));
+        assert!(!ledger.charge(u64::MAX), "sums do not overflow");
+    }
+
+    #[test]
+    fn threads_never_exceed_the_limit_together() {
+        let ledger = ledger(100, u64::MAX);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..if cfg!(miri) { 20 } else { 5_000 } {
+                        if ledger.charge(40) {
+                            assert!(ledger.bytes() <= 100);
+                            ledger.credit(40);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!((ledger.blocks(), ledger.bytes()), (0, 0));
+    }
+}

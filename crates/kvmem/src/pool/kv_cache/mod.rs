@@ -1,0 +1,21 @@
+#![doc = include_str!("../../../docs/kv_cache.md")]
+
+mod builder;
+mod cache;
+mod error;
+mod held;
+mod ledger;
+mod lru;
+mod policy;
+mod reservation;
+mod scan_resistant;
+mod shard;
+mod stats;
+
+pub use builder::KvCacheBuilder;
+pub use cache::KvCache;
+pub use error::{KvCacheError, KvCacheSetupError};
+pub use held::Pinned;
+pub use policy::{Eviction, Policy, Slot};
+pub use reservation::Reservation;
+pub use stats::KvCacheStats;

@@ -1,0 +1,112 @@
+//! *Policy*: which block goes next.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::lru::Lru;
+use super::scan_resistant::ScanResistant;
+
+/// A block's place in its shard: a small number, used again when the block has gone. Those in use are close to 0, so tables
+/// can be indexed by it.
+pub type Slot = u32;
+
+/// Decides which of a shard's blocks goes next. It knows blocks by their slots, and never sees keys or bytes.
+///
+/// Each shard has one of its own and calls it under its lock: so a policy needs no locking, should take some nanoseconds for
+/// [`touch`](Self::touch), and must not call the cache.
+///
+/// What a policy answers is checked: a slot that is empty or pinned is taken for "none". So a wrong policy evicts badly; it
+/// harms nothing else.
+pub trait Policy: Send {
+    /// A block has come to `slot`, which was empty. `hash` is that of its key, the same whenever the key comes again, and well
+    /// mixed.
+    fn insert(&mut self, slot: Slot, hash: u64);
+
+    /// The block at `slot` was used, or got a new value.
+    fn touch(&mut self, slot: Slot);
+
+    /// The block at `slot` has gone otherwise than by [`victim`](Self::victim).
+    fn remove(&mut self, slot: Slot);
+
+    /// The block that goes next, of those that `may_go`; `None` if there is none. The policy forgets it. Blocks that are asked about
+    /// and may not go are pinned, hence in use.
+    fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot>;
+}
+
+/// The policies there are.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Eviction {
+    /// The least recently used block goes first; a pinned one that is met on the way counts as used then. Exact within a shard.
+    #[default]
+    Lru,
+    /// Blocks must be used again soon after they have come, or they go: so a long run of blocks that are used once does not
+    /// drive out those that are used again and again. A form of Clock-PRO that is close to S3-FIFO, by the `quick_cache` crate.
+    ScanResistant,
+    /// Another one: makes the policy of one shard.
+    Custom(Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>),
+}
+
+impl Eviction {
+    /// Its name: `lru`, `scan-resistant` or `custom`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Eviction::Lru => "lru",
+            Eviction::ScanResistant => "scan-resistant",
+            Eviction::Custom(_) => "custom",
+        }
+    }
+
+    /// The policy of one shard.
+    pub(super) fn make(&self) -> Chosen {
+        match self {
+            Eviction::Lru => Chosen::Lru(Lru::default()),
+            Eviction::ScanResistant => Chosen::Other(Box::new(ScanResistant::new())),
+            Eviction::Custom(make) => Chosen::Other(make()),
+        }
+    }
+}
+
+impl fmt::Debug for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A policy; the default one is not called through a table.
+pub(super) enum Chosen {
+    Lru(Lru),
+    Other(Box<dyn Policy>),
+}
+
+impl Policy for Chosen {
+    fn insert(&mut self, slot: Slot, hash: u64) {
+        match self {
+            Chosen::Lru(policy) => policy.insert(slot, hash),
+            Chosen::Other(policy) => policy.insert(slot, hash),
+        }
+    }
+
+    #[inline]
+    fn touch(&mut self, slot: Slot) {
+        match self {
+            Chosen::Lru(policy) => policy.touch(slot),
+            Chosen::Other(policy) => policy.touch(slot),
+        }
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        match self {
+            Chosen::Lru(policy) => policy.remove(slot),
+            Chosen::Other(policy) => policy.remove(slot),
+        }
+    }
+
+    fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
+        match self {
+            Chosen::Lru(policy) => policy.victim(may_go),
+            Chosen::Other(policy) => policy.victim(may_go),
+        }
+    }
+}

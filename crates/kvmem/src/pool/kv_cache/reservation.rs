@@ -1,0 +1,93 @@
+//! *Reservation*: room for a value that is being written.
+
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use super::cache::Inner;
+use super::held::{Held, Pinned};
+use crate::pool::Block;
+
+/// Room for one value, to be written in place: by the processor through [`bytes_mut`](Self::bytes_mut), or by a device through the
+/// keys of the [`block`](Self::block). [`commit`](Self::commit) makes it the value of its key; dropped before that, it gives
+/// the room back, and what the key had is untouched.
+///
+/// Until then nobody finds it, and it is not evicted; its bytes count. It may go to another thread, and may outlive the cache.
+#[must_use = "dropping a reservation gives the room back"]
+pub struct Reservation<K> {
+    hash: u64,
+    key: K,
+    // Goes before the charge for it.
+    block: Block,
+    charge: Charge<K>,
+}
+
+/// Credits what was charged for a block that does not come to be held.
+struct Charge<K> {
+    cache: Option<Arc<Inner<K>>>,
+    len: u64,
+}
+
+impl<K> Drop for Charge<K> {
+    fn drop(&mut self) {
+        if let Some(cache) = &self.cache {
+            cache.ledger.credit(self.len);
+        }
+    }
+}
+
+impl<K: Hash + Eq> Reservation<K> {
+    /// Takes over a block that has been charged.
+    pub(super) fn new(cache: Arc<Inner<K>>, hash: u64, key: K, block: Block) -> Self {
+        let charge = Charge { cache: Some(cache), len: block.len() as u64 };
+        Reservation { hash, key, block, charge }
+    }
+
+    /// Makes it the value of its key. A value that the key has had is replaced; pins on that stay good.
+    ///
+    /// If then more bytes are held than the high watermark allows, this evicts down to the low one. O(1) besides.
+    pub fn commit(self) -> Pinned<K> {
+        let mut charge = self.charge;
+        let held = Arc::new(Held::new(self.key, self.block));
+        let pinned = Pinned(Arc::clone(&held));
+        if let Some(cache) = charge.cache.take() {
+            cache.commit(self.hash, held);
+        }
+        pinned
+    }
+
+    /// As `commit`, without a pin.
+    pub(super) fn put(self) {
+        let mut charge = self.charge;
+        let held = Arc::new(Held::new(self.key, self.block));
+        if let Some(cache) = charge.cache.take() {
+            cache.commit(self.hash, held);
+        }
+    }
+}
+
+impl<K> Reservation<K> {
+    /// The bytes, to be written. Before that they are what their last user left, or zeros.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.block.bytes_mut()
+    }
+
+    /// The block they lie in: address, offset, and whatever else a device needs.
+    #[inline]
+    pub fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// The key it will be put in under.
+    #[must_use]
+    pub fn key(&self) -> &K {
+        &self.key
+    }
+}
+
+impl<K: fmt::Debug> fmt::Debug for Reservation<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("key", &self.key).field("range", &self.block.range()).finish()
+    }
+}

@@ -1,0 +1,85 @@
+//! *Stats*: what a cache holds, and what it has done.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Figures of a cache. Each is exact; they are not of one instant while other threads are at work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KvCacheStats {
+    /// Blocks held, those being written included. What was removed or replaced while pinned is not.
+    pub blocks: u64,
+    /// Bytes of those blocks.
+    pub bytes: u64,
+    /// Calls of `get` that found their key.
+    pub hits: u64,
+    /// Calls of `get` that did not.
+    pub misses: u64,
+    /// Values committed.
+    pub insertions: u64,
+    /// Of those, values that took the place of another under the same key.
+    pub replacements: u64,
+    /// Blocks evicted, for room or by the watermarks.
+    pub evictions: u64,
+    /// Blocks removed by their key.
+    pub removals: u64,
+    /// Values refused because there was nothing to evict.
+    pub refusals: u64,
+}
+
+impl KvCacheStats {
+    /// Hits over calls of `get`; 0 before the first.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        let calls = self.hits + self.misses;
+        if calls == 0 { 0.0 } else { self.hits as f64 / calls as f64 }
+    }
+}
+
+impl fmt::Display for KvCacheStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KvCacheStats { blocks, bytes, hits, misses, insertions, evictions, .. } = self;
+        write!(
+            f,
+            "{blocks} blocks of {bytes} bytes, {hits} hits, {misses} misses, {insertions} insertions, {evictions} evictions"
+        )
+    }
+}
+
+/// What a shard has been asked. Written under the shard's lock only, read by anyone without it.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) hits: Count,
+    pub(super) misses: Count,
+}
+
+/// What else it has done, likewise.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    pub(super) insertions: Count,
+    pub(super) replacements: Count,
+    pub(super) evictions: Count,
+    pub(super) removals: Count,
+}
+
+/// A figure with one writer at a time.
+#[derive(Debug, Default)]
+pub(super) struct Count(AtomicU64);
+
+impl Count {
+    /// One more. The caller has the lock of the shard: that spares an atomic read-modify-write.
+    #[inline]
+    pub(super) fn more(&self) {
+        // Relaxed: writers are ordered by the lock, and readers take the figure for itself.
+        self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// The figure.
+    pub(super) fn get(&self) -> u64 {
+        // Relaxed: see `more`.
+        self.0.load(Ordering::Relaxed)
+    }
+}

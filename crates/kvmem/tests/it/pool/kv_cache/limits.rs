@@ -1,0 +1,108 @@
+//! Limits, watermarks, and what can never be.
+
+use kvmem::pool::KvCache;
+use kvmem::pool::kv_cache::{KvCacheBuilder, KvCacheError, KvCacheSetupError};
+
+use super::{held, one_shard, pool};
+
+#[test]
+fn what_is_too_large_is_told_and_evicts_nothing() {
+    let pool = pool(64 << 10);
+    for (wish, limit) in [(None, pool.capacity()), (Some(1000), 1000)] {
+        let cache = one_shard(&pool, |builder| match wish {
+            Some(bytes) => builder.bytes_at_most(bytes),
+            None => builder,
+        });
+        cache.insert(1, &[1; 900]).unwrap();
+        let asked = limit + 1;
+        let refused = cache.reserve(2, asked as usize).map(drop);
+        assert_eq!(refused, Err(KvCacheError::TooLarge { asked, limit }));
+        assert_eq!(cache.insert(2, &[]), Err(KvCacheError::Empty));
+        assert_eq!(held(&cache, 0..9), [1]);
+        // The largest there can be takes all there is.
+        drop(cache.reserve(2, limit as usize).unwrap().commit());
+        assert_eq!(held(&cache, 0..9), [2]);
+    }
+}
+
+#[test]
+fn limits_are_never_exceeded_by_any_number_of_shards() {
+    for shards in [1, 4, 64] {
+        let pool = pool(1 << 20);
+        let builder = KvCache::<u64>::builder(&pool).shards(shards).bytes_at_most(50_000).blocks_at_most(70);
+        let cache = builder.build().unwrap();
+        assert_eq!(cache.shards(), shards);
+        for key in 0..2000 {
+            cache.insert_with(key, 1 + (key as usize * 37) % 3000, |bytes| bytes.fill(1)).unwrap();
+            assert!(cache.len() <= 70 && cache.bytes() <= 50_000);
+            assert!(cache.contains(&key));
+        }
+        // Blocks are evicted for bytes or for blocks, no more than needed.
+        assert!(cache.bytes() > 45_000 || cache.len() > 60, "{cache:?}");
+        cache.check().unwrap();
+        assert_eq!(cache.evict_to(10_000).min(10_001), cache.bytes());
+        cache.clear();
+        assert_eq!((cache.len(), pool.metrics().allocated), (0, 0));
+        cache.check().unwrap();
+    }
+}
+
+#[test]
+fn one_large_value_takes_of_all_shards_alike() {
+    let pool = pool(1 << 20);
+    let cache = KvCache::<u64>::builder(&pool).shards(8).bytes_at_most(800_000).build().unwrap();
+    for key in 0..800 {
+        cache.insert_with(key, 1000, |bytes| bytes.fill(1)).unwrap();
+    }
+    drop(cache.reserve(1000, 400_000).unwrap().commit());
+    // And some more, until their ranges have joined.
+    let evictions = cache.stats().evictions;
+    assert!((400..450).contains(&evictions), "{evictions} of 800 went for half of the bytes");
+    // With 100 blocks in each shard, of which the older 50 go, few of the newest 200 do.
+    let newest = held(&cache, 600..800).len();
+    assert!(newest >= 180, "{newest} of the newest 200 are held");
+}
+
+#[test]
+fn watermarks_make_room_for_many_at_once() {
+    let pool = pool(1 << 20);
+    let wish = |builder: KvCacheBuilder<u64>| builder.bytes_at_most(10_000).watermarks(4_000, 9_000);
+    let cache = one_shard(&pool, wish);
+    let bytes: Vec<u64> = (0..20)
+        .map(|key| {
+            cache.insert(key, &[0; 1000]).unwrap();
+            cache.bytes()
+        })
+        .collect();
+    let expected = (1..=9).chain([4, 5, 6, 7, 8, 9]).chain([4, 5, 6, 7, 8]).map(|kilo| kilo * 1000);
+    assert_eq!(bytes, expected.collect::<Vec<u64>>());
+    assert_eq!(held(&cache, 0..20), (12..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn settings_that_cannot_be_are_told() {
+    let pool = pool(64 << 10);
+    let told = |wish: fn(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>| {
+        wish(KvCache::<u64>::builder(&pool)).build().map(drop).unwrap_err()
+    };
+    assert_eq!(told(|it| it.bytes_at_most(0)), KvCacheSetupError::ZeroLimit { of: "bytes" });
+    assert_eq!(told(|it| it.blocks_at_most(0)), KvCacheSetupError::ZeroLimit { of: "blocks" });
+    let asked = u64::from(u32::MAX);
+    assert_eq!(
+        told(|it| it.blocks_at_most(u64::from(u32::MAX))),
+        KvCacheSetupError::TooManyBlocks { asked, limit: asked - 1 }
+    );
+    assert_eq!(
+        told(|it| it.bytes_at_most(100).watermarks(50, 101)),
+        KvCacheSetupError::Watermarks { low: 50, high: 101, limit: 100 }
+    );
+    assert_eq!(
+        told(|it| it.watermarks(3, 2)),
+        KvCacheSetupError::Watermarks { low: 3, high: 2, limit: pool.capacity() }
+    );
+    assert!(matches!(told(|it| it.shards(0)), KvCacheSetupError::Shards { asked: 0, .. }));
+    assert!(told(|it| it.shards(1 << 20)).to_string().contains("1048576"));
+    // Few blocks are not spread thin.
+    assert_eq!(KvCache::<u64>::builder(&pool).blocks_at_most(100).build().unwrap().shards(), 1);
+    assert!(KvCache::<u64>::new_on(&pool).shards() >= 16);
+}
