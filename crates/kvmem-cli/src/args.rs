@@ -298,7 +298,7 @@ pub struct ReplayArgs {
     pub ops: Option<PathBuf>,
 
     /// With --ops: fail unless every call is decided as it was recorded
-    #[arg(long, requires = "ops")]
+    #[arg(long)]
     pub verify: bool,
 
     /// Size of the pool in bytes, or with a unit: 64GiB, 1TiB (GB is 10^9)

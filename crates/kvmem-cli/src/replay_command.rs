@@ -17,8 +17,13 @@ use crate::replay::{Options, ReplayError, replay};
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     match (&args.ops, &args.trace) {
         (Some(ops), _) => run_ops(args, ops),
+        (None, _) if args.verify => {
+            Err(Failure::usage("--verify is for --ops FILE: only recorded calls can be decided again"))
+        }
         (None, Some(trace)) => run_trace(args, trace),
-        (None, None) => Err(Failure::usage("nothing to replay: name a TRACE, or recorded calls with --ops FILE")),
+        (None, None) => {
+            Err(Failure::usage("nothing to replay: name a TRACE, or recorded calls with --ops FILE"))
+        }
     }
 }
 

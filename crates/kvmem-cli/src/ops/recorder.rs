@@ -51,8 +51,7 @@ impl Recorder {
     /// # Errors
     /// [`RecordError`] if that cannot be.
     pub fn create(path: &Path) -> Result<Recorder, RecordError> {
-        let file =
-            File::create(path).map_err(|source| RecordError { path: path.to_owned(), source })?;
+        let file = File::create(path).map_err(|source| RecordError { path: path.to_owned(), source })?;
         let state = State {
             file,
             buffer: Vec::with_capacity(2 * BUFFER),

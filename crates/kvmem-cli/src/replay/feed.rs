@@ -43,7 +43,17 @@ impl<'a, R: BufRead> Feed<'a, R> {
         watch: &'a mut (dyn FnMut(Progress) + Send),
     ) -> Self {
         let (so_far, looked_on) = (SoFar::default(), Duration::ZERO);
-        Feed { trace, requests_max, dealt: 0, so_far, span_ms: None, sampling, looked_on, watch, failed: None }
+        Feed {
+            trace,
+            requests_max,
+            dealt: 0,
+            so_far,
+            span_ms: None,
+            sampling,
+            looked_on,
+            watch,
+            failed: None,
+        }
     }
 
     /// The next request and its number, from 1; `None` when there are no more, or something went wrong.

@@ -114,6 +114,10 @@ impl<C: Contender> Store for Placed<C> {
         self.cache.get(&id)
     }
 
+    fn holds(&self, id: ObjectId) -> bool {
+        self.cache.contains(&id)
+    }
+
     fn reserve(&self, id: ObjectId, size: u64) -> Result<Option<Self::Room>, StoreError> {
         let attempt = || self.space.allocate(size).ok_or(());
         let held = loop {

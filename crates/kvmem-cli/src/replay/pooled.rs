@@ -47,6 +47,10 @@ impl Store for Pooled {
         self.cache.get(&id)
     }
 
+    fn holds(&self, id: ObjectId) -> bool {
+        self.cache.contains(&id)
+    }
+
     fn reserve(&self, id: ObjectId, size: u64) -> Result<Option<Self::Room>, StoreError> {
         let len = usize::try_from(size).unwrap_or(usize::MAX);
         let reserved = self.cache.reserve(Key::new(id, ()), len);

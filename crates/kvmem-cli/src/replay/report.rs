@@ -209,7 +209,8 @@ impl fmt::Display for Report {
         if self.threads.len() > 1 {
             for (number, thread) in (1..).zip(&self.threads) {
                 let ThreadFigures { requests, blocks, blocks_per_s, bytes_per_s } = *thread;
-                let moved = bytes_per_s.map_or_else(String::new, |bytes| format!(", {:.2} GB/s", bytes / 1e9));
+                let moved =
+                    bytes_per_s.map_or_else(String::new, |bytes| format!(", {:.2} GB/s", bytes / 1e9));
                 line(
                     &format!("  thread {number}"),
                     format!(

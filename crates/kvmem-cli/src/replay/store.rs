@@ -56,6 +56,9 @@ pub trait Store {
     /// The object, if it is held; it counts as used.
     fn get(&self, id: ObjectId) -> Option<Self::Pin>;
 
+    /// Whether the object is held; it does not count as used.
+    fn holds(&self, id: ObjectId) -> bool;
+
     /// Room for an object of `size` bytes; `None` if all that is held is pinned or being written.
     ///
     /// # Errors

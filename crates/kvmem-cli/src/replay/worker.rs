@@ -6,9 +6,10 @@
 //!
 //! When an object does not fit, the store evicts others until it does. Two rules keep what is held useful:
 //!
-//! - After a request its blocks are used once more *in reverse order*, the last block first. Where the least recently used object goes
-//!   first, a block is therefore never older than one that follows it in a prefix, goes after it, and no block is held
-//!   that no request can reach; only at the end of the line one block may have gone in part.
+//! - A request uses its blocks *in reverse order*: the last block is put in first, and its hits are used after all that is put in, from
+//!   the last to the first. Where the least recently used object goes first, a block is therefore never older than one that follows it in a
+//!   prefix, goes after it, and no block is held that no request can reach; only at the end of the line one block may have gone in part.
+//!   What is put in is not used once more for that: a policy that looks at second uses is not misled.
 //! - A request pins its own blocks. If its prompt alone exceeds the pool, its first blocks are kept and the
 //!   rest is not cached.
 
@@ -76,8 +77,7 @@ impl Counters {
 
     /// Utilization after a request.
     fn full_sample(&mut self, bytes: u64) {
-        self.full_min_bytes =
-            if self.full_samples == 0 { bytes } else { self.full_min_bytes.min(bytes) };
+        self.full_min_bytes = if self.full_samples == 0 { bytes } else { self.full_min_bytes.min(bytes) };
         self.full_samples += 1;
         self.full_sum_bytes += bytes as f64;
     }
@@ -95,8 +95,10 @@ pub struct Worker<'a, S: Store> {
     moves: Moves,
     /// All that the request has used so far.
     pins: Vec<S::Pin>,
-    /// The objects of a block that is being inserted.
-    rooms: Vec<(u32, S::Room)>,
+    /// Where the request's new objects will be.
+    rooms: Vec<(ObjectId, S::Room)>,
+    /// The blocks of those.
+    taken: HashSet<u64>,
 }
 
 impl<'a, S: Store> Worker<'a, S> {
@@ -111,6 +113,7 @@ impl<'a, S: Store> Worker<'a, S> {
             moves: Moves::new(),
             pins: Vec::new(),
             rooms: Vec::new(),
+            taken: HashSet::new(),
         }
     }
 
@@ -136,29 +139,38 @@ impl<'a, S: Store> Worker<'a, S> {
     pub fn serve(&mut self, request: &Request) -> Result<(), StoreError> {
         let served = self.walk(request);
         self.pins.clear();
+        self.rooms.clear();
+        self.taken.clear();
         served
     }
 
     fn walk(&mut self, request: &Request) -> Result<(), StoreError> {
         self.counters.requests += 1;
         let ids = &request.hash_ids;
-        let mut hits = 0;
-        while hits < ids.len() && self.find(ids[hits])? {
-            hits += 1;
+        // The first object of a block is the first of it to go.
+        let likely = ids.iter().take_while(|&&block| self.store.holds(ObjectId { block, number: 0 })).count();
+        let mut hits = likely;
+        for at in (0..likely).rev() {
+            if !self.find(ids[at])? {
+                hits = at;
+                self.pins.clear();
+            }
         }
         let mut cached = hits;
-        for (number, &id) in ids.iter().enumerate().skip(hits) {
-            // The first is known not to be there.
-            if number > hits && self.find(id)? {
+        for &id in &ids[hits..] {
+            if self.taken.contains(&id) || (cached > hits && self.find(id)?) {
                 self.counters.hits_behind_gap += 1;
-            } else if !self.insert(id)? {
+            } else if !self.reserve(id)? {
                 break;
             }
             cached += 1;
         }
-        for &id in ids[..cached].iter().rev() {
-            for number in 0..self.layout.objects().len() as u32 {
-                drop(self.store.get(ObjectId { block: id, number }));
+        if !self.rooms.is_empty() {
+            self.put()?;
+            for &block in ids[..hits].iter().rev() {
+                for number in 0..self.layout.objects().len() as u32 {
+                    drop(self.store.get(ObjectId { block, number }));
+                }
             }
         }
 
@@ -184,8 +196,8 @@ impl<'a, S: Store> Worker<'a, S> {
             }
         }
         if let Some(payloads) = self.payloads {
-            for (number, pin) in self.pins[before..].iter().enumerate() {
-                let id = ObjectId { block, number: number as u32 };
+            for (number, pin) in (0..).zip(&self.pins[before..]) {
+                let id = ObjectId { block, number };
                 verify(self.store, payloads, id, pin)?;
                 self.moves.read(self.store.offset(pin), id);
             }
@@ -194,42 +206,48 @@ impl<'a, S: Store> Worker<'a, S> {
         Ok(true)
     }
 
-    /// Inserts what is not held of a block; false, and nothing is inserted, if that would evict what is in use.
-    fn insert(&mut self, block: u64) -> Result<bool, StoreError> {
-        let before = self.pins.len();
+    /// Makes room for what is not held of a block; false, and no room is taken, if that would evict what is in use.
+    fn reserve(&mut self, block: u64) -> Result<bool, StoreError> {
+        let before = (self.pins.len(), self.rooms.len());
         for (number, &size) in (0..).zip(self.layout.objects()) {
             let id = ObjectId { block, number };
             if let Some(pin) = self.store.get(id) {
                 self.pins.push(pin);
             } else if let Some(room) = self.store.reserve(id, size)? {
-                self.rooms.push((number, room));
+                self.rooms.push((id, room));
             } else {
                 let own = (self.rooms.len() + self.pins.len()) as u64;
-                let nothing_else = self.store.objects() <= own && before == 0;
-                self.rooms.clear();
-                self.pins.truncate(before);
-                if nothing_else {
+                if before == (0, 0) && self.store.objects() <= own {
                     let (objects, bytes) = (self.layout.objects().len(), self.layout.bytes());
                     return Err(StoreError::PoolTooSmall { objects, bytes });
                 }
+                self.pins.truncate(before.0);
+                self.rooms.truncate(before.1);
                 return Ok(false);
             }
         }
-        for (number, mut room) in self.rooms.drain(..) {
-            let id = ObjectId { block, number };
-            if let Some(payloads) = self.payloads {
-                self.store.write(&mut room, |bytes| payloads.write(id, bytes))?;
-                self.counters.written_bytes += self.layout.objects()[number as usize];
-            }
-            let pin = self.store.commit(room);
-            if self.payloads.is_some() {
-                self.moves.write(self.store.offset(&pin), id);
-            }
-            self.pins.push(pin);
-        }
-        self.inserted.insert(block);
-        self.counters.insertions += 1;
+        self.taken.insert(block);
         Ok(true)
+    }
+
+    /// Writes to all rooms and puts them in, the last block first, the objects of each in order.
+    fn put(&mut self) -> Result<(), StoreError> {
+        while let Some(&(ObjectId { block, .. }, _)) = self.rooms.last() {
+            let first = self.rooms.iter().rposition(|(id, _)| id.block != block).map_or(0, |other| other + 1);
+            for (id, mut room) in self.rooms.drain(first..) {
+                if let Some(payloads) = self.payloads {
+                    self.store.write(&mut room, |bytes| payloads.write(id, bytes))?;
+                    self.counters.written_bytes += self.layout.objects()[id.number as usize];
+                }
+                let pin = self.store.commit(room);
+                if self.payloads.is_some() {
+                    self.moves.write(self.store.offset(&pin), id);
+                }
+            }
+        }
+        self.counters.insertions += self.taken.len() as u64;
+        self.inserted.extend(self.taken.drain());
+        Ok(())
     }
 }
 
@@ -257,9 +275,13 @@ pub fn verify_all<S: Store>(
         let mut objects = 0;
         for (number, size) in (0..).zip(layout.objects()) {
             let id = ObjectId { block, number };
-            let Some(pin) = store.get(id) else { continue };
-            if let Some(payloads) = payloads {
-                verify(store, payloads, id, &pin)?;
+            match payloads {
+                None if store.holds(id) => {}
+                None => continue,
+                Some(payloads) => match store.get(id) {
+                    Some(pin) => verify(store, payloads, id, &pin)?,
+                    None => continue,
+                },
             }
             objects += 1;
             holding.bytes += size;
