@@ -34,7 +34,16 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     pub(super) fn new(pool: Pool) -> Self {
         let (eviction, source) = (Eviction::default(), Source::Pool);
         let keys = PhantomData;
-        KvCacheBuilder { pool, bytes: None, blocks: None, watermarks: None, eviction, shards: None, source, keys }
+        KvCacheBuilder {
+            pool,
+            bytes: None,
+            blocks: None,
+            watermarks: None,
+            eviction,
+            shards: None,
+            source,
+            keys,
+        }
     }
 
     /// At most so many bytes are held, those being written included. Default: as many as find room in the pool.
