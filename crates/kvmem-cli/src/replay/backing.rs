@@ -111,7 +111,7 @@ mod tests {
     fn more_than_the_machine_has_is_refused_with_both_figures() {
         let Some(available) = available_bytes() else { return };
         let pool_bytes = available.saturating_mul(2).max(1 << 50);
-        let error = pool(pool_bytes, true, true).err().expect("so much memory cannot be mapped").to_string();
+        let error = pool(pool_bytes, true, true).expect_err("so much memory cannot be mapped").to_string();
         assert!(error.contains(&pool_bytes.to_string()), "{error}");
     }
 

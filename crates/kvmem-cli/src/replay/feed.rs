@@ -57,7 +57,7 @@ impl<'a, R: BufRead> Feed<'a, R> {
     }
 
     /// The next request and its number, from 1; `None` when there are no more, or something went wrong.
-    pub fn next(&mut self) -> Option<(u64, Request)> {
+    pub fn deal(&mut self) -> Option<(u64, Request)> {
         if self.failed.is_some() || self.requests_max.is_some_and(|max| self.dealt >= max) {
             return None;
         }

@@ -342,7 +342,7 @@ impl<'a, R: BufRead> Run<'a, R> {
         let start = Instant::now();
         drop(Calls::take());
         let mut worker = Worker::new(store, &self.options.layout, self.payloads.as_ref());
-        let mut next = self.feed().next();
+        let mut next = self.feed().deal();
         while let Some((number, request)) = next {
             let before = *worker.counters();
             if let Err(source) = worker.serve(&request) {
@@ -359,7 +359,7 @@ impl<'a, R: BufRead> Run<'a, R> {
             let now = worker.counters();
             let mut feed = self.feed();
             feed.served(now.blocks - before.blocks, now.hits - before.hits, store, self.pool_bytes);
-            next = feed.next();
+            next = feed.deal();
         }
         let (counters, inserted, moves) = worker.finish();
         Done { counters, inserted, moves, calls: Calls::take(), took: start.elapsed() }

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use crate::pool::{Block, Pool, PoolError};
 
-/// The answer to one request.
-type Answer = Result<Block, PoolError>;
+/// A way of the caller's.
+type Allocate = dyn Fn(&Pool, usize) -> Result<Block, PoolError> + Send + Sync;
 
 /// In the usual way, which is not called through a table, or in another.
 #[derive(Clone)]
 pub(super) enum Source {
     Pool,
-    By(Arc<dyn Fn(&Pool, usize) -> Answer + Send + Sync>),
+    By(Arc<Allocate>),
 }
 
 impl Source {
     #[inline]
-    pub(super) fn allocate(&self, pool: &Pool, len: usize) -> Answer {
+    pub(super) fn allocate(&self, pool: &Pool, len: usize) -> Result<Block, PoolError> {
         match self {
             Source::Pool => pool.allocate(len),
             Source::By(allocate) => allocate(pool, len),
