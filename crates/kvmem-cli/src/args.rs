@@ -10,6 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Wish, WishError};
+use kvmem::pool::kv_cache::Eviction;
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
 use kvmem_bench::{arena, cache, concurrency, register, slab};
@@ -289,8 +290,16 @@ impl Default for BenchOffsetArgs {
 pub struct ReplayArgs {
     /// The trace: one JSON object a line with timestamp, input_length, output_length and hash_ids, where each hash id
     /// stands for a block of 512 tokens; - for standard input
-    #[arg(value_name = "TRACE")]
-    pub trace: PathBuf,
+    #[arg(value_name = "TRACE", required_unless_present = "ops")]
+    pub trace: Option<PathBuf>,
+
+    /// Instead of a trace: allocator calls that --record has written
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "pool", "model", "object_bytes", "page_tokens", "policy", "threads", "backed", "requests", "record", "html"])]
+    pub ops: Option<PathBuf>,
+
+    /// With --ops: fail unless every call is decided as it was recorded
+    #[arg(long)]
+    pub verify: bool,
 
     /// Size of the pool in bytes, or with a unit: 64GiB, 1TiB (GB is 10^9)
     #[arg(long, value_name = "SIZE", default_value = "1TiB", value_parser = size)]
@@ -308,13 +317,27 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub page_tokens: u64,
 
-    /// The allocator
-    #[arg(long, value_name = "NAME", default_value = "kvmem", value_parser = named(ContenderId::ALL, ContenderId::name))]
-    pub contender: ContenderId,
+    /// The allocator: kvmem is a pool, kvmem-cached one whose threads cache sizes that come again and again; the others only say where
+    /// objects would lie. With --ops also "all", side by side
+    #[arg(long, value_name = "NAME", default_value = "kvmem", value_parser = contenders())]
+    pub contender: Contenders,
 
-    /// Put real memory behind the pool, write every block, and verify its checksum whenever it is hit
+    /// Which objects go first when room is needed
+    #[arg(long, value_enum, default_value = "lru")]
+    pub policy: Policy,
+
+    /// So many threads serve requests, each the next one of the trace
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: u32,
+
+    /// Put real memory behind the pool, write every block, verify its checksum whenever it is hit, and say how fast a plain
+    /// copy of the same bytes is
     #[arg(long)]
     pub backed: bool,
+
+    /// Write all calls of the allocator to FILE, for --ops
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 
     /// Stop after the first N requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -327,6 +350,34 @@ pub struct ReplayArgs {
     /// Look at the pool on the way, and draw what was seen as a page in FILE
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+}
+
+/// One allocator, or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contenders {
+    /// This one.
+    One(ContenderId),
+    /// One after the other.
+    All,
+}
+
+/// Which objects go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Policy {
+    /// The least recently used
+    Lru,
+    /// Those that were used once only, before those that were used again
+    ScanResistant,
+}
+
+impl Policy {
+    /// The cache's word for it.
+    pub fn eviction(self) -> Eviction {
+        match self {
+            Policy::Lru => Eviction::Lru,
+            Policy::ScanResistant => Eviction::ScanResistant,
+        }
+    }
 }
 
 /// Options of `kvmem doctor`.
@@ -387,6 +438,15 @@ where
     T: FromStr<Err: Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
 {
     PossibleValuesParser::new(all.map(name)).try_map(|name| name.parse::<T>())
+}
+
+/// As [`named`], and "all".
+fn contenders() -> impl TypedValueParser<Value = Contenders> {
+    let names = ContenderId::ALL.map(ContenderId::name).into_iter().chain(["all"]);
+    PossibleValuesParser::new(names).try_map(|name| match name.as_str() {
+        "all" => Ok(Contenders::All),
+        name => name.parse().map(Contenders::One),
+    })
 }
 
 /// A number of bytes, exactly: `1099511627775`, `64GiB`, `1.5TiB`, `100MB`.

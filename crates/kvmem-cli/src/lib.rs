@@ -1,11 +1,13 @@
 //! The logic of the `kvmem` command: [`args`] says what can be asked for, [`run`] does it.
 //!
-//! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in [`replay`].
+//! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in [`replay`], that
+//! of recorded allocator calls in [`ops`].
 
 pub mod args;
 mod bench_command;
 mod doctor_command;
 mod mount_command;
+pub mod ops;
 mod output;
 pub mod replay;
 mod replay_command;

@@ -10,6 +10,7 @@ use foldhash::fast::RandomState;
 use super::held::{Held, Pinned};
 use super::ledger::{Ledger, Limits};
 use super::shard::Shard;
+use super::source::Source;
 use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Reservation};
 use crate::offset::{AllocError, CheckError};
 use crate::pool::{Block, Pool, PoolError};
@@ -18,6 +19,9 @@ use crate::sync::{AtomicBool, Ordering};
 /// Values under keys, in blocks of a [`Pool`]: found by any thread, pinned while they are used, evicted when room is needed.
 ///
 /// Cheap to clone; clones are the same cache. Pins, reservations and blocks outlive it.
+///
+/// A key is dropped just before the bytes that it was put in with are free: what it does then is done before another can have them.
+/// That may be under a lock of the cache's, which it must not call.
 ///
 /// ```
 /// use kvmem::arena::PageSize;
@@ -47,6 +51,7 @@ pub(super) struct Inner<K> {
     shards: Box<[Shard<K>]>,
     hasher: RandomState,
     pool: Pool,
+    source: Source,
     eviction: Eviction,
     pub(super) ledger: Ledger,
     /// Somebody is evicting down to the low watermark.
@@ -65,12 +70,19 @@ impl<K: Hash + Eq> KvCache<K> {
         KvCacheBuilder::new(pool.clone())
     }
 
-    pub(super) fn new(pool: Pool, limits: Limits, shards: usize, eviction: &Eviction) -> Self {
+    pub(super) fn new(
+        pool: Pool,
+        source: Source,
+        limits: Limits,
+        shards: usize,
+        eviction: &Eviction,
+    ) -> Self {
         KvCache {
             inner: Arc::new(Inner {
                 shards: (0..shards).map(|_| Shard::new(eviction.make())).collect(),
                 hasher: RandomState::default(),
                 pool,
+                source,
                 eviction: eviction.clone(),
                 ledger: Ledger::new(limits),
                 trimming: AtomicBool::new(false),
@@ -303,7 +315,7 @@ impl<K: Hash + Eq> Inner<K> {
         let mut turn = Turn { next: self.place(hash), begun: false };
         let own = Some((hash, key));
         // The pool first: it knows at once of what can never be.
-        let block = self.until(&mut turn, own, asked, || match self.pool.allocate(len) {
+        let block = self.until(&mut turn, own, asked, || match self.source.allocate(&self.pool, len) {
             Ok(block) => Ok(Some(block)),
             Err(PoolError::Refused(AllocError::NoRoom { .. } | AllocError::BooksFull { .. })) => Ok(None),
             Err(PoolError::Refused(AllocError::TooLarge { asked, limit })) => {
@@ -311,7 +323,9 @@ impl<K: Hash + Eq> Inner<K> {
             }
             Err(error) => Err(KvCacheError::Pool(error)),
         })?;
-        self.until(&mut turn, own, asked, || Ok(self.ledger.charge(asked).then_some(())))?;
+        // What is credited later is the length of what was got.
+        let got = block.len() as u64;
+        self.until(&mut turn, own, got, || Ok(self.ledger.charge(got).then_some(())))?;
         Ok(block)
     }
 

@@ -12,15 +12,16 @@ use super::Slot;
 /// A block under its key. The index of its shard has one reference to it, and each pin has one: so it is pinned just while
 /// there are two or more, it can be freed by whoever drops the last, and nobody has to know who that is.
 pub(super) struct Held<K> {
-    pub(super) block: Block,
+    // Goes before the block: see `KvCache`.
     pub(super) key: K,
+    pub(super) block: Block,
     /// Its place in the shard, known once it is there.
     slot: AtomicU32,
 }
 
 impl<K> Held<K> {
     pub(super) fn new(key: K, block: Block) -> Self {
-        Held { block, key, slot: AtomicU32::new(0) }
+        Held { key, block, slot: AtomicU32::new(0) }
     }
 
     pub(super) fn len_bytes(&self) -> u64 {

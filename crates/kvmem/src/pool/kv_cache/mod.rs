@@ -10,6 +10,7 @@ mod policy;
 mod reservation;
 mod scan_resistant;
 mod shard;
+mod source;
 mod stats;
 
 pub use builder::KvCacheBuilder;
