@@ -78,7 +78,8 @@ impl<K: Hash + Eq> KvCache<K> {
         }
     }
 
-    /// The value under `key`, pinned; it counts as used. O(1), under the lock of one shard.
+    /// The value under `key`, pinned; it counts as used. O(1). Threads that look up do not wait for each other, but for those that
+    /// change the same shard.
     #[inline]
     #[must_use]
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
@@ -86,12 +87,7 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let shard = self.inner.shard(hash);
-        let mut books = shard.books.lock();
-        let found = books.get(hash, key);
-        let count = if found.is_some() { &shard.counts.hits } else { &shard.counts.misses };
-        count.more();
-        found.map(Pinned)
+        self.inner.shard(hash).get(hash, key).map(Pinned)
     }
 
     /// Whether there is a value under `key`. It does not count as used. O(1).
@@ -101,7 +97,7 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        self.inner.shard(hash).books.lock().contains(hash, key)
+        self.inner.shard(hash).contains(hash, key)
     }
 
     /// Copies `value` into a block and puts it under `key`, in the place of what is there. Evicts until it fits.
@@ -145,7 +141,7 @@ impl<K: Hash + Eq> KvCache<K> {
     {
         let hash = self.inner.hasher.hash_one(key);
         let shard = self.inner.shard(hash);
-        let mut books = shard.books.lock();
+        let mut books = shard.books();
         let held = books.remove(hash, key)?;
         shard.others.removals.more();
         self.inner.ledger.credit(held.len_bytes());
@@ -155,7 +151,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// Takes every value out that is there when its shard is come to. Pins stay good. O(blocks held).
     pub fn clear(&self) {
         for shard in &self.inner.shards {
-            let mut books = shard.books.lock();
+            let mut books = shard.books();
             for held in books.drain() {
                 shard.others.removals.more();
                 self.inner.let_go(held);
@@ -179,7 +175,7 @@ impl<K: Hash + Eq> KvCache<K> {
     pub fn check(&self) -> Result<(), CheckError> {
         let (mut blocks, mut bytes) = (0, 0);
         for shard in &self.inner.shards {
-            let books = shard.books.lock();
+            let books = shard.books();
             bytes += books.check()?;
             blocks += books.len() as u64;
         }
@@ -239,9 +235,11 @@ impl<K> KvCache<K> {
             refusals: ledger.refusals(),
             ..KvCacheStats::default()
         };
-        for Shard { counts, others, .. } in shards {
-            stats.hits += counts.hits.get();
-            stats.misses += counts.misses.get();
+        for shard in shards {
+            let (hits, misses) = shard.asked();
+            stats.hits += hits;
+            stats.misses += misses;
+            let others = &shard.others;
             stats.insertions += others.insertions.get();
             stats.replacements += others.replacements.get();
             stats.evictions += others.evictions.get();
@@ -350,7 +348,7 @@ impl<K: Hash + Eq> Inner<K> {
         if let Some((hash, key)) = own.filter(|_| !turn.begun) {
             turn.begun = true;
             let shard = self.shard(hash);
-            let mut books = shard.books.lock();
+            let mut books = shard.books();
             if let Some(held) = books.remove_unpinned(hash, key) {
                 shard.others.evictions.more();
                 self.let_go(held);
@@ -360,7 +358,7 @@ impl<K: Hash + Eq> Inner<K> {
         for _ in 0..self.shards.len() {
             let shard = &self.shards[turn.next & (self.shards.len() - 1)];
             turn.next = turn.next.wrapping_add(1);
-            let mut books = shard.books.lock();
+            let mut books = shard.books();
             if let Some(held) = books.evict() {
                 shard.others.evictions.more();
                 self.let_go(held);
@@ -373,7 +371,7 @@ impl<K: Hash + Eq> Inner<K> {
     /// Puts a charged block in.
     pub(super) fn commit(&self, hash: u64, held: Arc<Held<K>>) {
         let shard = self.shard(hash);
-        let mut books = shard.books.lock();
+        let mut books = shard.books();
         let old = books.put(hash, held);
         shard.others.insertions.more();
         if let Some(old) = old {

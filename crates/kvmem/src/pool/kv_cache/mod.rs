@@ -11,6 +11,7 @@ mod reservation;
 mod scan_resistant;
 mod shard;
 mod stats;
+mod uses;
 
 pub use builder::KvCacheBuilder;
 pub use cache::KvCache;
