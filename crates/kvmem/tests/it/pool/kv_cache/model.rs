@@ -8,6 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{one_shard, pool};
+use crate::random::cases;
 
 /// A step; places in lists are taken modulo their lengths.
 #[derive(Clone, Debug)]
@@ -276,12 +277,6 @@ fn run(limits: Limits, steps: &[Step]) {
     }
     drop((cache, model));
     assert_eq!(pool.metrics().allocated, 0);
-}
-
-/// So many cases, or what `PROPTEST_CASES` says.
-fn cases(cases: u32) -> ProptestConfig {
-    let config = ProptestConfig::default();
-    if std::env::var_os("PROPTEST_CASES").is_some() { config } else { ProptestConfig { cases, ..config } }
 }
 
 proptest! {
