@@ -174,9 +174,7 @@ fn the_cache_report_has_look_ups_and_blocks() {
     };
     let html = page(&report);
     assert_eq!(count(&html, "<svg role=\"img\""), 2, "one for each scenario");
-    for shown in
-        ["12.5<", "8.2<", "1 thread(s)", "block-pair: ns of a call, and million calls", "floor", "pool"]
-    {
+    for shown in ["12.5<", "8.2<", "1 thread(s)", "block-pair: nanoseconds of a call", "floor", "pool"] {
         assert!(html.contains(shown), "{shown}");
     }
 }

@@ -23,7 +23,7 @@ pub struct Row {
 impl Line for Row {
     type Scenario = Scenario;
     type Contender = ContenderId;
-    const CELLS: &'static str = "ns of a call, and million calls a second of all threads";
+    const CELLS: &'static str = "nanoseconds of a call, and million calls a second of all threads";
     const SECOND: &'static str = "M/s";
     const PLOTS: &'static [Plot<Self>] = &[("A call, less is better", "ns", |row| row.ns)];
 
