@@ -29,15 +29,25 @@ use std::{hint, thread};
 
 #[cfg(not(loom))]
 mod stable;
+mod striped;
 
 #[cfg(not(loom))]
 pub(crate) use self::stable::{FIRST, Stable};
+#[cfg(not(loom))]
+pub(crate) use self::striped::thread_number;
+pub(crate) use self::striped::{Striped, Writing};
 
 use std::time::Duration;
 
 /// A mutex for short critical sections; it cannot be poisoned.
 #[cfg(not(loom))]
 pub(crate) type Mutex<T> = lock_api::Mutex<RawLock, T>;
+
+/// What has it.
+#[cfg(not(loom))]
+type Guard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
+#[cfg(loom)]
+type Guard<'a, T> = checked::MutexGuard<'a, T>;
 
 /// Looks at a held lock before the waiter yields its processor. Few for the model, which tries all orders of them.
 const SPINS: u32 = if cfg!(loom) { 2 } else { 100 };
@@ -52,6 +62,11 @@ pub(crate) struct RawLock {
 }
 
 impl RawLock {
+    /// Nobody has it.
+    fn free() -> Self {
+        RawLock { held: AtomicBool::new(false) }
+    }
+
     /// Takes the lock, waiting as long as another has it.
     #[inline]
     fn take(&self) {
@@ -155,10 +170,11 @@ unsafe impl lock_api::RawMutex for RawLock {
     }
 }
 
-/// The lock alone, for the model check in `tests/loom`: loom's atomics cannot be made in constants, which `lock_api` asks for.
+/// The locks alone, for the model checks in `tests/loom` and `tests/shuttle`: loom's atomics cannot be made in constants, which `lock_api`
+/// asks for.
 #[cfg(loom)]
 pub mod loom_face {
-    use super::{AtomicBool, RawLock};
+    use super::{AtomicU32, RawLock};
 
     /// The lock under every [`Mutex`](super::Mutex) outside of the model.
     pub struct Lock(RawLock);
@@ -167,7 +183,7 @@ pub mod loom_face {
         /// A lock that nobody has.
         #[allow(clippy::new_without_default)]
         pub fn new() -> Self {
-            Lock(RawLock { held: AtomicBool::new(false) })
+            Lock(RawLock::free())
         }
 
         /// As `RawMutex::lock`.
@@ -187,6 +203,29 @@ pub mod loom_face {
         /// The caller has the lock.
         pub unsafe fn unlock(&self) {
             self.0.let_go();
+        }
+    }
+
+    /// The lock that many read. Each stripe has a number of its own.
+    pub struct Striped<T>(super::Striped<T, AtomicU32>);
+
+    impl<T> Striped<T> {
+        /// A lock that nobody has.
+        pub fn new(value: T) -> Self {
+            Striped(super::Striped::new(value))
+        }
+
+        /// Runs as a reader with this number.
+        pub fn read<R>(&self, number: usize, run: impl FnOnce(&T, &AtomicU32) -> R) -> R {
+            let reading = self.0.read(number);
+            run(&reading, reading.own())
+        }
+
+        /// Runs as a writer, with the numbers of those stripes that may have changed since the last.
+        pub fn write<R>(&self, run: impl FnOnce(&mut T, &mut dyn Iterator<Item = &AtomicU32>) -> R) -> R {
+            let mut writing = self.0.write();
+            let (value, mut own) = writing.parts();
+            run(value, &mut own)
         }
     }
 }

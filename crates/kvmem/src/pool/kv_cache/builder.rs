@@ -72,7 +72,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// Into how many shards keys are divided, rounded up to a power of two; 1 makes LRU exact. Default: four for each processor
+    /// Into how many shards keys are divided, rounded up to a power of two; with 1 the LRU is that of the whole cache. Default: four for each processor
     /// and at least 16, but not so many that a limit of blocks leaves fewer than 64 in each.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);

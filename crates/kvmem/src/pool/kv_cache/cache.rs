@@ -90,7 +90,8 @@ impl<K: Hash + Eq> KvCache<K> {
         }
     }
 
-    /// The value under `key`, pinned; it counts as used. O(1), under the lock of one shard.
+    /// The value under `key`, pinned; it counts as used. O(1). Threads that look up do not wait for each other, but for those that
+    /// change the same shard.
     #[inline]
     #[must_use]
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
@@ -98,12 +99,7 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let shard = self.inner.shard(hash);
-        let mut books = shard.books.lock();
-        let found = books.get(hash, key);
-        let count = if found.is_some() { &shard.counts.hits } else { &shard.counts.misses };
-        count.more();
-        found.map(Pinned)
+        self.inner.shard(hash).get(hash, key).map(Pinned)
     }
 
     /// Whether there is a value under `key`. It does not count as used. O(1).
@@ -113,7 +109,7 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        self.inner.shard(hash).books.lock().contains(hash, key)
+        self.inner.shard(hash).contains(hash, key)
     }
 
     /// Copies `value` into a block and puts it under `key`, in the place of what is there. Evicts until it fits.
@@ -157,7 +153,7 @@ impl<K: Hash + Eq> KvCache<K> {
     {
         let hash = self.inner.hasher.hash_one(key);
         let shard = self.inner.shard(hash);
-        let mut books = shard.books.lock();
+        let mut books = shard.books();
         let held = books.remove(hash, key)?;
         shard.others.removals.more();
         self.inner.ledger.credit(held.len_bytes());
@@ -167,7 +163,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// Takes every value out that is there when its shard is come to. Pins stay good. O(blocks held).
     pub fn clear(&self) {
         for shard in &self.inner.shards {
-            let mut books = shard.books.lock();
+            let mut books = shard.books();
             for held in books.drain() {
                 shard.others.removals.more();
                 self.inner.let_go(held);
@@ -191,7 +187,7 @@ impl<K: Hash + Eq> KvCache<K> {
     pub fn check(&self) -> Result<(), CheckError> {
         let (mut blocks, mut bytes) = (0, 0);
         for shard in &self.inner.shards {
-            let books = shard.books.lock();
+            let books = shard.books();
             bytes += books.check()?;
             blocks += books.len() as u64;
         }
@@ -251,9 +247,11 @@ impl<K> KvCache<K> {
             refusals: ledger.refusals(),
             ..KvCacheStats::default()
         };
-        for Shard { counts, others, .. } in shards {
-            stats.hits += counts.hits.get();
-            stats.misses += counts.misses.get();
+        for shard in shards {
+            let (hits, misses) = shard.asked();
+            stats.hits += hits;
+            stats.misses += misses;
+            let others = &shard.others;
             stats.insertions += others.insertions.get();
             stats.replacements += others.replacements.get();
             stats.evictions += others.evictions.get();
@@ -364,7 +362,7 @@ impl<K: Hash + Eq> Inner<K> {
         if let Some((hash, key)) = own.filter(|_| !turn.begun) {
             turn.begun = true;
             let shard = self.shard(hash);
-            let mut books = shard.books.lock();
+            let mut books = shard.books();
             if let Some(held) = books.remove_unpinned(hash, key) {
                 shard.others.evictions.more();
                 self.let_go(held);
@@ -374,7 +372,7 @@ impl<K: Hash + Eq> Inner<K> {
         for _ in 0..self.shards.len() {
             let shard = &self.shards[turn.next & (self.shards.len() - 1)];
             turn.next = turn.next.wrapping_add(1);
-            let mut books = shard.books.lock();
+            let mut books = shard.books();
             if let Some(held) = books.evict() {
                 shard.others.evictions.more();
                 self.let_go(held);
@@ -387,7 +385,7 @@ impl<K: Hash + Eq> Inner<K> {
     /// Puts a charged block in.
     pub(super) fn commit(&self, hash: u64, held: Arc<Held<K>>) {
         let shard = self.shard(hash);
-        let mut books = shard.books.lock();
+        let mut books = shard.books();
         let old = books.put(hash, held);
         shard.others.insertions.more();
         if let Some(old) = old {

@@ -12,6 +12,7 @@ mod scan_resistant;
 mod shard;
 mod source;
 mod stats;
+mod uses;
 
 pub use builder::KvCacheBuilder;
 pub use cache::KvCache;

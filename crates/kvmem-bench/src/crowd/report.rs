@@ -1,30 +1,14 @@
-//! *Report*: what a run of the cache suite found.
+//! *Report*: what a run found.
 
 use serde::{Deserialize, Serialize};
 
-use super::{ContenderId, Scenario};
 use crate::machine::Machine;
 use crate::report::Goal;
 
-/// One contender in one scenario. Figures are medians of the repetitions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    /// The scenario.
-    pub scenario: Scenario,
-    /// The contender.
-    pub contender: ContenderId,
-    /// Threads that share the cache.
-    pub threads: u32,
-    /// Million calls a second of all threads together.
-    pub mops: f64,
-    /// Nanoseconds that a call takes its thread.
-    pub ns: f64,
-}
-
 /// A run: where, with what, and every row. `Display` draws the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    /// Which suite: "cache".
+pub struct Report<R> {
+    /// Which suite.
     pub suite: String,
     /// Version of the library.
     pub version: String,
@@ -37,7 +21,7 @@ pub struct Report {
     /// Seconds that the whole run took.
     pub seconds: f64,
     /// The figures.
-    pub rows: Vec<Row>,
+    pub rows: Vec<R>,
     /// What the library sets out to reach, and whether this run shows it.
     pub goals: Vec<Goal>,
 }
