@@ -118,7 +118,7 @@ fn magazines_go_round() {
         assert!(empty.is_none());
         spare = Some(full);
     }
-    assert_eq!((made, depot.remote(), depot.counts().2), (2, 100, 200));
+    assert_eq!((made, depot.remote(), depot.counts().exchanges), (2, 100, 200));
     let mut all = Chain::new();
     assert_eq!((depot.take_all(&mut all), all.len()), (0, 1));
 }
