@@ -36,13 +36,12 @@ fn figures_are_read_while_threads_allocate() {
                     rounds.fetch_add(1, Ordering::Relaxed);
                     if round % 1024 < 2 {
                         // Threads that come and go, with caches of their own.
-                        thread::scope(|scope| drop(scope.spawn(|| pool.allocate(4096).map(drop))));
+                        thread::scope(|scope| drop(scope.spawn(|| pool.allocate(4096).map(drop)).join()));
                     }
                 }
             }
         };
-        scope.spawn(work(0));
-        scope.spawn(work(1));
+        let threads = [scope.spawn(work(0)), scope.spawn(work(1))];
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(400) || rounds.load(Ordering::Relaxed) < 2000 {
             let book = published(&exporter);
@@ -53,6 +52,8 @@ fn figures_are_read_while_threads_allocate() {
             scrapes += 1;
         }
         end.store(true, Ordering::Relaxed);
+        // Joined one by one: at the end of a scope a thread may still be giving back what it has cached.
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     });
     assert!(scrapes > 10, "{scrapes}");
     let (figures, metrics) = (pool.figures(), pool.metrics());
