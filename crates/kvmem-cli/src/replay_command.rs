@@ -4,6 +4,7 @@ use indicatif::ProgressBar;
 use kvmem_bench::contender::{Contender, Visitor};
 
 use crate::args::ReplayArgs;
+use crate::metrics_server::{MetricsServer, ReplayMetrics};
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 use crate::replay::page::page;
 use crate::replay::report::Report;
@@ -23,6 +24,10 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         requests_max: args.requests,
     };
     options.check().map_err(failure)?;
+    let server = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
+    if let Some(server) = &server {
+        eprintln!("kvmem: metrics at http://{}/metrics", server.address());
+    }
     let (trace, len_bytes) = Trace::open(&args.trace).map_err(|error| failure(error.into()))?;
     let (json, html) = (JsonSink::open(args.json.as_deref())?, HtmlSink::open(args.html.as_deref())?);
     let mut sampling = args.html.is_some().then(|| Sampling::new(len_bytes));
@@ -53,7 +58,9 @@ impl<R: std::io::BufRead> Visitor for Replay<'_, R> {
     type Output = Result<Report, ReplayError>;
 
     fn visit<C: Contender>(self) -> Self::Output {
+        let metrics = ReplayMetrics::new();
         replay::<C, R>(self.trace, self.options, self.sampling, |progress| {
+            metrics.publish(&progress);
             // The bar takes a lock, so it hears of every 64th request only.
             if progress.requests % 64 == 0 {
                 self.bar.set_position(progress.bytes_read);
