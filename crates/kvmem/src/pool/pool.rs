@@ -154,20 +154,20 @@ impl Pool {
         let error = match error {
             AllocError::NoRoom { asked, .. } if self.owner.plan.in_background => {
                 if self.is_under_way() {
+                    self.owner.refusals.count_not_ready();
                     let (ready, capacity) = (self.ready_bytes(), self.capacity());
-                    PoolError::NotReady { asked, ready, capacity }
-                } else {
-                    // The last part may have become ready between the refusal and the question.
-                    match again() {
-                        Ok(done) => return Ok(done),
-                        Err(error) => error.into(),
-                    }
+                    return Err(PoolError::NotReady { asked, ready, capacity });
+                }
+                // The last part may have become ready between the refusal and the question.
+                match again() {
+                    Ok(done) => return Ok(done),
+                    Err(error) => error,
                 }
             }
-            error => PoolError::Refused(error),
+            error => error,
         };
         self.owner.refusals.count(&error);
-        Err(error)
+        Err(PoolError::Refused(error))
     }
 
     /// What it is called in [metrics](super::observe) and traces.

@@ -1,17 +1,17 @@
 //! *Refusals*: how many requests a pool has refused, by reason.
 //!
 //! A full pool answers most requests with no, from all threads at once, and writes nothing for it. Counting must not become what they
-//! queue for: so there are some lines of counters, and each thread has one of them to itself, or nearly.
+//! queue for: so there are some lines of counters. The first threads have one each to themselves, and count by plain stores; those that
+//! come later share the others, and count by atomic additions.
 
 use std::cell::Cell;
 
 use serde::Serialize;
 
 use crate::offset::AllocError;
-use crate::pool::PoolError;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
-/// Lines of counters; a power of two.
+/// Lines with an owner, and as many that are shared.
 const LINES: usize = 16;
 /// Reasons there are.
 const REASONS: usize = 8;
@@ -66,7 +66,8 @@ impl Failures {
 /// Where they are counted.
 #[derive(Default)]
 pub(in crate::pool) struct Refusals {
-    lines: [Line; LINES],
+    own: [Line; LINES],
+    shared: [Line; LINES],
 }
 
 #[derive(Default)]
@@ -74,25 +75,43 @@ pub(in crate::pool) struct Refusals {
 struct Line([AtomicU64; REASONS]);
 
 impl Refusals {
-    /// One more.
-    pub(in crate::pool) fn count(&self, error: &PoolError) {
-        let reason = match error {
-            PoolError::Refused(AllocError::NoRoom { .. }) => 0,
-            PoolError::NotReady { .. } => 1,
-            PoolError::Refused(AllocError::TooLarge { .. }) => 2,
-            PoolError::Refused(AllocError::ZeroSize) => 3,
-            PoolError::Refused(AllocError::BadAlign { .. }) => 4,
-            PoolError::Refused(AllocError::NoRanges { .. }) => 5,
-            PoolError::Refused(AllocError::BooksFull { .. }) => 6,
+    /// The offset layer's, one more.
+    #[inline]
+    pub(in crate::pool) fn count(&self, error: &AllocError) {
+        self.more(match error {
+            AllocError::NoRoom { .. } => 0,
+            AllocError::TooLarge { .. } => 2,
+            AllocError::ZeroSize => 3,
+            AllocError::BadAlign { .. } => 4,
+            AllocError::NoRanges { .. } => 5,
+            AllocError::BooksFull { .. } => 6,
             _ => 7,
-        };
-        // Relaxed: a count.
-        self.lines[line()].0[reason].fetch_add(1, Ordering::Relaxed);
+        });
+    }
+
+    /// One for which what is ready was too little.
+    pub(in crate::pool) fn count_not_ready(&self) {
+        self.more(1);
+    }
+
+    #[inline]
+    fn more(&self, reason: usize) {
+        let line = line();
+        match self.own.get(line) {
+            Some(Line(counts)) => {
+                // Relaxed, both: nobody else writes here.
+                let count = counts[reason].load(Ordering::Relaxed);
+                counts[reason].store(count + 1, Ordering::Relaxed);
+            }
+            // Relaxed: a count.
+            None => _ = self.shared[line % LINES].0[reason].fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     pub(in crate::pool) fn failures(&self) -> Failures {
+        let lines = || self.own.iter().chain(&self.shared);
         // Relaxed: counts.
-        let sum = |reason: usize| self.lines.iter().map(|line| line.0[reason].load(Ordering::Relaxed)).sum();
+        let sum = |reason: usize| lines().map(|line| line.0[reason].load(Ordering::Relaxed)).sum();
         Failures {
             no_room: sum(0),
             not_ready: sum(1),
@@ -106,19 +125,28 @@ impl Refusals {
     }
 }
 
-/// That of this thread.
+/// The number of this thread, in the order in which threads have been refused something. None is given twice.
+#[inline]
 fn line() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static LINE: Cell<usize> = const { Cell::new(usize::MAX) };
     }
-    let mut line = LINE.get();
-    if line == usize::MAX {
-        // Relaxed: two threads may share a line.
-        line = NEXT.fetch_add(1, Ordering::Relaxed) % LINES;
-        LINE.set(line);
+    match LINE.get() {
+        usize::MAX => {
+            let line = next();
+            LINE.set(line);
+            line
+        }
+        line => line,
     }
-    line
+}
+
+#[cold]
+#[inline(never)]
+fn next() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // Relaxed: the numbers are different, which is all.
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 #[cfg(test)]
@@ -138,9 +166,9 @@ mod tests {
             (AllocError::Blocked { asked: 1, most: 0 }, "other"),
         ];
         for (number, (error, _)) in errors.iter().enumerate() {
-            (0..=number).for_each(|_| refusals.count(&PoolError::Refused(*error)));
+            (0..=number).for_each(|_| refusals.count(error));
         }
-        refusals.count(&PoolError::NotReady { asked: 1, ready: 0, capacity: 0 });
+        refusals.count_not_ready();
         let found: Vec<_> = refusals.failures().by_reason().collect();
         for (number, (_, reason)) in errors.iter().enumerate() {
             assert!(found.contains(&(reason, number as u64 + 1)), "{reason}: {found:?}");
@@ -153,10 +181,11 @@ mod tests {
     fn threads_count_together() {
         let refusals = Refusals::default();
         std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| (0..100).for_each(|_| refusals.count(&AllocError::ZeroSize.into())));
+            // Those with lines of their own, and others.
+            for _ in 0..2 * LINES {
+                scope.spawn(|| (0..100).for_each(|_| refusals.count(&AllocError::ZeroSize)));
             }
         });
-        assert_eq!(refusals.failures().zero_size, 300);
+        assert_eq!(refusals.failures().zero_size, 200 * LINES as u64);
     }
 }
