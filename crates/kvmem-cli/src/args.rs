@@ -1,5 +1,6 @@
 //! The command line.
 
+mod metrics;
 mod mount;
 
 use std::error::Error;
@@ -15,6 +16,7 @@ use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
 use kvmem_bench::{arena, cache, concurrency, register, slab};
 
+pub use self::metrics::MetricsArgs;
 pub use self::mount::MountArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
 
@@ -25,6 +27,11 @@ pub struct Args {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+
+    /// Print the steps of setting up on standard error, and how long each took; -vv those of each thread too. Without it
+    /// KVMEM_LOG can say off, error, warn, info, debug or trace
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 }
 
 /// What the command can do.
@@ -350,6 +357,10 @@ pub struct ReplayArgs {
     /// Look at the pool on the way, and draw what was seen as a page in FILE
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+
+    /// Whether it can be watched.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
 }
 
 /// One allocator, or all.

@@ -6,6 +6,8 @@
 pub mod args;
 mod bench_command;
 mod doctor_command;
+mod log;
+pub mod metrics_server;
 mod mount_command;
 pub mod ops;
 mod output;
@@ -20,6 +22,7 @@ pub use output::Failure;
 /// # Errors
 /// [`Failure`]: a message for the user and the exit status that goes with it.
 pub fn run(args: Args) -> Result<(), Failure> {
+    log::begin(args.verbose)?;
     match args.command {
         Command::Bench { html, from, suite: None, .. } if !from.is_empty() => {
             bench_command::show(&from, html.as_deref())

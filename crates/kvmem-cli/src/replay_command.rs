@@ -2,16 +2,19 @@
 
 use std::path::Path;
 
+use indicatif::ProgressBar;
+use kvmem::pool::observe::Exporter;
 use kvmem_bench::contender::ContenderId;
 
 use crate::args::{Contenders, ReplayArgs};
+use crate::metrics_server::{MetricsServer, ReplayMetrics};
 use crate::ops::format::Recording;
 use crate::ops::{report, run};
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 use crate::replay::page::page;
 use crate::replay::sampling::Sampling;
 use crate::replay::trace::Trace;
-use crate::replay::{Options, ReplayError, replay};
+use crate::replay::{Options, Progress, ReplayError, Watch, replay};
 
 /// Replays what is to be replayed, and prints the report.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
@@ -47,22 +50,45 @@ fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
         record: args.record.clone(),
     };
     options.check().map_err(failure)?;
+    let server = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
+    if let Some(server) = &server {
+        eprintln!("kvmem: metrics at http://{}/metrics", server.address());
+    }
     let (trace, len_bytes) = Trace::open(path).map_err(|error| failure(error.into()))?;
     let (json, html) = (JsonSink::open(args.json.as_deref())?, HtmlSink::open(args.html.as_deref())?);
     let mut sampling = args.html.is_some().then(|| Sampling::new(len_bytes));
     let bar = progress_bar(len_bytes, "{elapsed_precise} {wide_bar} {percent:>3} % {msg}");
-    let report = replay(trace, &options, sampling.as_mut(), |progress| {
-        // The bar takes a lock, so it hears of every 64th request only.
-        if progress.requests % 64 == 0 {
-            bar.set_position(progress.bytes_read);
-        }
-    });
+    let mut watcher = Watcher { server: server.as_ref(), metrics: ReplayMetrics::new(), bar: &bar };
+    let report = replay(trace, &options, sampling.as_mut(), &mut watcher);
     bar.finish_and_clear();
     let report = report.map_err(failure)?;
     if let Some(sampling) = &sampling {
         html.write(|| page(&report, sampling))?;
     }
     json.write(&report, &report)
+}
+
+/// Hears of the replay for the bar and for whoever asks for metrics.
+struct Watcher<'a> {
+    server: Option<&'a MetricsServer>,
+    metrics: ReplayMetrics,
+    bar: &'a ProgressBar,
+}
+
+impl Watch for Watcher<'_> {
+    fn built(&mut self, figures: Exporter) {
+        if let Some(server) = self.server {
+            server.observe(figures);
+        }
+    }
+
+    fn served(&mut self, progress: Progress) {
+        self.metrics.publish(&progress);
+        // The bar takes a lock, so it hears of every 64th request only.
+        if progress.requests % 64 == 0 {
+            self.bar.set_position(progress.bytes_read);
+        }
+    }
 }
 
 fn failure(error: ReplayError) -> Failure {

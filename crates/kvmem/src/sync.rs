@@ -14,11 +14,17 @@
 #[cfg(loom)]
 pub(crate) use self::model::Mutex;
 #[cfg(all(loom, not(shuttle)))]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use loom::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use shuttle::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 #[cfg(all(loom, not(shuttle)))]
 use loom::{hint, sync as checked, thread};
@@ -110,6 +116,62 @@ impl RawLock {
             if self.try_take() {
                 return;
             }
+        }
+    }
+}
+
+/// Figures that change together, one writer at a time, and are read without a lock by who can do with figures of two moments if there
+/// is no end to the changes.
+pub(crate) struct Together {
+    /// Odd while they change.
+    changes: AtomicU64,
+}
+
+/// Looks at figures that are being changed.
+#[cfg(not(loom))]
+const LOOKS: usize = 100;
+
+impl Together {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Together { changes: AtomicU64::new(0) }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Together { changes: AtomicU64::new(0) }
+    }
+
+    /// Runs `change`, which stores them. The caller has a lock that all writers take.
+    pub(crate) fn change<T>(&self, change: impl FnOnce() -> T) -> T {
+        // Relaxed, both: one writer at a time; the fence.
+        let before = self.changes.load(Ordering::Relaxed);
+        self.changes.store(before.wrapping_add(1), Ordering::Relaxed);
+        // Release pairs with the Acquire fence in `look`: who sees what follows sees the number odd, or a later one.
+        fence(Ordering::Release);
+        let done = change();
+        // Release pairs with the Acquire load in `look`: who sees it sees all of what was stored.
+        self.changes.store(before.wrapping_add(2), Ordering::Release);
+        done
+    }
+
+    /// What `look` loads, as it was together if that can be had soon. Never waits for a writer that does not go on.
+    #[cfg(not(loom))]
+    pub(crate) fn look<T>(&self, look: impl Fn() -> T) -> T {
+        let mut looks = 0;
+        loop {
+            // Acquire pairs with the Release at the end of `change`.
+            let before = self.changes.load(Ordering::Acquire);
+            let found = look();
+            // Acquire pairs with the Release fence in `change`.
+            fence(Ordering::Acquire);
+            // Relaxed: the fence.
+            let whole = before.is_multiple_of(2) && before == self.changes.load(Ordering::Relaxed);
+            looks += 1;
+            if whole || looks == LOOKS {
+                return found;
+            }
+            hint::spin_loop();
         }
     }
 }

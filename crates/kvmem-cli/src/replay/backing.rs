@@ -33,6 +33,9 @@ pub enum BackingError {
     },
 }
 
+/// Every so manieth call of a thread is timed, for whoever asks for metrics.
+const LATENCY_ONE_IN: u32 = 128;
+
 /// A pool of `pool_bytes`, rounded up to whole pages, resident if it is to be `backed`. Threads of it cache sizes that they `learn`.
 ///
 /// # Errors
@@ -45,6 +48,7 @@ pub fn pool(pool_bytes: u64, backed: bool, learn: bool) -> Result<Pool, BackingE
         return Err(BackingError::NotEnough { pool_bytes, available_bytes });
     }
     let mut builder = Pool::builder(usize::try_from(pool_bytes).unwrap_or(usize::MAX)).learn(learn);
+    builder = builder.name("replay").measure_latency(LATENCY_ONE_IN);
     if !backed {
         builder = builder.ladder(PageSize::Base).populate(Populate::None);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::sampling::{Sampling, SoFar};
 use super::store::Store;
 use super::trace::{Request, Trace};
-use super::{Progress, ReplayError};
+use super::{Progress, ReplayError, Watch};
 
 /// A trace that is being replayed.
 pub struct Feed<'a, R> {
@@ -18,7 +18,7 @@ pub struct Feed<'a, R> {
     span_ms: Option<(f64, f64)>,
     sampling: Option<&'a mut Sampling>,
     looked_on: Duration,
-    watch: &'a mut (dyn FnMut(Progress) + Send),
+    watch: &'a mut dyn Watch,
     failed: Option<ReplayError>,
 }
 
@@ -40,7 +40,7 @@ impl<'a, R: BufRead> Feed<'a, R> {
         trace: Trace<R>,
         requests_max: Option<u64>,
         sampling: Option<&'a mut Sampling>,
-        watch: &'a mut (dyn FnMut(Progress) + Send),
+        watch: &'a mut dyn Watch,
     ) -> Self {
         let (so_far, looked_on) = (SoFar::default(), Duration::ZERO);
         Feed {
@@ -87,7 +87,7 @@ impl<'a, R: BufRead> Feed<'a, R> {
             sampling.look(position, store, pool_bytes, self.so_far);
             self.looked_on += start.elapsed();
         }
-        (self.watch)(Progress { bytes_read: position, requests: self.so_far.requests });
+        self.watch.served(Progress { bytes_read: position, requests: self.so_far.requests });
     }
 
     /// Something went wrong; what did first is told.

@@ -46,6 +46,7 @@ use backing::BackingError;
 use calls::Calls;
 use feed::{Dealt, Feed};
 use kvmem::pool::kv_cache::Eviction;
+use kvmem::pool::observe::Exporter;
 use kvmem_bench::contender::{Contender, ContenderId, CreateError, Space, Visitor};
 use model::BlockLayout;
 use moves::Moves;
@@ -211,6 +212,14 @@ pub struct Progress {
     pub requests: u64,
 }
 
+/// Who hears how a replay goes on.
+pub trait Watch: Send {
+    /// Pool and cache stand; their figures can be had of this. Other allocators than kvmem have none.
+    fn built(&mut self, figures: Exporter);
+    /// Another request was served.
+    fn served(&mut self, progress: Progress);
+}
+
 /// Replays `trace` on a fresh pool, telling `watch` after every request how far it has come. Samples are taken if there is
 /// something to put them into; the time that takes counts for nothing.
 ///
@@ -220,19 +229,21 @@ pub fn replay<R: BufRead + Send>(
     trace: Trace<R>,
     options: &Options,
     sampling: Option<&mut Sampling>,
-    mut watch: impl FnMut(Progress) + Send,
+    watch: &mut dyn Watch,
 ) -> Result<Report, ReplayError> {
     options.check()?;
     let recorder = options.record.as_deref().map(Recorder::create).transpose()?.map(Arc::new);
-    let seen = sampling.is_some();
-    let feed = Feed::new(trace, options.requests_max, sampling, &mut watch);
     let Some(learn) = options.learns() else {
+        let seen = sampling.is_some();
+        let feed = Feed::new(trace, options.requests_max, sampling, watch);
         return options.contender.visit(OnContender { feed, options, seen, recorder });
     };
     let pool = backing::pool(options.pool_bytes, options.backed, learn)?;
-    let run = Run::new(feed, options, pool.capacity(), recorder);
     let store =
-        Pooled::new(&pool, options.backed, options.eviction.clone(), options.threads, run.recorder.clone());
+        Pooled::new(&pool, options.backed, options.eviction.clone(), options.threads, recorder.clone());
+    watch.built(store.exporter());
+    let feed = Feed::new(trace, options.requests_max, sampling, watch);
+    let run = Run::new(feed, options, pool.capacity(), recorder);
     match options.threads {
         1 => run.alone(store),
         threads => run.together(store, threads),

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvmem::pool::kv_cache::{Eviction, KvCacheError, Pinned, Reservation};
+use kvmem::pool::observe::Exporter;
 use kvmem::pool::{Block, KvCache, Pool};
 use kvmem::slab::ExtentState;
 
@@ -15,6 +16,7 @@ use crate::ops::recorder::Recorder;
 /// A cache on a pool.
 pub struct Pooled {
     cache: KvCache<Key>,
+    pool: Pool,
     backed: bool,
 }
 
@@ -34,7 +36,12 @@ impl Pooled {
             builder = builder.shards(1);
         }
         let cache = builder.build().expect("neither limits nor watermarks are set, and one shard can be");
-        Pooled { cache, backed }
+        Pooled { cache, pool: pool.clone(), backed }
+    }
+
+    /// What can be published of them.
+    pub fn exporter(&self) -> Exporter {
+        Exporter::new().pool(&self.pool).cache(&self.cache)
     }
 }
 
