@@ -61,7 +61,7 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Map memory, make its pages resident, register it with devices, and say what was got and how long it took
     Mount(MountArgs),
-    /// Replay a KV-cache trace through a prefix cache on an allocator of offsets
+    /// Replay a KV-cache trace through keyed blocks on a pool, or recorded calls through any allocator
     Replay(ReplayArgs),
 }
 
