@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use indicatif::{BinaryBytes, HumanCount};
+use indicatif::HumanCount;
 use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Check, Machine, Report, Verdict, Wish};
 use kvmem::pool::PoolReport;
@@ -27,7 +27,7 @@ use self::benchmarks::Goals;
 use self::serving::{Layout, Served};
 use self::setting_up::{SetUp, rings, set_up};
 use self::sizing::Sizing;
-use self::telling::{Missing, Telling};
+use self::telling::{Missing, Telling, bytes};
 use crate::args::TourArgs;
 use crate::output::{Failure, HtmlSink, print};
 
@@ -56,8 +56,8 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     telling.step("Doctor: what this machine allows")?;
     let wish = |bytes| Wish::new(bytes, Ladder::default()).map_err(Failure::usage);
     let sizing = Sizing::of(&Machine::here().preflight(&wish(SMALL)?), args.pool);
-    let bytes = sizing.as_ref().map_or(TourArgs::LEAST_POOL, |sizing| sizing.bytes);
-    let limits = Machine::here().preflight(&wish(bytes)?);
+    let wanted = sizing.as_ref().map_or(TourArgs::LEAST_POOL, |sizing| sizing.bytes);
+    let limits = Machine::here().preflight(&wish(wanted)?);
     let (rings, no_rings) = rings(devices());
     doctor(&mut telling, &limits, &rings, no_rings.as_ref())?;
     missing.extend(no_rings);
@@ -174,7 +174,7 @@ fn pool(telling: &mut Telling, set_up: &SetUp) -> Result<(), Failure> {
     for missing in missing {
         telling.missing(missing)?;
     }
-    telling.found("size", &format!("{}: {}", BinaryBytes(report.capacity_bytes), sizing.why))?;
+    telling.found("size", &format!("{}: {}", bytes(report.capacity_bytes), sizing.why))?;
     if let Some(pages) = report.choices.iter().find(|choice| choice.what == "pages") {
         telling.found("pages", &format!("{}: {}", pages.chosen, pages.why))?;
     }
@@ -185,7 +185,7 @@ fn pool(telling: &mut Telling, set_up: &SetUp) -> Result<(), Failure> {
         "populated",
         &format!(
             "{} in {seconds:.3} s by {} thread(s), {speed:.2} GiB/s",
-            BinaryBytes(resident),
+            bytes(resident),
             report.receipt.threads
         ),
     )?;
@@ -202,7 +202,7 @@ fn registered(telling: &Telling, name: &str, report: &PoolReport) -> Result<(), 
         name,
         &format!(
             "{} with {} in {:.4} s, {} keys, {}",
-            BinaryBytes(outcome.len_bytes),
+            bytes(outcome.len_bytes),
             report.devices.join(" and "),
             outcome.register_seconds,
             outcome.keys,
@@ -232,8 +232,8 @@ fn workload(telling: &Telling, served: &Served) -> Result<(), Failure> {
         "verified",
         &format!(
             "{} written and {} read with their checksums in {:.1} s, {:.1} GB/s; {mismatch}",
-            BinaryBytes(served.written_bytes),
-            BinaryBytes(served.verified_bytes),
+            bytes(served.written_bytes),
+            bytes(served.verified_bytes),
             served.seconds,
             served.gb_per_s()
         ),
@@ -259,7 +259,7 @@ fn measure(telling: &mut Telling, begun: Instant, chapters: &mut Vec<Chapter>) -
             chapters.push(found.chapter.chapter());
             goals.all += found.goals.all;
             goals.missed.extend(found.goals.missed);
-            found.lines.iter().try_for_each(|line| print(row(&line.what, &line.figures)))
+            found.lines.iter().try_for_each(|line| telling.row(&line.what, &line.figures))
         }
         Err(why) => telling.missing(&Missing {
             what: format!("benchmark {name}"),
@@ -280,11 +280,6 @@ fn measure(telling: &mut Telling, begun: Instant, chapters: &mut Vec<Chapter>) -
     telling.found("goals", &format!("{reached} of {} figures to reach are reached{missed}", goals.all))
 }
 
-/// A line of figures.
-fn row(what: &str, figures: &str) -> String {
-    format!("    {what:<36}{figures}\n")
-}
-
 fn report(
     telling: &Telling,
     html: Option<HtmlSink>,
@@ -301,19 +296,4 @@ fn report(
     }
     html.write(|| chapters.into_iter().fold(Page::new("kvmem: a tour"), Page::chapter))?;
     telling.found("page", &path.display().to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::telling::WIDTH;
-    use super::*;
-
-    #[test]
-    fn rows_of_figures_fit() {
-        let longest = row(
-            "KV pages and indexes: space used",
-            "kvmem 0.9999 · published allocator 0.9525 · as published 0.9523",
-        );
-        assert!(longest.trim_end().chars().count() <= WIDTH, "{longest}");
-    }
 }

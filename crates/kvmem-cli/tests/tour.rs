@@ -67,8 +67,8 @@ fn each_step_is_told_and_drawn() {
             "1/4 Doctor",
             "checks",
             "2/4 Pool",
-            "16.00 MiB: asked for",
-            "populated 16.00 MiB",
+            "16 MiB: asked for",
+            "populated 16 MiB",
             "3/4 KV workload",
             "requests for pages of 1 token(s)",
             "no mismatch",
@@ -113,7 +113,7 @@ fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
     // then, and would be too busy to be run.
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap().success());
     std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let limited = format!(r#"ulimit -l {memlock} && exec "$0" {}"#, SHORT.join(" "));
+    let limited = format!(r#"ulimit -l {memlock} || exit 126; exec "$0" {}"#, SHORT.join(" "));
     let mut nobody = Command::new("sh");
     nobody.args(["-c", &limited]).arg(&command).current_dir("/").env("TMPDIR", &folder).stdin(Stdio::null());
     match nobody.uid(65534).gid(65534).output() {
@@ -130,16 +130,16 @@ fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
 fn a_user_without_privileges_and_with_little_locked_memory_sees_how_rings_pin_some() {
     let Some((output, folder)) = as_nobody("memlock", "8192") else { return };
     let text = told(&output);
-    if text.contains("io_uring is not") || text.contains("missing io_uring") {
-        println!("skipped: there are no rings here: {text}");
+    if !text.contains("    registrars") {
+        println!("there are no rings here: {text}");
     } else {
         says(
             &text,
             &[
-                "missing locked memory: RLIMIT_MEMLOCK is 8.00 MiB, and 2 rings pin 32.00 MiB",
+                "missing locked memory: RLIMIT_MEMLOCK is 8 MiB, and 2 rings pin 32 MiB",
                 "stays unregistered",
                 "remedy ulimit -l 33792 in the shell",
-                "to show it 3.00 MiB with io_uring:0 and io_uring:1",
+                "to show it 3 MiB with io_uring:0 and io_uring:1",
             ],
         );
     }
@@ -154,7 +154,9 @@ fn a_user_without_privileges_and_with_little_locked_memory_sees_how_rings_pin_so
 fn nobody_may_lock_anything() {
     let Some((output, folder)) = as_nobody("nothing", "0") else { return };
     let text = told(&output);
-    says(&text, &["RLIMIT_MEMLOCK is 0", "remedy", "2/4 Pool", "no mismatch", "above"]);
+    // Of the rings themselves, or of what they were to pin; or it is not even that which stands in the way.
+    assert!(text.contains("RLIMIT_MEMLOCK is 0") || text.contains("missing     io_uring:"), "{text}");
+    says(&text, &["remedy", "2/4 Pool", "no mismatch", "above"]);
     assert!(!text.contains("to show it") && !text.contains("    registered"), "{text}");
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -223,7 +225,7 @@ fn a_pool_fits_what_the_process_may_have() {
     };
     let text = tour(800 << 10);
     says(&text, &["a quarter of what rlimit.as leaves", "populated", "no mismatch"]);
-    let text = tour(90 << 10);
+    let text = tour(70 << 10);
     says(
         &text,
         &["missing memory: rlimit.as leaves", "remedy", "kvmem tour --pool 16MiB", "left out", "page"],

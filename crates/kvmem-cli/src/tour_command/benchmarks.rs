@@ -36,7 +36,7 @@ pub(super) struct Line {
     /// What it is, and in what.
     pub(super) what: String,
     /// The figures, ours first.
-    pub(super) figures: String,
+    pub(super) figures: Vec<String>,
 }
 
 /// Figures to reach.
@@ -51,10 +51,10 @@ type Benchmark = (&'static str, fn(&Going) -> Result<Found, String>);
 const ALL: [Benchmark; 6] = [
     ("offset", run_offset),
     ("register", run_register),
-    ("cache", run_cache),
     ("slab", run_slab),
     ("concurrency", run_concurrency),
     ("arena", run_arena),
+    ("cache", run_cache),
 ];
 
 /// Runs them, `begun` being when the tour began; `told` hears of each what it found, or why it found nothing.
@@ -86,7 +86,7 @@ impl Found {
 /// A line of the figures that there are.
 fn line(what: &str, figures: impl IntoIterator<Item = (&'static str, Option<String>)>) -> Line {
     let known = figures.into_iter().filter_map(|(name, figure)| Some(format!("{name} {}", figure?)));
-    Line { what: what.to_owned(), figures: known.collect::<Vec<_>>().join(" · ") }
+    Line { what: what.to_owned(), figures: known.collect() }
 }
 
 fn run_offset(mut going: &Going) -> Result<Found, String> {
@@ -98,7 +98,7 @@ fn run_offset(mut going: &Going) -> Result<Found, String> {
     };
     let mut lines = Vec::new();
     for (workload, what) in
-        [(WorkloadId::Random, "1 KiB to 64 MiB"), (WorkloadId::Paired, "KV pages and indexes")]
+        [(WorkloadId::Random, "1 KiB to 64 MiB"), (WorkloadId::Paired, "KV pages, indexes")]
     {
         let rows = [ContenderId::Kvmem, ContenderId::Binned].map(|contender| row(workload, contender));
         let both = |figure: &dyn Fn(&Row) -> Option<String>, published: &dyn Fn(&Row) -> Option<String>| {
@@ -141,16 +141,17 @@ fn run_register(mut going: &Going) -> Result<Found, String> {
         rows.find(|row| row.backend == backend && row.policy == policy)
             .map(|row| format!("{:.0} s", row.total_s))
     };
-    let lines =
-        [(Backend::ParallelWins, "first"), (Backend::ParallelLoses, "second")].map(|(backend, which)| {
+    let lines = [(Backend::ParallelWins, "machine 1"), (Backend::ParallelLoses, "machine 2")].map(
+        |(backend, which)| {
             let figures = [
                 ("kvmem", ContenderId::Auto),
                 ("published: one by one", ContenderId::Sequential),
                 ("side by side", ContenderId::Parallel),
             ];
-            let what = format!("{NICS} simulated NICs, {which} machine");
+            let what = format!("{NICS} simulated NICs, {which}");
             line(&what, figures.map(|(name, policy)| (name, seconds(backend, policy))))
-        });
+        },
+    );
     let goals = report.goals.clone();
     Ok(Found::new(report, &goals, lines.into()))
 }
@@ -211,7 +212,7 @@ fn run_concurrency(mut going: &Going) -> Result<Found, String> {
     };
     let figures =
         [("kvmem", rate(ContenderId::KvmemCached)), ("published allocator", rate(ContenderId::Binned))];
-    let lines = vec![line("2 threads on one space: M calls/s", figures)];
+    let lines = vec![line("2 threads, one space: M calls/s", figures)];
     let goals = report.goals.clone();
     Ok(Found::new(report, &goals, lines))
 }
@@ -250,6 +251,6 @@ mod tests {
     fn figures_that_are_not_there_are_not_told() {
         let told =
             line("what", [("one", Some("1".to_owned())), ("two", None), ("three", Some("3".to_owned()))]);
-        assert_eq!(told.figures, "one 1 · three 3");
+        assert_eq!(told.figures, ["one 1", "three 3"]);
     }
 }

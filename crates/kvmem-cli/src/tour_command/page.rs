@@ -1,6 +1,6 @@
 //! *Page*: the tour as something to look at: the limits, the pool, what it served, and every benchmark.
 
-use indicatif::{BinaryBytes, HumanCount};
+use indicatif::HumanCount;
 use kvmem::arena::preflight::{Report, Value};
 use kvmem::pool::PoolReport;
 use kvmem_report::{Bars, Chapter, Heat, Lines, Scale, Section, Table};
@@ -8,7 +8,7 @@ use kvmem_report::{Bars, Chapter, Heat, Lines, Scale, Section, Table};
 use super::sampling::{Sample, Sampling};
 use super::serving::Served;
 use super::setting_up::SetUp;
-use super::telling::Missing;
+use super::telling::{Missing, bytes};
 use crate::mount_command::receipt;
 
 /// The limits, and what was missing.
@@ -38,7 +38,7 @@ pub(super) fn doctor(report: &Report, missing: &[Missing]) -> Chapter {
 pub(super) fn pool(set_up: &SetUp) -> Chapter {
     let SetUp { report, line, sizing, shown, .. } = set_up;
     let chapter = Chapter::new("Pool")
-        .line(format!("{} on {}", BinaryBytes(report.capacity_bytes), registrars(report)))
+        .line(format!("{} on {}", bytes(report.capacity_bytes), registrars(report)))
         .section(choices(report, &sizing.why))
         .section(steps(report))
         .section(line.section());
@@ -57,8 +57,7 @@ fn registrars(report: &PoolReport) -> String {
 
 fn choices(report: &PoolReport, size: &str) -> Section {
     let table = Table::new(["", "chosen", "why"]);
-    let table =
-        table.row(["size".to_owned(), BinaryBytes(report.capacity_bytes).to_string(), size.to_owned()]);
+    let table = table.row(["size".to_owned(), bytes(report.capacity_bytes), size.to_owned()]);
     let table = report.choices.iter().fold(table, |table, choice| {
         table.row([choice.what.clone(), choice.chosen.clone(), choice.why.clone()])
     });
@@ -160,7 +159,6 @@ fn address_space(sampling: &Sampling) -> Section {
 fn figures(served: &Served) -> Section {
     let Served { stats, room, .. } = served;
     let percent = |share: f64| format!("{:.2} %", 100.0 * share);
-    let bytes = |bytes| BinaryBytes(bytes).to_string();
     let rows = [
         ("objects found", percent(stats.hit_rate())),
         ("objects written", HumanCount(stats.insertions).to_string()),

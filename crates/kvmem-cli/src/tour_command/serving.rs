@@ -29,7 +29,7 @@ const CONVERSATION: u64 = 40;
 /// Threads that serve.
 pub(super) const THREADS: usize = 2;
 /// So many times the pool's bytes are asked for.
-const ROUNDS: u64 = 40;
+const ROUNDS: u64 = 64;
 const SEED: u64 = 20_250_718;
 
 /// What it was, and what came of it.
@@ -112,28 +112,22 @@ pub(super) fn serve(pool: &Pool, longest: Duration) -> Served {
     let capacity = pool.capacity();
     let layout = Layout::of(capacity);
     let going = Going::new("serving", Some(ROUNDS * capacity));
-    let shared = Shared {
-        cache: KvCache::new_on(pool),
-        objects: layout.objects(),
-        asked: AtomicU64::new(0),
-        end: ROUNDS * capacity,
-        start: Instant::now(),
-        longest,
-        sampling: Mutex::new(Sampling::new(capacity)),
-        room: Mutex::new(Latency::new()),
-        going: &going,
-    };
+    let shared = Shared::new(pool, layout, longest, &going);
     // All conversations together are some three times what the pool holds.
     let at_once = (3 * capacity / layout.page_bytes / CONVERSATION / THREADS as u64).clamp(4, 256) as usize;
+    let requests = |number: usize| Conversations::new(SEED, number as u8, MODELS.len(), at_once);
     let parts: Vec<Part> = std::thread::scope(|scope| {
         let shared = &shared;
-        let threads: Vec<_> = (0..THREADS)
-            .map(|number| {
-                let requests = Conversations::new(SEED, number as u8, MODELS.len(), at_once);
-                scope.spawn(move || shared.work(requests, number == 0))
+        // Where no thread can be had this one works alone.
+        let others: Vec<_> = (1..THREADS)
+            .filter_map(|number| {
+                let requests = requests(number);
+                std::thread::Builder::new().spawn_scoped(scope, move || shared.work(requests, false)).ok()
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Part::panicked())).collect()
+        let first = shared.work(requests(0), true);
+        let others = others.into_iter().map(|other| other.join().unwrap_or_else(|_| Part::panicked()));
+        [first].into_iter().chain(others).collect()
     });
     let seconds = shared.start.elapsed().as_secs_f64();
     let Shared { cache, asked, end, sampling, room, .. } = shared;
@@ -169,7 +163,22 @@ pub(super) fn serve(pool: &Pool, longest: Duration) -> Served {
     served
 }
 
-impl Shared<'_> {
+impl<'a> Shared<'a> {
+    fn new(pool: &Pool, layout: Layout, longest: Duration, going: &'a Going) -> Self {
+        let capacity = pool.capacity();
+        Shared {
+            cache: KvCache::new_on(pool),
+            objects: layout.objects(),
+            asked: AtomicU64::new(0),
+            end: ROUNDS * capacity,
+            start: Instant::now(),
+            longest,
+            sampling: Mutex::new(Sampling::new(capacity)),
+            room: Mutex::new(Latency::new()),
+            going,
+        }
+    }
+
     /// Takes requests until all is asked for, or the time is over, or something is wrong.
     fn work(&self, requests: Conversations, looks: bool) -> Part {
         let mut part = Part::default();
@@ -260,6 +269,29 @@ mod tests {
         assert_eq!(Layout::of(64 << 30).page_tokens, 16);
         let objects = Layout::of(1 << 30).objects();
         assert_eq!(objects, [vec![4 * 51_168, 4 * 10_288], vec![4 * 70_272], vec![4 * 131_072]]);
+    }
+
+    #[test]
+    fn bytes_that_were_overwritten_are_noticed() {
+        let (pool, _) = Pool::builder(16 << 20).ladder(PageSize::Base).build().expect("16 MiB");
+        let going = Going::new("a test", None);
+        let shared = Shared::new(&pool, Layout::of(pool.capacity()), Duration::from_secs(1), &going);
+        let mut requests = Conversations::new(SEED, 0, MODELS.len(), 4);
+        let page = requests.next().expect("requests do not end").pages[0];
+        let mut part = Part::default();
+        let look = |key, part: &mut Part| shared.object(key, 4096, part);
+        look((page, 0), &mut part);
+        look((page, 0), &mut part);
+        assert_eq!((part.written, part.verified, part.wrong.len()), (4096, 4096, 0));
+        // The other object's bytes under this one's key.
+        let held = shared.cache.get(&(page, 0)).expect("it is held").to_vec();
+        shared.cache.insert((page, 1), &held).expect("room");
+        look((page, 1), &mut part);
+        assert_eq!((part.verified, part.wrong.len()), (4096, 1), "{:?}", part.wrong);
+        // Cut short.
+        shared.cache.insert((page, 0), &held[..4000]).expect("room");
+        look((page, 0), &mut part);
+        assert_eq!((part.verified, part.wrong.len()), (4096, 2), "{:?}", part.wrong);
     }
 
     #[test]

@@ -5,12 +5,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use indicatif::BinaryBytes;
 use kvmem::pool::{Pool, PoolBuilder, PoolError, PoolReport};
 use kvmem::register::{Limits, NotAvailable, Registrar};
 
 use super::sizing::{Pin, Sizing, enough};
-use super::telling::{Going, Missing};
+use super::telling::{Going, Missing, bytes};
 use crate::args::TourArgs;
 use crate::time_line::TimeLine;
 
@@ -76,10 +75,8 @@ pub(super) fn set_up(
                 with.clear();
             }
             Err(error) if args.pool.is_none() && sizing.bytes / 2 >= TourArgs::LEAST_POOL => {
-                let why = format!(
-                    "{} could not be had ({error}), so half of it is asked for",
-                    BinaryBytes(sizing.bytes)
-                );
+                let why =
+                    format!("{} could not be had ({error}), so half of it is asked for", bytes(sizing.bytes));
                 missing.push(Missing { what: "memory".to_owned(), why, remedies: Vec::new() });
                 sizing = Sizing { bytes: sizing.bytes / 2, why: "as much as could be had".to_owned() };
             }
@@ -178,10 +175,10 @@ fn too_little_locked(sizing: &Sizing, rings: &[Limits]) -> Missing {
         what: "locked memory".to_owned(),
         why: format!(
             "RLIMIT_MEMLOCK is {}, and {} rings pin {} of a pool of {}; so this pool stays unregistered, and nothing can DMA into it",
-            BinaryBytes(limit),
+            bytes(limit),
             rings.len(),
-            BinaryBytes(wanted),
-            BinaryBytes(sizing.bytes)
+            bytes(wanted),
+            bytes(sizing.bytes)
         ),
         remedies: vec![
             format!("ulimit -l {kib} in the shell, or memlock in /etc/security/limits.conf"),

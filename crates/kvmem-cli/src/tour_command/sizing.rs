@@ -7,7 +7,7 @@
 use kvmem::arena::preflight::{Report, Value};
 use kvmem::register::Limits;
 
-use super::telling::Missing;
+use super::telling::{Missing, bytes as human};
 use crate::args::TourArgs;
 
 /// The most that is taken unasked.
@@ -53,9 +53,9 @@ impl Sizing {
             return Ok(Sizing { bytes: UNKNOWN, why: "no limit of memory can be read here".to_owned() });
         };
         let bytes = whole(left / 4).min(MOST);
-        let left = Value::Bytes(left);
+        let left = human(left);
         if bytes < TourArgs::LEAST_POOL {
-            let least = Value::Bytes(4 * TourArgs::LEAST_POOL);
+            let least = human(4 * TourArgs::LEAST_POOL);
             return Err(Missing {
                 what: "memory".to_owned(),
                 why: format!("{name} leaves {left}, and a tour takes a quarter of that, of {least} at least"),

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use kvmem::arena::preflight::Value;
 
 use crate::output::{Failure, print, progress_bar};
 
@@ -19,8 +20,15 @@ const INDENT: usize = 4;
 const REMEDIES: usize = 2;
 /// Columns of the names of findings.
 const NAME: usize = 12;
+/// Columns of what stands before a row of figures.
+const ROW: usize = 32;
 /// Time between two lines of progress in a log.
 const BETWEEN: Duration = Duration::from_secs(4);
+
+/// Bytes for people: `1 GiB`, `21.5 MiB`.
+pub(super) fn bytes(bytes: u64) -> String {
+    Value::Bytes(bytes).to_string()
+}
 
 /// Something that is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +63,16 @@ impl Telling {
     /// A finding, with its name before it.
     pub(super) fn found(&self, name: &str, text: &str) -> Result<(), Failure> {
         let head = format!("{:INDENT$}{name:<NAME$}", "");
-        print(wrap(&head, INDENT + NAME, text))
+        print(wrap(&head, INDENT + NAME, text.split_whitespace()))
+    }
+
+    /// A row of figures, with what they are before them. Lines end between two figures.
+    pub(super) fn row(&self, what: &str, figures: &[String]) -> Result<(), Failure> {
+        let head = format!("{:INDENT$}{what:<ROW$}", "");
+        let between = |at| if at + 1 < figures.len() { " ·" } else { "" };
+        let figures: Vec<String> =
+            figures.iter().enumerate().map(|(at, figure)| format!("{figure}{}", between(at))).collect();
+        print(wrap(&head, INDENT + ROW, figures.iter().map(String::as_str)))
     }
 
     /// What is not there, why it matters, and what can be done.
@@ -84,13 +101,13 @@ impl Telling {
     }
 }
 
-/// `text` in lines of at most [`WIDTH`] columns, the first of them behind `head`, the others `indent` columns in.
-fn wrap(head: &str, indent: usize, text: &str) -> String {
+/// `pieces` in lines of at most [`WIDTH`] columns, the first of them behind `head`, the others `indent` columns in.
+fn wrap<'a>(head: &str, indent: usize, pieces: impl IntoIterator<Item = &'a str>) -> String {
     let mut lines = head.to_owned();
     let mut column = head.chars().count();
     let mut begun = false;
-    for word in text.split_whitespace() {
-        let width = word.chars().count();
+    for piece in pieces {
+        let width = piece.chars().count();
         if begun && column + 1 + width > WIDTH {
             lines.push('\n');
             lines.extend(std::iter::repeat_n(' ', indent));
@@ -99,7 +116,7 @@ fn wrap(head: &str, indent: usize, text: &str) -> String {
             lines.push(' ');
             column += 1;
         }
-        lines.push_str(word);
+        lines.push_str(piece);
         column += width;
         begun = true;
     }
@@ -119,7 +136,7 @@ pub(super) struct Going {
 impl Going {
     /// Work of so many units begins, if that is known.
     pub(super) fn new(what: &str, units: Option<u64>) -> Going {
-        let bar = progress_bar(units, "    {prefix} {elapsed_precise} {wide_bar} {percent:>3} % {msg:.40}");
+        let bar = progress_bar(units, "    {prefix} {elapsed_precise} {wide_bar} {percent:>3} % {msg:36!}");
         bar.set_prefix(what.to_owned());
         let lines = (!std::io::stderr().is_terminal()).then(|| Mutex::new(Instant::now()));
         Going { bar, what: what.to_owned(), lines }
@@ -149,7 +166,11 @@ impl Going {
             if last.elapsed() >= BETWEEN {
                 *last = Instant::now();
                 let percent = 100 * self.bar.position() / self.bar.length().unwrap_or(0).max(1);
-                eprintln!("    … {} {percent} % {message}", self.what);
+                eprintln!(
+                    "    … {} {percent} %{}{message}",
+                    self.what,
+                    if message.is_empty() { "" } else { ", " }
+                );
             }
         } else if !message.is_empty() {
             self.bar.set_message(message);
@@ -184,7 +205,7 @@ mod tests {
     #[test]
     fn lines_are_no_longer_than_they_may_be() {
         let text = "word ".repeat(60);
-        let wrapped = wrap("    name    ", 12, &text);
+        let wrapped = wrap("    name    ", 12, text.split_whitespace());
         let lines: Vec<&str> = wrapped.lines().collect();
         assert!(lines.len() > 3 && lines.iter().all(|line| line.chars().count() <= WIDTH), "{wrapped}");
         assert!(lines[0].starts_with("    name    word word"));
@@ -195,7 +216,7 @@ mod tests {
     #[test]
     fn a_word_that_is_longer_than_a_line_is_kept() {
         let path = "/a".repeat(100);
-        assert_eq!(wrap("    page  ", 4, &path), format!("    page  {path}\n"));
-        assert_eq!(wrap("    page  ", 4, ""), "    page\n");
+        assert_eq!(wrap("    page  ", 4, [path.as_str()]), format!("    page  {path}\n"));
+        assert_eq!(wrap("    page  ", 4, []), "    page\n");
     }
 }
