@@ -238,18 +238,15 @@ fn workload(telling: &Telling, served: &Served) -> Result<(), Failure> {
             served.gb_per_s()
         ),
     )?;
-    let utilization = served
-        .utilization
-        .map_or_else(|| "never full".to_owned(), |share| format!("{} full on average", percent(share)));
-    telling.found(
-        "pool",
-        &format!(
-            "{utilization} once it had to evict; {} objects evicted; room for one in {} ns (p50), {} ns (p99)",
-            HumanCount(stats.evictions),
-            HumanCount(room.p50),
-            HumanCount(room.p99)
-        ),
-    )
+    let evicted = HumanCount(stats.evictions);
+    let full = match served.utilization {
+        Some(share) => {
+            format!("{} full on average once it had to evict, {evicted} objects evicted", percent(share))
+        }
+        None => "never full, so nothing was evicted".to_owned(),
+    };
+    let [p50, p99] = [room.p50, room.p99].map(HumanCount);
+    telling.found("pool", &format!("{full}; room for one in {p50} ns (p50), {p99} ns (p99)"))
 }
 
 fn measure(telling: &mut Telling, begun: Instant, chapters: &mut Vec<Chapter>) -> Result<(), Failure> {

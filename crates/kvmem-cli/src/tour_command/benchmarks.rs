@@ -212,7 +212,7 @@ fn run_concurrency(mut going: &Going) -> Result<Found, String> {
     };
     let figures =
         [("kvmem", rate(ContenderId::KvmemCached)), ("published allocator", rate(ContenderId::Binned))];
-    let lines = vec![line("2 threads, one space: M calls/s", figures)];
+    let lines = vec![line("2 threads, 1 space: M calls/s", figures)];
     let goals = report.goals.clone();
     Ok(Found::new(report, &goals, lines))
 }

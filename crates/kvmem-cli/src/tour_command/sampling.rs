@@ -56,7 +56,8 @@ impl Sampling {
         done * SAMPLES as f64 >= (self.samples.len() + 1) as f64
     }
 
-    /// Takes one, with so many bytes asked for, in the place of one with as many. O(ranges of the pool).
+    /// Takes one, with so many bytes asked for, in the place of one with hardly fewer: from what little lies between two no rate
+    /// can be told. O(ranges of the pool).
     pub(super) fn take<K: Hash + Eq>(&mut self, asked: u64, cache: &KvCache<K>) {
         let stats = cache.stats();
         let mut sample = Sample {
@@ -72,7 +73,8 @@ impl Sampling {
             let used = range.state == ExtentState::Used;
             self.enter(range.offset, range.size, used, &mut sample);
         }
-        if self.samples.last().is_some_and(|last| last.asked == sample.asked) {
+        let near = asked / (2 * SAMPLES as u64);
+        if self.samples.last().is_some_and(|last| asked - last.asked.min(asked) <= near) {
             self.samples.pop();
         }
         self.samples.push(sample);
