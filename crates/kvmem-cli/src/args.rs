@@ -2,6 +2,7 @@
 
 mod metrics;
 mod mount;
+mod tour;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,15 +19,16 @@ use kvmem_bench::{arena, cache, concurrency, register, slab};
 
 pub use self::metrics::MetricsArgs;
 pub use self::mount::MountArgs;
+pub use self::tour::TourArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
 
 /// vmem for KV caches: memory mapped and populated, benchmarks, and trace replays of the kvmem library.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kvmem", version)]
 pub struct Args {
-    /// What to do.
+    /// What to do; the tour, if nothing is named.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
 
     /// Print the steps of setting up on standard error, and how long each took; -vv those of each thread too. Without it
     /// KVMEM_LOG can say off, error, warn, info, debug or trace
@@ -37,6 +39,9 @@ pub struct Args {
 /// What the command can do.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
+    /// Look at everything once, in less than two minutes: limits, a pool, a KV cache, the quick benchmarks, and a page about it all.
+    /// This is what kvmem does when nothing is named
+    Tour(TourArgs),
     /// Measure the layers, all of them or one, beside the published figures and others who do the same work
     #[command(args_conflicts_with_subcommands = true)]
     Bench {
@@ -476,6 +481,15 @@ mod tests {
     }
 
     #[test]
+    fn nothing_need_be_named() {
+        assert!(Args::try_parse_from(["kvmem"]).unwrap().command.is_none());
+        let tour = Args::try_parse_from(["kvmem", "tour", "--pool", "64MiB", "--no-bench"]).unwrap().command;
+        let Some(Command::Tour(tour)) = tour else { panic!("{tour:?}") };
+        assert_eq!((tour.pool, tour.no_bench, tour.html), (Some(64 << 20), true, None));
+        assert_eq!(tour.seconds, TourArgs::default().seconds);
+    }
+
+    #[test]
     fn sizes_are_exact() {
         assert_eq!(size("1TiB"), Ok(1 << 40));
         assert_eq!(size("64 GiB"), Ok(64 << 30));
@@ -492,7 +506,7 @@ mod tests {
         let layout = |args: &[&str]| {
             let args = [&["kvmem", "replay", "t"], args].concat();
             match Args::try_parse_from(args).unwrap().command {
-                Command::Replay(replay) => replay.layout().unwrap(),
+                Some(Command::Replay(replay)) => replay.layout().unwrap(),
                 other => panic!("{other:?}"),
             }
         };

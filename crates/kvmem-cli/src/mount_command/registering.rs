@@ -15,9 +15,10 @@ use kvmem::register::{
 use kvmem_report::Section;
 use serde::Serialize;
 
-use super::page::{self, TimeLine};
+use super::page;
 use crate::args::MountArgs;
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::time_line::TimeLine;
 
 /// Maps, plans, registers, gives back, and prints what came of it.
 pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> Result<(), Failure> {
@@ -37,7 +38,7 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
         RegistrationSet::builder().registrars(registrars).policy(policy).populate(args.populate).progress(
             move |progress| {
                 shown.show(&progress);
-                draw(&drawn, &names, &progress);
+                drawn.registering(&names, &progress);
             },
         );
     if let Some(bytes) = args.chunk {
@@ -79,18 +80,6 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     };
     html.write(|| page::page(args.size, [line.section(), mounted.section(), page::receipt(&receipt)]))?;
     json.write(&mounted, &mounted)
-}
-
-/// Puts what a report tells on the time line.
-fn draw(line: &TimeLine, names: &[String], progress: &RegisterProgress) {
-    let Some(piece) = progress.piece else { return };
-    let registrar = || names.get(piece.worker).cloned().unwrap_or_default();
-    let (who, what) = match progress.phase {
-        Phase::Populate => (format!("thread {}", piece.worker), "populate"),
-        Phase::Register => (registrar(), "register"),
-        Phase::Deregister => (registrar(), "unregister"),
-    };
-    line.piece(who, what, piece, progress.done_bytes);
 }
 
 /// As the option says, or the environment, or else automatic.
