@@ -25,7 +25,7 @@ impl Bytes for Block {
 }
 
 /// Bytes of a pool, until it is freed.
-#[pyclass(name = "Block", module = "kvmem", frozen, weakref, freelist = 256)]
+#[pyclass(name = "Block", module = "kvmem", frozen, freelist = 256)]
 pub(crate) struct PyBlock {
     pub(crate) held: Holder<Block>,
 }

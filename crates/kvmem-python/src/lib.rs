@@ -34,6 +34,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    process::watch(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<region::PyRegion>()?;
     module.add_class::<bump::PyBumpArena>()?;
@@ -51,6 +52,5 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kv_cache::PyPinned>()?;
     module.add_class::<kv_cache::PyReservation>()?;
     module.add_function(wrap_pyfunction!(doctor::doctor, module)?)?;
-    module.add_function(wrap_pyfunction!(doctor::mount_report, module)?)?;
-    process::watch(module)
+    module.add_function(wrap_pyfunction!(doctor::mount_report, module)?)
 }

@@ -189,7 +189,7 @@ pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &kvmem::offset::Metrics) ->
 }
 
 /// A range that somebody has.
-#[pyclass(name = "Allocation", module = "kvmem", frozen, weakref, freelist = 256)]
+#[pyclass(name = "Allocation", module = "kvmem", frozen, freelist = 256)]
 pub(crate) struct PyAllocation {
     held: Holder<Allocation>,
 }

@@ -38,7 +38,7 @@ pub(crate) struct PyPool {
     at: usize,
     len: u64,
     cancel: Cancel,
-    /// What `fileno` gave.
+    /// Of a shared pool, from the beginning: children that are forked later have it too.
     fd: Mutex<Option<OwnedFd>>,
 }
 
@@ -131,7 +131,9 @@ impl PyPool {
         report::log_receipt(py, "pool", &built.receipt);
         report::log(py, "pool", Level::Info, || format!("built: {built}"));
         let (at, len) = (pool.as_ptr().addr(), built.most_bytes);
-        Ok(PyPool { held: Holder::new(pool), at, len, cancel, fd: Mutex::new(None) })
+        let fd =
+            if shared { Some(share(&pool, true).map_err(|error| error::pool(py, &error))?) } else { None };
+        Ok(PyPool { held: Holder::new(pool), at, len, cancel, fd: Mutex::new(fd) })
     }
 
     /// A block of `nbytes` bytes.
@@ -306,15 +308,9 @@ impl PyPool {
 
     /// A descriptor of the pool's memory, to read and write, which belongs to the pool.
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
-        let pool = self.pool()?;
-        let shared = {
-            let mut fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*fd {
-                Some(fd) => Ok(fd.as_raw_fd()),
-                None => share(&pool, true).map(|shared| fd.insert(shared).as_raw_fd()),
-            }
-        };
-        shared.map_err(|error| error::pool(py, &error))
+        self.held.with(|_| ())?;
+        let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(AsRawFd::as_raw_fd);
+        fd.ok_or_else(|| error::pool(py, &PoolError::Private))
     }
 
     /// A new descriptor of the pool's memory, to be sent to another process and then closed by the caller.

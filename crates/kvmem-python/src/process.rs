@@ -6,14 +6,19 @@
 //! of dropped. Allocators of offsets have no memory, and their locks are never held while another thread can fork, since that needs the GIL; they
 //! go on in the child, as copies.
 //!
+//! **Subinterpreters.** There is one interpreter for each process that can have the module: its types and the thread-bound parts of PyO3
+//! are shared by all interpreters. Another one is refused.
+//!
 //! **End.** Threads that work in the background call into Python to tell how far they have come. A thread that asks for the GIL when the
 //! interpreter is ending never gets it, or is ended. So before that, at exit, calls are closed: those under way are waited for, and no
 //! further one begins.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 static AGE: AtomicU32 = AtomicU32::new(0);
@@ -62,8 +67,24 @@ pub(crate) fn _after_fork() {
     CALLS.store(0, Ordering::Relaxed);
 }
 
-/// Sees to it that the two above are called.
+/// Refuses all interpreters but the first.
+fn admit() -> PyResult<()> {
+    static FIRST: AtomicI64 = AtomicI64::new(-1);
+    // SAFETY: a thread that imports a module is attached to its interpreter.
+    let here = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+    // Relaxed, both: nothing is published with it.
+    match FIRST.compare_exchange(-1, here, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(first) if first != here => Err(PyImportError::new_err(
+            "kvmem cannot be used in more than one interpreter of a process: use it in the main interpreter alone, or in processes \
+             that share a pool",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Sees to it that forks and the end are known of, and that this is the only interpreter.
 pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    admit()?;
     let py = module.py();
     let after_fork = wrap_pyfunction!(_after_fork, module)?;
     let arguments = pyo3::types::PyDict::new(py);

@@ -3,6 +3,8 @@
 //! Threads that work call it, one at a time, with the GIL. Populating comes first and registering next; both count, the latter once for each
 //! device, so that `done` goes from 0 to `total` once and never falls. If it raises, the work is cancelled, and the caller of the work gets what
 //! it raised. Where nobody waits, in the background, that goes to `sys.unraisablehook`.
+//!
+//! When there is nothing more to tell the callable is let go of: it may well have the object that it was told of, and the object it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +19,7 @@ use crate::process;
 pub(crate) struct Listener(Arc<Told>);
 
 struct Told {
-    callback: Py<PyAny>,
+    callback: Mutex<Option<Py<PyAny>>>,
     cancel: Cancel,
     meter: Mutex<Meter>,
     raised: Mutex<Option<PyErr>>,
@@ -72,6 +74,11 @@ impl Meter {
         self.tell(self.populate.done() + self.register.done())
     }
 
+    /// All is done.
+    fn last(&mut self) -> Option<(u64, u64)> {
+        self.tell(self.total)
+    }
+
     fn tell(&mut self, done: u64) -> Option<(u64, u64)> {
         let done = done.min(self.total);
         if self.told.is_some_and(|told| done <= told) {
@@ -90,6 +97,7 @@ impl Listener {
     /// Tells `callback` of populating and registering so many bytes.
     pub(crate) fn new(callback: Py<PyAny>, cancel: Cancel, populate: u64, register: u64) -> Listener {
         let meter = Mutex::new(Meter::new(populate, register));
+        let callback = Mutex::new(Some(callback));
         Listener(Arc::new(Told { callback, cancel, meter, raised: Mutex::new(None) }))
     }
 
@@ -111,25 +119,34 @@ impl Listener {
     }
 
     fn call(&self, py: Python<'_>, done: u64, total: u64) {
-        if let Err(error) = self.0.callback.call1(py, (done, total)) {
+        // Not called under the lock: that runs Python.
+        let callback = lock(&self.0.callback).as_ref().map(|callback| callback.clone_ref(py));
+        let Some(callback) = callback else { return };
+        if let Err(error) = callback.call1(py, (done, total)) {
             self.0.cancel.cancel();
             lock(&self.0.raised).get_or_insert(error);
+            self.let_go();
+        } else if done == total {
+            self.let_go();
         }
+    }
+
+    fn let_go(&self) {
+        let callback = lock(&self.0.callback).take();
+        drop(callback);
     }
 
     /// The work has ended: what the callback has raised, or else the result. Where that is good the last call says that all is done.
     pub(crate) fn end<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
         if result.is_ok() {
-            let meter = &mut *lock(&self.0.meter);
-            let last = meter.tell(meter.total);
+            let last = lock(&self.0.meter).last();
             if let Some((done, total)) = last {
                 self.call(py, done, total);
             }
         }
-        match lock(&self.0.raised).take() {
-            Some(error) => Err(error),
-            None => result,
-        }
+        self.let_go();
+        let raised = lock(&self.0.raised).take();
+        raised.map_or(result, Err)
     }
 
     /// Where nobody waits: what it raises is told to the interpreter.
@@ -145,8 +162,9 @@ impl Listener {
     }
 
     fn report(&self) {
-        if let Some(error) = lock(&self.0.raised).take() {
-            process::call(|py| error.write_unraisable(py, Some(self.0.callback.bind(py))));
+        let raised = lock(&self.0.raised).take();
+        if let Some(error) = raised {
+            process::call(|py| error.write_unraisable(py, None));
         }
     }
 }

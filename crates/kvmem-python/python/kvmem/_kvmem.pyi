@@ -8,15 +8,37 @@ from typing import Any, Self, SupportsIndex, TypeAlias, final, type_check_only
 from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
 
 if sys.version_info >= (3, 12):
-    from collections.abc import Buffer
+    from collections.abc import Buffer as _Buffer
 else:
-    from typing_extensions import Buffer
+    # Before 3.12 arrays cannot say to a type checker that they are buffers.
+    _Buffer: TypeAlias = Any
 
 _Size: TypeAlias = SupportsIndex | str
 _Words: TypeAlias = str | Sequence[str]
 _Threads: TypeAlias = int | str | None
 _Progress: TypeAlias = Callable[[int, int], object]
 _Name: TypeAlias = int | bytes | str
+
+__all__ = [
+    "Allocation",
+    "AllocationBatch",
+    "AttachedBlock",
+    "AttachedPool",
+    "Block",
+    "BlockBatch",
+    "BumpArena",
+    "KvCache",
+    "OffsetAllocator",
+    "Piece",
+    "Pinned",
+    "Pool",
+    "Region",
+    "Registration",
+    "Reservation",
+    "__version__",
+    "doctor",
+    "mount_report",
+]
 
 __version__: str
 
@@ -91,7 +113,7 @@ class Region(_Memory, _Manager):
         """Maps the memory of another process by a descriptor, which stays the caller's."""
 
     @staticmethod
-    def from_buffer(buffer: Buffer) -> Region:
+    def from_buffer(buffer: _Buffer) -> Region:
         """A region over the bytes of another object, which is kept and exported as long as the region is."""
 
     @property
@@ -416,7 +438,7 @@ class Block(_Memory, _Manager):
     def reference(self) -> BlockReference:
         """It by plain data, for a process that has attached the pool. It says where the bytes are, and does not keep them."""
 
-    def write(self, source: Buffer, start: int = 0) -> int:
+    def write(self, source: _Buffer, start: int = 0) -> int:
         """Copies the bytes of another object in; returns how many. Releases the GIL for large ones."""
 
     def shrink(self, nbytes: _Size) -> None:
@@ -482,7 +504,7 @@ class AttachedBlock(_Memory):
     def offset(self) -> int: ...
     @property
     def writable(self) -> bool: ...
-    def write(self, source: Buffer, start: int = 0) -> int:
+    def write(self, source: _Buffer, start: int = 0) -> int:
         """Copies the bytes of another object in; returns how many."""
 
 @final
@@ -503,7 +525,7 @@ class KvCache(_Manager):
         eviction: str = "lru",
         shards: int | None = None,
     ) -> Self: ...
-    def insert(self, key: _Name, value: Buffer) -> None:
+    def insert(self, key: _Name, value: _Buffer) -> None:
         """Copies a value into a block and puts it under ``key``. Evicts until it fits; raises :class:`OutOfSpaceError` if it cannot."""
 
     def reserve(self, key: _Name, nbytes: _Size) -> Reservation:
@@ -561,7 +583,7 @@ class Reservation(_Memory, _Manager):
     @property
     def offset(self) -> int: ...
     def key(self, device: str) -> Key: ...
-    def write(self, source: Buffer, start: int = 0) -> int: ...
+    def write(self, source: _Buffer, start: int = 0) -> int: ...
     def commit(self) -> Pinned:
         """Makes it the value of its key. Raises :class:`ExportedError` while there are views."""
 

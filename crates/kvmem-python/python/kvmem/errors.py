@@ -34,7 +34,7 @@ def _again(kind: type[KvmemError], message: str, details: dict[str, Any]) -> Kvm
 class OutOfSpaceError(KvmemError, MemoryError):
     """There is no room for what was asked for."""
 
-    _numbers = ("asked", "free", "largest_free", "limit", "ranges", "blocks", "held")
+    _numbers: ClassVar[tuple[str, ...]] = ("asked", "free", "largest_free", "limit", "ranges", "blocks", "held")
 
     asked: int | None
     """Bytes asked for."""
@@ -55,7 +55,7 @@ class OutOfSpaceError(KvmemError, MemoryError):
 class NotReadyError(OutOfSpaceError):
     """There is no room in what is ready, and more is being made ready: ``Pool.wait_ready``."""
 
-    _numbers = (*OutOfSpaceError._numbers, "ready", "capacity")
+    _numbers: ClassVar[tuple[str, ...]] = (*OutOfSpaceError._numbers, "ready", "capacity")
 
     ready: int | None
     """Bytes that are ready, used or free."""
@@ -66,7 +66,7 @@ class NotReadyError(OutOfSpaceError):
 class MappingError(KvmemError, MemoryError):
     """Memory could not be mapped, placed or made resident."""
 
-    _numbers = ("asked", "start", "stop", "errno", "limit", "remedy")
+    _numbers: ClassVar[tuple[str, ...]] = ("asked", "start", "stop", "errno", "limit", "remedy")
 
     asked: int | None
     """Bytes asked for."""
@@ -93,7 +93,7 @@ class ClosedError(KvmemError, ValueError):
 class ExportedError(KvmemError, BufferError):
     """What was to be freed, closed or moved is looked at by others: memoryviews, arrays, tensors."""
 
-    _numbers = ("views",)
+    _numbers: ClassVar[tuple[str, ...]] = ("views",)
 
     views: int | None
     """How many there are."""
@@ -102,7 +102,7 @@ class ExportedError(KvmemError, BufferError):
 class InUseError(KvmemError):
     """What was to be given back, or changed, is in use."""
 
-    _numbers = ("asked", "end_of_last")
+    _numbers: ClassVar[tuple[str, ...]] = ("asked", "end_of_last")
 
     asked: int | None
     """Bytes asked for."""
@@ -117,7 +117,7 @@ class ForkedError(KvmemError, RuntimeError):
 class CancelledError(KvmemError):
     """The work was cancelled. Nothing of it is left."""
 
-    _numbers = ("done", "total")
+    _numbers: ClassVar[tuple[str, ...]] = ("done", "total")
 
     done: int | None
     """Bytes that had been done."""
@@ -128,7 +128,7 @@ class CancelledError(KvmemError):
 class TimeLimitError(KvmemError, TimeoutError):
     """The work took longer than it may. Nothing of it is left."""
 
-    _numbers = ("done", "total", "seconds")
+    _numbers: ClassVar[tuple[str, ...]] = ("done", "total", "seconds")
 
     done: int | None
     """Bytes that had been done."""
@@ -141,7 +141,7 @@ class TimeLimitError(KvmemError, TimeoutError):
 class RegistrationError(KvmemError):
     """Memory could not be registered or deregistered, or there is no such key."""
 
-    _numbers = ("device", "start", "stop", "call", "errno", "limit", "remedy", "edge", "kept")
+    _numbers: ClassVar[tuple[str, ...]] = ("device", "start", "stop", "call", "errno", "limit", "remedy", "edge", "kept")
 
     device: str | None
     """The device."""
