@@ -42,8 +42,9 @@ struct Count {
 }
 
 impl Count {
+    /// Within a part each report tells more than the one before.
     fn set(&mut self, done: u64) {
-        if done < self.last {
+        if done <= self.last {
             self.before += self.last;
         }
         self.last = done;
