@@ -197,8 +197,10 @@ pub(crate) fn export<'py, C: Viewed>(object: &Bound<'py, C>, wish: &Wish) -> PyR
     let versioned = wish.max_version.is_some_and(|(major, _)| major >= 1);
     if wish.copy == Some(true) {
         let Span { at, len, .. } = held.view(C::Value::span)?;
-        // SAFETY: a view of the object keeps them until the next line.
-        let bytes: Box<[u8]> = unsafe { std::slice::from_raw_parts(at, len) }.into();
+        let mut bytes = vec![0; len].into_boxed_slice();
+        // SAFETY: as many bytes on either side; those of the object stay as long as there is a view, until the next line. Other threads may
+        // write to them meanwhile; no reference is made of them.
+        unsafe { ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), len) };
         held.release();
         return make(py, versioned, IS_COPIED, None, Err(bytes));
     }

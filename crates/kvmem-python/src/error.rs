@@ -261,7 +261,7 @@ pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
             raised("OutOfSpaceError").with("asked", *asked).with("limit", *most)
         }
         PoolError::Underway => raised("InUseError"),
-        PoolError::NoThread { errno } => raised("RegistrationError").with_errno(*errno),
+        PoolError::NoThread { errno } => raised("KvmemError").with_errno(*errno),
         _ => raised("BadValueError"),
     }
     .err()

@@ -11,6 +11,7 @@
 //! The lock is held for the length of a call of the library that needs no Python and does not take long. Who works longer has a *view*
 //! meanwhile, as a `memoryview` has.
 
+use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
@@ -136,6 +137,38 @@ impl<T: Held> Holder<T> {
     }
 }
 
+/// A clone of what is held, for work without the GIL. It may be the last one when that is done.
+pub(crate) struct Lent<T: Held>(Option<T>);
+
+impl<T: Held> Lent<T> {
+    pub(crate) fn new(value: T) -> Lent<T> {
+        Lent(Some(value))
+    }
+}
+
+impl<T: Held> Deref for Lent<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is taken by `drop` alone")
+    }
+}
+
+impl<T: Held> Drop for Lent<T> {
+    fn drop(&mut self) {
+        drop_slowly(&mut self.0);
+    }
+}
+
+/// Drops a value without the GIL, whether or not this thread has it: a thread that the drop waits for may want it.
+fn drop_slowly<T: Held>(value: &mut Option<T>) {
+    if T::SLOW && value.is_some() {
+        Python::try_attach(|py| drop_value(py, value.take()));
+    }
+    // There is no interpreter any more, or the drop is quick.
+    *value = None;
+}
+
 /// Drops a value, with the GIL released if that can take long.
 pub(crate) fn drop_value<T: Held>(py: Python<'_>, value: Option<T>) {
     if T::SLOW && value.is_some() {
@@ -152,10 +185,8 @@ impl<T: Held> Drop for Holder<T> {
         if !ours {
             // Its locks may be held for ever, and what it would give back is the parent's.
             std::mem::forget(value);
-        } else if T::SLOW {
-            let mut value = Some(value);
-            Python::try_attach(|py| drop_value(py, value.take()));
-            drop(value);
+        } else {
+            drop_slowly(&mut Some(value));
         }
     }
 }

@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyDict, PyInt, PyString, PyTuple};
 use crate::block::{key, keys, write};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
 use crate::error;
-use crate::holder::{Held, Holder};
+use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::pool::PyPool;
 use crate::report;
 use crate::size::Size;
@@ -71,8 +71,8 @@ pub(crate) struct PyKvCache {
 }
 
 impl PyKvCache {
-    fn cache(&self) -> PyResult<KvCache<Name>> {
-        self.held.with(KvCache::clone)
+    fn cache(&self) -> PyResult<Lent<KvCache<Name>>> {
+        self.held.with(KvCache::clone).map(Lent::new)
     }
 }
 
@@ -97,7 +97,8 @@ impl PyKvCache {
                 return Err(error::bad_value(py, message));
             }
         };
-        let mut builder = KvCache::builder(&pool.get().pool()?).eviction(eviction);
+        let memory = pool.get().pool()?;
+        let mut builder = KvCache::builder(&memory).eviction(eviction);
         if let Some(Size(bytes)) = max_bytes {
             builder = builder.bytes_at_most(bytes);
         }
@@ -299,6 +300,8 @@ impl PyPinned {
 impl Held for Reservation<Name> {
     const NAME: &'static str = "reservation";
     const END: &'static str = "committed or discarded";
+    // It has the cache, and that the pool.
+    const SLOW: bool = true;
 }
 
 impl Bytes for Reservation<Name> {
@@ -341,13 +344,15 @@ impl PyReservation {
     }
 
     /// Makes it the value of its key. Nobody may have a view of it any more.
-    fn commit(&self) -> PyResult<PyPinned> {
-        Ok(PyPinned { held: Holder::new(self.held.take()?.commit()) })
+    fn commit(&self, py: Python<'_>) -> PyResult<PyPinned> {
+        let room = self.held.take()?;
+        Ok(PyPinned { held: Holder::new(py.detach(|| room.commit())) })
     }
 
     /// Gives the room back; what the key had is untouched.
-    fn discard(&self) -> PyResult<()> {
-        self.held.take().map(drop)
+    fn discard(&self, py: Python<'_>) -> PyResult<()> {
+        drop_value(py, Some(self.held.take()?));
+        Ok(())
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
@@ -357,10 +362,15 @@ impl PyReservation {
 
     /// Commits it, or gives the room back if something was raised.
     #[pyo3(signature = (kind=None, *_exc))]
-    fn __exit__(&self, kind: Option<Bound<'_, PyAny>>, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: Option<Bound<'_, PyAny>>,
+        _exc: &Bound<'_, PyTuple>,
+    ) -> PyResult<()> {
         match self.held.take_if_any()? {
-            Some(room) if kind.is_none() => drop(room.commit()),
-            room => drop(room),
+            Some(room) if kind.is_none() => drop(py.detach(|| room.commit())),
+            room => drop_value(py, room),
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use pyo3::types::PyTuple;
 use crate::batch::take_all;
 use crate::block::{PyBlock, PyBlockBatch};
 use crate::error;
-use crate::holder::{Held, Holder};
+use crate::holder::{Held, Holder, Lent};
 use crate::long;
 use crate::offsets;
 use crate::options::{self, Threads, Words};
@@ -44,8 +44,8 @@ pub(crate) struct PyPool {
 
 impl PyPool {
     /// The pool, for work that takes longer than a call.
-    pub(crate) fn pool(&self) -> PyResult<Pool> {
-        self.held.with(Pool::clone)
+    pub(crate) fn pool(&self) -> PyResult<Lent<Pool>> {
+        self.held.with(Pool::clone).map(Lent::new)
     }
 }
 
@@ -223,7 +223,6 @@ impl PyPool {
             }
             py.check_signals()?;
         };
-        crate::holder::drop_value(py, Some(pool));
         Ok(ready)
     }
 

@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
+from decimal import Decimal
 
 from . import KvmemError, __version__, doctor
+
+
+def size(text: str) -> int:
+    """A number of bytes as the command reads it: ``64GiB`` is a power of 1024, ``64GB`` and ``64G`` one of 1000."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgtpe])(i?))?b?\s*", text, re.IGNORECASE)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; examples: 4096, 64GiB, 1.5TiB")
+    number, unit, binary = found.groups()
+    power = " kmgtpe".index(unit.lower()) if unit else 0
+    return int(Decimal(number) * (1024 if binary else 1000) ** power)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,7 +35,10 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--version", action="version", version=f"kvmem {__version__}")
     options.add_argument(
-        "--size", default="1GiB", help="how much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (default: %(default)s)"
+        "--size",
+        type=size,
+        default="1GiB",
+        help="how much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GB is 10^9; default: %(default)s)",
     )
     options.add_argument(
         "--pages",
