@@ -33,7 +33,7 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
 
     let mut tests = Command::new(&python);
     tests.current_dir(&folder).args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
-    tests.arg(root.join("crates/kvmem-python/tests"));
+    tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
     let command = root.join("target/debug/kvmem");
     if command.exists() {
         tests.env("KVMEM_COMMAND", command);
@@ -59,16 +59,21 @@ fn fresh_environment(folder: &Path) -> Option<PathBuf> {
         println!("({python} could not make a virtual environment, so the Python package is not tested)");
         return None;
     }
-    let pip = |packages: &[&str]| {
+    let pip = |retries: &str, packages: &[&str]| {
         let mut install = Command::new(environment.join("bin/python"));
         install.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
-        install.args(packages).stdin(Stdio::null()).status().is_ok_and(|status| status.success())
+        install
+            .args(["--retries", retries])
+            .args(packages)
+            .stdin(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
     };
-    if pip(&TOOLS) {
+    if pip("3", &TOOLS) {
         return Some(environment);
     }
     // One by one, to know which it is.
-    let missing: Vec<&str> = TOOLS.into_iter().filter(|tool| !pip(&[tool])).collect();
+    let missing: Vec<&str> = TOOLS.into_iter().filter(|tool| !pip("0", &[tool])).collect();
     if missing.is_empty() {
         return Some(environment);
     }
