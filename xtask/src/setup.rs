@@ -91,7 +91,7 @@ pub(crate) fn rdma_library() {
 }
 
 /// Whether something is there, if need be after its Debian package was installed: as root, where there is `apt-get`.
-fn package(missing: &str, package: &str, is_there: impl Fn() -> bool) -> Result<bool> {
+pub(crate) fn package(missing: &str, package: &str, is_there: impl Fn() -> bool) -> Result<bool> {
     if is_there() {
         return Ok(true);
     }
@@ -108,7 +108,7 @@ fn package(missing: &str, package: &str, is_there: impl Fn() -> bool) -> Result<
 }
 
 /// The command that gets a package.
-fn by_hand(package: &str) -> String {
+pub(crate) fn by_hand(package: &str) -> String {
     format!("apt-get install {package}")
 }
 

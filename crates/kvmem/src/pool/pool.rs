@@ -188,6 +188,13 @@ impl Pool {
         self.space.capacity()
     }
 
+    /// The first address. A block at offset `n` begins `n` bytes further on; what is mapped from here on is
+    /// [`most_bytes`](PoolReport::most_bytes) long.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.memory.base().as_ptr()
+    }
+
     /// Bytes that can be used, whether or not they are in use: populated, registered, and not in quarantine.
     #[must_use]
     pub fn ready_bytes(&self) -> u64 {
