@@ -17,6 +17,7 @@ mod lanes;
 mod live;
 mod memlock;
 mod mlock;
+pub mod nixl;
 mod outcome;
 mod plan;
 mod policy;
