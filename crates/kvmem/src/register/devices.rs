@@ -89,9 +89,7 @@ impl DeviceSpec {
             DeviceSpec::Mlock => Mlock::available().map(|()| vec![shared(Mlock::default())]),
             DeviceSpec::Verbs(Some(name)) => Verbs::load()?.open(name).map(|nic| vec![shared(nic)]),
             DeviceSpec::Cuda(Some(gpu)) => Cuda::load()?.open(*gpu).map(|gpu| vec![shared(gpu)]),
-            DeviceSpec::Nixl(Some(backend)) => {
-                Nixl::load()?.open(backend).map(|agent| vec![shared(agent)])
-            }
+            DeviceSpec::Nixl(Some(backend)) => Nixl::load()?.open(backend).map(|agent| vec![shared(agent)]),
             all => {
                 let opened: Result<Vec<_>, NotAvailable> = all.each()?.iter().map(DeviceSpec::open).collect();
                 Ok(opened?.into_iter().flatten().collect())
@@ -105,7 +103,8 @@ impl DeviceSpec {
             (DeviceSpec::Verbs(Some(one)), DeviceSpec::Verbs(Some(other))) => one == other,
             (DeviceSpec::Cuda(Some(one)), DeviceSpec::Cuda(Some(other))) => one == other,
             (DeviceSpec::Nixl(one), DeviceSpec::Nixl(other)) => {
-                let backend = |named: &Option<String>| named.clone().unwrap_or_else(|| Nixl::BACKEND.to_owned());
+                let backend =
+                    |named: &Option<String>| named.clone().unwrap_or_else(|| Nixl::BACKEND.to_owned());
                 backend(one) == backend(other)
             }
             _ => self.kind() == other.kind(),
@@ -275,7 +274,9 @@ impl From<Devices> for String {
 #[non_exhaustive]
 pub enum DevicesError {
     /// No word at all.
-    #[error("no device is named: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, cuda:N, nixl or nixl:BACKEND")]
+    #[error(
+        "no device is named: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, cuda:N, nixl or nixl:BACKEND"
+    )]
     None,
     /// A word that is none of them.
     #[error(

@@ -161,8 +161,11 @@ impl Registrar for Agent {
         let key = Key { handle: address as u64, lkey: len as u64, rkey: None };
         let mut link = self.link();
         if self.live.has(key) {
-            let refusal = Refusal::new(call, Errno::EEXIST, "use the key that stands, or give it back before");
-            return Err(refusal.detail(format!("{len} bytes at {address:#x} have a key; the library was not asked")));
+            let refusal =
+                Refusal::new(call, Errno::EEXIST, "use the key that stands, or give it back before");
+            return Err(
+                refusal.detail(format!("{len} bytes at {address:#x} have a key; the library was not asked"))
+            );
         }
         // SAFETY: the caller's promise.
         match unsafe { link.register(address, len) } {

@@ -26,7 +26,8 @@ const UNKNOWN: Status = -11;
 const NOT_SUPPORTED: Status = -12;
 
 /// Where a library says why: it has no error texts that a caller could ask for.
-const LOG: &str = "NIXL has written why to standard error (NIXL_LOG_LEVEL=DEBUG, and UCX_LOG_LEVEL=info for UCX, say more)";
+const LOG: &str =
+    "NIXL has written why to standard error (NIXL_LOG_LEVEL=DEBUG, and UCX_LOG_LEVEL=info for UCX, say more)";
 
 /// What a call has returned.
 pub(super) fn check(call: &'static str, status: Status) -> Result<(), Failure> {

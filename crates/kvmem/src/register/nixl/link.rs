@@ -66,13 +66,11 @@ fn settings(
     let call = "nixl_capi_get_plugin_params";
     let (mut mems, mut params) = (null_mut(), null_mut());
     // SAFETY: the agent lives, the name is a string, and the outputs have the types that the call fills.
-    let status =
-        unsafe { (abi.get_plugin_params)(agent.raw(), backend.as_ptr(), &mut mems, &mut params) };
+    let status = unsafe { (abi.get_plugin_params)(agent.raw(), backend.as_ptr(), &mut mems, &mut params) };
     check(call, status)?;
     // SAFETY: the call has filled both, and these functions end them.
-    let (params, mems) = unsafe {
-        (Owned::of(call, abi.destroy_params, params), Owned::of(call, abi.destroy_mem_list, mems))
-    };
+    let (params, mems) =
+        unsafe { (Owned::of(call, abi.destroy_params, params), Owned::of(call, abi.destroy_mem_list, mems)) };
     Ok((params?, mems?))
 }
 
