@@ -125,6 +125,8 @@ impl Agent {
     /// Both stand as long as this does. Whoever uses them answers for it: an agent is not to be destroyed, and memory that a
     /// key stands for not to be given back.
     ///
+    /// `work` must not call other functions of this agent: they would wait for it.
+    ///
     /// # Panics
     /// Only if `work` does. The agent can be used afterwards.
     pub fn with_raw<R>(&self, work: impl FnOnce(NonNull<c_void>, NonNull<c_void>) -> R) -> R {

@@ -84,7 +84,7 @@ impl Failure {
             NOT_FOUND | NOT_SUPPORTED => "the backend does not take memory of the host: use UCX",
             _ => {
                 "the backend could not register the memory: with RDMA cards it pins the pages, which takes RLIMIT_MEMLOCK \
-                 (`ulimit -l`); NIXL has written why to standard error"
+                 (`ulimit -l`); NIXL writes why to standard error"
             }
         })
     }
@@ -102,7 +102,7 @@ impl Failure {
     pub(super) fn metadata(self) -> Refusal {
         self.refusal(match self.status {
             EXCEPTION | UNKNOWN => LOG,
-            _ => "the backend must be one that peers can reach, as UCX is; NIXL has written why to standard error",
+            _ => "the backend must be one that peers can reach, as UCX is; NIXL writes why to standard error",
         })
     }
 

@@ -9,12 +9,15 @@
 //! to memory that was not registered is refused (`NIXL_CAPI_ERROR_NOT_FOUND`), here and at the peer.
 //!
 //! What registering costs is the backend's: with RDMA cards UCX pins the pages, as [`verbs`](super::verbs) does; with TCP
-//! and shared memory it writes down the range, in microseconds.
+//! and shared memory it writes down the range, in a microsecond or two, and pins nothing.
 //!
-//! - *One call at a time.* An agent has no locks of its own by default, so [`Agent`] has one: its calls, and those that you make
-//!   in [`Agent::with_raw`], wait for each other. Several agents share nothing, and are called side by side like other
+//! - *One call at a time.* An agent is made without locks, so [`Agent`] has one: its calls, and those that you make in
+//!   [`Agent::with_raw`], wait for each other. Several agents have no lock in common and are called side by side like other
 //!   registrars; whether that pays is measured.
-//! - *Nothing is merged.* NIXL takes a range twice and counts; [`Agent`] refuses the second time.
+//! - *A range has one key.* NIXL takes a range twice and wants it back twice; [`Agent`] refuses the second time. Ranges that
+//!   overlap are taken.
+//! - *Few keys.* NIXL keeps descriptors in a sorted list, so giving one back takes time in proportion to those that are live:
+//!   1 µs with 256 of them, 35 with 1,024, 0.1 ms with 4,096. One key for all is what a plan takes if nothing else is said.
 //!
 //! ## The library
 //!
@@ -24,15 +27,15 @@
 //! 2. `libnixl_capi.so`, where the loader finds it (`LD_LIBRARY_PATH`, `ldconfig`).
 //!
 //! The Python wheels `nixl-cu12` and `nixl-cu13` have it in `site-packages/.nixl_cu12.mesonpy.libs/libnixl_capi.so`, with all that
-//! it needs beside it; it finds its plugins by its own place, and needs neither CUDA nor Python. `NIXL_PLUGIN_DIR` adds another
-//! folder of plugins.
+//! it needs beside it; it finds its plugins by its own place, and needs neither CUDA nor Python.
+//! `NIXL_PLUGIN_DIR` names another folder of plugins.
 //!
-//! Loading takes some 200 ms and the first backend as long again: the library brings gRPC, and UCX looks at the whole machine.
-//! UCX hooks `mmap`, `munmap` and the like in this process to hear of memory that goes away. Threads run as long as an agent
-//! lives, so the library is not unloaded again; a child of a fork cannot use it.
+//! Loading takes some 200 ms and the first agent with UCX half a second: the library brings gRPC, and UCX looks at the whole
+//! machine. UCX hooks `mmap`, `munmap` and the like in this process, to hear of memory that goes away. Threads run as long as an
+//! agent lives, so the library is not unloaded again; a child of a fork cannot use it.
 //!
-//! Errors are numbers (`NIXL_CAPI_ERROR_BACKEND` for most, until NIXL 1.5); why it was is written by NIXL to standard error, as
-//! long as `NIXL_LOG_LEVEL` does not forbid it.
+//! Errors are numbers (`NIXL_CAPI_ERROR_BACKEND` for most, until NIXL 1.5); why it was, NIXL writes to standard error, all of
+//! it with `NIXL_LOG_LEVEL=DEBUG`.
 //!
 //! ```no_run
 //! use kvmem::register::Registrar;
