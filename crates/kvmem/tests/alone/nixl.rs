@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{Errno, Ladder, PageSize, Region};
 use kvmem::register::nixl::{Agent, Nixl};
-use kvmem::register::{DeviceSpec, Key, Registrar, RegistrationSet};
+use kvmem::register::{DeviceSpec, Key, Refusal, Registrar, RegistrationSet};
 
 use super::standin::StandIn;
 use super::{MIB, alone, role};
@@ -90,6 +90,12 @@ fn bytes(region: &Region, at: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// What peers get.
+fn metadata(agent: &Agent) -> Result<Vec<u8>, Refusal> {
+    // SAFETY: they are of these tests, and end or forget it before memory is unmapped.
+    unsafe { agent.metadata() }
+}
+
 /// The functions that transfers need, of the same library.
 struct Transfers(libloading::Library);
 
@@ -135,6 +141,16 @@ impl Transfers {
             libc::free(name.cast());
             copied
         })
+    }
+
+    /// Makes the agent forget a peer.
+    fn forget(&self, agent: &Agent, peer: &str) {
+        type Forget = unsafe extern "C" fn(NonNull<c_void>, *const c_char) -> Status;
+        let peer = CString::new(peer).expect("a name");
+        // SAFETY: the type is that of the header, and the agent lives.
+        agent.with_raw(|raw, _| unsafe {
+            assert_eq!(self.function::<Forget>("invalidate_remote_md")(raw, peer.as_ptr()), 0);
+        });
     }
 
     /// Asks for a descriptor to be made ready for transfers: one of the agent's own, or of a peer's.
@@ -246,7 +262,7 @@ fn what_is_registered_is_transferred_and_nothing_else() {
     let from = part(ours.key_for("here", MIB..2 * MIB).expect("one chunk's"));
     let to = part(yours.key_for("there", 2 * MIB..3 * MIB).expect("one chunk's"));
 
-    let peer = transfers.meet(&here, &there.metadata().expect("bytes"));
+    let peer = transfers.meet(&here, &metadata(&there).expect("bytes"));
     assert_eq!(peer, "there");
     transfers.write(&here, from, &peer, to).expect("both ends are registered");
     assert_eq!(bytes(&theirs, 2 * MIB, MIB), vec![0x11; MIB]);
@@ -269,7 +285,14 @@ fn what_is_registered_is_transferred_and_nothing_else() {
     transfers.refused(&here, from, &peer, to, MINE, from);
     assert_eq!(bytes(&theirs, 2 * MIB, MIB), vec![0x11; MIB]);
 
+    // The other side's books: peers forget before memory is given back.
+    let ours = builder(&here).register(Arc::clone(&mine)).expect("registered again");
+    transfers.write(&here, from, &peer, to).expect("both ends are registered");
+    transfers.forget(&here, &peer);
     yours.deregister().expect("taken back");
+    transfers.prepare(&here, MINE, from).expect("registered here");
+    transfers.refused(&here, from, &peer, to, &peer, to);
+    drop(ours);
     drop((here, there));
     println!("both agents have ended");
 }
@@ -290,17 +313,17 @@ fn registrations_are_refused_and_taken_back_by_the_real_library() {
 
     let agent = nixl.agent("alone").parameter("num_workers", "2").open().expect("an agent");
     let memory = region(MIB, 0);
-    let empty = agent.metadata().expect("bytes").len();
+    let empty = metadata(&agent).expect("bytes").len();
     // SAFETY: the region lives longer than the keys, and no transfer is made.
     let register = |at: usize, len| unsafe { agent.register(memory.base().add(at), len) };
     let key = register(0, MIB).expect("a key");
-    assert!(agent.metadata().expect("bytes").len() > empty, "it tells of more");
+    assert!(metadata(&agent).expect("bytes").len() > empty, "it tells of more");
     assert_eq!(register(0, MIB).expect_err("twice").errno, Errno::EEXIST);
     let within = register(4096, 4096).expect("NIXL takes ranges that overlap");
     agent.deregister(key).expect("it stands");
     assert_eq!(agent.deregister(key).expect_err("twice").errno, Errno::ENOENT);
     agent.deregister(within).expect("it stands");
-    assert_eq!((agent.live_keys(), agent.metadata().expect("bytes").len()), (0, empty));
+    assert_eq!((agent.live_keys(), metadata(&agent).expect("bytes").len()), (0, empty));
 
     // Somebody else gives it back, behind the registrar's back: NIXL's own word for it.
     let key = register(0, 4096).expect("a key");
@@ -340,11 +363,11 @@ fn two_processes_transfer_between_their_regions() {
 
     if role != "one" {
         // The target: says what a peer has to know, waits, and says what has come.
-        let metadata = agent.metadata().expect("bytes").iter().fold(String::new(), |mut text, byte| {
+        let hex = metadata(&agent).expect("bytes").iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
             text
         });
-        println!("\ntarget {} {metadata}", key.handle);
+        println!("\ntarget {} {hex}", key.handle);
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).expect("the other's word");
         println!("\nequal {}", bytes(&memory, 0, 8 * MIB).iter().all(|byte| *byte == 0x5a));
@@ -373,7 +396,8 @@ fn two_processes_transfer_between_their_regions() {
     assert_ne!(peer, agent.agent(), "each process has a name of its own");
     transfers.write(&agent, part(key), &peer, to).expect("both ends are registered");
     let beyond = (to.0 + to.1, 4096);
-    transfers.refused(&agent, part(key), &peer, beyond, &peer, beyond);
+    transfers.refused(&agent, (part(key).0, beyond.1), &peer, beyond, &peer, beyond);
+    transfers.forget(&agent, &peer);
     target.stdin.take().expect("piped").write_all(b"done\n").expect("it listens");
     assert_eq!(word("equal "), "true");
     assert!(target.wait().expect("a status").success());

@@ -110,12 +110,16 @@ impl Agent {
     }
 
     /// What a peer has to know to reach what is registered now: bytes to be carried there by any way, for
-    /// `nixl_capi_load_remote_md` or `nixl_agent.add_remote_agent` (Python). What is registered later is not in it, and of what was
-    /// given back since transfers fail.
+    /// `nixl_capi_load_remote_md` or `nixl_agent.add_remote_agent` (Python). What is registered later is not in it.
     ///
     /// # Errors
     /// [`Refusal`], as where the backend is one that no peer can reach.
-    pub fn metadata(&self) -> Result<Vec<u8>, Refusal> {
+    ///
+    /// # Safety
+    /// Whoever has these bytes can have the memory read and written, as long as it is registered and, over TCP and shared memory,
+    /// afterwards too: there nobody checks (see [`nixl`](super)). So they go only to peers that are trusted, and before memory
+    /// is given back these have forgotten the agent (`nixl_capi_invalidate_remote_md`, `remove_remote_agent`), or have ended.
+    pub unsafe fn metadata(&self) -> Result<Vec<u8>, Refusal> {
         self.link().metadata().map_err(|failure| failure.metadata())
     }
 

@@ -5,10 +5,22 @@
 //! An *agent* is one party of transfers: it has a name, and *backends* that carry the bytes. UCX is the usual one: over RDMA,
 //! shared memory or TCP, whatever there is between two machines. An agent is told of memory once, as a *descriptor*: address, length,
 //! device (0 for memory of the host). From then on any part of it can be read and written in transfers, by the agent and by peers
-//! that were given the agent's *metadata*: how to reach it, and the keys of what it has registered. A transfer from or
-//! to memory that was not registered is refused (`NIXL_CAPI_ERROR_NOT_FOUND`), here and at the peer.
+//! that were given the agent's *metadata*: how to reach it, and the keys of what it has registered.
 //!
-//! What registering costs is the backend's: with RDMA cards UCX pins the pages, as [`verbs`](super::verbs) does; with TCP
+//! Whoever begins a transfer is the one who checks: a range of his own that is not registered, or a range of a peer's that is not in
+//! the metadata, is not found (`NIXL_CAPI_ERROR_NOT_FOUND`).
+//!
+//! ## What giving back does not do
+//!
+//! It does not reach peers. Over RDMA the card checks keys, though UCX may keep its registration for a while. Over TCP and over
+//! shared memory nobody checks: a peer with old metadata writes to the address that it remembers, and if nothing is mapped there any more, then over TCP it is this
+//! process that dies. (Seen with NIXL 1.5.1; new metadata, which adds to the old, does not help.) So peers have to forget before
+//! memory is given back, by `nixl_capi_invalidate_remote_md` or `remove_remote_agent` (Python), and must be trusted. That is
+//! why [`Agent::metadata`] is `unsafe`: without it no peer can reach anything.
+//!
+//! ## What it costs
+//!
+//! That is the backend's: with RDMA cards UCX pins the pages, as [`verbs`](super::verbs) does; with TCP
 //! and shared memory it writes down the range, in a microsecond or two, and pins nothing.
 //!
 //! - *One call at a time.* An agent is made without locks, so [`Agent`] has one: its calls, and those that you make in
