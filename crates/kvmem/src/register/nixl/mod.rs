@@ -13,15 +13,16 @@
 //! ## What giving back does not do
 //!
 //! It does not reach peers. Over RDMA the card checks keys, though UCX may keep its registration for a while. Over TCP and over
-//! shared memory nobody checks: a peer with old metadata writes to the address that it remembers, and if nothing is mapped there any more, then over TCP it is this
-//! process that dies. (Seen with NIXL 1.5.1; new metadata, which adds to the old, does not help.) So peers have to forget before
-//! memory is given back, by `nixl_capi_invalidate_remote_md` or `remove_remote_agent` (Python), and must be trusted. That is
-//! why [`Agent::metadata`] is `unsafe`: without it no peer can reach anything.
+//! shared memory nobody checks: a peer with old metadata writes to the address that it remembers, and if nothing is mapped
+//! there any more, then over TCP it is this process that dies. (Seen with NIXL 1.5.1; new metadata, which adds to the old, does
+//! not help.) So peers have to forget before memory is given back, by `nixl_capi_invalidate_remote_md` or
+//! `remove_remote_agent` (Python), and must be trusted. That is why [`Agent::metadata`] is `unsafe`: without it no peer can reach
+//! anything.
 //!
 //! ## What it costs
 //!
-//! That is the backend's: with RDMA cards UCX pins the pages, as [`verbs`](super::verbs) does; with TCP
-//! and shared memory it writes down the range, in a microsecond or two, and pins nothing.
+//! That is the backend's: with RDMA cards UCX pins the pages, as [`verbs`](super::verbs) does; with TCP and shared memory it
+//! writes down the range, in a microsecond or two, and pins nothing.
 //!
 //! - *One call at a time.* An agent is made without locks, so [`Agent`] has one: its calls, and those that you make in
 //!   [`Agent::with_raw`], wait for each other. Several agents have no lock in common and are called side by side like other
@@ -38,9 +39,9 @@
 //! 1. the file that the environment variable `KVMEM_NIXL_LIBRARY` names ([`Nixl::ENVIRONMENT`]);
 //! 2. `libnixl_capi.so`, where the loader finds it (`LD_LIBRARY_PATH`, `ldconfig`).
 //!
-//! The Python wheels `nixl-cu12` and `nixl-cu13` have it in `site-packages/.nixl_cu12.mesonpy.libs/libnixl_capi.so`, with all that
-//! it needs beside it; it finds its plugins by its own place, and needs neither CUDA nor Python.
-//! `NIXL_PLUGIN_DIR` names another folder of plugins.
+//! The Python wheel `nixl-cu12` has it in `site-packages/.nixl_cu12.mesonpy.libs/libnixl_capi.so`, with all that it needs beside
+//! it; it finds its plugins by its own place, and needs neither CUDA nor Python. `NIXL_PLUGIN_DIR` names another folder of
+//! plugins.
 //!
 //! Loading takes some 200 ms and the first agent with UCX half a second: the library brings gRPC, and UCX looks at the whole
 //! machine. UCX hooks `mmap`, `munmap` and the like in this process, to hear of memory that goes away. Threads run as long as an
