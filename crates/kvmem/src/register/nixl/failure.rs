@@ -25,9 +25,12 @@ const REPOST_ACTIVE: Status = -10;
 const UNKNOWN: Status = -11;
 const NOT_SUPPORTED: Status = -12;
 
-/// Where a library says why: it has no error texts that a caller could ask for.
+/// Where the library says why: it has no texts that a caller could ask for.
 const LOG: &str =
-    "NIXL has written why to standard error (NIXL_LOG_LEVEL=DEBUG, and UCX_LOG_LEVEL=info for UCX, say more)";
+    "NIXL writes why to standard error, all of it with NIXL_LOG_LEVEL=DEBUG (and UCX_LOG_LEVEL=info for UCX)";
+
+/// The call that makes an agent.
+pub(super) const CREATE_AGENT: &str = "nixl_capi_create_agent";
 
 /// What a call has returned.
 pub(super) fn check(call: &'static str, status: Status) -> Result<(), Failure> {
@@ -112,7 +115,13 @@ impl Failure {
 
     /// Why there is no agent with this backend. `about` says which.
     pub(super) fn not_available(self, about: &str) -> NotAvailable {
-        super::not_available(format!("{about}{self}"), LOG)
+        // It reads $HOME/.nixl.cfg, and gives up where it may not even look whether that is there. It does not write why.
+        let remedy = if self.call == CREATE_AGENT {
+            "let HOME be a folder that this process may look into, and NIXL_CONFIG_FILE, if set, a file that it may read"
+        } else {
+            LOG
+        };
+        super::not_available(format!("{about}{self}"), remedy)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::super::NotAvailable;
 use super::abi::{Abi, DRAM, MemList, MemType, OptArgs, Params, RawAgent, RawBackend, RegList};
-use super::failure::{Failure, check};
+use super::failure::{CREATE_AGENT, Failure, check};
 use super::not_available;
 use super::owned::Owned;
 
@@ -26,11 +26,7 @@ unsafe impl Send for Link {}
 /// Makes an agent.
 pub(super) fn agent(abi: &Abi, name: &CStr) -> Result<Owned<RawAgent>, Failure> {
     // SAFETY: the name is a string, and the output has the type that the call fills, with an agent that the other function ends.
-    unsafe {
-        Owned::made("nixl_capi_create_agent", abi.destroy_agent, |agent| {
-            (abi.create_agent)(name.as_ptr(), agent)
-        })
-    }
+    unsafe { Owned::made(CREATE_AGENT, abi.destroy_agent, |agent| (abi.create_agent)(name.as_ptr(), agent)) }
 }
 
 /// The names of the backends that an agent could have. Each is a plugin, not loaded yet.

@@ -48,7 +48,8 @@
 //! agent lives, so the library is not unloaded again; a child of a fork cannot use it.
 //!
 //! Errors are numbers (`NIXL_CAPI_ERROR_BACKEND` for most, until NIXL 1.5); why it was, NIXL writes to standard error, all of
-//! it with `NIXL_LOG_LEVEL=DEBUG`.
+//! it with `NIXL_LOG_LEVEL=DEBUG`. One it does not write: that it may not look for `.nixl.cfg` in the folder `HOME` names, as in
+//! a process that has changed its user and kept root's `HOME`.
 //!
 //! ```no_run
 //! use kvmem::register::Registrar;
