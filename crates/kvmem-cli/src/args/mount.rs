@@ -33,7 +33,7 @@ pub struct MountArgs {
     pub populate: Populate,
 
     /// Register the memory with these, then give it back: io_uring:N (so many rings), mlock, verbs (every NIC), verbs:NIC,
-    /// cuda (every GPU), cuda:N
+    /// cuda (every GPU), cuda:N, nixl (an agent with UCX), nixl:BACKEND
     #[arg(long, value_name = "DEVICE,…", value_parser = clap::value_parser!(Devices))]
     pub devices: Option<Devices>,
 

@@ -19,6 +19,7 @@ mod live;
 mod memlock;
 mod mlock;
 mod mounted;
+pub mod nixl;
 mod outcome;
 mod plan;
 mod policy;
