@@ -85,7 +85,7 @@ impl Watch for Watcher<'_> {
     fn served(&mut self, progress: Progress) {
         self.metrics.publish(&progress);
         // The bar takes a lock, so it hears of every 64th request only.
-        if progress.requests % 64 == 0 {
+        if progress.requests.is_multiple_of(64) {
             self.bar.set_position(progress.bytes_read);
         }
     }
