@@ -61,6 +61,11 @@ mod sys;
 #[doc(hidden)]
 pub use sys::fault;
 
+/// For the C ABI, whose handles are looked up in such tables.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use sync::{FIRST, Stable};
+
 #[cfg(loom)]
 #[doc(hidden)]
 pub use sync::loom_face as sync_loom_face;

@@ -31,7 +31,7 @@ use std::{hint, thread};
 mod stable;
 
 #[cfg(not(loom))]
-pub(crate) use self::stable::{FIRST, Stable};
+pub use self::stable::{FIRST, Stable};
 
 use std::time::Duration;
 

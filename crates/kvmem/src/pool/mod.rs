@@ -11,6 +11,7 @@ mod memory;
 mod owner;
 #[allow(clippy::module_inception)]
 mod pool;
+mod raw;
 mod readying;
 mod report;
 mod resize;
