@@ -80,7 +80,7 @@ macro_rules! programs {
     };
 }
 
-programs!(arena register offset slice pool threads gslice);
+programs!(arena register offset slice pool threads gslice cost);
 
 #[test]
 fn slices_beside_the_headers_of_glib() {

@@ -92,7 +92,7 @@ fn may_be_null(function: &Function, parameter: &Parameter) -> bool {
     let (name, of) = (parameter.name.as_str(), parameter.of.as_str());
     let by_comment = [format!("`{name}` (may be NULL"), format!("`{name}` may be NULL")];
     by_comment.iter().any(|words| function.comment.contains(words.as_str()))
-        || matches!(name, "options" | "progress" | "release" | "user" | "cancel" | "first")
+        || matches!(name, "options" | "progress" | "release" | "user" | "cancel" | "first" | "address")
         // Asked for its length only, a key of no bytes, a block that is none.
         || name == "out_needed"
         || (name == "block" && of == "void *")

@@ -4,42 +4,42 @@ use std::fs;
 
 /// A parameter of a function.
 #[derive(Debug)]
-pub struct Parameter {
+pub(crate) struct Parameter {
     /// Its type, as it stands there, without the name.
-    pub of: String,
+    pub(crate) of: String,
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
 }
 
 impl Parameter {
     /// The object that it is a handle of, if it is one and nothing is written to it.
-    pub fn object<'a>(&self, objects: &'a [String]) -> Option<&'a str> {
+    pub(crate) fn object<'a>(&self, objects: &'a [String]) -> Option<&'a str> {
         let of = self.of.strip_prefix("const ").unwrap_or(&self.of);
         let name = of.strip_prefix("struct ")?.strip_suffix(" *")?;
         objects.iter().map(String::as_str).find(|object| *object == name)
     }
 
     /// Whether it is an address.
-    pub fn is_pointer(&self) -> bool {
+    pub(crate) fn is_pointer(&self) -> bool {
         self.of.ends_with('*') || self.of.contains("(*")
     }
 }
 
 /// A function of the header.
 #[derive(Debug)]
-pub struct Function {
+pub(crate) struct Function {
     /// What stands above it.
-    pub comment: String,
+    pub(crate) comment: String,
     /// What it returns.
-    pub returns: String,
+    pub(crate) returns: String,
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Its parameters.
-    pub parameters: Vec<Parameter>,
+    pub(crate) parameters: Vec<Parameter>,
 }
 
 /// All functions of the header, and the names of all objects.
-pub fn read() -> (Vec<Function>, Vec<String>) {
+pub(crate) fn read() -> (Vec<Function>, Vec<String>) {
     let path = super::support::crate_folder().join("include/kvmem.h");
     let text = fs::read_to_string(path).expect("the header is there");
     let objects = text

@@ -9,19 +9,19 @@ use std::sync::OnceLock;
 mod layout;
 
 /// The folder of this crate.
-pub fn crate_folder() -> PathBuf {
+pub(crate) fn crate_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// A place for what a test makes.
-pub fn scratch(name: &str) -> PathBuf {
+pub(crate) fn scratch(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).expect("the target folder can be written");
     folder
 }
 
 /// What `cargo xtask install` would make of what cargo has built for this test.
-pub fn prefix() -> &'static Path {
+pub(crate) fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
         let test = std::env::current_exe().expect("a test has a path");
@@ -36,7 +36,7 @@ pub fn prefix() -> &'static Path {
 }
 
 /// Whether a program is there; says so if it is not.
-pub fn has(tool: &str) -> bool {
+pub(crate) fn has(tool: &str) -> bool {
     let there = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if !there {
         println!("skipped: {tool} is missing");
@@ -45,10 +45,10 @@ pub fn has(tool: &str) -> bool {
 }
 
 /// The warnings that C code has to be free of.
-pub const STRICT: [&str; 5] = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+pub(crate) const STRICT: [&str; 5] = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
 /// Builds a program of C against the prefix, by the shared library.
-pub fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
+pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
     let program = scratch("programs").join(name);
     let lib = prefix().join("lib");
     let mut cc = Command::new("cc");
@@ -64,7 +64,7 @@ pub fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
 }
 
 /// Runs a command that has to end well; returns what it printed.
-pub fn succeed(command: &mut Command) -> String {
+pub(crate) fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     for line in out.lines().filter(|line| line.starts_with("skipped:")) {
@@ -75,7 +75,7 @@ pub fn succeed(command: &mut Command) -> String {
 }
 
 /// The same, if the tool is there.
-pub fn succeed_under(tool: &str, args: &[&str], program: impl AsRef<OsStr>) {
+pub(crate) fn succeed_under(tool: &str, args: &[&str], program: impl AsRef<OsStr>) {
     if has(tool) {
         succeed(Command::new(tool).args(args).arg(program));
     }
