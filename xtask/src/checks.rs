@@ -65,6 +65,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
             setup::glib();
             setup::chromium();
             setup::nixl(root);
+            setup::c_tools();
             let mut tests = cargo_in(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
             report.command("test: unit, integration, doc", Kind::Tests, &mut tests);
         }

@@ -64,6 +64,11 @@ mod trace;
 #[doc(hidden)]
 pub use sys::fault;
 
+/// For the C ABI, whose handles are looked up in such tables.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use sync::{FIRST, Stable};
+
 #[cfg(loom)]
 #[doc(hidden)]
 pub use sync::loom_face as sync_loom_face;

@@ -38,7 +38,7 @@ mod stable;
 mod striped;
 
 #[cfg(not(loom))]
-pub(crate) use self::stable::{FIRST, Stable};
+pub use self::stable::{FIRST, Stable};
 #[cfg(not(loom))]
 pub(crate) use self::striped::thread_number;
 pub(crate) use self::striped::{Striped, Writing};

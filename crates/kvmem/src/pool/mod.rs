@@ -12,6 +12,7 @@ pub mod observe;
 mod owner;
 #[allow(clippy::module_inception)]
 mod pool;
+mod raw;
 mod readying;
 mod report;
 mod resize;

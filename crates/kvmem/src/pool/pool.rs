@@ -146,7 +146,7 @@ impl Pool {
     /// A request was refused.
     #[cold]
     #[inline(never)]
-    fn refuse<T>(
+    pub(super) fn refuse<T>(
         &self,
         error: AllocError,
         again: impl FnOnce() -> Result<T, AllocError>,

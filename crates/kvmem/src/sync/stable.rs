@@ -7,12 +7,12 @@ use std::sync::OnceLock;
 
 const FIRST_LOG2: u32 = 5;
 /// Entries in the table itself.
-pub(crate) const FIRST: usize = 1 << FIRST_LOG2;
+pub const FIRST: usize = 1 << FIRST_LOG2;
 /// Together with the first, one for every `u32`.
 const SEGMENTS: usize = 32 - FIRST_LOG2 as usize;
 
 /// The table. Where it is a static of its own, one entry costs nobody else.
-pub(crate) struct Stable<T: 'static> {
+pub struct Stable<T: 'static> {
     first: [T; FIRST],
     more: [OnceLock<Box<[T]>>; SEGMENTS],
     make: fn() -> T,
@@ -20,13 +20,13 @@ pub(crate) struct Stable<T: 'static> {
 
 impl<T> Stable<T> {
     /// The table with these entries, and others as `make` makes them.
-    pub(crate) const fn new(first: [T; FIRST], make: fn() -> T) -> Self {
+    pub const fn new(first: [T; FIRST], make: fn() -> T) -> Self {
         Stable { first, more: [const { OnceLock::new() }; SEGMENTS], make }
     }
 
     /// The entry of a number.
     #[inline]
-    pub(crate) fn get(&self, index: u32) -> &T {
+    pub fn get(&self, index: u32) -> &T {
         match self.first.get(index as usize) {
             Some(entry) => entry,
             None => self.further(index),
@@ -35,7 +35,7 @@ impl<T> Stable<T> {
 
     /// The entry of a number, if it exists.
     #[inline]
-    pub(crate) fn find(&self, index: u32) -> Option<&T> {
+    pub fn find(&self, index: u32) -> Option<&T> {
         match self.first.get(index as usize) {
             Some(entry) => Some(entry),
             None => self.segment(index).get().map(|segment| &segment[index as usize - segment.len()]),

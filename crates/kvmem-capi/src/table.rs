@@ -1,0 +1,398 @@
+//! *Table*: the objects of one kind, by handles that can be anything.
+//!
+//! A caller may hand over NULL, an object that was destroyed, one of another kind, or any bits at all; so a handle is no address.
+//! It is a number that has the type of a pointer:
+//!
+//! ```text
+//!   63 62 | 61       60     | 59..56 | 55..24     | 23..0
+//!    1  1 | poisoned closed | kind   | generation | slot
+//! ```
+//!
+//! Its bits 63 and 61 differ, so that no processor takes it for an address: who follows it is stopped at once. The slot is looked up
+//! in a [table that only grows](kvmem::Stable) and is never unmapped; the slot bears the number of whom it holds, or 0. So to
+//! find an object is a bounds check, a load and a compare: no lock, and nothing is written. The two upper flags are never in a
+//! handle, only in a slot's word: then the handle does not compare equal, and the slow path says why.
+//!
+//! A generation is used again after 2^32 objects of one slot.
+//!
+//! Destroying an object while another thread uses it is the caller's to prevent, as with `free`. Two threads that destroy the same
+//! object are told apart: one of them gets KVMEM_BAD_HANDLE.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use kvmem::{FIRST, Stable};
+
+use crate::fail::{BadHandle, Fail};
+
+const SLOT_BITS: u32 = 24;
+const GENERATION_BITS: u32 = 32;
+const KIND_SHIFT: u32 = SLOT_BITS + GENERATION_BITS;
+const MARK: u64 = 0b11 << 62;
+const POISONED: u64 = 1 << 61;
+const CLOSED: u64 = 1 << 60;
+
+/// What a handle can stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Region = 1,
+    Bump,
+    Registrars,
+    Registration,
+    Background,
+    Offset,
+    Slice,
+    Pool,
+    Attached,
+    Cache,
+    Pin,
+    Reservation,
+    Cancel,
+}
+
+impl Kind {
+    /// What the bits say, if they are those of a handle at all.
+    pub(crate) fn of(bits: u64) -> Option<&'static str> {
+        const NAMES: [&str; 13] = [
+            "kvmem_region",
+            "kvmem_bump_arena",
+            "kvmem_registrars",
+            "kvmem_registration",
+            "kvmem_background",
+            "kvmem_offset_allocator",
+            "kvmem_slice_allocator",
+            "kvmem_pool",
+            "kvmem_attached_pool",
+            "kvmem_kv_cache",
+            "kvmem_kv_pin",
+            "kvmem_kv_reservation",
+            "kvmem_cancel",
+        ];
+        let kind = (bits >> KIND_SHIFT & 0xf) as usize;
+        NAMES.get(kind.checked_sub(1)?).copied().filter(|_| bits & (MARK | POISONED | CLOSED) == MARK)
+    }
+}
+
+/// A type of C that stands for an object of Rust. Never made: a pointer to it is a handle.
+pub(crate) trait Object: Sized + 'static {
+    type Value: Send + Sync + 'static;
+    const KIND: Kind;
+    fn table() -> &'static Table<Self>;
+}
+
+/// Says which objects a type of C stands for.
+macro_rules! object {
+    ($name:ident, $value:ty, $kind:ident) => {
+        impl crate::table::Object for $name {
+            type Value = $value;
+            const KIND: crate::table::Kind = crate::table::Kind::$kind;
+
+            #[inline(always)]
+            fn table() -> &'static crate::table::Table<Self> {
+                static TABLE: crate::table::Table<$name> = crate::table::Table::new();
+                &TABLE
+            }
+        }
+    };
+}
+pub(crate) use object;
+
+struct Slot<V> {
+    /// The handle of what is here, with the flags; 0: nothing.
+    word: AtomicU64,
+    /// There is a value if `word` is not 0.
+    value: UnsafeCell<MaybeUninit<V>>,
+    /// The last handle given out. Written under the roll's lock.
+    last: AtomicU64,
+}
+
+// SAFETY: values are `Send + Sync` (`Object::Value`). One is written before its handle is known, and taken by the one thread that
+// takes the handle from `word`.
+unsafe impl<V: Send + Sync> Sync for Slot<V> {}
+
+impl<V> Slot<V> {
+    const fn new() -> Self {
+        Slot {
+            word: AtomicU64::new(0),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+            last: AtomicU64::new(0),
+        }
+    }
+}
+
+/// The objects of one kind.
+pub(crate) struct Table<T: Object> {
+    slots: Stable<Slot<T::Value>>,
+    roll: Mutex<Roll>,
+}
+
+/// Which slots are in use.
+struct Roll {
+    free: Vec<u32>,
+    used: u32,
+}
+
+impl<T: Object> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Table {
+            slots: Stable::new([const { Slot::new() }; FIRST], Slot::new),
+            roll: Mutex::new(Roll { free: Vec::new(), used: 0 }),
+        }
+    }
+
+    /// Takes an object in.
+    pub(crate) fn insert(&self, value: T::Value) -> Result<*mut T, Fail> {
+        let mut roll = self.roll.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = match roll.free.pop() {
+            Some(index) => index,
+            None if roll.used >> SLOT_BITS != 0 => return Err(Fail::TooManyObjects(1 << SLOT_BITS)),
+            None => {
+                roll.used += 1;
+                roll.used - 1
+            }
+        };
+        let slot = self.slots.get(index);
+        // Relaxed, both: under the lock.
+        let generation = (slot.last.load(Ordering::Relaxed) >> SLOT_BITS) as u32;
+        let bits = MARK
+            | (T::KIND as u64) << KIND_SHIFT
+            | u64::from(generation.wrapping_add(1)) << SLOT_BITS
+            | u64::from(index);
+        slot.last.store(bits, Ordering::Relaxed);
+        drop(roll);
+        // SAFETY: the slot is free, and was given to this thread alone.
+        unsafe { (*slot.value.get()).write(value) };
+        // Release pairs with the Acquire in `get` and `take`.
+        slot.word.store(bits, Ordering::Release);
+        Ok(std::ptr::without_provenance_mut(bits as usize))
+    }
+
+    /// The object of a handle.
+    ///
+    /// It is good as long as nobody destroys the object, which is the caller's to prevent while a call is going on.
+    #[inline(always)]
+    pub(crate) fn get(&self, handle: *const T) -> Result<&T::Value, Fail> {
+        let bits = handle.addr() as u64;
+        match self.slots.find((bits & ((1 << SLOT_BITS) - 1)) as u32) {
+            // Acquire pairs with the Release in `insert`.
+            Some(slot) if slot.word.load(Ordering::Acquire) == bits && bits != 0 => {
+                // SAFETY: it holds a value, since its word is not 0.
+                Ok(unsafe { (*slot.value.get()).assume_init_ref() })
+            }
+            _ => Err(self.explain(bits)),
+        }
+    }
+
+    /// As `get`, also if it was closed.
+    pub(crate) fn get_even_closed(&self, handle: *const T) -> Result<&T::Value, Fail> {
+        match self.get(handle) {
+            // Acquire pairs with the Release in `insert`.
+            Err(fail) => match self.slot(handle) {
+                Some(slot) if slot.word.load(Ordering::Acquire) == handle.addr() as u64 | CLOSED => {
+                    // SAFETY: as in `get`.
+                    Ok(unsafe { (*slot.value.get()).assume_init_ref() })
+                }
+                _ => Err(fail),
+            },
+            found => found,
+        }
+    }
+
+    /// The object, taken out: its handle is good no more.
+    pub(crate) fn take(&self, handle: *const T) -> Result<T::Value, Fail> {
+        let bits = handle.addr() as u64;
+        let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
+        let from = |word| {
+            // Acquire pairs with the Release in `insert`. Relaxed: nothing is read then.
+            slot.word.compare_exchange(word, 0, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        if !(from(bits) || from(bits | POISONED)) {
+            return Err(self.explain(bits));
+        }
+        Ok(self.empty(slot, bits))
+    }
+
+    /// Takes out what was closed; `None` if another thread did.
+    pub(crate) fn take_closed(&self, handle: *const T) -> Option<T::Value> {
+        let bits = handle.addr() as u64;
+        let slot = self.slot(handle)?;
+        // As in `take`.
+        slot.word.compare_exchange(bits | CLOSED, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(self.empty(slot, bits))
+    }
+
+    /// Runs with the object alone. Its handle is closed meanwhile; that no other thread is in the middle of a call on it is the caller's
+    /// to see to, as for destroying it.
+    pub(crate) fn exclusive(
+        &self,
+        handle: *const T,
+        run: impl FnOnce(&mut T::Value) -> Result<(), Fail>,
+    ) -> Result<(), Fail> {
+        self.close(handle)?;
+        let Some(slot) = self.slot(handle) else { return Err(self.explain(handle.addr() as u64)) };
+        let bits = handle.addr() as u64;
+        // SAFETY: it holds a value, and this thread alone has closed it.
+        let done = catch_unwind(AssertUnwindSafe(|| run(unsafe { (*slot.value.get()).assume_init_mut() })));
+        // Release, both, pair with the Acquire in `get` and `take`.
+        match done {
+            Ok(done) => {
+                slot.word.store(bits, Ordering::Release);
+                done
+            }
+            Err(panic) => {
+                slot.word.store(bits | POISONED, Ordering::Release);
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    /// The object, taken out if `may` says so. Otherwise it is as before.
+    pub(crate) fn take_if(
+        &self,
+        handle: *const T,
+        may: impl FnOnce(&mut T::Value) -> Result<(), Fail>,
+    ) -> Result<T::Value, Fail> {
+        self.exclusive(handle, may)?;
+        // Between the two nobody else uses it: the caller's promise for what takes an object.
+        self.take(handle)
+    }
+
+    /// What is in a slot whose word this thread has made 0.
+    fn empty(&self, slot: &Slot<T::Value>, bits: u64) -> T::Value {
+        // SAFETY: there was a value, and this thread alone has taken it.
+        let value = unsafe { (*slot.value.get()).assume_init_read() };
+        let mut roll = self.roll.lock().unwrap_or_else(PoisonError::into_inner);
+        roll.free.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
+        value
+    }
+
+    /// The handle is good no more, but the object stays, for those who ask for closed ones.
+    pub(crate) fn close(&self, handle: *const T) -> Result<(), Fail> {
+        self.flag(handle, CLOSED)
+    }
+
+    /// A call on the object has ended in a panic: it can only be destroyed.
+    pub(crate) fn poison(&self, handle: *const T) {
+        // Another thread may have been before.
+        let _ = self.flag(handle, POISONED);
+    }
+
+    fn flag(&self, handle: *const T, flag: u64) -> Result<(), Fail> {
+        let bits = handle.addr() as u64;
+        let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
+        // Acquire pairs with the Release in `insert`, for who goes on to use the value. Relaxed: nothing is read then.
+        let flagged = slot.word.compare_exchange(bits, bits | flag, Ordering::Acquire, Ordering::Relaxed);
+        flagged.map(drop).map_err(|_| self.explain(bits))
+    }
+
+    /// The slot that the bits of a handle of this kind name, whatever is in it.
+    fn slot(&self, handle: *const T) -> Option<&Slot<T::Value>> {
+        let bits = handle.addr() as u64;
+        let kind = MARK | (T::KIND as u64) << KIND_SHIFT;
+        let ours = bits & !((1 << KIND_SHIFT) - 1) == kind;
+        self.slots.find((bits & ((1 << SLOT_BITS) - 1)) as u32).filter(|_| ours)
+    }
+
+    /// Why a handle is not good.
+    #[cold]
+    #[inline(never)]
+    fn explain(&self, bits: u64) -> Fail {
+        let wanted = Kind::of(MARK | (T::KIND as u64) << KIND_SHIFT).unwrap_or("handle");
+        if bits == 0 {
+            return Fail::Null(wanted);
+        }
+        let handle = std::ptr::without_provenance::<T>(bits as usize);
+        let why = match (self.slot(handle), Kind::of(bits)) {
+            (None, Some(other)) if other != wanted => BadHandle::Other(other),
+            // Relaxed: only to say why.
+            (Some(slot), _) if slot.word.load(Ordering::Relaxed) == bits | POISONED => {
+                return Fail::Poisoned(wanted);
+            }
+            (Some(slot), _) if slot.word.load(Ordering::Relaxed) == bits | CLOSED => BadHandle::Closed,
+            (Some(slot), _) if slot.last.load(Ordering::Relaxed) >= bits => BadHandle::Destroyed,
+            _ => BadHandle::Never,
+        };
+        Fail::Handle { wanted, bits, why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Thing;
+    object!(Thing, String, Cancel);
+
+    fn why(fail: Fail) -> BadHandle {
+        match fail {
+            Fail::Handle { why, .. } => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_handle_is_good_once() {
+        let table = Thing::table();
+        let first = table.insert("first".into()).unwrap();
+        let second = table.insert("second".into()).unwrap();
+        assert_eq!(
+            (table.get(first).unwrap().as_str(), table.get(second).unwrap().as_str()),
+            ("first", "second")
+        );
+        assert_eq!(table.take(first).unwrap(), "first");
+        assert_eq!(why(table.get(first).unwrap_err()), BadHandle::Destroyed);
+        assert_eq!(why(table.take(first).unwrap_err()), BadHandle::Destroyed);
+        let third = table.insert("third".into()).unwrap();
+        assert_ne!(first, third);
+        assert_eq!(why(table.get(first).unwrap_err()), BadHandle::Destroyed);
+
+        assert!(matches!(table.get(std::ptr::null()), Err(Fail::Null(_))));
+        for bits in
+            [1_usize, 0xdead_beef, usize::MAX, second.addr() | POISONED as usize, second.addr() + (1 << 23)]
+        {
+            assert_eq!(
+                why(table.get(std::ptr::without_provenance(bits)).unwrap_err()),
+                BadHandle::Never,
+                "{bits:#x}"
+            );
+            assert!(table.take(std::ptr::without_provenance(bits)).is_err());
+        }
+        let other = second.addr() ^ ((Kind::Cancel as usize ^ Kind::Region as usize) << KIND_SHIFT);
+        assert_eq!(
+            why(table.get(std::ptr::without_provenance(other)).unwrap_err()),
+            BadHandle::Other("kvmem_region")
+        );
+
+        table.close(second).unwrap();
+        assert!(table.get(second).is_err() && table.close(second).is_err() && table.take(second).is_err());
+        assert_eq!(table.get_even_closed(second).unwrap(), "second");
+        assert_eq!(table.take_closed(second).unwrap(), "second");
+        assert!(table.take_closed(second).is_none());
+
+        table.poison(third);
+        assert!(matches!(table.get(third), Err(Fail::Poisoned(_))));
+        assert_eq!(table.take(third).unwrap(), "third");
+    }
+
+    #[test]
+    fn many_at_once_from_many_threads() {
+        let make = || {
+            let handles: Vec<usize> =
+                (0..500).map(|n| Thing::table().insert(n.to_string()).unwrap().addr()).collect();
+            for (n, bits) in handles.iter().enumerate() {
+                let handle = std::ptr::without_provenance::<Thing>(*bits);
+                assert_eq!(Thing::table().get(handle).unwrap(), &n.to_string());
+                assert_eq!(Thing::table().take(handle).unwrap(), n.to_string());
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(make);
+            }
+        });
+    }
+}
