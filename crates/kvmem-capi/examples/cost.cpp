@@ -1,14 +1,15 @@
 // What an allocation and its free cost from C++, beside what they cost from Rust on a heap of the same state.
 //
 // cost_cpp.rs builds and loads this, and hands over the loops in Rust; the loops below are the same ones. Runs take turns, so that whatever else the
-// machine does meets both; what is shown is the median.
+// machine does meets both; time is the thread's own, and what is shown is the median.
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <vector>
+
+#include <time.h>
 
 #include "kvmem.hpp"
 #include "kvmem/compat/mooncake_offset_allocator.hpp"
@@ -32,6 +33,16 @@ enum Loop : std::uint32_t {
 std::uint64_t pair_size(std::uint64_t i) { return 4096 + (i & 7) * 4096; }
 std::uint64_t replace_size(std::uint32_t x) { return 4096 + ((x >> 20) & 15) * 512; }
 
+/// Nanoseconds that this thread has run.
+double thread_time() {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
+}
+
+/// A loop in Rust: which one, how often, and what the time is.
+using RustLoop = double (*)(std::uint32_t, std::uint64_t, double (*)());
+
 template <class Allocate>
 double run(Loop loop, std::uint64_t count, Allocate allocate) {
     using Granted = decltype(allocate(std::uint64_t{1}));
@@ -41,7 +52,7 @@ double run(Loop loop, std::uint64_t count, Allocate allocate) {
     }
     std::uint32_t x = 1;
     std::uint64_t failed = 0;
-    const auto start = std::chrono::steady_clock::now();
+    const double start = thread_time();
     switch (loop) {
     case PAIR:
         for (std::uint64_t i = 0; i < count; ++i) {
@@ -65,12 +76,12 @@ double run(Loop loop, std::uint64_t count, Allocate allocate) {
         failed -= count;
         break;
     }
-    const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
+    const double took = thread_time() - start;
     if (failed != 0) {
         std::printf("%llu requests were not met as they should have been\n",
                     static_cast<unsigned long long>(failed));
     }
-    return took.count() / static_cast<double>(count);
+    return took / static_cast<double>(count);
 }
 
 double median(std::vector<double> runs) {
@@ -82,10 +93,7 @@ double median(std::vector<double> runs) {
 
 /// Runs all and prints a table. `rust` and `rust_raw` are the loops in Rust: nanoseconds for each round. The greatest difference of the compat header to Rust's own
 /// handles is the result.
-extern "C" double cost(double (*rust)(std::uint32_t, std::uint64_t), double (*rust_raw)(std::uint32_t, std::uint64_t),
-                       std::uint64_t count, std::uint32_t runs) {
-    const auto compat = mooncake::offset_allocator::OffsetAllocator::create(0, CAPACITY);
-    kvmem::OffsetAllocator space(CAPACITY);
+extern "C" double cost(RustLoop rust, RustLoop rust_raw, std::uint64_t count, std::uint32_t runs) {
     const char *names[] = {"allocate + free", "free by chance + allocate", "refused"};
     std::printf("%-28s %10s %10s %12s %12s %12s\n", "ns, median of interleaved", "rust", "rust raw", "kvmem.hpp",
                 "compat", "compat-rust");
@@ -93,9 +101,12 @@ extern "C" double cost(double (*rust)(std::uint32_t, std::uint64_t), double (*ru
     for (const Loop loop : {PAIR, REPLACE, REFUSED}) {
         std::vector<double> times[4];
         for (std::uint32_t i = 0; i < runs; ++i) {
-            times[0].push_back(rust(loop, count));
-            times[1].push_back(rust_raw(loop, count));
+            times[0].push_back(rust(loop, count, thread_time));
+            times[1].push_back(rust_raw(loop, count, thread_time));
+            // A new space each time, as in Rust: what the last run has left would be another heap.
+            kvmem::OffsetAllocator space(CAPACITY);
             times[2].push_back(run(loop, count, [&](std::uint64_t bytes) { return space.allocate(bytes); }));
+            const auto compat = mooncake::offset_allocator::OffsetAllocator::create(0, CAPACITY);
             times[3].push_back(run(loop, count, [&](std::uint64_t bytes) { return compat->allocate(bytes); }));
         }
         const double of_rust = median(times[0]);

@@ -7,7 +7,6 @@ use std::ffi::CStr;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use kvmem::offset::{AllocError, OffsetAllocator};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
@@ -15,11 +14,14 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 const CAPACITY: u64 = 1 << 40;
 const LIVE: usize = 1000;
 
+/// What the time is, in nanoseconds.
+type Clock = extern "C" fn() -> f64;
+
 /// A loop of `cost.cpp`, by its number, over whatever allocates; nanoseconds for each round.
-fn run<G>(which: u32, count: u64, mut allocate: impl FnMut(u64) -> Result<G, AllocError>) -> f64 {
+fn run<G>(which: u32, count: u64, now: Clock, mut allocate: impl FnMut(u64) -> Result<G, AllocError>) -> f64 {
     let mut live: Vec<Option<G>> = (0..LIVE).map(|_| allocate(4096).ok()).collect();
     let (mut x, mut failed) = (1_u32, 0_u64);
-    let start = Instant::now();
+    let start = now();
     match which {
         0 => {
             for i in 0..count {
@@ -41,19 +43,19 @@ fn run<G>(which: u32, count: u64, mut allocate: impl FnMut(u64) -> Result<G, All
             }
         }
     }
-    let took = start.elapsed().as_nanos() as f64 / count as f64;
+    let took = (now() - start) / count as f64;
     assert_eq!(failed, 0, "requests were not met as they should have been");
     took
 }
 
 /// With handles that free themselves.
-extern "C" fn rust(which: u32, count: u64) -> f64 {
+extern "C" fn rust(which: u32, count: u64, now: Clock) -> f64 {
     let space = OffsetAllocator::new(CAPACITY).expect("it is small enough");
-    run(which, count, |bytes| space.allocate(bytes))
+    run(which, count, now, |bytes| space.allocate(bytes))
 }
 
 /// With plain data.
-extern "C" fn rust_raw(which: u32, count: u64) -> f64 {
+extern "C" fn rust_raw(which: u32, count: u64, now: Clock) -> f64 {
     struct Raw<'a>(&'a OffsetAllocator, kvmem::offset::RawHandle);
     impl Drop for Raw<'_> {
         fn drop(&mut self) {
@@ -61,7 +63,7 @@ extern "C" fn rust_raw(which: u32, count: u64) -> f64 {
         }
     }
     let space = OffsetAllocator::new(CAPACITY).expect("it is small enough");
-    run(which, count, |bytes| space.allocate_raw(bytes).map(|raw| Raw(&space, raw.handle)))
+    run(which, count, now, |bytes| space.allocate_raw(bytes).map(|raw| Raw(&space, raw.handle)))
 }
 
 fn main() {
@@ -85,7 +87,7 @@ fn main() {
         .expect("a C++ compiler: install g++, or say which with CXX");
     assert!(built.success(), "cost.cpp does not compile");
 
-    type Loop = extern "C" fn(u32, u64) -> f64;
+    type Loop = extern "C" fn(u32, u64, Clock) -> f64;
     // SAFETY: both were just built from this crate, and run nothing when they are loaded. The first one is loaded before, under the name by which the
     // second asks for it.
     let greatest = unsafe {

@@ -118,9 +118,10 @@ public:
 private:
     friend class OffsetAllocator;
 
-    /// Of what was just granted.
-    Allocation(detail::Space *space, const kvmem_allocation &raw) noexcept : space_(space), raw_(raw) {
+    /// What was just granted is this one's now.
+    void take(detail::Space *space) noexcept {
         space->keep();
+        detail::Part<detail::Space>(space).swap(space_);
     }
 
     kvmem_offset_allocator *space() const noexcept { return space_ ? space_->get() : nullptr; }
@@ -222,13 +223,16 @@ public:
 private:
     kvmem_offset_allocator *get() const noexcept { return space_ ? space_->get() : nullptr; }
 
+    /// Written where it stays: a copy would wait for what was just written.
     template <class Call>
     std::optional<Allocation> grant(Call call) {
-        kvmem_allocation got;
-        if (!detail::granted(call(&got))) {
-            return std::nullopt;
+        std::optional<Allocation> got(std::in_place);
+        if (detail::granted(call(&got->raw_))) {
+            got->take(space_.get());
+        } else {
+            got.reset();
         }
-        return Allocation(space_.get(), got);
+        return got;
     }
 
     template <class Call>
@@ -239,7 +243,8 @@ private:
             return std::nullopt;
         }
         for (const kvmem_allocation &one : raw) {
-            all.push_back(Allocation(space_.get(), one));
+            all.emplace_back().raw_ = one;
+            all.back().take(space_.get());
         }
         return all;
     }

@@ -167,8 +167,11 @@ public:
 private:
     friend class Pool;
 
-    /// Of what was just granted.
-    Block(detail::PoolShare *pool, const kvmem_block &raw) noexcept : pool_(pool), raw_(raw) { pool->keep(); }
+    /// What was just granted is this one's now.
+    void take(detail::PoolShare *pool) noexcept {
+        pool->keep();
+        detail::Part<detail::PoolShare>(pool).swap(pool_);
+    }
 
     detail::Part<detail::PoolShare> pool_;
     kvmem_block raw_ = {};
@@ -286,13 +289,16 @@ private:
         });
     }
 
+    /// Written where it stays: a copy would wait for what was just written.
     template <class Call>
     std::optional<Block> grant(Call call) {
-        kvmem_block got;
-        if (!detail::granted(call(&got))) {
-            return std::nullopt;
+        std::optional<Block> got(std::in_place);
+        if (detail::granted(call(&got->raw_))) {
+            got->take(pool_.get());
+        } else {
+            got.reset();
         }
-        return Block(pool_.get(), got);
+        return got;
     }
 
     template <class Call>
@@ -303,7 +309,8 @@ private:
             return std::nullopt;
         }
         for (const kvmem_block &one : raw) {
-            all.push_back(Block(pool_.get(), one));
+            all.emplace_back().raw_ = one;
+            all.back().take(pool_.get());
         }
         return all;
     }

@@ -167,11 +167,13 @@ public:
 private:
     friend class OffsetAllocator;
 
-    /// Of what was just granted and counted.
-    OffsetAllocationHandle(detail::Space *space, const kvmem_allocation &granted, uint64_t size) noexcept
-        : space_(space), range_(granted) {
+    /// What was just granted is this one's now; how many there were before.
+    uint64_t take(detail::Space *space, uint64_t size) noexcept {
+        const uint64_t before = space->keep();
+        kvmem::detail::Part<detail::Space>(space).swap(space_);
         range_.offset += space->with().address;
         range_.bytes = size;
+        return before;
     }
 
     kvmem::detail::Part<detail::Space> space_;
@@ -221,18 +223,18 @@ public:
 
     /// A range of `size` bytes, or nothing. O(1).
     [[nodiscard]] std::optional<OffsetAllocationHandle> allocate(size_t size) {
-        const uint64_t length = normalized(size);
         std::optional<OffsetAllocationHandle> handle;
         if (space_->parts() >= most_) {
             return handle;
         }
-        kvmem_allocation granted;
-        if (!detail::is_granted(kvmem_offset_allocate(space_->get(), length, &granted))) {
+        // Written where it stays: a copy would wait for what was just written.
+        handle.emplace();
+        if (!detail::is_granted(kvmem_offset_allocate(space_->get(), normalized(size), &handle->range_))) {
+            handle.reset();
             return handle;
         }
         // Exact, also if other threads have allocated since the first look.
-        const uint64_t before = space_->keep();
-        handle.emplace(OffsetAllocationHandle(space_.get(), granted, size));
+        const uint64_t before = handle->take(space_.get(), size);
         if (before >= most_) {
             handle.reset();
         }
