@@ -61,6 +61,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
             setup::rdma_library();
             setup::glib();
             setup::chromium();
+            setup::c_tools();
             let mut tests = cargo_in(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
             report.command("test: unit, integration, doc", Kind::Tests, &mut tests);
         }

@@ -8,9 +8,12 @@
 //! - [`setup`] looks for the tools the steps need and gets those it can,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
+//! - [`install`] builds the C interface and puts it, by the [`layout`], where C programs look for it,
 //! - [`record`] files a benchmark run under its date and machine, and draws what was filed.
 
 mod checks;
+mod install;
+mod layout;
 mod record;
 mod sanitize;
 mod setup;
@@ -38,6 +41,8 @@ enum Chore {
     /// Run the tests under AddressSanitizer, ThreadSanitizer and Miri, as far as a nightly toolchain has them; what is not there is
     /// told as skipped.
     Sanitize(sanitize::Options),
+    /// Build the C interface and install it: headers, libraries, and what tells pkg-config and CMake of them.
+    Install(install::Options),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json` (offset),
@@ -52,6 +57,7 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().chore {
         Chore::Test(options) => checks::run(&root, &options),
         Chore::Sanitize(options) => sanitize::run(&root, &options),
+        Chore::Install(options) => install::run(&root, &options),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Report(options) => record::report(&root, &options),

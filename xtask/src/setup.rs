@@ -81,6 +81,24 @@ pub(crate) fn chromium() {
     }
 }
 
+/// Gets what the tests of the C interface would like to meet, where that is possible: they say what they did without.
+pub(crate) fn c_tools() {
+    for (tool, package_name, so) in [
+        ("valgrind", "valgrind", "what it would find in the C interface is not looked for"),
+        ("pkg-config", "pkg-config", "it is not asked for the C interface"),
+    ] {
+        let missing = format!("{tool} is missing");
+        if !package(&missing, package_name, || works(tool, &["--version"])).unwrap_or(false) {
+            println!("({missing}, so {so}: {})", by_hand(package_name));
+        }
+    }
+    let missing = "GLib's headers are missing";
+    let is_there = || works("pkg-config", &["--exists", "glib-2.0"]);
+    if !package(missing, "libglib2.0-dev", is_there).unwrap_or(false) {
+        println!("({missing}, so its slices are tried without them: {})", by_hand("libglib2.0-dev"));
+    }
+}
+
 /// Gets the library for RDMA cards, where that is possible. The tests that ask the real one say that they are skipped where it
 /// is not there, so it is no failure.
 pub(crate) fn rdma_library() {

@@ -24,6 +24,23 @@ pub(crate) fn cargo() -> OsString {
 
 /// The names of the targets of one kind (`bin`, `example`, …) in the package at `manifest`, in name order.
 pub(crate) fn targets(manifest: &Path, kind: &str) -> Result<Vec<String>> {
+    targets_in(&metadata(manifest)?, &canonical(manifest)?, kind)
+}
+
+/// The version of the package at `manifest`.
+pub(crate) fn version(manifest: &Path) -> Result<String> {
+    let metadata = metadata(manifest)?;
+    let version = package_in(&metadata, &canonical(manifest)?)?["version"].as_str();
+    Ok(version.context("cargo metadata gives no version")?.to_owned())
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_folder(root: &Path) -> Result<PathBuf> {
+    let metadata = metadata(&root.join("Cargo.toml"))?;
+    Ok(metadata["target_directory"].as_str().context("cargo metadata gives no target directory")?.into())
+}
+
+fn metadata(manifest: &Path) -> Result<Value> {
     let output = Command::new(cargo())
         .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
         .arg(manifest)
@@ -32,17 +49,23 @@ pub(crate) fn targets(manifest: &Path, kind: &str) -> Result<Vec<String>> {
     if !output.status.success() {
         bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
-    let manifest = manifest.canonicalize().with_context(|| format!("{} is missing", manifest.display()))?;
-    targets_in(&metadata, &manifest, kind)
+    serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
+}
+
+fn canonical(manifest: &Path) -> Result<PathBuf> {
+    manifest.canonicalize().with_context(|| format!("{} is missing", manifest.display()))
+}
+
+fn package_in<'a>(metadata: &'a Value, manifest: &Path) -> Result<&'a Value> {
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    packages
+        .iter()
+        .find(|package| package["manifest_path"].as_str().is_some_and(|path| Path::new(path) == manifest))
+        .with_context(|| format!("cargo metadata does not list {}", manifest.display()))
 }
 
 fn targets_in(metadata: &Value, manifest: &Path, kind: &str) -> Result<Vec<String>> {
-    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-    let package = packages
-        .iter()
-        .find(|package| package["manifest_path"].as_str().is_some_and(|path| Path::new(path) == manifest))
-        .with_context(|| format!("cargo metadata does not list {}", manifest.display()))?;
+    let package = package_in(metadata, manifest)?;
     let mut names: Vec<String> = package["targets"]
         .as_array()
         .into_iter()
@@ -78,5 +101,7 @@ mod tests {
     fn this_workspace_has_its_command() {
         let manifest = root().unwrap().join("crates/kvmem-cli/Cargo.toml");
         assert_eq!(targets(&manifest, "bin").unwrap(), ["kvmem"]);
+        assert_eq!(version(&manifest).unwrap(), env!("CARGO_PKG_VERSION"));
+        assert!(target_folder(&root().unwrap()).unwrap().is_absolute());
     }
 }

@@ -731,7 +731,7 @@ typedef struct kvmem_kv_options {
 typedef struct kvmem_kv_value {
     /// The pin: the bytes are good until it is released.
     struct kvmem_kv_pin *pin;
-    /// The bytes, to be read.
+    /// The bytes, to be read. The first is at any address, aligned to nothing.
     const void *data;
     /// How many.
     uint64_t bytes;
@@ -1235,7 +1235,8 @@ kvmem_status kvmem_pool_create(uint64_t bytes,
 
 /// A block of `bytes` bytes. O(1), some nanoseconds for a hot size. KVMEM_NO_ROOM, KVMEM_TOO_LARGE, KVMEM_NOT_READY and so on if it cannot be.
 ///
-/// What stands in a fresh block is what the last one left there, or zeros.
+/// It begins at any byte, since sizes are not rounded: see kvmem_pool_allocate_aligned. What stands in a fresh block is what the last one left
+/// there, or zeros.
 kvmem_status kvmem_pool_allocate(struct kvmem_pool *pool,
                                  uint64_t bytes,
                                  struct kvmem_block *out_block);

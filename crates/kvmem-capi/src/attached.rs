@@ -68,8 +68,8 @@ pub unsafe extern "C" fn kvmem_attached_data(
         // SAFETY: the caller's promise.
         let reference = unsafe { read(reference, "reference") }?;
         let block = BlockRef::from_bits([reference.pool, reference.offset, reference.bytes]);
-        // SAFETY, both: only the address is taken, and no byte is read or written here.
         let at = if flag(writable, "writable")? {
+            // SAFETY: only the address is taken, and no byte is read or written here.
             unsafe { pool.bytes_mut(block) }?.as_mut_ptr()
         } else {
             // SAFETY: as above.

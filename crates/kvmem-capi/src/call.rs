@@ -192,7 +192,7 @@ pub(crate) fn report<T: serde::Serialize>(
 ) -> Result<String, Fail> {
     match format {
         KVMEM_TEXT => Ok(text(value)),
-        KVMEM_JSON => serde_json::to_string(value).map_err(|error| Fail::invalid(error)),
+        KVMEM_JSON => serde_json::to_string(value).map_err(Fail::invalid),
         other => Err(Fail::invalid(format_args!("{other} is no format: say KVMEM_TEXT or KVMEM_JSON"))),
     }
 }
@@ -201,3 +201,51 @@ pub(crate) fn report<T: serde::Serialize>(
 pub const KVMEM_TEXT: u32 = 0;
 /// Format of a report: one line of JSON.
 pub const KVMEM_JSON: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cancel::{kvmem_cancel, kvmem_cancel_create, kvmem_cancel_destroy, kvmem_cancel_use};
+    use crate::last_error::kvmem_last_error;
+
+    fn said() -> String {
+        // SAFETY: it is never NULL, and good until the next call in this thread.
+        unsafe { CStr::from_ptr(kvmem_last_error()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_panic_stays_inside_and_poisons_what_it_was_about() {
+        let mut cancel: *mut kvmem_cancel = std::ptr::null_mut();
+        // SAFETY: there is room for the handle.
+        assert_eq!(unsafe { kvmem_cancel_create(&mut cancel) }, KVMEM_OK);
+        assert_eq!(on(cancel.cast_const(), |_| panic!("the number was {}", 7)), KVMEM_PANICKED);
+        assert_eq!(said(), "a defect of kvmem: the number was 7");
+        // SAFETY: handles may be anything.
+        unsafe {
+            assert_eq!(kvmem_cancel_use(cancel), KVMEM_POISONED);
+            assert_eq!(kvmem_cancel_destroy(cancel), KVMEM_OK);
+            assert_eq!(kvmem_cancel_destroy(cancel), KVMEM_BAD_HANDLE);
+        }
+        assert_eq!(guard(|| panic!("plain words")), KVMEM_PANICKED);
+        assert_eq!(said(), "a defect of kvmem: plain words");
+        let changed = guard(|| kvmem_cancel::table().exclusive(cancel, |_| panic!("it is gone")));
+        assert_eq!(changed, KVMEM_BAD_HANDLE);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        let mut buffer = [c_char::MAX; 8];
+        let mut needed = 0;
+        // SAFETY: there is as much room as is said.
+        let done = unsafe { write_text("a\u{20ac}b", buffer.as_mut_ptr(), 4, &mut needed) };
+        assert!(matches!(done, Err(Fail::TooSmall { needed: 6, given: 4 })));
+        assert_eq!((needed, buffer[0], buffer[1]), (6, b'a' as c_char, 0));
+        // SAFETY: as above.
+        unsafe {
+            assert!(write_text("a", buffer.as_mut_ptr(), 0, &mut needed).is_err());
+            assert!(write_text("a", std::ptr::null_mut(), 0, &mut needed).is_ok());
+            assert!(write_text("a", std::ptr::null_mut(), 1, &mut needed).is_err());
+            assert!(write_text("a", buffer.as_mut_ptr(), 2, std::ptr::null_mut()).is_ok());
+        }
+    }
+}

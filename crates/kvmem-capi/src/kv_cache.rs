@@ -129,7 +129,7 @@ pub unsafe extern "C" fn kvmem_kv_create(
 pub struct kvmem_kv_value {
     /// The pin: the bytes are good until it is released.
     pub pin: *mut kvmem_kv_pin,
-    /// The bytes, to be read.
+    /// The bytes, to be read. The first is at any address, aligned to nothing.
     pub data: *const c_void,
     /// How many.
     pub bytes: u64,

@@ -210,7 +210,8 @@ pub(crate) fn block(pool: *mut kvmem_pool, of: &Pool, raw: RawAllocation) -> kvm
 
 /// A block of `bytes` bytes. O(1), some nanoseconds for a hot size. KVMEM_NO_ROOM, KVMEM_TOO_LARGE, KVMEM_NOT_READY and so on if it cannot be.
 ///
-/// What stands in a fresh block is what the last one left there, or zeros.
+/// It begins at any byte, since sizes are not rounded: see kvmem_pool_allocate_aligned. What stands in a fresh block is what the last one left
+/// there, or zeros.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate(
     pool: *mut kvmem_pool,

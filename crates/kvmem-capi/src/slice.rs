@@ -155,9 +155,10 @@ fn builder(wanted: &kvmem_slice_options) -> Result<SliceBuilder, Fail> {
     match wanted.settings {
         KVMEM_SLICE_FROM_ENVIRONMENT => {}
         bits if bits & !(KVMEM_SLICE_PLAIN | KVMEM_SLICE_ALWAYS_MALLOC | KVMEM_SLICE_DEBUG_BLOCKS) == 0 => {
-            let mut settings = SliceSettings::default();
-            settings.always_malloc = bits & KVMEM_SLICE_ALWAYS_MALLOC != 0;
-            settings.debug_blocks = bits & KVMEM_SLICE_DEBUG_BLOCKS != 0;
+            let settings = SliceSettings {
+                always_malloc: bits & KVMEM_SLICE_ALWAYS_MALLOC != 0,
+                debug_blocks: bits & KVMEM_SLICE_DEBUG_BLOCKS != 0,
+            };
             builder = builder.settings(settings);
         }
         other => {

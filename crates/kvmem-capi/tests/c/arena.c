@@ -1,0 +1,212 @@
+/* Layer 1: regions and bump arenas. */
+#include <unistd.h>
+
+#include "check.h"
+
+static int released;
+static uint64_t told;
+
+static void release(void *user) {
+    CHECK(user == &released);
+    released += 1;
+}
+
+static void progress(void *user, const kvmem_progress *progress) {
+    CHECK(user == &told && progress->phase == KVMEM_PHASE_POPULATE);
+    CHECK(progress->done_bytes >= told && progress->done_bytes <= progress->total_bytes);
+    told = progress->done_bytes;
+}
+
+static void regions(void) {
+    kvmem_region_options options;
+    OK(kvmem_region_options_init(&options, sizeof options));
+    CHECK(options.struct_size == sizeof options && options.dont_fork == 1);
+    options.pages = "4k";
+    options.populate = 2;
+    options.progress = progress;
+    options.progress_user = &told;
+    kvmem_region *region;
+    OK(kvmem_region_map(MIB + 1, &options, &region));
+    CHECK(told >= MIB);
+
+    kvmem_region_info info;
+    OK(kvmem_region_get_info(region, &info));
+    CHECK(info.asked_bytes == MIB + 1 && info.bytes >= MIB + 1 && info.bytes_base == info.bytes);
+    CHECK(info.resident_bytes == info.bytes && info.mapped_bytes >= info.bytes && info.threads >= 1);
+    memset(info.data, 7, info.bytes);
+
+    uint64_t resident, error;
+    OK(kvmem_region_residency(region, 0, info.bytes, &resident, &error));
+    CHECK(resident == info.bytes && error == 0);
+    OK(kvmem_region_discard(region, 0, MIB / 2));
+    CHECK(((char *) info.data)[0] == 0 && ((char *) info.data)[MIB / 2] == 7);
+    OK(kvmem_region_populate(region, 0, MIB / 2, KVMEM_POPULATE_AUTO, NULL, NULL, NULL));
+    IS(KVMEM_OUT_OF_BOUNDS, kvmem_region_discard(region, info.bytes, 4096));
+    IS(KVMEM_OUT_OF_BOUNDS, kvmem_region_discard(region, UINT64_MAX, UINT64_MAX));
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_discard(region, 1, 4096));
+    int fd;
+    IS(KVMEM_WRONG_BACKING, kvmem_region_share(region, 0, &fd));
+    OK(kvmem_region_destroy(region));
+    IS(KVMEM_BAD_HANDLE, kvmem_region_destroy(region));
+    SAYS("was destroyed");
+}
+
+static void reports(void) {
+    kvmem_region *region;
+    OK(kvmem_region_map(4096, NULL, &region));
+    uint64_t needed;
+    OK(kvmem_region_report(region, KVMEM_TEXT, NULL, 0, &needed));
+    CHECK(needed > 10 && needed < 10000);
+    char *text = malloc(needed);
+    IS(KVMEM_BUFFER_TOO_SMALL, kvmem_region_report(region, KVMEM_TEXT, text, 5, &needed));
+    CHECK(strlen(text) == 4);
+    OK(kvmem_region_report(region, KVMEM_TEXT, text, needed, NULL));
+    CHECK(strlen(text) == needed - 1);
+    free(text);
+    char json[4096];
+    OK(kvmem_region_report(region, KVMEM_JSON, json, sizeof json, NULL));
+    CHECK(strstr(json, "\"asked_bytes\":4096") != NULL);
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_report(region, 2, json, sizeof json, NULL));
+    OK(kvmem_region_destroy(region));
+}
+
+static void wrong_options(void) {
+    kvmem_region *region = NULL;
+    kvmem_region_options options;
+    IS(KVMEM_ZERO_SIZE, kvmem_region_map(0, NULL, &region));
+    IS(KVMEM_TOO_LARGE, kvmem_region_map(UINT64_MAX, NULL, &region));
+    memset(&options, 0xff, sizeof options);
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_map(4096, &options, &region));
+    SAYS("_init");
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_options_init(&options, 0));
+    OK(kvmem_region_options_init(&options, sizeof options));
+    options.pages = "3M";
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_map(4096, &options, &region));
+    SAYS("3M");
+    options.pages = "\xff";
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_map(4096, &options, &region));
+    SAYS("UTF-8");
+    options.pages = NULL;
+    options.guard_pages = 2;
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_map(4096, &options, &region));
+    options.guard_pages = 0;
+    options.backing = 9;
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_map(4096, &options, &region));
+    options.backing = KVMEM_BACKING_PRIVATE;
+    options.numa_policy = KVMEM_NUMA_BIND;
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_map(4096, &options, &region));
+    options.numa_node_count = UINT64_MAX;
+    IS(KVMEM_NULL_ARGUMENT, kvmem_region_map(4096, &options, &region));
+    options.numa_node_count = 0;
+    options.numa_policy = KVMEM_NUMA_ANY;
+    options.cancel = (const kvmem_cancel *) (uintptr_t) 0x1234;
+    IS(KVMEM_BAD_HANDLE, kvmem_region_map(4096, &options, &region));
+    kvmem_cancel *cancel;
+    OK(kvmem_cancel_create(&cancel));
+    OK(kvmem_cancel_use(cancel));
+    options.cancel = cancel;
+    options.populate = KVMEM_POPULATE_AUTO;
+    options.pages = "4k";
+    IS(KVMEM_CANCELLED, kvmem_region_map(16 * MIB, &options, &region));
+    OK(kvmem_cancel_destroy(cancel));
+    CHECK(region == NULL);
+
+    /* A program that is older than the library, and one that is newer. */
+    struct {
+        kvmem_region_options options;
+        uint64_t more[2];
+    } newer;
+    OK(kvmem_region_options_init(&newer.options, sizeof newer));
+    CHECK(newer.more[0] == 0 && newer.options.struct_size == sizeof newer);
+    OK(kvmem_region_map(4096, &newer.options, &region));
+    OK(kvmem_region_destroy(region));
+    newer.more[1] = 1;
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_map(4096, &newer.options, &region));
+    SAYS("newer");
+    uint64_t older[2] = {sizeof older, 0};
+    OK(kvmem_region_map(4096, (const kvmem_region_options *) (const void *) older, &region));
+    OK(kvmem_region_destroy(region));
+}
+
+static void shared_and_wrapped(void) {
+    kvmem_region_options options;
+    OK(kvmem_region_options_init(&options, sizeof options));
+    options.backing = KVMEM_BACKING_SHARED;
+    options.pages = "4k";
+    kvmem_region *region, *other;
+    kvmem_region_info info, seen;
+    int fd;
+    OK(kvmem_region_map(64 * KIB, &options, &region));
+    OK(kvmem_region_get_info(region, &info));
+    OK(kvmem_region_share(region, 0, &fd));
+    OK(kvmem_region_attach(fd, 64 * KIB, &other));
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_attach(fd, 32 * KIB, &other));
+    close(fd);
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_attach(fd, 0, &other));
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_region_attach(-1, 0, &other));
+    OK(kvmem_region_get_info(other, &seen));
+    strcpy(info.data, "from one to the other");
+    CHECK(seen.data != info.data && strcmp(seen.data, "from one to the other") == 0);
+    OK(kvmem_region_destroy(region));
+    CHECK(strcmp(seen.data, "from one to the other") == 0);
+    OK(kvmem_region_destroy(other));
+
+    static char bytes[1000];
+    OK(kvmem_region_wrap(bytes, sizeof bytes, release, &released, &region));
+    kvmem_bump_arena *arena;
+    OK(kvmem_bump_create(region, &arena));
+    OK(kvmem_region_destroy(region));
+    CHECK(released == 0);
+    OK(kvmem_bump_destroy(arena));
+    CHECK(released == 1);
+    IS(KVMEM_ZERO_SIZE, kvmem_region_wrap(bytes, 0, release, &released, &region));
+    IS(KVMEM_TOO_LARGE, kvmem_region_wrap(bytes, UINT64_MAX, release, &released, &region));
+    CHECK(released == 1);
+}
+
+static void bump(void) {
+    kvmem_region *region;
+    kvmem_bump_arena *arena;
+    OK(kvmem_region_map(64 * KIB, NULL, &region));
+    OK(kvmem_bump_create(region, &arena));
+    OK(kvmem_region_destroy(region));
+
+    void *first, *second;
+    OK(kvmem_bump_alloc(arena, 1, 1, &first));
+    OK(kvmem_bump_alloc(arena, 100, 4096, &second));
+    CHECK((uintptr_t) second % 4096 == 0 && first != second);
+    memset(second, 1, 100);
+    uint32_t owns;
+    OK(kvmem_bump_owns(arena, second, &owns));
+    CHECK(owns == 1);
+    OK(kvmem_bump_owns(arena, &owns, &owns));
+    CHECK(owns == 0);
+    IS(KVMEM_ZERO_SIZE, kvmem_bump_alloc(arena, 0, 1, &first));
+    IS(KVMEM_BAD_ALIGN, kvmem_bump_alloc(arena, 1, 3, &first));
+    IS(KVMEM_TOO_LARGE, kvmem_bump_alloc(arena, UINT64_MAX, 1, &first));
+    IS(KVMEM_NO_ROOM, kvmem_bump_alloc(arena, 1 << 30, 1, &first));
+    SAYS("1073741824 bytes were asked for");
+
+    kvmem_bump_stats stats;
+    OK(kvmem_bump_get_stats(arena, &stats));
+    CHECK(stats.used_bytes + stats.left_bytes == stats.capacity_bytes && stats.used_bytes == 4096 + 100);
+    OK(kvmem_bump_reset(arena));
+    OK(kvmem_bump_get_stats(arena, &stats));
+    CHECK(stats.used_bytes == 0 && stats.data == first);
+    OK(kvmem_bump_destroy(arena));
+    IS(KVMEM_BAD_HANDLE, kvmem_bump_reset(arena));
+}
+
+int main(void) {
+    CHECK(strcmp(kvmem_last_error(), "") == 0);
+    char version[32];
+    snprintf(version, sizeof version, "%d.%d.%d", KVMEM_VERSION_MAJOR, KVMEM_VERSION_MINOR, KVMEM_VERSION_PATCH);
+    CHECK(strcmp(kvmem_version(), version) == 0);
+    CHECK(strcmp(kvmem_status_name(KVMEM_NO_ROOM), "KVMEM_NO_ROOM") == 0);
+    regions();
+    reports();
+    wrong_options();
+    shared_and_wrapped();
+    bump();
+    return 0;
+}

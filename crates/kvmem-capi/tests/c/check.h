@@ -1,0 +1,39 @@
+/* What the test programs share: a check that says what it wanted, and ends the program. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <kvmem.h>
+
+#define CHECK(condition)                                                                        \
+    do {                                                                                        \
+        if (!(condition)) {                                                                     \
+            fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition,      \
+                    kvmem_last_error());                                                        \
+            exit(1);                                                                            \
+        }                                                                                       \
+    } while (0)
+
+/* That a call has this status. */
+#define IS(wanted, call)                                                                        \
+    do {                                                                                        \
+        kvmem_status is_status = (call);                                                        \
+        if (is_status != (wanted)) {                                                            \
+            fprintf(stderr, "%s:%d: %s is %s, wanted %s; last error: %s\n", __FILE__, __LINE__, \
+                    #call, kvmem_status_name(is_status), #wanted, kvmem_last_error());          \
+            exit(1);                                                                            \
+        }                                                                                       \
+    } while (0)
+
+#define OK(call) IS(KVMEM_OK, call)
+
+/* That the text of the last failure has these words. */
+#define SAYS(words) CHECK(strstr(kvmem_last_error(), (words)) != NULL)
+
+#define KIB ((uint64_t) 1 << 10)
+#define MIB ((uint64_t) 1 << 20)
+
+#endif

@@ -1,0 +1,83 @@
+//! What the tests of the C interface share: the installed prefix, the compiler, and running what it makes.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+#[path = "../../../../xtask/src/layout.rs"]
+mod layout;
+pub(crate) mod under;
+
+/// The folder of this crate.
+pub(crate) fn crate_folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A place for what a test makes.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).expect("the target folder can be written");
+    folder
+}
+
+/// What `cargo xtask install` would make of what cargo has built for this test.
+pub(crate) fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let test = std::env::current_exe().expect("a test has a path");
+        let built = test.parent().expect("a test lies in a folder");
+        let name = test.file_name().expect("a test has a name");
+        // Tests run side by side: each has a prefix of its own.
+        let prefix = scratch("prefix").join(name);
+        layout::lay_out(&prefix, built, &crate_folder().join("include"), env!("CARGO_PKG_VERSION"))
+            .expect("the libraries are built and can be copied");
+        prefix
+    })
+}
+
+/// Whether a program is there; says so if it is not.
+pub(crate) fn has(tool: &str) -> bool {
+    let there = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !there {
+        println!("skipped: {tool} is missing");
+    }
+    there
+}
+
+/// The warnings that C code has to be free of.
+pub(crate) const STRICT: [&str; 5] = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+/// Builds a program of C against the prefix, by the shared library.
+pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
+    let program = scratch("programs").join(name);
+    let lib = prefix().join("lib");
+    let mut cc = Command::new("cc");
+    cc.args(STRICT)
+        .args(["-D_GNU_SOURCE", "-g", "-O1", "-pthread"])
+        .args(flags)
+        .arg("-I")
+        .arg(prefix().join("include"));
+    cc.arg("-I").arg(crate_folder().join("tests/c")).arg(source).arg("-o").arg(&program);
+    cc.arg("-L").arg(&lib).arg("-lkvmem").arg(format!("-Wl,-rpath,{}", lib.display()));
+    succeed(&mut cc);
+    program
+}
+
+/// Runs a command that has to end well; returns what it printed.
+pub(crate) fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    for line in out.lines().filter(|line| line.starts_with("skipped:")) {
+        println!("{line}");
+    }
+    assert!(output.status.success(), "{command:?} ended with {}\n{out}\n{err}", output.status);
+    out.into_owned()
+}
+
+/// The same, if the tool is there.
+pub(crate) fn succeed_under(tool: &str, args: &[&str], program: impl AsRef<OsStr>) {
+    if has(tool) {
+        succeed(Command::new(tool).args(args).arg(program));
+    }
+}

@@ -1,0 +1,133 @@
+//! *Layout*: which files of the C interface stand where under a prefix, and what tells build systems so.
+//!
+//! ```text
+//! include/kvmem.h …            lib/pkgconfig/kvmem.pc
+//! lib/libkvmem.so.0.1.0        lib/cmake/kvmem/kvmemConfig.cmake
+//! lib/libkvmem.so.0 → …        lib/cmake/kvmem/kvmemConfigVersion.cmake
+//! lib/libkvmem.so → …          lib/libkvmem.a
+//! ```
+//!
+//! All of it is relative to where it lies, so the prefix can be moved. The tests of the C interface read this file too, and so
+//! try what is installed and not a copy of it. It uses nothing but the standard library.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// What a static library needs of the system: as `rustc --print native-static-libs` says.
+const PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+
+/// Copies the built libraries and the headers to their places, and writes what goes with them.
+///
+/// `built` is the folder that holds `libkvmem_capi.so` and `.a`, `include` that of the headers.
+pub(crate) fn lay_out(prefix: &Path, built: &Path, include: &Path, version: &str) -> io::Result<()> {
+    let lib = prefix.join("lib");
+    for folder in ["pkgconfig", "cmake/kvmem"] {
+        fs::create_dir_all(lib.join(folder))?;
+    }
+    copy_folder(include, &prefix.join("include"))?;
+
+    // The number of the interface; that of the name that is set in the crate's build.rs.
+    let major = version.split('.').next().unwrap_or(version);
+    let (real, short) = (format!("libkvmem.so.{version}"), format!("libkvmem.so.{major}"));
+    replace(&built.join("libkvmem_capi.so"), &lib.join(&real))?;
+    replace(&built.join("libkvmem_capi.a"), &lib.join("libkvmem.a"))?;
+    for (link, to) in [(&*short, &*real), ("libkvmem.so", &*short)] {
+        remove(&lib.join(link))?;
+        symlink(to, lib.join(link))?;
+    }
+
+    fs::write(lib.join("pkgconfig/kvmem.pc"), pkg_config(version))?;
+    fs::write(lib.join("cmake/kvmem/kvmemConfig.cmake"), cmake(&short))?;
+    fs::write(lib.join("cmake/kvmem/kvmemConfigVersion.cmake"), cmake_version(version))
+}
+
+/// A library that a running program has mapped must not be written over: it gets a file of its own.
+fn replace(from: &Path, to: &Path) -> io::Result<()> {
+    remove(to)?;
+    fs::copy(from, to).map(drop)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() { copy_folder(&from, &to)? } else { fs::copy(&from, &to).map(drop)? }
+    }
+    Ok(())
+}
+
+fn pkg_config(version: &str) -> String {
+    format!(
+        "prefix=${{pcfiledir}}/../..
+includedir=${{prefix}}/include
+libdir=${{prefix}}/lib
+
+Name: kvmem
+Description: memory for KV caches: mapped, registered, handed out
+Version: {version}
+Cflags: -I${{includedir}}
+Libs: -L${{libdir}} -lkvmem
+Libs.private: {PRIVATE}
+"
+    )
+}
+
+fn cmake(short: &str) -> String {
+    let private: Vec<&str> = PRIVATE.split(' ').map(|lib| lib.trim_start_matches("-l")).collect();
+    format!(
+        r#"# kvmem::kvmem is the shared library, kvmem::static the static one.
+get_filename_component(_kvmem_prefix "${{CMAKE_CURRENT_LIST_DIR}}/../../.." ABSOLUTE)
+
+if(NOT TARGET kvmem::kvmem)
+  add_library(kvmem::kvmem SHARED IMPORTED)
+  set_target_properties(kvmem::kvmem PROPERTIES
+    IMPORTED_LOCATION "${{_kvmem_prefix}}/lib/{short}"
+    IMPORTED_SONAME "{short}"
+    INTERFACE_INCLUDE_DIRECTORIES "${{_kvmem_prefix}}/include")
+endif()
+
+if(NOT TARGET kvmem::static)
+  add_library(kvmem::static STATIC IMPORTED)
+  set_target_properties(kvmem::static PROPERTIES
+    IMPORTED_LOCATION "${{_kvmem_prefix}}/lib/libkvmem.a"
+    INTERFACE_INCLUDE_DIRECTORIES "${{_kvmem_prefix}}/include"
+    INTERFACE_LINK_LIBRARIES "{}")
+endif()
+
+unset(_kvmem_prefix)
+"#,
+        private.join(";")
+    )
+}
+
+fn cmake_version(version: &str) -> String {
+    let minor = version.rsplit_once('.').map_or(version, |(minor, _)| minor);
+    format!(
+        r#"set(PACKAGE_VERSION "{version}")
+
+# While the version is 0.x every minor version is an interface of its own.
+if("${{PACKAGE_FIND_VERSION_MAJOR}}.${{PACKAGE_FIND_VERSION_MINOR}}" STREQUAL "{minor}"
+    AND NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+else()
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+endif()
+if(NOT CMAKE_SIZEOF_VOID_P EQUAL 8)
+  set(PACKAGE_VERSION_UNSUITABLE TRUE)
+endif()
+"#
+    )
+}
