@@ -112,6 +112,8 @@ public:
         std::swap(raw_, other.raw_);
     }
 
+    friend void swap(Allocation &a, Allocation &b) noexcept { a.swap(b); }
+
     /// By plain data. It stays this object's to free.
     const kvmem_allocation &native_handle() const noexcept { return raw_; }
 

@@ -161,6 +161,8 @@ public:
         std::swap(raw_, other.raw_);
     }
 
+    friend void swap(Block &a, Block &b) noexcept { a.swap(b); }
+
     /// By plain data. It stays this object's to free.
     const kvmem_block &native_handle() const noexcept { return raw_; }
 

@@ -68,14 +68,14 @@ public:
         wanted.time_budget_ns = detail::nanoseconds(options.time_budget);
         kvmem_region *made = nullptr;
         detail::check(kvmem_region_map(bytes, &wanted, &made));
-        *this = Region(made);
+        *this = Region(Handle(made));
     }
 
     /// Maps the memory that another process shares by `fd`, which stays the caller's. `expected_bytes`, if not 0, is how long it has to be.
     static Region attach(int fd, std::uint64_t expected_bytes = 0) {
         kvmem_region *made = nullptr;
         detail::check(kvmem_region_attach(fd, expected_bytes, &made));
-        return Region(made);
+        return Region(Handle(made));
     }
 
     /// A region over memory that was made elsewhere. `release` is called when nobody uses it any more, by any thread; if it throws,
@@ -85,7 +85,7 @@ public:
         kvmem_region *made = nullptr;
         detail::check(kvmem_region_wrap(data, bytes, kept ? &released : nullptr, kept.get(), &made));
         kept.release();
-        return Region(made);
+        return Region(Handle(made));
     }
 
     /// The first address; NULL after it was moved from.
@@ -141,7 +141,9 @@ public:
     kvmem_region *release() noexcept { return region_.release(); }
 
 private:
-    explicit Region(kvmem_region *made) : region_(made) {
+    using Handle = detail::Handle<kvmem_region, kvmem_region_destroy>;
+
+    explicit Region(Handle made) : region_(std::move(made)) {
         const RegionInfo found = info();
         data_ = found.data;
         size_ = found.bytes;
@@ -160,7 +162,7 @@ private:
 
     kvmem_region *get() const noexcept { return region_.get(); }
 
-    detail::Handle<kvmem_region, kvmem_region_destroy> region_;
+    Handle region_;
     void *data_ = nullptr;
     std::uint64_t size_ = 0;
 };
