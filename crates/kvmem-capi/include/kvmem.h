@@ -802,6 +802,17 @@ kvmem_status kvmem_cancel_destroy(struct kvmem_cancel *cancel);
 /// Fills in the defaults. `struct_size` is `sizeof *options`.
 kvmem_status kvmem_region_options_init(struct kvmem_region_options *options, uint64_t struct_size);
 
+/// Says of every limit of this machine that will bite whether it lets a region of `bytes` bytes with these options be mapped and registered, and what to
+/// do about those that do not, before anything is mapped. `options` may be NULL. `out_fits` (may be NULL) is 1 if nothing stands in the way, else 0. The
+/// rest as for kvmem_region_report.
+kvmem_status kvmem_preflight_report(uint64_t bytes,
+                                    const struct kvmem_region_options *options,
+                                    uint32_t *out_fits,
+                                    uint32_t format,
+                                    char *buffer,
+                                    uint64_t capacity,
+                                    uint64_t *out_needed);
+
 /// Maps a region of at least `bytes` bytes, whole or not at all. `options` may be NULL.
 ///
 /// Without populating it takes some ten system calls; populating takes as long as the kernel needs to clear that much memory.

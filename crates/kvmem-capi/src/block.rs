@@ -2,10 +2,11 @@
 
 use std::ffi::{c_char, c_void};
 
-use kvmem::offset::RawHandle;
+use kvmem::offset::{RawError, RawHandle};
+use kvmem::pool::Pool;
 
 use crate::attached::kvmem_block_ref;
-use crate::call::{guard, list, out, read, size, some_text};
+use crate::call::{guard, guard_for, list, out, read, size, some_text};
 use crate::fail::Fail;
 use crate::key::kvmem_key;
 use crate::offset::handle;
@@ -40,18 +41,29 @@ impl kvmem_block {
     }
 }
 
+/// Runs a call on a block, whose pool may have been destroyed, and is poisoned if the call panics.
+///
+/// # Safety
+/// The caller's promise, as to the block.
+#[inline(always)]
+unsafe fn on_block(
+    block: *const kvmem_block,
+    run: impl FnOnce(&kvmem_block, &Pool) -> Result<(), Fail>,
+) -> kvmem_status {
+    // SAFETY: the caller's promise.
+    match unsafe { read(block, "block") } {
+        // A copy: what is at `block` may be written to.
+        Ok(&block) => guard_for(block.pool, || of_block(block.pool, |pool| run(&block, pool))),
+        Err(fail) => guard(|| Err(fail)),
+    }
+}
+
 /// Frees a block. O(1), some nanoseconds for a hot size. KVMEM_STALE_ALLOCATION if it was freed before. Only the first four members of `block` are
 /// looked at, and nothing is written to it. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_free(block: *const kvmem_block) -> kvmem_status {
-    guard(|| {
-        // SAFETY: the caller's promise.
-        let block = unsafe { read(block, "block") }?;
-        of_block(block.pool, |pool| {
-            pool.free_raw(block.handle())?;
-            Ok(())
-        })
-    })
+    // SAFETY: the caller's promise.
+    unsafe { on_block(block, |block, pool| Ok(pool.free_raw(block.handle()).map(drop)?)) }
 }
 
 /// Frees `count` blocks, of one pool or several. Those that cannot be freed are left out: the status is that of the first of them, and `out_freed` (may be
@@ -84,7 +96,7 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_shrink(block: *mut kvmem_block, new_bytes: u64) -> kvmem_status {
     // SAFETY: the caller's promise.
-    guard(|| unsafe { resize(block, new_bytes, false) })
+    unsafe { resize(block, new_bytes, |pool, block| pool.shrink_raw(block.handle(), size(new_bytes))) }
 }
 
 /// Takes in free bytes that lie behind: the block is `new_bytes` bytes afterwards, which is written to it, and begins where it did. Nothing is moved. O(1).
@@ -92,21 +104,24 @@ pub unsafe extern "C" fn kvmem_block_shrink(block: *mut kvmem_block, new_bytes: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_extend(block: *mut kvmem_block, new_bytes: u64) -> kvmem_status {
     // SAFETY: the caller's promise.
-    guard(|| unsafe { resize(block, new_bytes, true) })
+    unsafe { resize(block, new_bytes, |pool, block| pool.extend_raw(block.handle(), size(new_bytes))) }
 }
 
 /// # Safety
 /// The caller's promise, as to the block.
-unsafe fn resize(block: *mut kvmem_block, new_bytes: u64, extend: bool) -> Result<(), Fail> {
+unsafe fn resize(
+    block: *mut kvmem_block,
+    new_bytes: u64,
+    change: impl FnOnce(&Pool, &kvmem_block) -> Result<(), RawError>,
+) -> kvmem_status {
+    let changed = |old: &kvmem_block, pool: &Pool| {
+        let resized = kvmem_block { bytes: new_bytes, ..*old };
+        change(pool, old)?;
+        out(block, "block")?.put(resized);
+        Ok(())
+    };
     // SAFETY: the caller's promise.
-    let mut resized = *unsafe { read(block, "block") }?;
-    of_block(resized.pool, |pool| {
-        let (handle, len) = (resized.handle(), size(new_bytes));
-        Ok(if extend { pool.extend_raw(handle, len) } else { pool.shrink_raw(handle, len) }?)
-    })?;
-    resized.bytes = new_bytes;
-    out(block, "block")?.put(resized);
-    Ok(())
+    unsafe { on_block(block, changed) }
 }
 
 /// The key with which `device` can reach all of a block. It is good as long as the block.
@@ -116,15 +131,14 @@ pub unsafe extern "C" fn kvmem_block_key(
     device: *const c_char,
     out_key: *mut kvmem_key,
 ) -> kvmem_status {
-    guard(|| {
+    let find = |block: &kvmem_block, pool: &Pool| {
         let found = out(out_key, "out_key")?;
         // SAFETY: the caller's promise.
-        let (block, device) = unsafe { (read(block, "block")?, some_text(device, "device")?) };
-        of_block(block.pool, |pool| {
-            found.put(pool.key_raw(block.handle(), device)??.into());
-            Ok(())
-        })
-    })
+        found.put(pool.key_raw(block.handle(), unsafe { some_text(device, "device") }?)??.into());
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { on_block(block, find) }
 }
 
 /// A block by three numbers, for another process that has attached the pool. It says where the bytes are, and does not keep them.
@@ -134,27 +148,25 @@ pub unsafe extern "C" fn kvmem_block_reference(
     block: *const kvmem_block,
     out_reference: *mut kvmem_block_ref,
 ) -> kvmem_status {
-    guard(|| {
+    let refer = |block: &kvmem_block, pool: &Pool| {
         let reference = out(out_reference, "out_reference")?;
-        // SAFETY: the caller's promise.
-        let block = unsafe { read(block, "block") }?;
-        of_block(block.pool, |pool| {
-            reference.put(pool.reference_raw(block.handle())??.into());
-            Ok(())
-        })
-    })
+        reference.put(pool.reference_raw(block.handle())??.into());
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { on_block(block, refer) }
 }
 
 /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to be bad. The block is gone afterwards; `why` is
 /// in the pool's report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_condemn(block: *const kvmem_block, why: *const c_char) -> kvmem_status {
-    guard(|| {
+    let condemn = |block: &kvmem_block, pool: &Pool| {
         // SAFETY: the caller's promise.
-        let (block, why) = unsafe { (read(block, "block")?, some_text(why, "why")?) };
-        of_block(block.pool, |pool| {
-            pool.condemn(pool.adopt_raw(block.handle())?, why);
-            Ok(())
-        })
-    })
+        let why = unsafe { some_text(why, "why") }?;
+        pool.condemn(pool.adopt_raw(block.handle())?, why);
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { on_block(block, condemn) }
 }

@@ -29,7 +29,13 @@ pub(crate) fn on<T: Object>(
     handle: *const T,
     run: impl FnOnce(&T::Value) -> Result<(), Fail>,
 ) -> kvmem_status {
-    match catch_unwind(AssertUnwindSafe(|| run(T::table().get(handle)?))) {
+    guard_for(handle, || run(T::table().get(handle)?))
+}
+
+/// Runs a call that looks up its object itself, which is poisoned if the call panics.
+#[inline(always)]
+pub(crate) fn guard_for<T: Object>(handle: *const T, run: impl FnOnce() -> Result<(), Fail>) -> kvmem_status {
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => KVMEM_OK,
         Ok(Err(fail)) => last_error::put(fail),
         Err(panic) => {

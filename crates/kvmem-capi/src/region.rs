@@ -6,9 +6,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvmem::arena::{ArenaError, PageSize, Region, RegionBuilder, Watch};
+use kvmem::arena::preflight::{Machine, Wish};
+use kvmem::arena::{ArenaError, Backing, PageSize, Region, RegionBuilder, Watch};
 
-use crate::call::{destroy, guard, on, out, report, size, write_text};
+use crate::call::{destroy, guard, list, on, out, report, size, write_text};
 use crate::cancel::{kvmem_cancel, token};
 use crate::fail::Fail;
 use crate::options::{self, Options, backing, flag, ladder, numa, populate};
@@ -124,6 +125,41 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_region_options) -> Result<RegionBui
         builder = builder.time_budget(Duration::from_nanos(wanted.time_budget_ns));
     }
     Ok(builder)
+}
+
+/// Says of every limit of this machine that will bite whether it lets a region of `bytes` bytes with these options be mapped and registered, and what to
+/// do about those that do not, before anything is mapped. `options` may be NULL. `out_fits` (may be NULL) is 1 if nothing stands in the way, else 0. The
+/// rest as for kvmem_region_report.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_preflight_report(
+    bytes: u64,
+    options: *const kvmem_region_options,
+    out_fits: *mut u32,
+    format: u32,
+    buffer: *mut c_char,
+    capacity: u64,
+    out_needed: *mut u64,
+) -> kvmem_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let wanted = unsafe { options::read(options) }?;
+        // SAFETY: the caller's promise.
+        let (ladder, nodes) = unsafe {
+            (
+                ladder(wanted.pages, wanted.strict)?,
+                list(wanted.numa_nodes, wanted.numa_node_count, "numa_nodes")?,
+            )
+        };
+        let wish = Wish::new(bytes, ladder).map_err(Fail::invalid)?;
+        let wish = wish.shared(backing(wanted.backing)? == Backing::Shared).nodes(nodes.iter().copied());
+        let found = Machine::here().preflight(&wish);
+        if let Ok(fits) = out(out_fits, "") {
+            fits.put(u32::from(found.passes()));
+        }
+        let text = report(format, &found, ToString::to_string)?;
+        // SAFETY: the caller's promise.
+        unsafe { write_text(&text, buffer, capacity, out_needed) }
+    })
 }
 
 /// Maps a region of at least `bytes` bytes, whole or not at all. `options` may be NULL.

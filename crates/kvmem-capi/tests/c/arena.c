@@ -70,6 +70,19 @@ static void reports(void) {
     OK(kvmem_region_destroy(region));
 }
 
+static void preflight(void) {
+    static char text[64 * 1024];
+    uint32_t fits = 7;
+    kvmem_region_options options;
+    OK(kvmem_region_options_init(&options, sizeof options));
+    options.pages = "4k";
+    OK(kvmem_preflight_report(4096, &options, &fits, KVMEM_TEXT, text, sizeof text, NULL));
+    CHECK(fits <= 1 && strlen(text) > 100);
+    OK(kvmem_preflight_report((uint64_t) 1 << 60, &options, &fits, KVMEM_JSON, text, sizeof text, NULL));
+    CHECK(fits == 0 && text[0] == '{');
+    IS(KVMEM_INVALID_ARGUMENT, kvmem_preflight_report(0, NULL, NULL, KVMEM_TEXT, text, sizeof text, NULL));
+}
+
 static void wrong_options(void) {
     kvmem_region *region = NULL;
     kvmem_region_options options;
@@ -205,6 +218,7 @@ int main(void) {
     CHECK(strcmp(kvmem_status_name(KVMEM_NO_ROOM), "KVMEM_NO_ROOM") == 0);
     regions();
     reports();
+    preflight();
     wrong_options();
     shared_and_wrapped();
     bump();

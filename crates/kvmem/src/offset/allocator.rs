@@ -339,12 +339,9 @@ impl OffsetAllocator {
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
+    #[inline]
     pub fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError> {
-        self.core.admit(size)?;
-        self.core.with(|books| {
-            let grant = books.heap.allocate(size).ok_or_else(|| refusal(&mut books.heap, size))?;
-            Ok(sealed(books, grant, size))
-        })
+        self.core.allocate_and(size, |books, grant| sealed(books, grant, size))
     }
 
     /// As [`allocate_aligned`](Self::allocate_aligned), raw.
@@ -370,12 +367,11 @@ impl OffsetAllocator {
     /// assert!(matches!(space.free_raw(a.handle), Err(RawError::Stale { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
-        self.with_raw(handle, |books, grant, range| {
-            books.seals.unseal(grant.node);
-            let size = range.end - range.start;
+        self.unseal(handle, |books, grant, size| {
             books.heap.free(grant.node, grant.offset, size);
-            Ok(size)
+            size
         })
     }
 
@@ -408,10 +404,30 @@ impl OffsetAllocator {
     /// # Errors
     /// As [`free_raw`](Self::free_raw).
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Allocation, RawError> {
-        self.with_raw(handle, |books, grant, range| {
-            books.seals.unseal(grant.node);
-            Ok(self.wrap(grant, range.end - range.start))
+        self.unseal(handle, |_, grant, size| self.wrap(grant, size))
+    }
+
+    /// Breaks the seal of a good handle, and runs with its allocation.
+    #[inline(always)]
+    fn unseal<R>(
+        &self,
+        handle: RawHandle,
+        run: impl FnOnce(&mut Books, Grant, u64) -> R,
+    ) -> Result<R, RawError> {
+        let RawHandle { slot, generation, .. } = handle;
+        self.own(handle)?;
+        self.core.with(|books| {
+            books.seals.take(slot, generation)?;
+            let range = books.heap.range_of(slot);
+            Ok(run(books, Grant { node: slot, offset: range.start }, range.end - range.start))
         })
+    }
+
+    /// Whether a handle is of this allocator.
+    #[inline(always)]
+    fn own(&self, handle: RawHandle) -> Result<(), RawError> {
+        let (allocator, handle_of) = (self.owner.id, handle.allocator);
+        if handle_of == allocator { Ok(()) } else { Err(RawError::Foreign { allocator, handle_of }) }
     }
 
     /// Runs `use_it` on a good handle's allocation.
@@ -420,10 +436,8 @@ impl OffsetAllocator {
         handle: RawHandle,
         use_it: impl FnOnce(&mut Books, Grant, Range<u64>) -> Result<R, RawError>,
     ) -> Result<R, RawError> {
-        let RawHandle { allocator, slot, generation } = handle;
-        if allocator != self.owner.id {
-            return Err(RawError::Foreign { allocator: self.owner.id, handle_of: allocator });
-        }
+        let RawHandle { slot, generation, .. } = handle;
+        self.own(handle)?;
         self.core.with(|books| {
             books.seals.verify(slot, generation)?;
             let range = books.heap.range_of(slot);
@@ -432,6 +446,7 @@ impl OffsetAllocator {
     }
 }
 
+#[inline(always)]
 fn sealed(books: &mut Books, grant: Grant, size: u64) -> RawAllocation {
     let generation = books.seals.seal(grant.node);
     let handle = RawHandle { allocator: books.id, slot: grant.node, generation };

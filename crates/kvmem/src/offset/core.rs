@@ -155,6 +155,16 @@ impl Core {
     /// Short, and part of its callers: a full store answers with no or takes a range back, and both are done here.
     #[inline(always)]
     pub(crate) fn allocate(&self, size: u64) -> Result<Grant, AllocError> {
+        self.allocate_and(size, |_, grant| grant)
+    }
+
+    /// Grants `size` bytes, and runs with them under the same lock.
+    #[inline(always)]
+    pub(crate) fn allocate_and<R>(
+        &self,
+        size: u64,
+        run: impl FnOnce(&mut Books, Grant) -> R,
+    ) -> Result<R, AllocError> {
         self.admit(size)?;
         let mut slot = self.books.lock();
         let Some(books) = &mut *slot else { unused() };
@@ -167,7 +177,7 @@ impl Core {
             None => self.allocate_afresh(heap, size).get(),
         };
         match grant {
-            Some(grant) => Ok(grant),
+            Some(grant) => Ok(run(books, grant)),
             None => Err(refusal(heap, size)),
         }
     }

@@ -83,18 +83,33 @@ impl Seals {
     }
 
     /// Puts a new seal on a slot that has none.
+    #[inline]
     pub(crate) fn seal(&mut self, slot: u32) -> u32 {
         self.last = self.last.checked_add(1).unwrap_or(1);
         let chunk = slot as usize / LANE;
-        if chunk >= self.lanes.len() {
-            self.lanes.resize_with(chunk + 1, || None);
-        }
-        let new = || Box::new(Lane { seals: [0; LANE], sealed: 0 });
-        let lane = self.lanes[chunk].get_or_insert_with(|| self.spare.take().unwrap_or_else(new));
+        let lane = match self.lanes.get_mut(chunk) {
+            Some(Some(lane)) => lane,
+            _ => Self::open(&mut self.lanes, &mut self.spare, chunk),
+        };
         lane.seals[slot as usize % LANE] = self.last;
         lane.sealed += 1;
         self.sealed += 1;
         self.last
+    }
+
+    /// A lane where none is.
+    #[cold]
+    #[inline(never)]
+    fn open<'a>(
+        lanes: &'a mut Vec<Option<Box<Lane>>>,
+        spare: &mut Option<Box<Lane>>,
+        chunk: usize,
+    ) -> &'a mut Lane {
+        if chunk >= lanes.len() {
+            lanes.resize_with(chunk + 1, || None);
+        }
+        let new = || Box::new(Lane { seals: [0; LANE], sealed: 0 });
+        lanes[chunk].get_or_insert_with(|| spare.take().unwrap_or_else(new))
     }
 
     /// Whether the slot bears this seal.
@@ -106,20 +121,33 @@ impl Seals {
         }
     }
 
-    /// Breaks the seal of a slot that has one.
-    pub(crate) fn unseal(&mut self, slot: u32) {
-        let chunk = slot as usize / LANE;
-        let Some(lane) = &mut self.lanes[chunk] else { return };
+    /// Breaks the seal of a slot, if it bears this one.
+    #[inline]
+    pub(crate) fn take(&mut self, slot: u32, generation: u32) -> Result<(), RawError> {
+        let lane = self.lanes.get_mut(slot as usize / LANE).and_then(Option::as_mut);
+        let Some(lane) = lane.filter(|lane| {
+            let seal = lane.seals[slot as usize % LANE];
+            seal != 0 && seal == generation
+        }) else {
+            return Err(RawError::Stale { slot, generation });
+        };
         lane.seals[slot as usize % LANE] = 0;
         lane.sealed -= 1;
         self.sealed -= 1;
         if lane.sealed == 0 {
-            self.spare = self.lanes[chunk].take();
-            while let Some(None) = self.lanes.last() {
-                self.lanes.pop();
-            }
-            self.lanes.shrink_to((self.lanes.len() * 2).max(KEPT));
+            self.retire(slot as usize / LANE);
         }
+        Ok(())
+    }
+
+    /// Puts a lane without seals away.
+    #[cold]
+    fn retire(&mut self, chunk: usize) {
+        self.spare = self.lanes[chunk].take();
+        while let Some(None) = self.lanes.last() {
+            self.lanes.pop();
+        }
+        self.lanes.shrink_to((self.lanes.len() * 2).max(KEPT));
     }
 }
 
@@ -140,7 +168,8 @@ mod tests {
         assert_eq!(seals.verify(300, first), Ok(()));
         assert!(seals.verify(300, first + 1).is_err());
         assert!(seals.verify(299, 0).is_err(), "an unsealed slot has no generation 0");
-        seals.unseal(300);
+        assert_eq!(seals.take(300, first), Ok(()));
+        assert!(seals.take(300, first).is_err());
         assert!(seals.verify(300, first).is_err());
         assert!(seals.bytes() <= KEPT * size_of::<usize>() + size_of::<Lane>());
         assert!(seals.verify(300, 0).is_err() && seals.seal(300) > first);
