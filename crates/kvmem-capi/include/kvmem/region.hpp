@@ -41,6 +41,50 @@ struct RegionOptions {
     std::chrono::nanoseconds time_budget{0};
 };
 
+namespace detail {
+
+/// Options for C, good as long as `options` and `teller`.
+inline kvmem_region_options native(const RegionOptions &options, const Teller &teller) {
+    kvmem_region_options wanted;
+    check(kvmem_region_options_init(&wanted, sizeof wanted));
+    wanted.pages = or_null(options.pages);
+    wanted.strict = options.strict;
+    wanted.backing = options.shared ? KVMEM_BACKING_SHARED : KVMEM_BACKING_PRIVATE;
+    wanted.numa_policy = static_cast<std::uint32_t>(options.numa);
+    wanted.numa_nodes = options.numa_nodes.data();
+    wanted.numa_node_count = options.numa_nodes.size();
+    wanted.populate = options.populate;
+    wanted.guard_pages = options.guard_pages;
+    wanted.dont_fork = options.dont_fork;
+    wanted.dont_dump = options.dont_dump;
+    wanted.progress = teller.function();
+    wanted.progress_user = teller.user();
+    wanted.cancel = native(options.cancel);
+    wanted.time_budget_ns = nanoseconds(options.time_budget);
+    return wanted;
+}
+
+} // namespace detail
+
+/// What a machine says to a region before it is mapped.
+struct Preflight {
+    /// Whether nothing stands in the way.
+    bool fits;
+    /// Every limit that will bite, and what to do about it; for people.
+    std::string report;
+};
+
+/// Asks whether a region of `bytes` bytes can be mapped and registered here, before anything is mapped.
+inline Preflight preflight(std::uint64_t bytes, const RegionOptions &options = {}) {
+    const detail::Teller teller(options.progress);
+    const kvmem_region_options wanted = detail::native(options, teller);
+    std::uint32_t fits = 0;
+    std::string report = detail::text([&](char *buffer, std::uint64_t capacity, std::uint64_t *needed) {
+        return kvmem_preflight_report(bytes, &wanted, &fits, KVMEM_TEXT, buffer, capacity, needed);
+    });
+    return {fits != 0, std::move(report)};
+}
+
 /// What a region is made of, as it was found when it was mapped.
 using RegionInfo = kvmem_region_info;
 
@@ -49,23 +93,8 @@ class Region {
 public:
     /// Maps at least `bytes` bytes, whole or not at all.
     explicit Region(std::uint64_t bytes, const RegionOptions &options = {}) {
-        kvmem_region_options wanted;
-        detail::check(kvmem_region_options_init(&wanted, sizeof wanted));
         const detail::Teller teller(options.progress);
-        wanted.pages = detail::or_null(options.pages);
-        wanted.strict = options.strict;
-        wanted.backing = options.shared ? KVMEM_BACKING_SHARED : KVMEM_BACKING_PRIVATE;
-        wanted.numa_policy = static_cast<std::uint32_t>(options.numa);
-        wanted.numa_nodes = options.numa_nodes.data();
-        wanted.numa_node_count = options.numa_nodes.size();
-        wanted.populate = options.populate;
-        wanted.guard_pages = options.guard_pages;
-        wanted.dont_fork = options.dont_fork;
-        wanted.dont_dump = options.dont_dump;
-        wanted.progress = teller.function();
-        wanted.progress_user = teller.user();
-        wanted.cancel = detail::native(options.cancel);
-        wanted.time_budget_ns = detail::nanoseconds(options.time_budget);
+        const kvmem_region_options wanted = detail::native(options, teller);
         kvmem_region *made = nullptr;
         detail::check(kvmem_region_map(bytes, &wanted, &made));
         *this = Region(Handle(made));

@@ -76,6 +76,16 @@ static void regions() {
     THROWS(KVMEM_CANCELLED, "", kvmem::Region(MIB, cancelled));
 }
 
+static void preflight() {
+    kvmem::RegionOptions options;
+    options.pages = "4k";
+    const kvmem::Preflight small = kvmem::preflight(4096, options);
+    CHECK(small.fits && !small.report.empty());
+    CHECK(!kvmem::preflight(std::uint64_t{1} << 50, options).fits);
+    options.pages = "3M";
+    THROWS(KVMEM_INVALID_ARGUMENT, "3M", kvmem::preflight(4096, options));
+}
+
 static void shared() {
     kvmem::RegionOptions options;
     options.pages = "4k";
@@ -142,6 +152,7 @@ int main() {
                                                std::to_string(KVMEM_VERSION_PATCH));
     spans();
     regions();
+    preflight();
     shared();
     wrapped();
     bump();
