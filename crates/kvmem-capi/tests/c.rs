@@ -5,82 +5,15 @@ mod support;
 
 use std::process::Command;
 
-use support::{STRICT, compile, crate_folder, has, prefix, scratch, succeed, succeed_under};
-
-/// How a program is run.
-#[derive(Clone, Copy, PartialEq)]
-enum Under {
-    Nothing,
-    Sanitizers,
-    Valgrind,
-}
+use support::under::Under;
+use support::{STRICT, compile, crate_folder, has, prefix, scratch, succeed};
 
 fn run(name: &str, under: Under) {
     let source = crate_folder().join(format!("tests/c/{name}.c"));
-    match under {
-        Under::Nothing => drop(succeed(&mut Command::new(compile(&source, name, &[])))),
-        Under::Sanitizers => {
-            let flags =
-                ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
-            if !sanitizers_work(&flags) {
-                return;
-            }
-            let program = compile(&source, &format!("{name}-sanitized"), &flags);
-            succeed(
-                Command::new(program).env("ASAN_OPTIONS", "detect_leaks=1:detect_stack_use_after_return=1"),
-            );
-        }
-        Under::Valgrind => {
-            let program = compile(&source, &format!("{name}-valgrind"), &[]);
-            let args = [
-                "--quiet",
-                "--error-exitcode=9",
-                "--leak-check=full",
-                "--show-leak-kinds=definite",
-                "--errors-for-leak-kinds=definite",
-            ];
-            succeed_under("valgrind", &args, program);
-        }
-    }
+    under.run(name, "cc", |name, flags| compile(&source, name, flags));
 }
 
-/// Whether the compiler has the sanitizers' libraries; says so if it has not.
-fn sanitizers_work(flags: &[&str]) -> bool {
-    let source = scratch("programs").join("empty.c");
-    std::fs::write(&source, "int main(void) { return 0; }\n").expect("the target folder can be written");
-    let program = scratch("programs").join(format!("empty-{:?}", std::thread::current().id()));
-    let built = Command::new("cc").args(flags).arg(source).arg("-o").arg(program).output();
-    let works = built.is_ok_and(|output| output.status.success());
-    if !works {
-        println!("skipped: the C compiler has no sanitizers (apt-get install libasan8 libubsan1)");
-    }
-    works
-}
-
-macro_rules! programs {
-    ($($name:ident)*) => {
-        $(mod $name {
-            use super::{Under, run};
-
-            #[test]
-            fn plain() {
-                run(stringify!($name), Under::Nothing);
-            }
-
-            #[test]
-            fn under_the_sanitizers() {
-                run(stringify!($name), Under::Sanitizers);
-            }
-
-            #[test]
-            fn under_valgrind() {
-                run(stringify!($name), Under::Valgrind);
-            }
-        })*
-    };
-}
-
-programs!(arena register offset slice pool threads gslice cost);
+support::under::programs!(arena register offset slice pool threads gslice cost);
 
 #[test]
 fn slices_beside_the_headers_of_glib() {

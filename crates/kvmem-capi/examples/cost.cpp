@@ -1,0 +1,119 @@
+// What an allocation and its free cost from C++, beside what they cost from Rust on a heap of the same state.
+//
+// cost_cpp.rs builds and loads this, and hands over the loops in Rust; the loops below are the same ones. Runs take turns, so that whatever else the
+// machine does meets both; time is the thread's own, and what is shown is the median.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <vector>
+
+#include <time.h>
+
+#include "kvmem.hpp"
+#include "kvmem/compat/mooncake_offset_allocator.hpp"
+
+namespace {
+
+constexpr std::uint64_t CAPACITY = std::uint64_t{1} << 40;
+constexpr std::size_t LIVE = 1000;
+
+/// Which loop. The numbers are those of cost_cpp.rs.
+enum Loop : std::uint32_t {
+    /// Allocate and free at once.
+    PAIR = 0,
+    /// Free one of LIVE, by chance, and allocate another in its place.
+    REPLACE = 1,
+    /// A request that cannot be met.
+    REFUSED = 2,
+};
+
+/// The sizes that both sides ask for.
+std::uint64_t pair_size(std::uint64_t i) { return 4096 + (i & 7) * 4096; }
+std::uint64_t replace_size(std::uint32_t x) { return 4096 + ((x >> 20) & 15) * 512; }
+
+/// Nanoseconds that this thread has run.
+double thread_time() {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
+}
+
+/// A loop in Rust: which one, how often, and what the time is.
+using RustLoop = double (*)(std::uint32_t, std::uint64_t, double (*)());
+
+template <class Allocate>
+double run(Loop loop, std::uint64_t count, Allocate allocate) {
+    using Granted = decltype(allocate(std::uint64_t{1}));
+    std::vector<Granted> live;
+    for (std::size_t i = 0; i < LIVE; ++i) {
+        live.push_back(allocate(4096));
+    }
+    std::uint32_t x = 1;
+    std::uint64_t failed = 0;
+    const double start = thread_time();
+    switch (loop) {
+    case PAIR:
+        for (std::uint64_t i = 0; i < count; ++i) {
+            const Granted granted = allocate(pair_size(i));
+            failed += !granted;
+        }
+        break;
+    case REPLACE:
+        for (std::uint64_t i = 0; i < count; ++i) {
+            x = x * 1664525 + 1013904223;
+            Granted &at = live[(x >> 8) % LIVE];
+            at.reset();
+            at = allocate(replace_size(x));
+            failed += !at;
+        }
+        break;
+    case REFUSED:
+        for (std::uint64_t i = 0; i < count; ++i) {
+            failed += !allocate(CAPACITY);
+        }
+        failed -= count;
+        break;
+    }
+    const double took = thread_time() - start;
+    if (failed != 0) {
+        std::printf("%llu requests were not met as they should have been\n",
+                    static_cast<unsigned long long>(failed));
+    }
+    return took / static_cast<double>(count);
+}
+
+double median(std::vector<double> runs) {
+    std::nth_element(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(runs.size() / 2), runs.end());
+    return runs[runs.size() / 2];
+}
+
+} // namespace
+
+/// Runs all and prints a table. `rust` and `rust_raw` are the loops in Rust: nanoseconds for each round. The greatest difference of the compat header to Rust's own
+/// handles is the result.
+extern "C" double cost(RustLoop rust, RustLoop rust_raw, std::uint64_t count, std::uint32_t runs) {
+    const char *names[] = {"allocate + free", "free by chance + allocate", "refused"};
+    std::printf("%-28s %10s %10s %12s %12s %12s\n", "ns, median of interleaved", "rust", "rust raw", "kvmem.hpp",
+                "compat", "compat-rust");
+    double greatest = 0;
+    for (const Loop loop : {PAIR, REPLACE, REFUSED}) {
+        std::vector<double> times[4];
+        for (std::uint32_t i = 0; i < runs; ++i) {
+            times[0].push_back(rust(loop, count, thread_time));
+            times[1].push_back(rust_raw(loop, count, thread_time));
+            // A new space each time, as in Rust: what the last run has left would be another heap.
+            kvmem::OffsetAllocator space(CAPACITY);
+            times[2].push_back(run(loop, count, [&](std::uint64_t bytes) { return space.allocate(bytes); }));
+            const auto compat = mooncake::offset_allocator::OffsetAllocator::create(0, CAPACITY);
+            times[3].push_back(run(loop, count, [&](std::uint64_t bytes) { return compat->allocate(bytes); }));
+        }
+        const double of_rust = median(times[0]);
+        const double of_compat = median(times[3]);
+        std::printf("%-28s %10.1f %10.1f %12.1f %12.1f %+12.1f\n", names[loop], of_rust, median(times[1]),
+                    median(times[2]), of_compat, of_compat - of_rust);
+        greatest = std::max(greatest, of_compat - of_rust);
+    }
+    return greatest;
+}

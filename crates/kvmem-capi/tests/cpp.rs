@@ -1,0 +1,100 @@
+//! The programs of `tests/cpp`, built by the machine's C++ compiler in C++17 and C++20: plain, under the sanitizers, and under valgrind.
+
+#[allow(dead_code, reason = "each test uses a part of it")]
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::under::Under;
+use support::{crate_folder, has, prefix, scratch, succeed};
+
+/// The warnings that C++ code has to be free of.
+const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"];
+
+/// Standards that the headers are good for.
+const STANDARDS: [&str; 2] = ["-std=c++17", "-std=c++20"];
+
+/// Builds a program of C++ against the prefix.
+fn compile(source: &Path, name: &str, standard: &str, flags: &[&str]) -> PathBuf {
+    let program = scratch("programs").join(name);
+    let (include, lib) = (prefix().join("include"), prefix().join("lib"));
+    let mut cpp = Command::new("c++");
+    cpp.arg(standard).args(STRICT).args(["-g", "-O1", "-pthread"]).args(flags);
+    cpp.arg("-I").arg(&include).arg("-I").arg(crate_folder().join("tests/cpp"));
+    // The includes of programs that were written for Mooncake.
+    cpp.arg("-I").arg(include.join("kvmem/compat/mooncake"));
+    cpp.arg(source).arg("-o").arg(&program);
+    cpp.arg("-L").arg(&lib).arg("-lkvmem").arg(format!("-Wl,-rpath,{}", lib.display()));
+    succeed(&mut cpp);
+    program
+}
+
+fn run(name: &str, under: Under) {
+    if !has("c++") {
+        return;
+    }
+    let source = crate_folder().join(format!("tests/cpp/{name}.cpp"));
+    for standard in STANDARDS {
+        // Slow, and the same machine code but for a few lines.
+        if under == Under::Valgrind && standard != STANDARDS[0] {
+            continue;
+        }
+        let name = format!("{name}-{}", &standard["-std=".len()..]);
+        under.run(&name, "c++", |name, flags| compile(&source, name, standard, flags));
+    }
+}
+
+support::under::programs!(arena registration offset slice pool kv_cache threads mooncake mooncake_arena);
+
+/// Every header, those that are made for inclusion by others too.
+fn headers(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("the headers are there") {
+        let path = entry.expect("a file").path();
+        if path.is_dir() {
+            headers(&path, found);
+        } else if path.extension().is_some_and(|kind| kind == "hpp")
+            || path.parent().is_some_and(|folder| folder.ends_with("mooncake"))
+        {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_header_stands_alone_and_twice() {
+    if !has("c++") {
+        return;
+    }
+    let mut all = Vec::new();
+    headers(&prefix().join("include"), &mut all);
+    assert!(all.len() > 12, "{all:?}");
+    let source = scratch("programs").join("alone.cpp");
+    for header in all {
+        let include = format!("#include \"{}\"\n", header.display());
+        std::fs::write(&source, format!("{include}{include}")).expect("the target folder can be written");
+        for standard in STANDARDS {
+            succeed(Command::new("c++").arg(standard).args(STRICT).arg("-fsyntax-only").arg(&source));
+        }
+    }
+}
+
+/// The part of a page between a line and the end of its block.
+fn block(page: &str, begins: &str) -> String {
+    let page = std::fs::read_to_string(crate_folder().join("docs").join(page)).expect("the page is there");
+    let text = page.split(&format!("```{begins}\n")).nth(1).and_then(|rest| rest.split("```").next());
+    text.expect("the page has such a block").to_owned()
+}
+
+#[test]
+fn the_example_of_the_page_runs() {
+    if !has("c++") {
+        return;
+    }
+    let source = scratch("programs").join("example.cpp");
+    std::fs::write(&source, block("cpp.md", "cpp")).expect("the target folder can be written");
+    for standard in STANDARDS {
+        let program = compile(&source, &format!("example-{}", &standard["-std=".len()..]), standard, &[]);
+        assert_eq!(succeed(&mut Command::new(program)), block("cpp.md", "text"));
+    }
+}

@@ -1,0 +1,89 @@
+// Values under keys.
+#include <optional>
+#include <string>
+
+#include "check.hpp"
+
+static_assert(moves_only<kvmem::KvCache> && moves_only<kvmem::KvValue> && moves_only<kvmem::KvRoom>);
+
+static std::string text(const kvmem::KvValue &value) {
+    return std::string(reinterpret_cast<const char *>(value.bytes().data()), value.size());
+}
+
+int main() {
+    kvmem::Registrars nics = kvmem::Registrars::simulated(1);
+    std::optional<kvmem::KvValue> kept;
+    std::optional<kvmem::KvRoom> left;
+    {
+        kvmem::PoolOptions small;
+        small.pages = "4k";
+        small.registrars = &nics;
+        kvmem::KvOptions options;
+        options.max_bytes = 64 * KIB;
+        options.shards = 1;
+        std::optional<kvmem::Pool> pool(std::in_place, MIB, small);
+        kvmem::KvCache cache(*pool, options);
+        // It keeps the memory.
+        pool.reset();
+
+        CHECK(!cache.get("one") && !cache.contains("one") && !cache.remove("one"));
+        CHECK(cache.insert("one", "first", 5) && cache.contains("one"));
+        CHECK(cache.insert(std::string_view("with\0nul", 8), "other", 5) && !cache.contains("with"));
+        auto value = cache.get("one");
+        CHECK(value && *value && text(*value) == "first");
+        CHECK(value->key("simulated:0").handle != UINT64_MAX);
+        CHECK(cache.insert("one", "second", 6));
+        CHECK(text(*value) == "first" && text(*cache.get("one")) == "second");
+
+        // In place.
+        auto room = cache.reserve("two", 6);
+        CHECK(room && room->size() == 6 && !cache.contains("two"));
+        CHECK(room->key("simulated:0").handle != UINT64_MAX);
+        std::memcpy(room->bytes().data(), "thirds", 6);
+        kvmem::KvRoom moved = std::move(*room);
+        CHECK(!*room && room->bytes().empty() && room->offset() == 0);
+        const kvmem::KvValue third = std::move(moved).commit();
+        CHECK(!moved && text(third) == "thirds" && cache.contains("two"));
+        THROWS(KVMEM_NULL_ARGUMENT, "", std::move(moved).commit());
+        {
+            auto abandoned = cache.reserve("three", 6);
+        }
+        CHECK(!cache.contains("three"));
+
+        // Eviction, which leaves what is pinned.
+        const std::string block(8 * KIB, 'x');
+        for (int i = 0; i < 20; ++i) {
+            CHECK(cache.insert(std::to_string(i), block.data(), block.size()));
+        }
+        CHECK(cache.stats().evictions != 0 && !cache.contains("0") && text(*value) == "first");
+        CHECK(!cache.insert("long", block.data(), 0x7fffffff));
+        CHECK(!cache.reserve("long", 2 * MIB));
+        THROWS(KVMEM_ZERO_SIZE, "", cache.insert("none", block.data(), 0));
+        CHECK(cache.evict_to(16 * KIB) <= 16 * KIB);
+        CHECK(cache.stats().hits >= 2 && cache.stats().misses == 1);
+        cache.verify();
+        CHECK(cache.remove("19"));
+        cache.clear();
+        CHECK(!cache.contains("18") && text(third) == "thirds");
+
+        kept = std::move(value);
+        CHECK(text(*kept) == "first");
+        move_to_itself(*kept);
+        CHECK(text(*kept) == "first");
+        left = cache.reserve("left", 10);
+        kvmem::KvCache same = std::move(cache);
+        THROWS(KVMEM_NULL_ARGUMENT, "", cache.get("one"));
+        CHECK(!same.get("one"));
+        kvmem::KvOptions wrong;
+        wrong.low_watermark = 10;
+        wrong.high_watermark = 5;
+        THROWS(KVMEM_INVALID_ARGUMENT, "", kvmem::KvCache(kvmem::Pool(MIB, small), wrong));
+    }
+    // Both outlive the cache and the pool.
+    CHECK(text(*kept) == "first" && nics.live_keys(0) == 1);
+    left->bytes()[9] = std::byte{1};
+    kept.reset();
+    left.reset();
+    CHECK(nics.live_keys(0) == 0);
+    return 0;
+}

@@ -1,0 +1,225 @@
+// Mooncake's offset allocator on kvmem, used as programs use it that were written for Mooncake: by its include, its names and its promises.
+#include "offset_allocator/offset_allocator.hpp"
+// The other name of it.
+#include "offset_allocator/offset_allocator.h"
+
+#include <map>
+#include <random>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+
+using namespace mooncake::offset_allocator;
+
+static_assert(NUM_TOP_BINS == 32 && BINS_PER_LEAF == 8 && TOP_BINS_INDEX_SHIFT == 3);
+static_assert(LEAF_BINS_INDEX_MASK == 7 && NUM_LEAF_BINS == 256);
+static_assert(std::is_same_v<uint32, unsigned int> && std::is_same_v<NodeIndex, uint32>);
+static_assert(OffsetAllocation::NO_SPACE == 0xffffffff);
+static_assert(moves_only<OffsetAllocationHandle> && std::is_default_constructible_v<OffsetAllocationHandle>);
+static_assert(!std::is_move_constructible_v<OffsetAllocator> && !std::is_copy_constructible_v<OffsetAllocator>);
+static_assert(std::is_same_v<decltype(OffsetAllocator::create(0, 1)), std::shared_ptr<OffsetAllocator>>);
+
+constexpr size_t GIB = size_t{1} << 30;
+
+static void handles() {
+    auto allocator = OffsetAllocator::create(0x1000, GIB, 1000, 1000);
+    auto whole = allocator->allocate(GIB);
+    CHECK(whole.has_value() && whole->isValid() && whole->address() == 0x1000 && whole->size() == GIB);
+    CHECK(whole->ptr() == reinterpret_cast<void *>(0x1000));
+    CHECK(!allocator->allocate(1).has_value());
+    whole.reset();
+    whole = allocator->allocate(GIB);
+    CHECK(whole.has_value());
+    whole = std::nullopt;
+
+    CHECK(!allocator->allocate(0).has_value() && !allocator->allocate(GIB + 1).has_value());
+    CHECK(!allocator->allocate(SIZE_MAX).has_value());
+
+    OffsetAllocationHandle none;
+    CHECK(!none.isValid() && none.address() == 0 && none.size() == 0 && none.ptr() == nullptr);
+    auto handle = allocator->allocate(1023);
+    OffsetAllocationHandle moved(std::move(*handle));
+    CHECK(!handle->isValid() && moved.isValid() && moved.size() == 1023);
+    handle.reset();
+    CHECK(allocator->get_metrics().allocated_num_ == 1);
+    move_to_itself(moved);
+    CHECK(moved.isValid() && moved.size() == 1023);
+    none = std::move(moved);
+    CHECK(none.isValid() && !moved.isValid());
+    // What it had before is freed.
+    none = std::move(*allocator->allocate(7));
+    CHECK(allocator->get_metrics().allocated_num_ == 1 && allocator->get_metrics().allocated_size_ == 7);
+    std::vector<OffsetAllocationHandle> many;
+    for (int i = 0; i < 100; ++i) {
+        many.push_back(std::move(*allocator->allocate(1000)));
+    }
+    std::swap(many[0], many.back());
+    many.clear();
+    CHECK(allocator->get_metrics().allocated_num_ == 1);
+
+    // After the allocator.
+    const uint64_t address = none.address();
+    allocator.reset();
+    CHECK(!none.isValid() && none.address() == address && none.size() == 7);
+    none = OffsetAllocationHandle();
+}
+
+static void created() {
+    CHECK(OffsetAllocator::create(0, 0) == nullptr && OffsetAllocator::create(0, SIZE_MAX) == nullptr);
+    auto allocator = OffsetAllocator::create(0, GIB);
+    CHECK(allocator && allocator->shared_from_this() == allocator);
+
+    // max_capacity - 1 can be alive, init_capacity - 1 if that is more; when one is freed another can be had.
+    for (const auto &[init, max, most] : {std::tuple{1u, 1000u, 999u}, std::tuple{1000u, 1000u, 999u},
+                                          std::tuple{20u, 10u, 19u}, std::tuple{1u, 2u, 1u}}) {
+        auto bounded = OffsetAllocator::create(0, GIB, init, max);
+        std::vector<OffsetAllocationHandle> kept;
+        for (uint32 i = 0; i < most; ++i) {
+            auto handle = bounded->allocate(1024);
+            CHECK(handle.has_value());
+            kept.push_back(std::move(*handle));
+        }
+        CHECK(!bounded->allocate(1024).has_value());
+        CHECK(bounded->storageReport().totalFreeSpace == 0 && bounded->storageReport().largestFreeRegion == 0);
+        kept.erase(kept.begin());
+        CHECK(bounded->storageReport().largestFreeRegion != 0);
+        kept.push_back(std::move(*bounded->allocate(1024)));
+        CHECK(!bounded->allocate(1024).has_value());
+    }
+    CHECK(!OffsetAllocator::create(0, GIB, 1, 1)->allocate(1).has_value());
+    CHECK(!OffsetAllocator::create(0, GIB, 0, 0)->allocate(1).has_value());
+
+    // No capacity is special: all of it can be had, to the byte.
+    for (const uint64_t size : {uint64_t{1}, uint64_t{16}, uint64_t{1000}, 4 * GIB - 1, 4 * GIB, 4 * GIB + 1,
+                                uint64_t{4026531840}, (uint64_t{1} << 40) + 12345, uint64_t{1} << 63}) {
+        auto any = OffsetAllocator::create(0, size);
+        CHECK(any->storageReport().largestFreeRegion == size && any->getLargestFreeRegion() >= size);
+        CHECK(any->normalizedAllocationSize(size) == size);
+        auto all = any->allocate(size);
+        CHECK(all.has_value() && all->size() == size && !any->allocate(1).has_value());
+    }
+}
+
+static void aligned() {
+    auto allocator = OffsetAllocator::create(4096, 64 << 20, 16, 16, 512);
+    auto first = allocator->allocate(513);
+    auto second = allocator->allocate(512);
+    CHECK(first->size() == 513 && first->address() % 512 == 0 && second->address() % 512 == 0);
+    CHECK(allocator->normalizedAllocationSize(513) == 1024 && allocator->normalizedAllocationSize(512) == 512);
+    CHECK(allocator->normalizedAllocationSize(0) == 0 && allocator->normalizedAllocationSize(SIZE_MAX) == 0);
+    CHECK(!allocator->allocate(SIZE_MAX).has_value() && !allocator->allocate(0).has_value());
+    CHECK(allocator->get_metrics().total_free_space_ == (64 << 20) - 1024 - 512);
+}
+
+static void reports() {
+    auto allocator = OffsetAllocator::create(0, MIB, 1000, 1000);
+    CHECK(allocator->normalizedAllocationSize(1023) == 1023 && allocator->normalizedAllocationSize(0) == 0);
+    CHECK(allocator->normalizedAllocationSize(MIB) == MIB && allocator->normalizedAllocationSize(MIB + 1) == 0);
+
+    const OffsetAllocatorMetrics before = allocator->get_metrics();
+    CHECK(before.allocated_size_ == 0 && before.allocated_num_ == 0 && before.capacity == MIB &&
+          before.total_free_space_ == MIB && before.largest_free_region_ == MIB);
+    auto one = allocator->allocate(1023);
+    auto two = allocator->allocate(2048);
+    auto three = allocator->allocate(100);
+    OffsetAllocatorMetrics metrics = allocator->get_metrics();
+    CHECK(metrics.allocated_size_ == 3171 && metrics.allocated_num_ == 3);
+    CHECK(metrics.total_free_space_ == MIB - 3171 && metrics.largest_free_region_ <= MIB - 3171);
+    CHECK(allocator->getLargestFreeRegion() >= metrics.largest_free_region_);
+    // A request that fails makes the hint exact.
+    CHECK(!allocator->allocate(MIB - 1000).has_value());
+    CHECK(allocator->getLargestFreeRegion() == allocator->storageReport().largestFreeRegion);
+    two.reset();
+    const OffsetAllocStorageReport report = allocator->storageReport();
+    CHECK(report.totalFreeSpace == MIB - 1123 && report.largestFreeRegion <= report.totalFreeSpace);
+
+    std::ostringstream words;
+    words << metrics;
+    CHECK(words.str().find("allocs=3") != std::string::npos && words.str().find("1.00 MB") != std::string::npos &&
+          words.str().find("utilization=0.3%") != std::string::npos);
+    one.reset();
+    three.reset();
+
+    // All free ranges are in the full report, under sizes that ascend. Every other one of some ranges side by side is freed, so that nothing joins.
+    for (const auto &[capacity, sizes] :
+         {std::pair{uint64_t{MIB}, std::vector<uint64_t>{1, 7, 8, 9, 100, 1000, 1024, 4000, 70000}},
+          std::pair{uint64_t{1} << 40, std::vector<uint64_t>{1, 5000, 1 << 20, (1 << 20) + 1, uint64_t{9} << 30}}}) {
+        auto space = OffsetAllocator::create(0, capacity);
+        std::vector<OffsetAllocationHandle> freed;
+        std::vector<OffsetAllocationHandle> kept;
+        for (const uint64_t size : sizes) {
+            freed.push_back(std::move(*space->allocate(size)));
+            kept.push_back(std::move(*space->allocate(3)));
+        }
+        freed.clear();
+        const OffsetAllocStorageReportFull full = space->storageReportFull();
+        uint64_t ranges = 0;
+        uint64_t least = 0;
+        for (uint32 i = 0; i < NUM_LEAF_BINS; ++i) {
+            CHECK(i == 0 || full.freeRegions[i].size > full.freeRegions[i - 1].size);
+            ranges += full.freeRegions[i].count;
+            least += full.freeRegions[i].count * full.freeRegions[i].size;
+        }
+        // At least those that were freed between two that are alive, and not longer in all than what is free.
+        CHECK(ranges >= 1 && ranges <= sizes.size() + 2 && least <= space->get_metrics().total_free_space_);
+        kept.clear();
+        const OffsetAllocStorageReportFull empty = space->storageReportFull();
+        uint64_t last = 0;
+        for (const auto &region : empty.freeRegions) {
+            if (region.count != 0) {
+                CHECK(region.count == 1 && last == 0);
+                last = region.size;
+            }
+        }
+        CHECK(last <= capacity && last > capacity - capacity / 8 - 1);
+    }
+}
+
+// The same requests to the allocator and to a map of what is alive.
+static void model(uint64_t base, uint64_t capacity, uint64_t longest, uint32 seed) {
+    std::mt19937_64 random(seed);
+    auto allocator = OffsetAllocator::create(base, capacity, 16, 1001);
+    std::map<uint64_t, uint64_t> alive;
+    std::vector<OffsetAllocationHandle> handles;
+    uint64_t used = 0;
+    for (int step = 0; step < 20000; ++step) {
+        if (handles.empty() || random() % 100 < 55) {
+            const uint64_t size = random() % 20 == 0 ? longest : 1 + random() % longest;
+            auto handle = allocator->allocate(size);
+            if (!handle.has_value()) {
+                CHECK(handles.size() == 1000 || allocator->storageReport().largestFreeRegion < size);
+                continue;
+            }
+            const uint64_t from = handle->address();
+            CHECK(handle->size() == size && from >= base && from + size <= base + capacity);
+            const auto next = alive.lower_bound(from);
+            CHECK(next == alive.end() || next->first >= from + size);
+            CHECK(next == alive.begin() || std::prev(next)->first + std::prev(next)->second <= from);
+            alive[from] = size;
+            used += size;
+            handles.push_back(std::move(*handle));
+        } else {
+            std::swap(handles[random() % handles.size()], handles.back());
+            CHECK(alive.erase(handles.back().address()) == 1);
+            used -= handles.back().size();
+            handles.pop_back();
+        }
+        CHECK(allocator->get_metrics().allocated_num_ == handles.size());
+        CHECK(allocator->get_metrics().allocated_size_ == used && handles.size() <= 1000);
+    }
+    handles.clear();
+    CHECK(allocator->allocate(capacity).has_value());
+}
+
+int main() {
+    handles();
+    created();
+    aligned();
+    reports();
+    model(0, GIB, 64 << 10, 1);
+    model(uint64_t{1} << 46, MIB + 7, 4096, 2);
+    model(4096, (uint64_t{1} << 40) + 1, uint64_t{4} << 30, 3);
+    return 0;
+}
