@@ -33,7 +33,7 @@ impl Pooled {
             ask(recorder.as_ref(), len as u64, || pool.allocate(len), Block::offset)
         });
         if threads == 1 {
-            builder = builder.shards(1);
+            builder = builder.shards(1).exact(true);
         }
         let cache = builder.build().expect("neither limits nor watermarks are set, and one shard can be");
         Pooled { cache, pool: pool.clone(), backed }

@@ -26,6 +26,7 @@ pub struct KvCacheBuilder<K> {
     watermarks: Option<(u64, u64)>,
     eviction: Eviction,
     shards: Option<usize>,
+    exact: bool,
     source: Source,
     keys: PhantomData<fn() -> K>,
 }
@@ -41,6 +42,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             watermarks: None,
             eviction,
             shards: None,
+            exact: false,
             source,
             keys,
         }
@@ -76,6 +78,14 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// and at least 16, but not so many that a limit of blocks leaves fewer than 64 in each.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
+        self
+    }
+
+    /// Whether the policy is told of every use, also where one follows another and no block came or went in the shard between. Default: not, and
+    /// of those only the first counts: it makes a difference where most of what a shard holds was used since, and costs every look-up
+    /// that hits some nanoseconds, and threads that look up together more.
+    pub fn exact(mut self, exact: bool) -> Self {
+        self.exact = exact;
         self
     }
 
@@ -120,7 +130,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             None => usual_shards(blocks),
         };
         let limits = Limits { bytes, blocks, high, low };
-        Ok(KvCache::new(self.pool.clone(), self.source.clone(), limits, shards, &self.eviction))
+        Ok(KvCache::new(self.pool.clone(), self.source.clone(), limits, shards, &self.eviction, self.exact))
     }
 }
 

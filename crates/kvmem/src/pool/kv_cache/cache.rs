@@ -76,10 +76,11 @@ impl<K: Hash + Eq> KvCache<K> {
         limits: Limits,
         shards: usize,
         eviction: &Eviction,
+        exact: bool,
     ) -> Self {
         KvCache {
             inner: Arc::new(Inner {
-                shards: (0..shards).map(|_| Shard::new(eviction.make())).collect(),
+                shards: (0..shards).map(|_| Shard::new(eviction.make(), exact)).collect(),
                 hasher: RandomState::default(),
                 pool,
                 source,

@@ -43,7 +43,7 @@ pub trait Policy: Send {
 pub enum Eviction {
     /// The least recently used block goes first; a pinned one that is met on the way counts as used then. Within a shard it is exact as to
     /// blocks used since different changes: of those used since the latest, the one whose first use since was earlier goes first, and what
-    /// several threads used is in the order of each.
+    /// several threads used is in the order of each; with [`exact`](super::KvCacheBuilder::exact) every use counts.
     #[default]
     Lru,
     /// Blocks must be used again soon after they have come, or they go: so a long run of blocks that are used once does not

@@ -7,7 +7,7 @@
 //!
 //! A block that is used again and again, while no block comes or goes, need not be noted again: nothing is asked of the policy meanwhile.
 //! So each block says after how many changes of the shard it was noted, and uses between two changes count once. A cache that is only read
-//! comes to write no notes at all.
+//! comes to write no notes at all. One that is to be exact marks no block, and notes every use.
 //!
 //! Invariants, which `check` verifies here and `KvCache::check` over all shards: (1) the block at slot *s* is found under `hashes[s]`, and
 //! is the only one with that slot; (2) every slot is either in use by one block or free; (3) no two blocks have one key; (4) what the ledger has
@@ -36,8 +36,8 @@ pub(super) struct Shard<K> {
 }
 
 impl<K> Shard<K> {
-    pub(super) fn new(policy: Chosen) -> Self {
-        Shard { books: Striped::new(Books::new(policy)), others: Others::default() }
+    pub(super) fn new(policy: Chosen, exact: bool) -> Self {
+        Shard { books: Striped::new(Books::new(policy, exact)), others: Others::default() }
     }
 
     /// The block under `key`, which counts as used.
@@ -56,7 +56,7 @@ impl<K> Shard<K> {
         desk.hits.more();
         let known = held.is_noted(books.changes) || {
             let noted = desk.uses.note(held.slot());
-            if noted {
+            if noted && !books.exact {
                 held.noted(books.changes);
             }
             noted
@@ -94,7 +94,9 @@ impl<K> Shard<K> {
         let mut books = self.books();
         if books.index.find(hash, |held| Arc::ptr_eq(held, used)).is_some() {
             books.policy.get_mut().touch(used.slot());
-            used.noted(books.changes);
+            if !books.exact {
+                used.noted(books.changes);
+            }
         }
     }
 
@@ -120,6 +122,8 @@ pub(super) struct Books<K> {
     index: HashTable<Arc<Held<K>>>,
     /// How often blocks have come, gone, or been asked to go; uses between two of these count once.
     changes: u32,
+    /// They all count: no block is ever marked as noted.
+    exact: bool,
     /// The hash of the block at each slot; of a free slot, what was there.
     hashes: Vec<u64>,
     free: Vec<Slot>,
@@ -129,11 +133,11 @@ pub(super) struct Books<K> {
 }
 
 impl<K> Books<K> {
-    fn new(policy: Chosen) -> Self {
+    fn new(policy: Chosen, exact: bool) -> Self {
         // What has just come has been noted after no change.
         let changes = 1;
         let policy = Mutex::new(policy);
-        Books { index: HashTable::new(), changes, hashes: Vec::new(), free: Vec::new(), policy }
+        Books { index: HashTable::new(), changes, exact, hashes: Vec::new(), free: Vec::new(), policy }
     }
 
     /// From now on uses are news again.

@@ -1,4 +1,4 @@
-//! Random sequences against a list in order of use, where uses between two changes count once.
+//! Random sequences against a list in order of use, where uses between two changes count once, or, if it is to be exact, all count.
 
 use std::collections::HashSet;
 
@@ -75,6 +75,7 @@ struct Limits {
 /// The naive cache.
 struct Model {
     limits: Limits,
+    exact: bool,
     /// Oldest first.
     held: Vec<Value>,
     /// The numbers of those used since the latest change.
@@ -195,7 +196,7 @@ impl Model {
                 if let (Some(at), Some(pinned)) = (at, got) {
                     let value = self.held[at];
                     value.check(&pinned);
-                    if self.used.insert(value.number) {
+                    if self.used.insert(value.number) || self.exact {
                         self.held.remove(at);
                         self.held.push(value);
                     }
@@ -258,15 +259,16 @@ impl Model {
     }
 }
 
-fn run(limits: Limits, steps: &[Step]) {
+fn run(limits: Limits, exact: bool, steps: &[Step]) {
     // So much larger than the limit that the pool never refuses: what the pool does is tested apart.
     let pool = pool(1 << 20);
     let cache = one_shard(&pool, |builder| {
-        let builder = builder.bytes_at_most(limits.bytes).blocks_at_most(limits.blocks);
+        let builder = builder.bytes_at_most(limits.bytes).blocks_at_most(limits.blocks).exact(exact);
         if limits.high < limits.bytes { builder.watermarks(limits.low, limits.high) } else { builder }
     });
     let (held, pins, writing) = (Vec::new(), Vec::new(), Vec::new());
-    let mut model = Model { limits, held, used: HashSet::new(), pins, writing, evictions: 0, numbers: 0 };
+    let mut model =
+        Model { limits, exact, held, used: HashSet::new(), pins, writing, evictions: 0, numbers: 0 };
     for step in steps {
         // Detached pins hold bytes of the pool beyond the limit: not too many.
         if model.pins.len() > 30 {
@@ -284,12 +286,17 @@ proptest! {
 
     #[test]
     fn lru_of_one_shard_goes_by_first_uses_between_changes(steps in vec(step(), 1..120)) {
-        run(Limits { bytes: 10_000, blocks: 12, low: u64::MAX, high: u64::MAX }, &steps);
+        run(Limits { bytes: 10_000, blocks: 12, low: u64::MAX, high: u64::MAX }, false, &steps);
+    }
+
+    #[test]
+    fn exact_lru_goes_by_last_uses(steps in vec(step(), 1..120)) {
+        run(Limits { bytes: 10_000, blocks: 12, low: u64::MAX, high: u64::MAX }, true, &steps);
     }
 
     #[test]
     fn watermarks_evict_in_the_same_order(steps in vec(step(), 1..120)) {
-        run(Limits { bytes: 10_000, blocks: 100, low: 5_000, high: 8_000 }, &steps);
+        run(Limits { bytes: 10_000, blocks: 100, low: 5_000, high: 8_000 }, false, &steps);
     }
 
     /// Here the pool refuses, for its ranges are in pieces: how many go is its business, but which go is not.
