@@ -3,10 +3,10 @@
 //! `include/kvmem.h` is generated from this crate, its comments included; `docs/c.md` is the page for those who use it. Here is what
 //! those who change it need.
 //!
-//! - [`table`]: handles that may be anything, and the objects behind them.
-//! - [`call`]: what every function goes through: no panic leaves it, arguments are looked at, failures become numbers and texts.
-//! - [`fail`], [`status`], [`last_error`]: how a failure travels.
-//! - [`options`]: structures that may be older or newer than the library.
+//! - `table.rs`: handles that may be anything, and the objects behind them.
+//! - `call.rs`: what every function goes through: no panic leaves it, arguments are looked at, failures become numbers and texts.
+//! - `fail.rs`, `status.rs`, `last_error.rs`: how a failure travels.
+//! - `options.rs`: structures that may be older or newer than the library.
 //! - The rest is one file for each object of C, in the order of the layers.
 //!
 //! ## Safety

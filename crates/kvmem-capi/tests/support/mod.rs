@@ -27,9 +27,9 @@ pub(crate) fn prefix() -> &'static Path {
     PREFIX.get_or_init(|| {
         let test = std::env::current_exe().expect("a test has a path");
         let built = test.parent().expect("a test lies in a folder");
-        let name = test.file_name().expect("a test has a name");
-        // Tests run side by side: each has a prefix of its own.
-        let prefix = scratch("prefix").join(name);
+        // Test programs run side by side: each has a prefix of its own, whatever cargo puts behind its name.
+        let name = test.file_name().and_then(|name| name.to_str()).expect("a test has a name");
+        let prefix = scratch("prefix").join(name.split('-').next().unwrap_or(name));
         layout::lay_out(&prefix, built, &crate_folder().join("include"), env!("CARGO_PKG_VERSION"))
             .expect("the libraries are built and can be copied");
         prefix
