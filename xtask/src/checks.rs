@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Result, ensure};
 use clap::Args;
 
+use crate::python;
 use crate::setup;
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, targets};
@@ -35,6 +36,8 @@ enum Group {
     Test,
     /// The library's examples, run.
     Examples,
+    /// The Python package: its wheel in a fresh environment, its tests, its types.
+    Python,
     /// Model checks of the concurrent parts: every schedule of small cases.
     Loom,
     /// The same model under random schedules of larger cases.
@@ -61,12 +64,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
             setup::rdma_library();
             setup::glib();
             setup::chromium();
+            setup::nixl(root);
             setup::c_tools();
             let mut tests = cargo_in(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
             report.command("test: unit, integration, doc", Kind::Tests, &mut tests);
         }
         if wanted(Group::Examples) {
             examples(root, &mut report);
+        }
+        if wanted(Group::Python) {
+            python::run(root, &mut report);
         }
         if wanted(Group::Loom) {
             loom(root, &mut report);

@@ -7,6 +7,7 @@
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
 //! - [`setup`] looks for the tools the steps need and gets those it can,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
+//! - [`python`] builds the Python package and runs its tests,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`install`] builds the C interface and puts it, by the [`layout`], where C programs look for it,
 //! - [`record`] files a benchmark run under its date and machine, and draws what was filed.
@@ -14,6 +15,7 @@
 mod checks;
 mod install;
 mod layout;
+mod python;
 mod record;
 mod sanitize;
 mod setup;
@@ -35,7 +37,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check everything: format, lints, unit, integration, doc and example tests, loom models, fuzz targets,
+    /// Check everything: format, lints, unit, integration, doc and example tests, the Python package, loom models, fuzz targets,
     /// documentation. Goes on after a failing step and ends with `N passed, N failed`.
     Test(checks::Options),
     /// Run the tests under AddressSanitizer, ThreadSanitizer and Miri, as far as a nightly toolchain has them; what is not there is

@@ -1,7 +1,8 @@
 //! One step of a run: a command whose output is shown as it comes and whose tests are counted.
 //!
 //! A step is either a *test step*, which counts what libtest reports (`test result: ok. 3 passed; 0 failed; …`,
-//! one line per test binary and per batch of doc tests), or a *plain step*, which counts as one check.
+//! one line per test binary and per batch of doc tests) or pytest (`3 passed, 1 skipped in 0.5s`), or a *plain step*, which counts as
+//! one check.
 //! A test step can go wrong in two further ways, and both count as one failure: it ends badly without a failed test
 //! (it did not compile, or it was killed), and it ends well without having run a single test.
 
@@ -40,6 +41,8 @@ pub(crate) enum Kind {
     Plain,
     /// Counts the tests that libtest reports.
     Tests,
+    /// Counts the tests that pytest reports.
+    Pytest,
 }
 
 /// What became of one step.
@@ -59,7 +62,7 @@ pub(crate) struct Report {
 impl Report {
     /// Runs `command` as the step `name`, showing its output.
     pub(crate) fn command(&mut self, name: &str, kind: Kind, command: &mut Command) {
-        self.step(name, || match stream(command) {
+        self.step(name, || match stream(command, kind) {
             Ok((ended_well, tests, status)) => {
                 let (count, note) = judge(kind, ended_well, tests);
                 (count, note.map(|note| note.replace("STATUS", &status)))
@@ -123,10 +126,10 @@ fn judge(kind: Kind, ended_well: bool, tests: Count) -> (Count, Option<String>) 
     match (kind, ended_well) {
         (Kind::Plain, true) => (Count::PASS, None),
         (Kind::Plain, false) => (Count::FAIL, Some("ended with STATUS".into())),
-        (Kind::Tests, true) if tests == Count::default() => (Count::FAIL, Some("it ran no test".into())),
-        (Kind::Tests, true) => (tests, None),
-        (Kind::Tests, false) if tests.failed > 0 => (tests, None),
-        (Kind::Tests, false) => (
+        (_, true) if tests == Count::default() => (Count::FAIL, Some("it ran no test".into())),
+        (_, true) => (tests, None),
+        (_, false) if tests.failed > 0 => (tests, None),
+        (_, false) => (
             Count { failed: 1, ..tests },
             Some("ended with STATUS, though no test failed: did it compile, was it killed?".into()),
         ),
@@ -134,7 +137,7 @@ fn judge(kind: Kind, ended_well: bool, tests: Count) -> (Count, Option<String>) 
 }
 
 /// Runs a command, passing its standard output through and counting the tests it reports.
-fn stream(command: &mut Command) -> io::Result<(bool, Count, String)> {
+fn stream(command: &mut Command, kind: Kind) -> io::Result<(bool, Count, String)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut tests = Count::default();
     if let Some(output) = child.stdout.take() {
@@ -143,7 +146,11 @@ fn stream(command: &mut Command) -> io::Result<(bool, Count, String)> {
         while reader.read_until(b'\n', &mut line)? > 0 {
             let text = String::from_utf8_lossy(&line);
             print!("{text}");
-            if let Some(count) = parse_test_result(&text) {
+            let count = match kind {
+                Kind::Pytest => parse_pytest_result(&text),
+                Kind::Plain | Kind::Tests => parse_test_result(&text),
+            };
+            if let Some(count) = count {
                 tests.add(count);
             }
             line.clear();
@@ -163,6 +170,24 @@ fn parse_test_result(line: &str) -> Option<Count> {
     Some(Count { passed: number_before("passed")?, failed: number_before("failed")? })
 }
 
+/// Reads `==== 1 failed, 3 passed, 2 skipped in 0.52s ====`, with the rule or without. An error outside of a test counts as a failure.
+fn parse_pytest_result(line: &str) -> Option<Count> {
+    let (counts, took) = line.trim().trim_matches('=').trim().split_once(" in ")?;
+    took.split_whitespace().next()?.strip_suffix('s')?.parse::<f64>().ok()?;
+    let mut count = Count::default();
+    for part in counts.split(", ") {
+        let (number, word) = part.split_once(' ')?;
+        let number: u64 = number.parse().ok()?;
+        match word {
+            "passed" | "xfailed" => count.passed += number,
+            "failed" | "error" | "errors" | "xpassed" => count.failed += number,
+            "skipped" | "deselected" | "warning" | "warnings" => {}
+            _ => return None,
+        }
+    }
+    Some(count)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +200,18 @@ mod tests {
         assert_eq!(parse_test_result(line), Some(Count { passed: 3, failed: 4 }));
         assert_eq!(parse_test_result("test offset::heap::exact_fit ... ok"), None);
         assert_eq!(parse_test_result("test result: unknown"), None);
+    }
+
+    #[test]
+    fn reads_pytest_result_lines_only() {
+        let count = |passed, failed| Some(Count { passed, failed });
+        assert_eq!(parse_pytest_result("75 passed, 2 skipped in 26.67s\n"), count(75, 0));
+        let line = "==== 1 failed, 3 passed, 1 warning, 2 errors in 71.52s (0:01:11) ====";
+        assert_eq!(parse_pytest_result(line), count(3, 3));
+        for other in ["3 passed", "tests/test_pool.py ..... [ 50%]", "no tests ran in 0.01s", "found 3 in 2s"]
+        {
+            assert_eq!(parse_pytest_result(other), None, "{other}");
+        }
     }
 
     #[test]

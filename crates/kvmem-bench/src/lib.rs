@@ -9,6 +9,7 @@
 //! - [`slab`]: the benchmark of the slab layer, small blocks of memory: [`slab::run`] gives a [`slab::Report`].
 //! - [`concurrency`]: one allocator of offsets that threads share: [`concurrency::run`] gives a [`concurrency::Report`].
 //! - [`cache`]: keyed blocks that threads share: [`cache::run`] gives a [`cache::Report`].
+//! - [`crowd`]: what the last two have in common.
 //! - [`offset`]: the benchmark of the offset layer: [`offset::run`] gives a [`report::Report`], which is JSON through
 //!   `serde` and a table through `Display`.
 //! - [`html`]: every report as a chapter of a page, with plots.
@@ -31,6 +32,7 @@ mod columns;
 pub mod concurrency;
 pub mod contender;
 mod crew;
+pub mod crowd;
 pub mod html;
 pub mod live;
 pub mod loops;

@@ -1,8 +1,18 @@
 //! *Names*: enums whose values are told by name on the command line and in JSON.
 
+/// What is told by name.
+pub trait Named: Copy + PartialEq + 'static {
+    /// All of them, in the order in which reports list them.
+    const ALL: &'static [Self];
+}
+
 /// Gives an enum with `ALL` and `name` its text forms, and the error about a name that is none of them.
 macro_rules! names {
     ($type:ident, $error:ident, $what:literal, $doc:literal) => {
+        impl $crate::names::Named for $type {
+            const ALL: &'static [Self] = &$type::ALL;
+        }
+
         impl std::fmt::Display for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(self.name())

@@ -3,7 +3,7 @@
 use kvmem_bench::html::Draw;
 use kvmem_bench::machine::Machine;
 use kvmem_bench::report::Goal;
-use kvmem_bench::{arena, concurrency, register, report, slab};
+use kvmem_bench::{arena, cache, concurrency, register, report, slab};
 use kvmem_report::Page;
 use serde::de::DeserializeOwned;
 
@@ -152,6 +152,29 @@ fn the_concurrency_report_has_every_row() {
     let html = page(&report);
     assert_eq!(count(&html, "<svg role=\"img\""), 2, "rate and latency");
     for shown in ["45.50<", "180.12<", "21 / 345<", "16 thread(s)", "kvmem-cached"] {
+        assert!(html.contains(shown), "{shown}");
+    }
+}
+
+#[test]
+fn the_cache_report_has_look_ups_and_blocks() {
+    let row = |scenario, contender, ns| cache::Row { scenario, contender, threads: 1, mops: 1e3 / ns, ns };
+    let report = cache::Report {
+        suite: "cache".to_owned(),
+        version: "0.1.0".to_owned(),
+        quick: false,
+        reps: 7,
+        machine: Machine::here(),
+        seconds: 1.0,
+        rows: vec![
+            row(cache::Scenario::GetHit, cache::ContenderId::Floor, 12.5),
+            row(cache::Scenario::BlockPair, cache::ContenderId::Pool, 8.25),
+        ],
+        goals: vec![goal()],
+    };
+    let html = page(&report);
+    assert_eq!(count(&html, "<svg role=\"img\""), 2, "one for each scenario");
+    for shown in ["12.5<", "8.2<", "1 thread(s)", "block-pair: nanoseconds of a call", "floor", "pool"] {
         assert!(html.contains(shown), "{shown}");
     }
 }

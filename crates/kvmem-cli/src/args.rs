@@ -1,6 +1,8 @@
 //! The command line.
 
+mod metrics;
 mod mount;
+mod tour;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -10,25 +12,36 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Wish, WishError};
+use kvmem::pool::kv_cache::Eviction;
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
 use kvmem_bench::{arena, cache, concurrency, register, slab};
 
+pub use self::metrics::MetricsArgs;
 pub use self::mount::MountArgs;
+pub use self::tour::TourArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
 
 /// vmem for KV caches: memory mapped and populated, benchmarks, and trace replays of the kvmem library.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kvmem", version)]
 pub struct Args {
-    /// What to do.
+    /// What to do; the tour, if nothing is named.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
+
+    /// Print the steps of setting up on standard error, and how long each took; -vv those of each thread too. Without it
+    /// KVMEM_LOG can say off, error, warn, info, debug or trace
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 }
 
 /// What the command can do.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
+    /// Look at everything once, in less than two minutes: limits, a pool, a KV cache, the quick benchmarks, and a page about it all.
+    /// This is what kvmem does when nothing is named
+    Tour(TourArgs),
     /// Measure the layers, all of them or one, beside the published figures and others who do the same work
     #[command(args_conflicts_with_subcommands = true)]
     Bench {
@@ -53,7 +66,7 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Map memory, make its pages resident, register it with devices, and say what was got and how long it took
     Mount(MountArgs),
-    /// Replay a KV-cache trace through a prefix cache on an allocator of offsets
+    /// Replay a KV-cache trace through keyed blocks on a pool, or recorded calls through any allocator
     Replay(ReplayArgs),
 }
 
@@ -289,8 +302,16 @@ impl Default for BenchOffsetArgs {
 pub struct ReplayArgs {
     /// The trace: one JSON object a line with timestamp, input_length, output_length and hash_ids, where each hash id
     /// stands for a block of 512 tokens; - for standard input
-    #[arg(value_name = "TRACE")]
-    pub trace: PathBuf,
+    #[arg(value_name = "TRACE", required_unless_present = "ops")]
+    pub trace: Option<PathBuf>,
+
+    /// Instead of a trace: allocator calls that --record has written
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "pool", "model", "object_bytes", "page_tokens", "policy", "threads", "backed", "requests", "record", "html"])]
+    pub ops: Option<PathBuf>,
+
+    /// With --ops: fail unless every call is decided as it was recorded
+    #[arg(long)]
+    pub verify: bool,
 
     /// Size of the pool in bytes, or with a unit: 64GiB, 1TiB (GB is 10^9)
     #[arg(long, value_name = "SIZE", default_value = "1TiB", value_parser = size)]
@@ -308,13 +329,27 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub page_tokens: u64,
 
-    /// The allocator
-    #[arg(long, value_name = "NAME", default_value = "kvmem", value_parser = named(ContenderId::ALL, ContenderId::name))]
-    pub contender: ContenderId,
+    /// The allocator: kvmem is a pool, kvmem-cached one whose threads cache sizes that come again and again; the others only say where
+    /// objects would lie. With --ops also "all", side by side
+    #[arg(long, value_name = "NAME", default_value = "kvmem", value_parser = contenders())]
+    pub contender: Contenders,
 
-    /// Put real memory behind the pool, write every block, and verify its checksum whenever it is hit
+    /// Which objects go first when room is needed
+    #[arg(long, value_enum, default_value = "lru")]
+    pub policy: Policy,
+
+    /// So many threads serve requests, each the next one of the trace
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: u32,
+
+    /// Put real memory behind the pool, write every block, verify its checksum whenever it is hit, and say how fast a plain
+    /// copy of the same bytes is
     #[arg(long)]
     pub backed: bool,
+
+    /// Write all calls of the allocator to FILE, for --ops
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 
     /// Stop after the first N requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -327,6 +362,38 @@ pub struct ReplayArgs {
     /// Look at the pool on the way, and draw what was seen as a page in FILE
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+
+    /// Whether it can be watched.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
+}
+
+/// One allocator, or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contenders {
+    /// This one.
+    One(ContenderId),
+    /// One after the other.
+    All,
+}
+
+/// Which objects go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Policy {
+    /// The least recently used
+    Lru,
+    /// Those that were used once only, before those that were used again
+    ScanResistant,
+}
+
+impl Policy {
+    /// The cache's word for it.
+    pub fn eviction(self) -> Eviction {
+        match self {
+            Policy::Lru => Eviction::Lru,
+            Policy::ScanResistant => Eviction::ScanResistant,
+        }
+    }
 }
 
 /// Options of `kvmem doctor`.
@@ -389,6 +456,15 @@ where
     PossibleValuesParser::new(all.map(name)).try_map(|name| name.parse::<T>())
 }
 
+/// As [`named`], and "all".
+fn contenders() -> impl TypedValueParser<Value = Contenders> {
+    let names = ContenderId::ALL.map(ContenderId::name).into_iter().chain(["all"]);
+    PossibleValuesParser::new(names).try_map(|name| match name.as_str() {
+        "all" => Ok(Contenders::All),
+        name => name.parse().map(Contenders::One),
+    })
+}
+
 /// A number of bytes, exactly: `1099511627775`, `64GiB`, `1.5TiB`, `100MB`.
 fn size(text: &str) -> Result<u64, String> {
     parse_size::parse_size(text).map_err(|error| format!("{error}; examples: 4096, 64GiB, 1.5TiB"))
@@ -402,6 +478,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn nothing_need_be_named() {
+        assert!(Args::try_parse_from(["kvmem"]).unwrap().command.is_none());
+        let tour = Args::try_parse_from(["kvmem", "tour", "--pool", "64MiB", "--no-bench"]).unwrap().command;
+        let Some(Command::Tour(tour)) = tour else { panic!("{tour:?}") };
+        assert_eq!((tour.pool, tour.no_bench, tour.html), (Some(64 << 20), true, None));
+        assert_eq!(tour.seconds, TourArgs::default().seconds);
     }
 
     #[test]
@@ -421,7 +506,7 @@ mod tests {
         let layout = |args: &[&str]| {
             let args = [&["kvmem", "replay", "t"], args].concat();
             match Args::try_parse_from(args).unwrap().command {
-                Command::Replay(replay) => replay.layout().unwrap(),
+                Some(Command::Replay(replay)) => replay.layout().unwrap(),
                 other => panic!("{other:?}"),
             }
         };

@@ -155,7 +155,7 @@ fn run_alone(task: &slab::Task) -> Result<(), Failure> {
 }
 
 /// This program, for one measurement of the slab suite.
-fn alone(task: &slab::Task) -> Command {
+pub(crate) fn alone(task: &slab::Task) -> Command {
     // The link leads to the program that runs, also when its file was replaced meanwhile.
     let mut command = Command::new("/proc/self/exe");
     command.args(["bench", "slab", "--alone", &task.to_string()]);

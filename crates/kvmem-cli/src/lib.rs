@@ -1,16 +1,22 @@
-//! The logic of the `kvmem` command: [`args`] says what can be asked for, [`run`] does it.
+//! The logic of the `kvmem` command: [`args`] says what can be asked for, [`run`] does it. Who asks for nothing gets the tour.
 //!
-//! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in [`replay`].
+//! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in [`replay`], that
+//! of recorded allocator calls in [`ops`].
 
 pub mod args;
 mod bench_command;
 mod doctor_command;
+mod log;
+pub mod metrics_server;
 mod mount_command;
+pub mod ops;
 mod output;
 pub mod replay;
 mod replay_command;
+mod time_line;
+mod tour_command;
 
-use args::{Args, Command};
+use args::{Args, Command, TourArgs};
 pub use output::Failure;
 
 /// Does what was asked for.
@@ -18,7 +24,9 @@ pub use output::Failure;
 /// # Errors
 /// [`Failure`]: a message for the user and the exit status that goes with it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
+    log::begin(args.verbose)?;
+    match args.command.unwrap_or_else(|| Command::Tour(TourArgs::default())) {
+        Command::Tour(tour) => tour_command::run(&tour),
         Command::Bench { html, from, suite: None, .. } if !from.is_empty() => {
             bench_command::show(&from, html.as_deref())
         }

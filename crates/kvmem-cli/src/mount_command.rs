@@ -10,9 +10,11 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use kvmem::arena::{ArenaError, Progress, Region, RegionBuilder};
 
-use self::page::{TimeLine, page, receipt};
+use self::page::page;
+pub(crate) use self::page::receipt;
 use crate::args::MountArgs;
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::time_line::TimeLine;
 
 /// Maps, populates, and prints the receipt. The memory goes when the command ends.
 pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {

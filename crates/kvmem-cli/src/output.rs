@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -92,6 +92,28 @@ impl HtmlSink {
             Ok(file) => Ok(HtmlSink(Some((file, name)))),
             Err(error) => Err(Failure::usage(format_args!("cannot write {name}: {error}"))),
         }
+    }
+
+    /// Opens a file of this name in the current folder, or else in that for temporary files, under a name that nobody has. Also: the
+    /// absolute path of the file, and why it is not in the current folder.
+    ///
+    /// # Errors
+    /// Why there can be none in either.
+    pub(crate) fn open_somewhere(name: &str) -> Result<(Self, PathBuf, Option<io::Error>), io::Error> {
+        let sink = |file, path: &Path| HtmlSink(Some((file, path.display().to_string())));
+        let here = Path::new(name);
+        let why = match std::fs::File::create(here) {
+            Ok(file) => {
+                let path = std::path::absolute(here)?;
+                return Ok((sink(file, &path), path, None));
+            }
+            Err(why) => why,
+        };
+        let (stem, ending) = name.rsplit_once('.').unwrap_or((name, "html"));
+        let path = std::env::temp_dir().join(format!("{stem}-{}.{ending}", std::process::id()));
+        // Others may write there too: a file that is there is somebody's.
+        let file = std::fs::File::create_new(&path)?;
+        Ok((sink(file, &path), path, Some(why)))
     }
 
     /// Writes the page, which is drawn only if somebody asked for it.

@@ -1,34 +1,65 @@
-//! `kvmem replay`: from the options to a [`replay`] with the chosen contender, and its report out again.
+//! `kvmem replay`: from the options to a [`replay`] of a trace, or to a run of recorded calls, and the report out again.
+
+use std::path::Path;
 
 use indicatif::ProgressBar;
-use kvmem_bench::contender::{Contender, Visitor};
+use kvmem::pool::observe::Exporter;
+use kvmem_bench::contender::ContenderId;
 
-use crate::args::ReplayArgs;
+use crate::args::{Contenders, ReplayArgs};
+use crate::metrics_server::{MetricsServer, ReplayMetrics};
+use crate::ops::format::Recording;
+use crate::ops::{report, run};
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 use crate::replay::page::page;
-use crate::replay::report::Report;
 use crate::replay::sampling::Sampling;
 use crate::replay::trace::Trace;
-use crate::replay::{Options, ReplayError, replay};
+use crate::replay::{Options, Progress, ReplayError, Watch, replay};
 
-/// Replays a trace and prints the report.
+/// Replays what is to be replayed, and prints the report.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
+    match (&args.ops, &args.trace) {
+        (Some(ops), _) => run_ops(args, ops),
+        (None, _) if args.verify => {
+            Err(Failure::usage("--verify is for --ops FILE: only recorded calls can be decided again"))
+        }
+        (None, Some(trace)) => run_trace(args, trace),
+        (None, None) => {
+            Err(Failure::usage("nothing to replay: name a TRACE, or recorded calls with --ops FILE"))
+        }
+    }
+}
+
+fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
     let (layout, model) = args.layout().map_err(Failure::usage)?;
+    let Contenders::One(contender) = args.contender else {
+        return Err(Failure::usage(
+            "--contender all is for --ops FILE: name one allocator to replay a trace with",
+        ));
+    };
     let options = Options {
-        trace: args.trace.clone(),
+        trace: path.to_owned(),
         layout,
         model,
+        contender,
         pool_bytes: args.pool,
+        eviction: args.policy.eviction(),
+        threads: args.threads,
         backed: args.backed,
         requests_max: args.requests,
+        record: args.record.clone(),
     };
     options.check().map_err(failure)?;
-    let (trace, len_bytes) = Trace::open(&args.trace).map_err(|error| failure(error.into()))?;
+    let server = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
+    if let Some(server) = &server {
+        eprintln!("kvmem: metrics at http://{}/metrics", server.address());
+    }
+    let (trace, len_bytes) = Trace::open(path).map_err(|error| failure(error.into()))?;
     let (json, html) = (JsonSink::open(args.json.as_deref())?, HtmlSink::open(args.html.as_deref())?);
     let mut sampling = args.html.is_some().then(|| Sampling::new(len_bytes));
     let bar = progress_bar(len_bytes, "{elapsed_precise} {wide_bar} {percent:>3} % {msg}");
-    let report =
-        args.contender.visit(Replay { trace, options: &options, sampling: sampling.as_mut(), bar: &bar });
+    let mut watcher = Watcher { server: server.as_ref(), metrics: ReplayMetrics::new(), bar: &bar };
+    let report = replay(trace, &options, sampling.as_mut(), &mut watcher);
     bar.finish_and_clear();
     let report = report.map_err(failure)?;
     if let Some(sampling) = &sampling {
@@ -37,27 +68,57 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     json.write(&report, &report)
 }
 
+/// Hears of the replay for the bar and for whoever asks for metrics.
+struct Watcher<'a> {
+    server: Option<&'a MetricsServer>,
+    metrics: ReplayMetrics,
+    bar: &'a ProgressBar,
+}
+
+impl Watch for Watcher<'_> {
+    fn built(&mut self, figures: Exporter) {
+        if let Some(server) = self.server {
+            server.observe(figures);
+        }
+    }
+
+    fn served(&mut self, progress: Progress) {
+        self.metrics.publish(&progress);
+        // The bar takes a lock, so it hears of every 64th request only.
+        if progress.requests.is_multiple_of(64) {
+            self.bar.set_position(progress.bytes_read);
+        }
+    }
+}
+
 fn failure(error: ReplayError) -> Failure {
     Failure::new(&error, error.exit_status())
 }
 
-/// The replay, still without its contender.
-struct Replay<'a, R> {
-    trace: Trace<R>,
-    options: &'a Options,
-    sampling: Option<&'a mut Sampling>,
-    bar: &'a ProgressBar,
-}
-
-impl<R: std::io::BufRead> Visitor for Replay<'_, R> {
-    type Output = Result<Report, ReplayError>;
-
-    fn visit<C: Contender>(self) -> Self::Output {
-        replay::<C, R>(self.trace, self.options, self.sampling, |progress| {
-            // The bar takes a lock, so it hears of every 64th request only.
-            if progress.requests % 64 == 0 {
-                self.bar.set_position(progress.bytes_read);
+fn run_ops(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
+    let recording = Recording::read(path).map_err(Failure::usage)?;
+    let json = JsonSink::open(args.json.as_deref())?;
+    let mut report = report::Report::new(path.display().to_string(), &recording);
+    match args.contender {
+        Contenders::One(contender) => {
+            report.rows.push(run::run(&recording, contender).map_err(Failure::usage)?);
+        }
+        Contenders::All => {
+            let bar = progress_bar(Some(ContenderId::ALL.len() as u64), "{elapsed_precise} {wide_bar} {msg}");
+            for contender in ContenderId::ALL {
+                bar.set_message(contender.name());
+                match run::run(&recording, contender) {
+                    Ok(row) => report.rows.push(row),
+                    Err(error) => report.not_run.push(error.to_string()),
+                }
+                bar.inc(1);
             }
-        })
+            bar.finish_and_clear();
+        }
+    }
+    json.write(&report, &report)?;
+    match report.rows.iter().find(|row| !row.same_decisions) {
+        Some(row) if args.verify => Err(Failure::new(row.deviation(&report), 1)),
+        _ => Ok(()),
     }
 }

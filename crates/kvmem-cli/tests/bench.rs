@@ -267,7 +267,9 @@ fn options_that_make_no_sense_are_refused() {
 /// Without a suite all are meant. They are not run here: that takes a minute, and each is run above.
 #[test]
 fn no_suite_means_all() {
-    let parsed = |arguments: &[&str]| Args::try_parse_from(arguments).expect("good arguments").command;
+    let parsed = |arguments: &[&str]| {
+        Args::try_parse_from(arguments).expect("good arguments").command.expect("a command")
+    };
     assert!(matches!(parsed(&["kvmem", "bench"]), args::Command::Bench { quick: false, suite: None, .. }));
     assert!(matches!(
         parsed(&["kvmem", "bench", "--quick"]),

@@ -34,7 +34,7 @@ fn report(output: &Output) -> Value {
         .map(|found| found["backend"].as_str().unwrap())
         .collect();
     kinds.dedup();
-    assert_eq!(kinds, ["io_uring", "mlock", "verbs", "cuda"], "{report:#}");
+    assert_eq!(kinds, ["io_uring", "mlock", "verbs", "cuda", "nixl"], "{report:#}");
     let failed = checks.iter().filter(|check| check["verdict"] == "fail").count();
     assert_eq!(output.status.code(), Some(i32::from(failed > 0)), "{report:#}");
     assert_eq!(failed > 0, report["verdict"] == "fail");

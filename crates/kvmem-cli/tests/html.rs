@@ -3,8 +3,14 @@
 //! The browser is Chromium, headless; where there is none that works the pages are still written and looked at as text, and the test
 //! says that it did not open them.
 
+mod browser;
+
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use self::browser::browse;
 
 /// Where the pages of a test go, and are left to be looked at.
 fn page(name: &str) -> PathBuf {
@@ -22,49 +28,7 @@ fn drawn(name: &str, args: &[&str], plots: usize) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}: {stderr}");
     assert!(!output.stdout.is_empty(), "{name}: the text is printed all the same");
-    let html = std::fs::read_to_string(&file).unwrap();
-    let found = html.matches("<svg role=\"img\"").count();
-    assert!(found >= plots, "{name}: {found} of {plots} plots");
-    assert!(!html.contains("not drawn:"), "{name}: a plot went wrong");
-    match browse(&file) {
-        None => println!("{name}: not opened, for there is no Chromium here that works"),
-        Some((dom, log)) => {
-            assert_eq!(dom.matches("<svg role=\"img\"").count(), found, "{name}: all plots are there");
-            assert_eq!(dom.matches("<desc id=").count(), found, "{name}: as are their descriptions");
-            let drawn = ["<rect", "<circle", "<polyline"].iter().any(|shape| dom.contains(shape));
-            assert!(drawn || found == 0, "{name}: with something in them");
-            assert!(dom.trim_end().ends_with("</html>"), "{name}: to the end");
-            let complaints: Vec<&str> = log.lines().filter(|line| line.contains(":CONSOLE")).collect();
-            assert_eq!(complaints, [""; 0], "{name}: the browser has nothing to say");
-        }
-    }
-    html
-}
-
-/// The document as the browser understood it, and what it logged; `None` where there is no browser.
-fn browse(file: &Path) -> Option<(String, String)> {
-    let profile = file.with_extension("profile");
-    let mut found = None;
-    for program in ["chromium", "chromium-browser", "google-chrome"] {
-        // Without a sandbox of its own, which not all containers allow: it opens our own page only.
-        let output = Command::new(program)
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"])
-            .args(["--enable-logging=stderr", "--window-size=400,900"])
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .arg(format!("file://{}", file.display()))
-            .stdin(Stdio::null())
-            .output();
-        if let Ok(output) = output
-            && output.status.success()
-            && !output.stdout.is_empty()
-        {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            found = Some((text(&output.stdout), text(&output.stderr)));
-            break;
-        }
-    }
-    let _ = std::fs::remove_dir_all(profile);
-    found
+    browser::opened(&file, plots)
 }
 
 fn record(ending: &str) -> String {
@@ -79,6 +43,28 @@ fn a_console_error_would_be_seen() {
         None => println!("skipped: there is no Chromium here that works"),
         Some((_, log)) => assert!(log.lines().any(|line| line.contains(":CONSOLE")), "{log}"),
     }
+}
+
+#[test]
+fn a_browser_that_hangs_is_killed_with_all_that_it_started() {
+    // The second sleep belongs to the group of the first.
+    let script = "sleep 600 & echo $! && sleep 600";
+    let mut child =
+        Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).process_group(0).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    assert!(browser::ended(child, Duration::from_millis(100)).unwrap().is_none());
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", line.trim())).unwrap_or_default();
+    // Gone, or dead and not yet waited for by the process that inherits it.
+    let gone = || state().is_empty() || state().contains(") Z ");
+    for _ in 0..500 {
+        if gone() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("a child of the browser lives on: {}", state());
 }
 
 #[test]

@@ -107,9 +107,225 @@ fn two_sizes_in_a_backed_pool_stay_intact() {
         let hits = report["hits"].as_u64().unwrap();
         assert!(hits > 0, "{report:#}");
         assert_eq!(report["backed"]["verified_on_hits_bytes"], hits * block_bytes);
+        assert_eq!(report["backed"]["verified_at_end_bytes"], report["held_bytes"]);
         let held = report["blocks_held"].as_u64().unwrap();
-        assert_eq!(report["backed"]["verified_at_end_bytes"], held * block_bytes);
+        // At most one block is held in part: the one that is going.
+        let part = report["held_bytes"].as_u64().unwrap() - held * block_bytes;
+        assert!(part < block_bytes, "{contender}: {part} bytes beside {held} blocks");
+        // Moved is what was inserted and what was hit.
+        let written = report["backed"]["written_bytes"].as_u64().unwrap();
+        assert!(written >= (1295 - hits) * block_bytes / 2, "{contender}: {written}");
+        let of_plain = report["backed"]["of_plain"].as_f64().unwrap();
+        assert!(of_plain > 0.0 && of_plain.is_finite(), "{contender}: {of_plain}");
     }
+}
+
+#[test]
+fn threads_share_the_pool_and_lose_nothing() {
+    for contender in ["kvmem", "kvmem-cached"] {
+        for policy in ["lru", "scan-resistant"] {
+            let pool = ["--contender", contender, "--object-bytes", "3333,517", "--pool", "1.5MiB"];
+            let report = report(&[&pool[..], &["--backed", "--threads", "3", "--policy", policy]].concat());
+            let label = format!("{contender}, {policy}: {report:#}");
+            assert_eq!((&report["requests"], &report["blocks"]), (&160.into(), &1295.into()), "{label}");
+            assert_eq!(report["policy"], policy, "{label}");
+            let threads = report["threads"].as_array().unwrap();
+            assert_eq!(threads.len(), 3, "{label}");
+            for (part, whole) in [("requests", 160), ("blocks", 1295)] {
+                let sum: u64 = threads.iter().map(|thread| thread[part].as_u64().unwrap()).sum();
+                assert_eq!(sum, whole, "{label}");
+            }
+            assert!(report["blocks_per_s"].as_f64() > Some(0.0), "{label}");
+            assert!(report["hits"].as_u64() > Some(0) && report["evictions"].as_u64() > Some(0), "{label}");
+            assert_eq!(report["backed"]["verified_at_end_bytes"], report["held_bytes"], "{label}");
+            let calls = report["allocations"].as_u64().unwrap() - report["frees"].as_u64().unwrap();
+            assert!(calls > 0, "{label}");
+        }
+    }
+}
+
+#[test]
+fn policies_differ_where_blocks_come_once() {
+    // Sixteen blocks that come again, each time twice, among many that come once.
+    let mut trace = String::new();
+    for round in 0..400 {
+        let cold = (0..8).map(|number| 1000 + 8 * round + number);
+        for id in [round % 16; 2].into_iter().chain(cold) {
+            trace += &format!(
+                "{{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [{id}]}}\n"
+            );
+        }
+    }
+    let trace = Scratch::new("scan.jsonl", &trace);
+    let hits = |policy| {
+        let args =
+            ["replay", trace.path(), "--object-bytes", "4KiB", "--page-tokens", "512", "--pool", "256KiB"];
+        let output = kvmem(&[&args[..], &["--policy", policy, "--json", "-"]].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["hits"].as_u64().unwrap()
+    };
+    let (lru, scan_resistant) = (hits("lru"), hits("scan-resistant"));
+    assert_eq!(lru, 400, "144 blocks come before one comes again, and there is room for 64");
+    assert!(scan_resistant > 600, "{scan_resistant} of 784");
+}
+
+/// Replays the small trace and writes its calls to a file.
+fn recorded(name: &str, args: &[&str]) -> (Scratch, Value) {
+    let file = Scratch::new(name, "old content");
+    let report = report(&[args, &["--record", file.path()]].concat());
+    let calls = ["allocations", "failed_allocations", "frees"].map(|calls| report[calls].as_u64().unwrap());
+    assert_eq!(report["recorded"]["calls"], calls.iter().sum::<u64>(), "{report:#}");
+    (file, report)
+}
+
+fn ops(file: &Scratch, args: &[&str]) -> Value {
+    let output = kvmem(&[&["replay", "--ops", file.path(), "--json", "-"], args].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn what_was_recorded_is_decided_again_in_the_same_way() {
+    let two_sizes = ["--object-bytes", "3333,517", "--pool", "1.5MiB"];
+    for contender in ["kvmem", "kvmem-cached", "binned", "best-fit", "offset-allocator"] {
+        for policy in ["lru", "scan-resistant"] {
+            let name = format!("{contender}-{policy}.ops");
+            let args = [&two_sizes[..], &["--contender", contender, "--policy", policy]].concat();
+            let (file, replay) = recorded(&name, &args);
+            let report = ops(&file, &["--contender", contender, "--verify"]);
+            let label = format!("{contender}, {policy}: {report:#}");
+            assert_eq!(report["suite"], "ops", "{label}");
+            assert_eq!(
+                (&report["recorded_on"], &report["threads"]),
+                (&contender.into(), &1.into()),
+                "{label}"
+            );
+            assert_eq!(report["capacity_bytes"], replay["pool_bytes"], "{label}");
+            assert_eq!(report["allocations"], replay["allocations"], "{label}");
+            assert_eq!(report["refusals"], replay["failed_allocations"], "{label}");
+            assert_eq!(report["frees"], replay["frees"], "{label}");
+            assert!(report["refusals"].as_u64() > Some(0), "the pool must fill: {label}");
+            let row = &report["rows"][0];
+            assert_eq!(row["same_decisions"], true, "{label}");
+            assert_eq!(row["same_place"], replay["allocations"], "{label}");
+            assert_eq!((&row["failures"], &row["found_room"]), (&0.into(), &0.into()), "{label}");
+            assert_eq!(row["utilization_end"], replay["utilization_end"], "{label}");
+        }
+    }
+}
+
+#[test]
+fn recorded_calls_meet_all_contenders_side_by_side() {
+    let (file, replay) = recorded("all.ops", &["--object-bytes", "3333,517", "--pool", "1.5MiB"]);
+    let report = ops(&file, &["--contender", "all"]);
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["contender"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        ["kvmem", "kvmem-cached", "binned", "binned-unrounded", "offset-allocator", "best-fit", "null"]
+    );
+    for row in rows {
+        let asked = row["served"].as_u64().unwrap() + row["failures"].as_u64().unwrap();
+        assert_eq!(Value::from(asked), replay["allocations"], "{row:#}");
+        assert!(row["ns_per_call"].as_f64() > Some(0.0), "{row:#}");
+        let utilization = row["utilization_full_mean"].as_f64().unwrap();
+        assert!(utilization > 0.5 && utilization <= 1.0, "{row:#}");
+    }
+    let row = |name| &rows[names.iter().position(|other| *other == name).unwrap()];
+    assert_eq!(row("kvmem")["same_decisions"], true);
+    // One that rounds up cannot hold what fitted exactly.
+    assert!(row("binned")["failures"].as_u64() > Some(0), "{:#}", row("binned"));
+
+    // To verify another allocator is to find it differs.
+    let output = kvmem(&["replay", "--ops", file.path(), "--contender", "binned", "--verify"]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("binned does not decide as kvmem did"), "{message}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for word in ["allocator", "utilization", "ns/call", "failed", "binned"] {
+        assert!(text.contains(word), "{word} is missing in\n{text}");
+    }
+
+    // A space that is too large for one of them keeps the others from nothing.
+    let (file, _) = recorded("large.ops", &["--pool", "1TiB", "--requests", "20"]);
+    let report = ops(&file, &["--contender", "all"]);
+    assert_eq!(report["rows"].as_array().unwrap().len(), 6);
+    assert!(report["not_run"][0].as_str().unwrap().contains("offset-allocator cannot manage"));
+    assert_eq!(report["rows"][0]["utilization_full_mean"], Value::Null, "never full");
+    let message = refused(&["replay", "--ops", file.path(), "--contender", "offset-allocator"]);
+    assert!(message.contains("offset-allocator cannot manage 1099511627776 bytes"), "{message}");
+}
+
+#[test]
+fn calls_of_threads_stand_in_an_order_in_which_they_can_have_been_made() {
+    use kvmem_cli::ops::format::{Call, Recording};
+
+    for round in 0..4 {
+        let args = [
+            "--object-bytes",
+            "3333,517",
+            "--pool",
+            "1.5MiB",
+            "--threads",
+            "4",
+            "--contender",
+            "kvmem-cached",
+        ];
+        let (file, _) = recorded(&format!("threads-{round}.ops"), &args);
+        let recording = Recording::read(Path::new(file.path())).unwrap();
+        assert_eq!(recording.header.threads, 4);
+        let mut live = std::collections::BTreeMap::new();
+        let mut places = vec![0; recording.places as usize];
+        let mut offsets = recording.offsets.iter();
+        for call in &recording.calls {
+            match *call {
+                Call::Served { size, place } => {
+                    let start = *offsets.next().unwrap();
+                    let before: Option<(&u64, &u64)> = live.range(..start + size).next_back();
+                    assert!(before.is_none_or(|(_, end)| *end <= start), "{start} is taken");
+                    live.insert(start, start + size);
+                    places[place as usize] = start;
+                }
+                Call::Freed { place } => assert!(live.remove(&places[place as usize]).is_some()),
+                Call::Refused { .. } => {}
+            }
+        }
+        // And any allocator can be asked them.
+        assert_eq!(ops(&file, &["--contender", "best-fit"])["threads"], 4);
+    }
+}
+
+#[test]
+fn files_that_are_no_recordings_are_refused() {
+    let (good, _) = recorded("good.ops", &["--pool", "1TiB", "--requests", "20"]);
+    let bytes = std::fs::read(good.path()).unwrap();
+    let message = |bytes: &[u8]| {
+        let file = Scratch::new("bad.ops", "");
+        std::fs::write(file.path(), bytes).unwrap();
+        let message = refused(&["replay", "--ops", file.path()]);
+        assert!(message.contains(file.path()), "{message}");
+        message
+    };
+    let cut = message(&bytes[..bytes.len() / 2]);
+    assert!(
+        cut.contains(&format!("ends at byte {}", bytes.len() / 2)) && cut.contains("record it again"),
+        "{cut}"
+    );
+    let mut newer = bytes.clone();
+    newer[8] = 9;
+    let newer = message(&newer);
+    assert!(newer.contains("version 9") && newer.contains("reads version 1 only"), "{newer}");
+    let garbage = message(b"{\"timestamp\": 0}");
+    assert!(garbage.contains("begins with \"{\\\"timest") && garbage.contains("--record FILE"), "{garbage}");
+    let mut flipped = bytes.clone();
+    let last = flipped.len() - 5;
+    flipped[last] ^= 1;
+    let flipped = message(&flipped);
+    assert!(flipped.contains("calls are announced"), "{flipped}");
+    assert!(message(b"").contains("not a recording"));
+    let nowhere = refused(&["replay", "--ops", "no/such/calls.ops"]);
+    assert!(nowhere.contains("cannot read no/such/calls.ops"), "{nowhere}");
 }
 
 #[test]
@@ -180,8 +396,15 @@ fn a_pool_that_cannot_work_is_refused() {
     assert!(message.contains("--backed fills the whole pool: 1125899906842624 bytes"), "{message}");
     let message = refused(&["replay", &trace, "--contender", "offset-allocator"]);
     assert!(message.contains("offset-allocator cannot manage 1099511627776 bytes"), "{message}");
-    let message = refused(&["replay", &trace, "--contender", "null", "--backed", "--pool", "1GiB"]);
-    assert!(message.contains("null hands out no places"), "{message}");
+    for option in [&["--backed"][..], &["--record", "no/such/calls.ops"]] {
+        let args = ["replay", &trace, "--contender", "null", "--pool", "1GiB"];
+        let message = refused(&[&args[..], option].concat());
+        assert!(message.contains("null hands out no places: it cannot be replayed with --"), "{message}");
+    }
+    let message = refused(&["replay", &trace, "--contender", "best-fit", "--threads", "2"]);
+    assert!(message.contains("--threads 2") && message.contains("choose --contender kvmem"), "{message}");
+    let message = refused(&["replay", &trace, "--pool", "4EiB"]);
+    assert!(message.contains("cannot make a pool of 4611686018427387904 bytes"), "{message}");
 }
 
 #[test]
@@ -197,6 +420,12 @@ fn options_that_make_no_sense_are_refused() {
         (["--object-bytes", "16EiB"], "--object-bytes"),
         (["--requests", "0"], "--requests"),
         (["--json", "no/such/folder/report.json"], "cannot write no/such/folder/report.json"),
+        (["--record", "no/such/folder/calls.ops"], "cannot write no/such/folder/calls.ops"),
+        (["--policy", "random"], "scan-resistant"),
+        (["--threads", "0"], "--threads"),
+        (["--threads", "257"], "--threads"),
+        (["--contender", "all"], "--contender all is for --ops FILE"),
+        (["--ops", "calls.ops"], "cannot be used with"),
     ] {
         let message = refused(&["replay", &trace, options[0], options[1]]);
         assert!(message.contains(expected), "{options:?}: {message}");
@@ -204,6 +433,11 @@ fn options_that_make_no_sense_are_refused() {
     let message = refused(&["replay", &trace, "--model", "mistral-7b", "--object-bytes", "4096"]);
     assert!(message.contains("cannot be used with"), "{message}");
     refused(&["replay"]);
+    for option in [&["--pool", "1GiB"][..], &["--backed"], &["--threads", "2"], &["--record", "x"]] {
+        let message = refused(&[&["replay", "--ops", "calls.ops"], option].concat());
+        assert!(message.contains("cannot be used with"), "{option:?}: {message}");
+    }
+    assert!(refused(&["replay", &trace, "--verify"]).contains("--ops"));
     refused(&[]);
 }
 
@@ -215,7 +449,9 @@ fn the_published_trace_when_it_is_at_hand() {
     if !trace.is_file() {
         return;
     }
-    let output = kvmem(&["replay", trace.to_str().unwrap(), "--pool", "1TiB", "--json", "-"]);
+    // Pages of a whole block: the same bytes in fewer objects, as this build is a slow one.
+    let pages = ["--page-tokens", "512", "--pool", "1TiB"];
+    let output = kvmem(&[&["replay", trace.to_str().unwrap(), "--json", "-"], &pages[..]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["requests"], &report["blocks"]), (&12_031.into(), &288_500.into()));

@@ -40,6 +40,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// Without these features there is less to link to.
+#![cfg_attr(not(all(feature = "metrics", feature = "tracing")), allow(rustdoc::broken_intra_doc_links))]
 // The model check uses a part of what is there.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
@@ -56,6 +58,7 @@ pub mod register;
 pub mod slab;
 mod sync;
 mod sys;
+mod trace;
 
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]

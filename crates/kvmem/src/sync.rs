@@ -14,11 +14,17 @@
 #[cfg(loom)]
 pub(crate) use self::model::Mutex;
 #[cfg(all(loom, not(shuttle)))]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use loom::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use shuttle::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 #[cfg(all(loom, not(shuttle)))]
 use loom::{hint, sync as checked, thread};
@@ -29,15 +35,25 @@ use std::{hint, thread};
 
 #[cfg(not(loom))]
 mod stable;
+mod striped;
 
 #[cfg(not(loom))]
 pub use self::stable::{FIRST, Stable};
+#[cfg(not(loom))]
+pub(crate) use self::striped::thread_number;
+pub(crate) use self::striped::{Striped, Writing};
 
 use std::time::Duration;
 
 /// A mutex for short critical sections; it cannot be poisoned.
 #[cfg(not(loom))]
 pub(crate) type Mutex<T> = lock_api::Mutex<RawLock, T>;
+
+/// What has it.
+#[cfg(not(loom))]
+type Guard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
+#[cfg(loom)]
+type Guard<'a, T> = checked::MutexGuard<'a, T>;
 
 /// Looks at a held lock before the waiter yields its processor. Few for the model, which tries all orders of them.
 const SPINS: u32 = if cfg!(loom) { 2 } else { 100 };
@@ -52,6 +68,11 @@ pub(crate) struct RawLock {
 }
 
 impl RawLock {
+    /// Nobody has it.
+    fn free() -> Self {
+        RawLock { held: AtomicBool::new(false) }
+    }
+
     /// Takes the lock, waiting as long as another has it.
     #[inline]
     fn take(&self) {
@@ -95,6 +116,62 @@ impl RawLock {
             if self.try_take() {
                 return;
             }
+        }
+    }
+}
+
+/// Figures that change together, one writer at a time, and are read without a lock by who can do with figures of two moments if there
+/// is no end to the changes.
+pub(crate) struct Together {
+    /// Odd while they change.
+    changes: AtomicU64,
+}
+
+/// Looks at figures that are being changed.
+#[cfg(not(loom))]
+const LOOKS: usize = 100;
+
+impl Together {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Together { changes: AtomicU64::new(0) }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Together { changes: AtomicU64::new(0) }
+    }
+
+    /// Runs `change`, which stores them. The caller has a lock that all writers take.
+    pub(crate) fn change<T>(&self, change: impl FnOnce() -> T) -> T {
+        // Relaxed, both: one writer at a time; the fence.
+        let before = self.changes.load(Ordering::Relaxed);
+        self.changes.store(before.wrapping_add(1), Ordering::Relaxed);
+        // Release pairs with the Acquire fence in `look`: who sees what follows sees the number odd, or a later one.
+        fence(Ordering::Release);
+        let done = change();
+        // Release pairs with the Acquire load in `look`: who sees it sees all of what was stored.
+        self.changes.store(before.wrapping_add(2), Ordering::Release);
+        done
+    }
+
+    /// What `look` loads, as it was together if that can be had soon. Never waits for a writer that does not go on.
+    #[cfg(not(loom))]
+    pub(crate) fn look<T>(&self, look: impl Fn() -> T) -> T {
+        let mut looks = 0;
+        loop {
+            // Acquire pairs with the Release at the end of `change`.
+            let before = self.changes.load(Ordering::Acquire);
+            let found = look();
+            // Acquire pairs with the Release fence in `change`.
+            fence(Ordering::Acquire);
+            // Relaxed: the fence.
+            let whole = before.is_multiple_of(2) && before == self.changes.load(Ordering::Relaxed);
+            looks += 1;
+            if whole || looks == LOOKS {
+                return found;
+            }
+            hint::spin_loop();
         }
     }
 }
@@ -155,10 +232,11 @@ unsafe impl lock_api::RawMutex for RawLock {
     }
 }
 
-/// The lock alone, for the model check in `tests/loom`: loom's atomics cannot be made in constants, which `lock_api` asks for.
+/// The locks alone, for the model checks in `tests/loom` and `tests/shuttle`: loom's atomics cannot be made in constants, which `lock_api`
+/// asks for.
 #[cfg(loom)]
 pub mod loom_face {
-    use super::{AtomicBool, RawLock};
+    use super::{AtomicU32, RawLock};
 
     /// The lock under every [`Mutex`](super::Mutex) outside of the model.
     pub struct Lock(RawLock);
@@ -167,7 +245,7 @@ pub mod loom_face {
         /// A lock that nobody has.
         #[allow(clippy::new_without_default)]
         pub fn new() -> Self {
-            Lock(RawLock { held: AtomicBool::new(false) })
+            Lock(RawLock::free())
         }
 
         /// As `RawMutex::lock`.
@@ -187,6 +265,29 @@ pub mod loom_face {
         /// The caller has the lock.
         pub unsafe fn unlock(&self) {
             self.0.let_go();
+        }
+    }
+
+    /// The lock that many read. Each stripe has a number of its own.
+    pub struct Striped<T>(super::Striped<T, AtomicU32>);
+
+    impl<T> Striped<T> {
+        /// A lock that nobody has.
+        pub fn new(value: T) -> Self {
+            Striped(super::Striped::new(value))
+        }
+
+        /// Runs as a reader with this number.
+        pub fn read<R>(&self, number: usize, run: impl FnOnce(&T, &AtomicU32) -> R) -> R {
+            let reading = self.0.read(number);
+            run(&reading, reading.own())
+        }
+
+        /// Runs as a writer, with the numbers of those stripes that may have changed since the last.
+        pub fn write<R>(&self, run: impl FnOnce(&mut T, &mut dyn Iterator<Item = &AtomicU32>) -> R) -> R {
+            let mut writing = self.0.write();
+            let (value, mut own) = writing.parts();
+            run(value, &mut own)
         }
     }
 }

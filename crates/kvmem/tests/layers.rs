@@ -11,15 +11,17 @@ use std::str::FromStr;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Every module of the crate, and which others it may use.
-const LAYERS: [(&str, &[&str]); 7] = [
+const LAYERS: [(&str, &[&str]); 8] = [
     ("sys", &[]),
     ("sync", &["sys"]),
-    ("arena", &["sys", "sync"]),
-    ("register", &["sys", "sync", "arena"]),
+    // Where spans go, if anywhere.
+    ("trace", &[]),
+    ("arena", &["sys", "sync", "trace"]),
+    ("register", &["sys", "sync", "trace", "arena"]),
     // Offsets of an abstract space: it knows of no memory.
     ("offset", &["sys", "sync"]),
     ("slab", &["sys", "sync", "arena", "register", "offset"]),
-    ("pool", &["sys", "sync", "arena", "register", "offset", "slab"]),
+    ("pool", &["sys", "sync", "trace", "arena", "register", "offset", "slab"]),
 ];
 
 /// The names at the top of the crate that a module's source uses. `module` is where it stands, outermost first.

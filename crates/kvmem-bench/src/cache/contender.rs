@@ -1,5 +1,7 @@
-//! *Contender*: caches that threads can share.
+//! *Contender*: tables of keyed values that threads can share.
 
+use std::collections::HashMap;
+use std::hint::black_box;
 use std::sync::Arc;
 
 use kvmem::pool::kv_cache::Eviction;
@@ -9,32 +11,36 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 
 use super::{ContenderId, KEYS, MeasureError, VALUE_BYTES};
 
-/// A cache of [`KEYS`] values at most.
-pub(super) trait Shared: Sync + Sized {
-    /// An empty one.
-    fn create(id: ContenderId) -> Result<Self, MeasureError>;
+type Hasher = foldhash::fast::RandomState;
 
+/// A table of [`KEYS`] values.
+pub(super) trait LookUp: Sync {
     /// Looks a key up, and lets go of what is found; whether there was anything.
     fn get(&self, key: u64) -> bool;
+}
+
+/// A table that can be changed; it makes room by itself.
+pub(super) trait Insert: LookUp + Sized {
+    /// An empty one.
+    fn create(id: ContenderId) -> Result<Self, MeasureError>;
 
     /// Puts [`VALUE_BYTES`] bytes in.
     fn insert(&self, key: u64) -> Result<(), MeasureError>;
 }
 
-impl Shared for KvCache<u64> {
-    fn create(id: ContenderId) -> Result<Self, MeasureError> {
-        let eviction = match id {
-            ContenderId::KvmemScan => Eviction::ScanResistant,
-            ContenderId::Kvmem | ContenderId::QuickCache => Eviction::Lru,
-        };
-        // Room for what threads write or have just let go of besides.
-        let (pool, _) = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
-        Ok(KvCache::builder(&pool).eviction(eviction).blocks_at_most(KEYS).build()?)
-    }
-
+impl LookUp for KvCache<u64> {
     #[inline]
     fn get(&self, key: u64) -> bool {
         KvCache::get(self, &key).is_some()
+    }
+}
+
+impl Insert for KvCache<u64> {
+    fn create(id: ContenderId) -> Result<Self, MeasureError> {
+        let eviction = if id == ContenderId::KvmemScan { Eviction::ScanResistant } else { Eviction::Lru };
+        // Room for what threads write or have just let go of besides.
+        let (pool, _) = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
+        Ok(KvCache::builder(&pool).eviction(eviction).blocks_at_most(KEYS).build()?)
     }
 
     #[inline]
@@ -44,17 +50,19 @@ impl Shared for KvCache<u64> {
 }
 
 /// The cache of others.
-pub(super) type Quick = Cache<u64, Arc<[u8]>, UnitWeighter, foldhash::fast::RandomState>;
+pub(super) type Quick = Cache<u64, Arc<[u8]>, UnitWeighter, Hasher>;
 
-impl Shared for Quick {
-    fn create(_: ContenderId) -> Result<Self, MeasureError> {
-        let hasher = foldhash::fast::RandomState::default();
-        Ok(Cache::with(KEYS as usize, KEYS, UnitWeighter, hasher, DefaultLifecycle::default()))
-    }
-
+impl LookUp for Quick {
     #[inline]
     fn get(&self, key: u64) -> bool {
         Cache::get(self, &key).is_some()
+    }
+}
+
+impl Insert for Quick {
+    fn create(_: ContenderId) -> Result<Self, MeasureError> {
+        let lifecycle = DefaultLifecycle::default();
+        Ok(Cache::with(KEYS as usize, KEYS, UnitWeighter, Hasher::default(), lifecycle))
     }
 
     #[inline]
@@ -64,18 +72,18 @@ impl Shared for Quick {
     }
 }
 
-/// Code that is compiled once for each contender and picked by name.
-pub(super) trait Visitor {
-    /// What it returns.
-    type Output;
-    /// Runs with the contender `C`.
-    fn visit<C: Shared>(self) -> Self::Output;
+/// A table that nobody changes any more, with one line for each value that is read when it is found, as the head of a value is.
+pub(super) struct Floor(HashMap<u64, Box<[u64; 8]>, Hasher>);
+
+impl Floor {
+    pub(super) fn filled() -> Self {
+        Floor((0..KEYS).map(|key| (key, Box::new([key; 8]))).collect())
+    }
 }
 
-/// Calls `visitor` with the type behind the name.
-pub(super) fn visit<V: Visitor>(id: ContenderId, visitor: V) -> V::Output {
-    match id {
-        ContenderId::Kvmem | ContenderId::KvmemScan => visitor.visit::<KvCache<u64>>(),
-        ContenderId::QuickCache => visitor.visit::<Quick>(),
+impl LookUp for Floor {
+    #[inline]
+    fn get(&self, key: u64) -> bool {
+        self.0.get(&key).is_some_and(|head| black_box(head[0]) == key)
     }
 }

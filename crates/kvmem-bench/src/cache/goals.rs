@@ -7,11 +7,11 @@ use crate::report::Goal;
 
 /// All goals that `rows`, of a machine with `cores` processors, can tell about.
 pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
-    let hit = |threads: u32| {
-        rows.iter().find(|row| {
-            (row.scenario, row.contender, row.threads) == (Scenario::GetHit, ContenderId::Kvmem, threads)
-        })
+    let find = |scenario, contender, threads: u32| {
+        rows.iter().find(|row| (row.scenario, row.contender, row.threads) == (scenario, contender, threads))
     };
+    let hit = |threads| find(Scenario::GetHit, ContenderId::Kvmem, threads);
+    let pair = |contender| find(Scenario::BlockPair, contender, 1);
     let mut goals = Vec::new();
     let alone = hit(1).map(|row| (row.ns, None));
     goals.extend(Goal::at_most("get-hit: ns on one thread, 100,000 keys", alone, 60.0));
@@ -19,17 +19,20 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
         let ratio = hit(1).zip(hit(2)).map(|(one, two)| (Some(two.mops / one.mops), None));
         goals.extend(Goal::at_least("get-hit: rate of two threads over that of one", ratio, 1.7));
     }
+    let more = pair(ContenderId::Pool).zip(pair(ContenderId::Extents));
+    let more = more.map(|(pool, extents)| (pool.ns - extents.ns, None));
+    goals.extend(Goal::at_most("block-pair: ns of a pool more than of its extents, one thread", more, 10.0));
     goals
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ContenderId::{Kvmem, QuickCache};
-    use Scenario::{GetHit, GetMiss};
+    use ContenderId::{Extents, Kvmem, Pool, QuickCache};
+    use Scenario::{BlockPair, GetHit, GetMiss};
 
     #[test]
-    fn hits_are_held_against_the_clock_and_two_threads_against_one() {
+    fn hits_are_held_against_the_clock_two_threads_against_one_and_blocks_against_extents() {
         let row = |scenario, contender, threads: u32, mops| Row {
             scenario,
             contender,
@@ -42,10 +45,13 @@ mod tests {
             row(GetHit, QuickCache, 1, 1.0),
             row(GetHit, Kvmem, 1, 25.0),
             row(GetHit, Kvmem, 2, 40.0),
+            row(BlockPair, Extents, 1, 200.0),
+            row(BlockPair, Pool, 2, 1.0),
+            row(BlockPair, Pool, 1, 50.0),
         ];
         let found: Vec<_> = of(&rows, 2).iter().map(|goal| (goal.value, goal.met())).collect();
-        assert_eq!(found, [(40.0, true), (1.6, false)]);
-        assert_eq!(of(&rows, 1).len(), 1);
+        assert_eq!(found, [(40.0, true), (1.6, false), (15.0, false)]);
+        assert_eq!(of(&rows, 1).len(), 2);
         assert!(of(&rows[..2], 2).is_empty());
     }
 }

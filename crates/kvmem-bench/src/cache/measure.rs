@@ -1,123 +1,137 @@
 //! *Measure*: one scenario with one contender on so many threads.
 
-use std::time::Duration;
+use std::hint::black_box;
 
-use super::contender::{Shared, Visitor, visit};
+use kvmem::pool::{KvCache, Pool};
+use kvmem::slab::ExtentCache;
+
+use super::contender::{Floor, Insert, LookUp, Quick};
+use super::pairs::{Blocks, Nothing};
 use super::{ContenderId, KEYS, MeasureError, Scenario};
-use crate::crew::{self, Place};
+use crate::crew;
+use crate::crowd::shift::{Shift, mops};
+use crate::crowd::suite;
 
 /// Calls between two looks whether the time has run out.
 const CALLS: u64 = 64;
-/// Calls before the clock starts.
-const WARM_CALLS: u64 = 20_000;
+/// Such runs of calls before the clock starts.
+const WARM: u32 = 320;
 /// Keys from here on are never put in before the clock starts.
 const STRANGERS: u64 = 1 << 40;
 
 /// One measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Task {
-    pub(super) scenario: Scenario,
-    pub(super) contender: ContenderId,
-    pub(super) threads: u32,
-    pub(super) time: Duration,
-}
+pub(super) type Task = suite::Task<Scenario, ContenderId>;
 
 /// Runs `task` once: million calls a second of all threads.
 pub(super) fn measure(task: &Task) -> Result<f64, MeasureError> {
-    struct Run<'a>(&'a Task);
-    impl Visitor for Run<'_> {
-        type Output = Result<f64, MeasureError>;
-        fn visit<C: Shared>(self) -> Self::Output {
-            with::<C>(self.0)
-        }
+    match task.contender {
+        ContenderId::Kvmem | ContenderId::KvmemScan => cached::<KvCache<u64>>(task),
+        ContenderId::QuickCache => cached::<Quick>(task),
+        ContenderId::Floor => looked_up(task, &Floor::filled()),
+        ContenderId::Pool => paired::<Pool>(task),
+        ContenderId::Extents => paired::<ExtentCache>(task),
+        ContenderId::Null => paired::<Nothing>(task),
     }
-    visit(task.contender, Run(task))
 }
 
-fn with<C: Shared>(task: &Task) -> Result<f64, MeasureError> {
+/// A scenario of keyed blocks, with one who can do all of them.
+fn cached<C: Insert>(task: &Task) -> Result<f64, MeasureError> {
     let cache = C::create(task.contender)?;
     for key in 0..KEYS {
         cache.insert(key)?;
     }
+    if task.scenario != Scenario::InsertEvict {
+        return looked_up(task, &cache);
+    }
+    rate(task, |index| {
+        // Each thread's strangers are its own.
+        let mut fresh = STRANGERS + ((index as u64) << 32);
+        let cache = &cache;
+        move || {
+            fresh += 1;
+            cache.insert(fresh)
+        }
+    })
+}
+
+/// A scenario of look-ups.
+fn looked_up(task: &Task, table: &impl LookUp) -> Result<f64, MeasureError> {
     // A contender may hold some fewer than its limit allows.
-    let held: Vec<u64> = (0..KEYS).filter(|&key| cache.get(key)).collect();
+    let held: Vec<u64> = (0..KEYS).filter(|&key| table.get(key)).collect();
     if (held.len() as u64) < KEYS * 9 / 10 {
-        return Err(MeasureError::Wrong { wrong: KEYS - held.len() as u64, calls: KEYS });
+        return Err(MeasureError::Lost { held: held.len() as u64 });
     }
-    let found = crew::run(task.threads, task.time, |place| work(&cache, &held, task.scenario, place), || ());
-    let mut per_ns = 0.0;
-    for shift in found.map_err(|_| MeasureError::Panicked)?.threads {
-        let Shift { calls, nanoseconds } = shift?;
-        per_ns += calls as f64 / nanoseconds.max(1.0);
+    match task.scenario {
+        Scenario::GetHit => rate(task, |index| {
+            let mut random = random(index);
+            let held = &held;
+            move || {
+                let key = held[((random() * held.len() as u64) >> 31) as usize];
+                if table.get(key) { Ok(()) } else { Err(MeasureError::Wrong { key }) }
+            }
+        }),
+        Scenario::GetMiss => rate(task, |index| {
+            let mut random = random(index);
+            move || {
+                let key = STRANGERS + random();
+                if table.get(key) { Err(MeasureError::Wrong { key }) } else { Ok(()) }
+            }
+        }),
+        Scenario::InsertEvict | Scenario::BlockPair => Err(MeasureError::NoPart),
     }
-    if per_ns > 0.0 { Ok(per_ns * 1e3) } else { Err(MeasureError::Nothing) }
 }
 
-/// What a thread did.
-struct Shift {
-    calls: u64,
-    nanoseconds: f64,
+/// The scenario of blocks.
+fn paired<C: Blocks>(task: &Task) -> Result<f64, MeasureError> {
+    if task.scenario != Scenario::BlockPair {
+        return Err(MeasureError::NoPart);
+    }
+    let blocks = C::create()?;
+    rate(task, |_| {
+        || {
+            drop(black_box(blocks.allocate()?));
+            Ok(())
+        }
+    })
 }
 
-fn work<C: Shared>(
-    cache: &C,
-    held: &[u64],
-    scenario: Scenario,
-    place: &Place<'_>,
-) -> Result<Shift, MeasureError> {
-    let mut state = place.index as u64 + 1;
-    let mut random = move || {
+/// Numbers below 2^31 that look random.
+fn random(index: usize) -> impl FnMut() -> u64 {
+    let mut state = index as u64 + 1;
+    move || {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         state >> 33
-    };
-    // Each thread's strangers are its own.
-    let mut fresh = STRANGERS + ((place.index as u64) << 32);
-    let mut wrong = 0;
-    let mut call = || {
-        match scenario {
-            Scenario::GetHit => {
-                let key = held[((random() * held.len() as u64) >> 31) as usize];
-                wrong += u64::from(!cache.get(key));
-            }
-            Scenario::GetMiss => wrong += u64::from(cache.get(STRANGERS + random())),
-            Scenario::InsertEvict => {
-                fresh += 1;
-                cache.insert(fresh)?;
-            }
-        }
-        Ok::<(), MeasureError>(())
-    };
-    place.ready();
-    for _ in 0..WARM_CALLS {
-        call()?;
     }
-    let mut calls = 0;
-    let start = place.start();
-    loop {
-        for _ in 0..CALLS {
-            call()?;
-        }
-        calls += CALLS;
-        if !place.goes_on() {
-            break;
-        }
-    }
-    let nanoseconds = start.elapsed().as_nanos() as f64;
-    place.done();
-    if wrong > 0 { Err(MeasureError::Wrong { wrong, calls }) } else { Ok(Shift { calls, nanoseconds }) }
+}
+
+/// Million calls a second of all threads; `caller` makes what the thread of a number calls.
+fn rate<F: FnMut() -> Result<(), MeasureError>>(
+    task: &Task,
+    caller: impl Fn(usize) -> F + Sync,
+) -> Result<f64, MeasureError> {
+    let work = |place: &crew::Place<'_>| {
+        let mut call = caller(place.index);
+        Shift::work(place, WARM, |_| (0..CALLS).try_for_each(|_| call()).map(|()| CALLS))
+    };
+    let found = crew::run(task.threads, task.time, work, || ()).map_err(|_| MeasureError::Panicked)?;
+    let shifts = found.threads.into_iter().collect::<Result<Vec<_>, _>>()?;
+    mops(&shifts).ok_or(MeasureError::Nothing)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
-    fn every_scenario_is_measured() {
+    fn every_scenario_is_measured_with_those_who_take_part() {
         for scenario in Scenario::ALL {
             for contender in ContenderId::ALL {
                 let task = Task { scenario, contender, threads: 2, time: Duration::from_millis(2) };
-                let mops = measure(&task).unwrap();
-                assert!(mops > 0.0, "{scenario} {contender}: {mops}");
+                match measure(&task) {
+                    Ok(mops) => assert!(contender.takes_part(scenario) && mops > 0.0, "{task:?}: {mops}"),
+                    Err(error) => assert!(!contender.takes_part(scenario) && error == MeasureError::NoPart),
+                }
             }
         }
     }

@@ -1,28 +1,30 @@
-//! The benchmark of keyed blocks under threads: one cache that all of them share.
+//! The benchmark of pools under threads: keyed blocks in one cache that all of them share, and blocks of a hot size.
 //!
-//! 1. *Scenarios.* 100,000 values of 256 B are held, and that is the limit. [`Scenario::GetHit`] looks keys up that are held,
+//! 1. *Keyed blocks.* 100,000 values of 256 B are held, and that is the limit. [`Scenario::GetHit`] looks keys up that are held,
 //!    at random, and lets go of what it finds; [`Scenario::GetMiss`] looks up keys that are not. [`Scenario::InsertEvict`] puts in keys that
-//!    have not been there, so that another value goes for each.
-//! 2. *Contenders.* The library with each of its policies, over a pool; and the `quick_cache` crate's own concurrent cache with the same
-//!    hash function, over counted slices of the system's heap: no registered memory, but the same work for its callers.
-//! 3. *Operations.* An operation is one call, with what picks its key. Values that are found are not read, as that would be
-//!    a measurement of the memory. Threads are bound to processors and all at work for the whole of a fixed time; the rate is the
-//!    sum of the threads'.
-//! 4. *Noise.* The contenders of a group take turns, each repetition starts with another one, and medians count.
+//!    have not been there, so that another value goes for each. The contenders: the library with each of its policies, over a pool; the
+//!    `quick_cache` crate's own concurrent cache with the same hash function, over counted slices of the system's heap: no registered
+//!    memory, but the same work for its callers; and for look-ups a *floor*: a table of the standard library that nobody may change, without locks,
+//!    pins or uses, whose entries stand apart as they do here. What its rate does from one thread to two is what the machine gives.
+//! 2. *Blocks.* [`Scenario::BlockPair`] has a block of 4 KiB, a hot size, and drops it, from a pool, from an
+//!    [`ExtentCache`](kvmem::slab::ExtentCache), which knows of no memory, and from nothing at all: what the loop costs.
+//! 3. *Operations.* An operation is one call, with what picks its key; or a pair of `allocate` and drop. Values that are found are not
+//!    read, as that would be a measurement of the memory.
 
 mod contender;
 mod goals;
-mod html;
 mod measure;
-mod report;
+mod pairs;
+mod row;
 mod suite;
-mod table;
 
 use kvmem::pool::PoolError;
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
+use kvmem::slab::ExtentSetupError;
 use serde::{Deserialize, Serialize};
 
-pub use self::report::{Report, Row};
+pub use self::row::Row;
+use crate::crowd;
 use crate::names::names;
 use crate::progress::Progress;
 
@@ -31,41 +33,22 @@ pub const KEYS: u64 = 100_000;
 /// Bytes of each.
 pub const VALUE_BYTES: usize = 256;
 
-/// What to run.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Shorter and fewer repetitions: some seconds instead of a minute.
-    pub quick: bool,
-    /// Repetitions of each measurement, of which the median counts; 7, or 3 when quick, unless given.
-    pub reps: Option<u32>,
-    /// Only these scenarios; all when empty.
-    pub scenarios: Vec<Scenario>,
-    /// Only these contenders; all when empty.
-    pub contenders: Vec<ContenderId>,
-    /// Only these numbers of threads; 1, 2 and 4 when empty.
-    pub threads: Vec<u32>,
-}
+/// Bytes of a block in pairs.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// What to run. Threads: 1, 2 and 4 unless others are named.
+pub type Options = crowd::Options<Scenario, ContenderId>;
+/// What a run found.
+pub type Report = crowd::Report<Row>;
+/// Why a run ended early.
+pub type BenchError = crowd::BenchError<Scenario, ContenderId, MeasureError>;
 
 /// Runs what `options` ask for.
 ///
 /// # Errors
 /// [`BenchError`] when a contender cannot be measured.
 pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
-    suite::run(options, progress)
-}
-
-/// Why a run ended early.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{scenario} with {contender} on {threads} thread(s): {error}")]
-pub struct BenchError {
-    /// What the threads did.
-    pub scenario: Scenario,
-    /// The contender that ran.
-    pub contender: ContenderId,
-    /// How many threads.
-    pub threads: u32,
-    /// What happened.
-    pub error: MeasureError,
+    crowd::suite::run::<suite::Caches>(options, progress)
 }
 
 /// Why something could not be measured.
@@ -80,14 +63,27 @@ pub enum MeasureError {
     /// A value was refused.
     #[error(transparent)]
     Insert(#[from] KvCacheError),
-    /// A key that is held was not found, or one that is not was.
-    #[error("{wrong} of {calls} look-ups went otherwise than they must")]
-    Wrong {
-        /// How many.
-        wrong: u64,
-        /// Of how many.
-        calls: u64,
+    /// A table has lost too many of the values put in.
+    #[error("of {KEYS} values put in only {held} are held")]
+    Lost {
+        /// Values held.
+        held: u64,
     },
+    /// A key that is held was not found, or one that is not was.
+    #[error("the look-up of key {key} went otherwise than it must")]
+    Wrong {
+        /// The key.
+        key: u64,
+    },
+    /// There is no space.
+    #[error(transparent)]
+    Space(#[from] ExtentSetupError),
+    /// A block was refused where nearly all is free.
+    #[error("a block of {BLOCK_BYTES} bytes was refused in a pool that is nearly empty")]
+    Refused,
+    /// The contender cannot do what the scenario asks for.
+    #[error("the contender has no part in the scenario")]
+    NoPart,
     /// No call returned in time.
     #[error("no call returned in the time given: give it more")]
     Nothing,
@@ -106,11 +102,13 @@ pub enum Scenario {
     GetMiss,
     /// A new key is put in, and another value goes.
     InsertEvict,
+    /// A block of a hot size is allocated and dropped.
+    BlockPair,
 }
 
 impl Scenario {
     /// All scenarios, in the order in which they run.
-    pub const ALL: [Self; 3] = [Self::GetHit, Self::GetMiss, Self::InsertEvict];
+    pub const ALL: [Self; 4] = [Self::GetHit, Self::GetMiss, Self::InsertEvict, Self::BlockPair];
 
     /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {
@@ -118,6 +116,7 @@ impl Scenario {
             Self::GetHit => "get-hit",
             Self::GetMiss => "get-miss",
             Self::InsertEvict => "insert-evict",
+            Self::BlockPair => "block-pair",
         }
     }
 }
@@ -134,11 +133,20 @@ pub enum ContenderId {
     KvmemScan,
     /// The concurrent cache of `quick_cache`, over the heap.
     QuickCache,
+    /// A table that nobody changes, for look-ups alone.
+    Floor,
+    /// Blocks of a pool of the library under test.
+    Pool,
+    /// The ranges that a pool has its blocks from.
+    Extents,
+    /// The loop alone.
+    Null,
 }
 
 impl ContenderId {
     /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 3] = [Self::Kvmem, Self::KvmemScan, Self::QuickCache];
+    pub const ALL: [Self; 7] =
+        [Self::Kvmem, Self::KvmemScan, Self::QuickCache, Self::Floor, Self::Pool, Self::Extents, Self::Null];
 
     /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {
@@ -146,6 +154,19 @@ impl ContenderId {
             Self::Kvmem => "kvmem",
             Self::KvmemScan => "kvmem-scan",
             Self::QuickCache => "quick-cache",
+            Self::Floor => "floor",
+            Self::Pool => "pool",
+            Self::Extents => "extents",
+            Self::Null => "null",
+        }
+    }
+
+    /// Whether it can do what the threads of a scenario do.
+    pub fn takes_part(self, scenario: Scenario) -> bool {
+        match self {
+            Self::Kvmem | Self::KvmemScan | Self::QuickCache => scenario != Scenario::BlockPair,
+            Self::Floor => matches!(scenario, Scenario::GetHit | Scenario::GetMiss),
+            Self::Pool | Self::Extents | Self::Null => scenario == Scenario::BlockPair,
         }
     }
 }

@@ -1,11 +1,13 @@
 //! *Measure*: one scenario with one contender on so many threads, once for the rate and once for single calls.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::contender::{Shared, Visitor, visit};
 use super::scenario::{Scene, Timed};
 use super::{ContenderId, MeasureError, Scenario};
 use crate::crew::{self, Place};
+use crate::crowd::shift::{Shift, mops};
+use crate::crowd::suite;
 
 /// Steps between two looks whether the time has run out.
 const STEPS: u32 = 32;
@@ -14,15 +16,8 @@ const WARM_STEPS: u32 = 1000;
 /// Times that a thread keeps, the latest ones.
 const KEPT: usize = 1 << 15;
 
-/// One measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Task {
-    pub(super) scenario: Scenario,
-    pub(super) contender: ContenderId,
-    pub(super) threads: u32,
-    /// For the rate; half as long again is for single calls.
-    pub(super) time: Duration,
-}
+/// One measurement: `time` is for the rate; half as long again is for single calls.
+pub(super) type Task = suite::Task<Scenario, ContenderId>;
 
 /// What one measurement saw.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,7 +47,7 @@ fn with<C: Shared>(task: &Task) -> Result<Seen, MeasureError> {
     let scene = Scene::<C>::new(scenario, threads)?;
     let rate = crew::run(threads, time, |place| work(&scene, place, &mut ()), || ());
     let rate = all(rate.map_err(|_| MeasureError::Panicked)?.threads)?;
-    let per_ns: f64 = rate.iter().map(|shift| shift.calls as f64 / shift.nanoseconds.max(1.0)).sum();
+    let mops = mops(&rate).ok_or(MeasureError::Nothing)?;
     drop(scene);
 
     let scene = Scene::<C>::new(scenario, threads)?;
@@ -70,21 +65,11 @@ fn with<C: Shared>(task: &Task) -> Result<Seen, MeasureError> {
     times.sort_unstable();
     let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
     let (Some(&p50), Some(&p99)) = (at(50), at(99)) else { return Err(MeasureError::Nothing) };
-    if per_ns <= 0.0 {
-        return Err(MeasureError::Nothing);
-    }
-    Ok(Seen { mops: per_ns * 1e3, p50_ns: f64::from(p50), p99_ns: f64::from(p99) })
+    Ok(Seen { mops, p50_ns: f64::from(p50), p99_ns: f64::from(p99) })
 }
 
 fn all<T>(threads: Vec<Result<T, MeasureError>>) -> Result<Vec<T>, MeasureError> {
     threads.into_iter().collect()
-}
-
-/// What a thread did.
-#[derive(Clone, Copy, Debug)]
-struct Shift {
-    calls: u64,
-    nanoseconds: f64,
 }
 
 fn work<C: Shared>(
@@ -93,26 +78,11 @@ fn work<C: Shared>(
     timed: &mut impl Timed,
 ) -> Result<Shift, MeasureError> {
     let mut worker = scene.worker(place.index);
-    place.ready();
-    for _ in 0..WARM_STEPS {
-        worker.step(&mut ());
-    }
-    let mut calls = 0;
-    let start = place.start();
-    loop {
-        for _ in 0..STEPS {
-            calls += worker.step(timed);
-        }
-        if worker.error.is_some() || !place.goes_on() {
-            break;
-        }
-    }
-    let nanoseconds = start.elapsed().as_nanos() as f64;
-    place.done();
-    match worker.error.take() {
-        Some(error) => Err(error),
-        None => Ok(Shift { calls, nanoseconds }),
-    }
+    Shift::work(place, WARM_STEPS / STEPS, |clock_runs| {
+        let step = |_| if clock_runs { worker.step(timed) } else { worker.step(&mut ()) };
+        let calls = (0..STEPS).map(step).sum();
+        worker.error.take().map_or(Ok(calls), Err)
+    })
 }
 
 /// Takes the time of each call.
@@ -151,6 +121,7 @@ impl Timed for Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn every_scenario_is_measured() {

@@ -9,61 +9,36 @@
 //! 2. *Contenders.* The library as users hold it, a space alone and one with caches; the published allocator, modelled, behind
 //!    its mutex; the library's own allocator behind one more mutex, so that never two threads are in it at once: a plain heap
 //!    behind a lock; and `null`, which hands out handles and keeps no books: what the loop and handing handles on cost.
-//! 3. *Operations.* An operation is one call: an allocation, a free, or a request that fails. Threads are bound to
-//!    processors and all at work for the whole of a fixed time; the rate is the sum of the threads'. Times of single calls
+//! 3. *Operations.* An operation is one call: an allocation, a free, or a request that fails. Times of single calls
 //!    are taken in a second run, as reading the clock takes longer than many calls do; what reading it takes is subtracted.
-//! 4. *Noise.* The contenders of a group take turns, each repetition starts with another one, and medians count.
 
 mod contender;
 mod goals;
-mod html;
 mod measure;
-mod report;
+mod row;
 mod scenario;
 mod suite;
-mod table;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::report::{Report, Row};
+pub use self::row::Row;
+use crate::crowd;
 use crate::names::names;
 use crate::progress::Progress;
 
-/// What to run.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Shorter and fewer repetitions: some seconds instead of some minutes.
-    pub quick: bool,
-    /// Repetitions of each measurement, of which the median counts; 7, or 3 when quick, unless given.
-    pub reps: Option<u32>,
-    /// Only these scenarios; all when empty.
-    pub scenarios: Vec<Scenario>,
-    /// Only these contenders; all when empty.
-    pub contenders: Vec<ContenderId>,
-    /// Only these numbers of threads; 1, 2, 4 and 16 when empty.
-    pub threads: Vec<u32>,
-}
+/// What to run. Threads: 1, 2, 4 and 16 unless others are named.
+pub type Options = crowd::Options<Scenario, ContenderId>;
+/// What a run found.
+pub type Report = crowd::Report<Row>;
+/// Why a run ended early.
+pub type BenchError = crowd::BenchError<Scenario, ContenderId, MeasureError>;
 
 /// Runs what `options` ask for.
 ///
 /// # Errors
 /// [`BenchError`] when a contender cannot be measured.
 pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
-    suite::run(options, progress)
-}
-
-/// Why a run ended early.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{scenario} with {contender} on {threads} thread(s): {error}")]
-pub struct BenchError {
-    /// What the threads did.
-    pub scenario: Scenario,
-    /// The contender that ran.
-    pub contender: ContenderId,
-    /// How many threads.
-    pub threads: u32,
-    /// What happened.
-    pub error: MeasureError,
+    crowd::suite::run::<suite::Concurrency>(options, progress)
 }
 
 /// Why something could not be measured.

@@ -1,112 +1,46 @@
-//! *Suite*: the plan of a run, and how it is run.
-
-use std::time::{Duration, Instant};
+//! *Suite*: how long its measurements are, and what becomes of them.
 
 use super::measure::{Seen, Task, measure};
-use super::{BenchError, ContenderId, Options, Report, Row, Scenario, goals};
-use crate::machine::Machine;
-use crate::progress::Progress;
+use super::{ContenderId, MeasureError, Row, Scenario, goals};
+use crate::crowd::suite::Suite;
+use crate::report::Goal;
 use crate::stats::median;
 
-const THREADS: [u32; 4] = [1, 2, 4, 16];
+pub(super) struct Concurrency;
 
-/// How long the measurements are.
-#[derive(Clone, Copy, Debug)]
-struct Effort {
-    reps: u32,
-    time: Duration,
-}
+impl Suite for Concurrency {
+    type Row = Row;
+    type Seen = Seen;
+    type Error = MeasureError;
+    const NAME: &'static str = "concurrency";
+    const THREADS: &'static [u32] = &[1, 2, 4, 16];
+    const MILLISECONDS: [u64; 2] = [12, 200];
 
-impl Effort {
-    fn of(options: &Options) -> Self {
-        let (reps, milliseconds) = if options.quick { (3, 12) } else { (7, 200) };
-        let reps = options.reps.map_or(reps, |reps| reps.max(1));
-        Self { reps, time: Duration::from_millis(milliseconds) }
+    fn units(milliseconds: u64) -> u64 {
+        milliseconds * 3 / 2 + 15
     }
 
-    /// About how many milliseconds a task takes, with what it prepares.
-    fn units(&self) -> u64 {
-        self.time.as_millis() as u64 * 3 / 2 + 15
+    fn takes_part(_: Scenario, _: ContenderId) -> bool {
+        true
     }
-}
 
-pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
-    let start = Instant::now();
-    let effort = Effort::of(options);
-    let groups = groups(options, &effort);
-    let tasks: usize = groups.iter().map(Vec::len).sum();
-    progress.begin(tasks as u64 * u64::from(effort.reps) * effort.units());
-    let mut rows = Vec::new();
-    for group in &groups {
-        rows.extend(turns(group, &effort, progress)?);
+    fn measure(task: &Task) -> Result<Seen, MeasureError> {
+        measure(task)
     }
-    let machine = Machine::here();
-    let goals = goals::of(&rows, machine.cores);
-    Ok(Report {
-        suite: "concurrency".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        quick: options.quick,
-        reps: effort.reps,
-        machine,
-        seconds: start.elapsed().as_secs_f64(),
-        rows,
-        goals,
-    })
-}
 
-/// Groups of tasks that differ in nothing but the contender.
-fn groups(options: &Options, effort: &Effort) -> Vec<Vec<Task>> {
-    let scenarios = chosen(&Scenario::ALL, &options.scenarios);
-    let contenders = chosen(&ContenderId::ALL, &options.contenders);
-    let threads = if options.threads.is_empty() { &THREADS[..] } else { &options.threads };
-    let group = |(scenario, threads)| {
-        contenders.iter().map(|&contender| Task { scenario, contender, threads, time: effort.time }).collect()
-    };
-    scenarios.iter().flat_map(|&scenario| threads.iter().map(move |&n| (scenario, n))).map(group).collect()
-}
-
-/// Those of `all` that are `named`; all of them when none is.
-fn chosen<T: Copy + PartialEq>(all: &[T], named: &[T]) -> Vec<T> {
-    all.iter().copied().filter(|one| named.is_empty() || named.contains(one)).collect()
-}
-
-/// Measures the tasks of a group, taking turns: a row for each.
-fn turns(group: &[Task], effort: &Effort, progress: &mut dyn Progress<Row>) -> Result<Vec<Row>, BenchError> {
-    let mut seen: Vec<Vec<Seen>> = group.iter().map(|_| Vec::new()).collect();
-    for rep in 0..effort.reps as usize {
-        for i in 0..group.len() {
-            let i = (i + rep) % group.len();
-            let task = &group[i];
-            let Task { scenario, contender, threads, .. } = *task;
-            progress.step(&format!("{scenario} {contender} ×{threads}"));
-            seen[i].push(measure(task).map_err(|error| BenchError {
-                scenario,
-                contender,
-                threads,
-                error,
-            })?);
-            progress.advance(effort.units());
-        }
+    fn row(task: &Task, seen: &[Seen]) -> Option<Row> {
+        let of = |figure: fn(&Seen) -> f64| median(seen.iter().map(figure).collect());
+        Some(Row {
+            scenario: task.scenario,
+            contender: task.contender,
+            threads: task.threads,
+            mops: of(|one| one.mops)?,
+            p50_ns: of(|one| one.p50_ns)?,
+            p99_ns: of(|one| one.p99_ns)?,
+        })
     }
-    let mut rows = Vec::new();
-    for (task, seen) in group.iter().zip(&seen) {
-        if let Some(row) = row(task, seen) {
-            progress.row(&row);
-            rows.push(row);
-        }
-    }
-    Ok(rows)
-}
 
-/// The medians of what the repetitions saw.
-fn row(task: &Task, seen: &[Seen]) -> Option<Row> {
-    let of = |figure: fn(&Seen) -> f64| median(seen.iter().map(figure).collect());
-    Some(Row {
-        scenario: task.scenario,
-        contender: task.contender,
-        threads: task.threads,
-        mops: of(|one| one.mops)?,
-        p50_ns: of(|one| one.p50_ns)?,
-        p99_ns: of(|one| one.p99_ns)?,
-    })
+    fn goals(rows: &[Row], cores: usize) -> Vec<Goal> {
+        goals::of(rows, cores)
+    }
 }

@@ -25,7 +25,7 @@ pub struct MountArgs {
     pub strict: bool,
 
     /// NUMA nodes: none, bind:0,2-3 or interleave:0-3
-    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = numa)]
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = clap::value_parser!(Numa))]
     pub numa: Numa,
 
     /// Who makes the pages resident: auto (measures how many threads pay), a number of threads, or none (nobody)
@@ -33,7 +33,7 @@ pub struct MountArgs {
     pub populate: Populate,
 
     /// Register the memory with these, then give it back: io_uring:N (so many rings), mlock, verbs (every NIC), verbs:NIC,
-    /// cuda (every GPU), cuda:N
+    /// cuda (every GPU), cuda:N, nixl (an agent with UCX), nixl:BACKEND
     #[arg(long, value_name = "DEVICE,…", value_parser = clap::value_parser!(Devices))]
     pub devices: Option<Devices>,
 
@@ -73,33 +73,6 @@ fn chunk(text: &str) -> Result<u64, String> {
     }
 }
 
-fn numa(text: &str) -> Result<Numa, String> {
-    let nodes = |list: &str| {
-        nodes(list).ok_or_else(|| format!("{list:?} is no list of nodes; examples: 0, 0-3, 0,2-3"))
-    };
-    match text.split_once(':') {
-        None if text == "none" => Ok(Numa::None),
-        Some(("bind", list)) => nodes(list).map(Numa::Bind),
-        Some(("interleave", list)) => nodes(list).map(Numa::Interleave),
-        _ => Err("a policy is none, bind:NODES or interleave:NODES".to_owned()),
-    }
-}
-
-/// The nodes of `0,2-3`. No kernel has more than 1024.
-fn nodes(list: &str) -> Option<Vec<u32>> {
-    let node = |text: &str| text.parse::<u32>().ok().filter(|node| *node < 1024);
-    let mut nodes = Vec::new();
-    for run in list.split(',') {
-        let (from, to) = run.split_once('-').unwrap_or((run, run));
-        let (from, to) = (node(from)?, node(to)?);
-        if from > to {
-            return None;
-        }
-        nodes.extend(from..=to);
-    }
-    Some(nodes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,15 +81,5 @@ mod tests {
     fn a_key_is_for_some_bytes() {
         assert_eq!(chunk("2MiB"), Ok(2 << 20));
         assert!(chunk("0").is_err() && chunk("some").is_err());
-    }
-
-    #[test]
-    fn policies_name_their_nodes() {
-        assert_eq!(numa("none"), Ok(Numa::None));
-        assert_eq!(numa("bind:0"), Ok(Numa::Bind(vec![0])));
-        assert_eq!(numa("interleave:0,2-4"), Ok(Numa::Interleave(vec![0, 2, 3, 4])));
-        for bad in ["", "0", "bind", "bind:", "bind:x", "bind:3-1", "interleave:0-4096", "none:0"] {
-            assert!(numa(bad).is_err(), "{bad}");
-        }
     }
 }

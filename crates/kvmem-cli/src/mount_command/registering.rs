@@ -1,23 +1,23 @@
 //! *Registering*: a region is registered with devices and given back, and each step is timed.
 //!
-//! Mapping makes nothing resident here: that is part of registering, by the plan. The summary tells the times as they have
-//! been published for this: populating is counted to *allocate*, whoever asked for it.
+//! Mapping makes nothing resident here: that is part of registering, by the plan.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use kvmem::arena::{ArenaError, Fallback, PageSize, Receipt, Region, RegionBuilder};
+use kvmem::arena::{Receipt, RegionBuilder};
 use kvmem::register::{
-    Deregistered, Devices, Outcome, Phase, Plan, Policy, RegisterError, RegisterProgress, RegistrationSet,
+    Devices, MountSeconds, Mounted, Phase, Plan, Policy, RegisterError, RegisterProgress, RegistrationSet,
 };
 use kvmem_report::Section;
 use serde::Serialize;
 
-use super::page::{self, TimeLine};
+use super::page;
 use crate::args::MountArgs;
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::time_line::TimeLine;
 
 /// Maps, plans, registers, gives back, and prints what came of it.
 pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> Result<(), Failure> {
@@ -37,7 +37,7 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
         RegistrationSet::builder().registrars(registrars).policy(policy).populate(args.populate).progress(
             move |progress| {
                 shown.show(&progress);
-                draw(&drawn, &names, &progress);
+                drawn.registering(&names, &progress);
             },
         );
     if let Some(bytes) = args.chunk {
@@ -60,37 +60,21 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     let (set, registered) = timed(|| builder.register(Arc::clone(&region)));
     bars.end(set.is_ok());
     let mut set = set.map_err(failure)?;
-    let receipt = as_it_is_now(&region).map_err(super::failure)?;
+    let receipt = region.receipt_now().map_err(super::failure)?;
     if args.strict {
-        check_hugepages(&receipt).map_err(super::failure)?;
+        receipt.check_hugepages().map_err(super::failure)?;
     }
     bars.begin("unregister", receipt.usable_bytes as u64 * set.outcome().devices as u64);
     line.begin();
     let (given_back, took) = timed(|| set.deregister());
     bars.end(given_back.is_ok());
     let deregistered = given_back.map_err(failure)?;
-    let seconds = Seconds::new(mapped, planned, registered, took, set.outcome());
-    let mounted = Mounted {
-        receipt: &receipt,
-        outcome: set.outcome(),
-        chosen: set.outcome().chosen(),
-        deregistered: &deregistered,
-        seconds,
-    };
-    html.write(|| page::page(args.size, [line.section(), mounted.section(), page::receipt(&receipt)]))?;
+    let mounted =
+        Mounted::new(receipt, set.outcome().clone(), deregistered, [mapped, planned, registered, took]);
+    html.write(|| {
+        page::page(args.size, [line.section(), section(&mounted), page::receipt(&mounted.receipt)])
+    })?;
     json.write(&mounted, &mounted)
-}
-
-/// Puts what a report tells on the time line.
-fn draw(line: &TimeLine, names: &[String], progress: &RegisterProgress) {
-    let Some(piece) = progress.piece else { return };
-    let registrar = || names.get(piece.worker).cloned().unwrap_or_default();
-    let (who, what) = match progress.phase {
-        Phase::Populate => (format!("thread {}", piece.worker), "populate"),
-        Phase::Register => (registrar(), "register"),
-        Phase::Deregister => (registrar(), "unregister"),
-    };
-    line.piece(who, what, piece, progress.done_bytes);
 }
 
 /// As the option says, or the environment, or else automatic.
@@ -105,34 +89,6 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let done = work();
     (done, start.elapsed().as_secs_f64())
-}
-
-/// The receipt of when the region was mapped, with what is resident now.
-fn as_it_is_now(region: &Region) -> Result<Receipt, ArenaError> {
-    let mut receipt = region.receipt().clone();
-    for part in &mut receipt.ranges {
-        let found = region.residency(part.range.clone())?;
-        part.resident_bytes = found.resident_bytes;
-        part.resident_error_bytes = found.error_bytes;
-        part.huge_bytes = found.huge_bytes;
-    }
-    Ok(receipt)
-}
-
-/// Strictly, transparent hugepages are to be hugepages. That shows only once the memory is resident.
-fn check_hugepages(receipt: &Receipt) -> Result<(), ArenaError> {
-    for part in receipt.ranges.iter().filter(|part| part.got == PageSize::Thp) {
-        let wanted = part.range.len() as u64;
-        match part.huge_bytes {
-            Some(huge) if huge < wanted && part.resident_bytes > huge => {
-                let reason = Fallback::ThpPartial { huge, wanted };
-                let range = part.range.clone();
-                return Err(ArenaError::NoPages { range, page: part.got, reason, limit: None });
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 /// What was asked for was impossible from the start, or it went wrong.
@@ -163,74 +119,17 @@ impl fmt::Display for Planned<'_> {
     }
 }
 
-/// What was done.
-#[derive(Serialize)]
-struct Mounted<'a> {
-    receipt: &'a Receipt,
-    outcome: &'a Outcome,
-    chosen: &'static str,
-    deregistered: &'a Deregistered,
-    seconds: Seconds,
-}
-
-impl Mounted<'_> {
-    /// What was done, as part of a page.
-    fn section(&self) -> Section {
-        let Seconds { map, plan, populate, register, unregister, .. } = self.seconds;
-        let steps = [
-            ("map", map),
-            ("plan", plan),
-            ("populate", populate),
-            ("register", register),
-            ("unregister", unregister),
-        ];
-        page::steps(steps).literal(self.outcome.to_string()).text(format!("chosen: {}", self.chosen))
-    }
-}
-
-impl fmt::Display for Mounted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.receipt, self.outcome)?;
-        writeln!(f, "  chosen: {}\n\n{}", self.chosen, self.seconds)
-    }
-}
-
-/// How long each step took.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-struct Seconds {
-    map: f64,
-    plan: f64,
-    populate: f64,
-    /// Mapping and populating.
-    allocate: f64,
-    /// Registering, trial included, populating not.
-    register: f64,
-    unregister: f64,
-    /// Of allocate, register and unregister.
-    total: f64,
-}
-
-impl Seconds {
-    fn new(map: f64, plan: f64, registered: f64, unregister: f64, outcome: &Outcome) -> Seconds {
-        let populate = outcome.populated.seconds.min(registered);
-        let (allocate, register) = (map + populate, registered - populate);
-        let total = allocate + register + unregister;
-        Seconds { map, plan, populate, allocate, register, unregister, total }
-    }
-}
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<10}  {:>9}", "", "seconds")?;
-        writeln!(
-            f,
-            "{:<10}  {:>9.3}  mapped in {:.3}, populated in {:.3}",
-            "allocate", self.allocate, self.map, self.populate
-        )?;
-        writeln!(f, "{:<10}  {:>9.3}  planned in {:.3}", "register", self.register, self.plan)?;
-        writeln!(f, "{:<10}  {:>9.3}", "unregister", self.unregister)?;
-        write!(f, "{:<10}  {:>9.3}", "total", self.total)
-    }
+/// What was done, as part of a page.
+fn section(mounted: &Mounted) -> Section {
+    let MountSeconds { map, plan, populate, register, unregister, .. } = mounted.seconds;
+    let steps = [
+        ("map", map),
+        ("plan", plan),
+        ("populate", populate),
+        ("register", register),
+        ("unregister", unregister),
+    ];
+    page::steps(steps).literal(mounted.outcome.to_string()).text(format!("chosen: {}", mounted.chosen))
 }
 
 /// A progress bar for each step, one under the other. Those that are done stay, with their time.

@@ -1,20 +1,14 @@
-//! Real memory behind the offsets, to prove that they never overlap.
+//! *Backing*: the pool's memory: there, or only addressed.
 //!
-//! An allocator of offsets can be wrong without anybody noticing: two blocks that share a byte look fine until one of
-//! them is read. So a backed replay writes every block full of a pattern of its own, keeps the checksum, and compares
-//! it whenever the block is hit.
+//! Behind a replay that writes nothing there is a pool like any other, of addresses whose pages are never touched: it costs no memory,
+//! however large it is. A backed one is made resident first, after making sure that there is as much.
 
-use std::ops::Range;
 use std::path::Path;
 
-use memmap2::{MmapMut, MmapOptions};
+use kvmem::arena::{PageSize, Populate};
+use kvmem::pool::{Block, Pool, PoolError};
 
-/// An anonymous mapping as large as the pool.
-pub struct Backing {
-    map: MmapMut,
-}
-
-/// Why there is no memory behind the pool.
+/// Why there is no pool.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackingError {
@@ -29,100 +23,50 @@ pub enum BackingError {
         /// What could be had.
         available_bytes: u64,
     },
-    /// The system refused the mapping.
-    #[error("cannot map {pool_bytes} bytes: {source}")]
-    Map {
+    /// The pool could not be built.
+    #[error("cannot make a pool of {pool_bytes} bytes: {source}")]
+    Pool {
         /// The pool asked for.
         pool_bytes: u64,
-        /// What the system said.
-        source: std::io::Error,
+        /// What the pool says.
+        source: Box<PoolError>,
     },
 }
 
-/// A range that the allocator handed out beyond the end of the pool.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the range {}..{} lies outside the pool of {pool_bytes} bytes", .range.start, .range.end)]
-pub struct OutsidePool {
-    range: Range<u64>,
-    pool_bytes: u64,
+/// Every so manieth call of a thread is timed, for whoever asks for metrics.
+const LATENCY_ONE_IN: u32 = 128;
+
+/// A pool of `pool_bytes`, rounded up to whole pages, resident if it is to be `backed`. Threads of it cache sizes that they `learn`.
+///
+/// # Errors
+/// [`BackingError`] if less memory is available, or the pool cannot be built.
+pub fn pool(pool_bytes: u64, backed: bool, learn: bool) -> Result<Pool, BackingError> {
+    if backed
+        && let Some(available_bytes) = available_bytes()
+        && pool_bytes > available_bytes
+    {
+        return Err(BackingError::NotEnough { pool_bytes, available_bytes });
+    }
+    let mut builder = Pool::builder(usize::try_from(pool_bytes).unwrap_or(usize::MAX)).learn(learn);
+    builder = builder.name("replay").measure_latency(LATENCY_ONE_IN);
+    if !backed {
+        builder = builder.ladder(PageSize::Base).populate(Populate::None);
+    }
+    let built = builder.build().map_err(|source| refused(pool_bytes, source));
+    Ok(built?.0)
 }
 
-impl Backing {
-    /// Maps `pool_bytes` of memory, after making sure that they are there.
-    ///
-    /// # Errors
-    /// [`BackingError`] if less memory is available, or the mapping fails.
-    pub fn new(pool_bytes: u64) -> Result<Self, BackingError> {
-        if let Some(available_bytes) = available_bytes()
-            && pool_bytes > available_bytes
-        {
-            return Err(BackingError::NotEnough { pool_bytes, available_bytes });
-        }
-        let map = usize::try_from(pool_bytes)
-            .map_err(|_| std::io::ErrorKind::OutOfMemory.into())
-            .and_then(|len| MmapOptions::new().len(len).map_anon())
-            .map_err(|source| BackingError::Map { pool_bytes, source })?;
-        Ok(Backing { map })
-    }
-
-    /// Fills the objects of block `id` with its pattern and returns their checksum.
-    ///
-    /// # Errors
-    /// [`OutsidePool`] if an object reaches beyond the mapping; what comes before it is written.
-    pub fn write(
-        &mut self,
-        id: u64,
-        objects: impl IntoIterator<Item = Range<u64>>,
-    ) -> Result<u32, OutsidePool> {
-        let mut checksum = crc32fast::Hasher::new();
-        for (number, range) in objects.into_iter().enumerate() {
-            let span = self.span(&range)?;
-            let bytes = &mut self.map[span];
-            fill(bytes, id, number as u64);
-            checksum.update(bytes);
-        }
-        Ok(checksum.finalize())
-    }
-
-    /// The checksum of the objects as they are in memory now.
-    ///
-    /// # Errors
-    /// [`OutsidePool`] if an object reaches beyond the mapping.
-    pub fn checksum(&self, objects: impl IntoIterator<Item = Range<u64>>) -> Result<u32, OutsidePool> {
-        let mut checksum = crc32fast::Hasher::new();
-        for range in objects {
-            checksum.update(&self.map[self.span(&range)?]);
-        }
-        Ok(checksum.finalize())
-    }
-
-    fn span(&self, range: &Range<u64>) -> Result<Range<usize>, OutsidePool> {
-        if range.start > range.end || range.end > self.map.len() as u64 {
-            return Err(OutsidePool { range: range.clone(), pool_bytes: self.map.len() as u64 });
-        }
-        // Both ends are at most the mapping's length, which is a usize.
-        Ok(range.start as usize..range.end as usize)
-    }
+/// Memory of `pool_bytes` in one piece.
+///
+/// # Errors
+/// As [`pool`].
+pub fn memory(pool_bytes: u64) -> Result<Block, BackingError> {
+    let whole = usize::try_from(pool_bytes).unwrap_or(usize::MAX);
+    pool(pool_bytes, true, false)?.allocate(whole).map_err(|source| refused(pool_bytes, source))
 }
 
-/// Fills `bytes` with a stream that differs for every block and object: the SplitMix64 sequence from a seed of both.
-fn fill(bytes: &mut [u8], id: u64, number: u64) {
-    let mut state = mix(id).wrapping_add(mix(!number));
-    let mut words = bytes.chunks_exact_mut(8);
-    for word in &mut words {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        word.copy_from_slice(&mix(state).to_le_bytes());
-    }
-    let tail = words.into_remainder();
-    let last = mix(state.wrapping_add(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
-    tail.copy_from_slice(&last[..tail.len()]);
-}
-
-/// The output function of SplitMix64 (Steele, Lea, Flood: *Fast splittable pseudorandom number generators*, 2014).
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+fn refused(pool_bytes: u64, source: PoolError) -> BackingError {
+    BackingError::Pool { pool_bytes, source: Box::new(source) }
 }
 
 /// The bytes this process can still fill: what the machine has available, or what its control groups leave if that is
@@ -158,51 +102,20 @@ fn group_room(cgroup: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::iter::once;
-
     use super::*;
 
     #[test]
-    fn a_block_reads_back_as_it_was_written() {
-        let mut backing = Backing::new(1 << 20).unwrap();
-        let (a, b) = ([0..1000, 5000..5013], [1000..1999, 5013..5014]);
-        let sum_a = backing.write(1, a.clone()).unwrap();
-        let sum_b = backing.write(2, b.clone()).unwrap();
-        assert_eq!(backing.checksum(a).unwrap(), sum_a);
-        assert_eq!(backing.checksum(b).unwrap(), sum_b);
-    }
-
-    #[test]
-    fn one_shared_byte_changes_the_checksum() {
-        let mut backing = Backing::new(1 << 20).unwrap();
-        let sum = backing.write(1, once(0..1000)).unwrap();
-        backing.write(2, once(999..2000)).unwrap();
-        assert_ne!(backing.checksum(once(0..1000)).unwrap(), sum);
-    }
-
-    #[test]
-    fn patterns_differ_by_block_and_by_object() {
-        let mut backing = Backing::new(1 << 16).unwrap();
-        let sums: Vec<u32> = (0..64).map(|id| backing.write(id, once(0..64)).unwrap()).collect();
-        let distinct: std::collections::HashSet<_> = sums.iter().collect();
-        assert_eq!(distinct.len(), sums.len());
-        backing.write(7, [0..64, 64..128]).unwrap();
-        assert_ne!(backing.map[0..64], backing.map[64..128]);
-    }
-
-    #[test]
-    fn ranges_outside_the_pool_are_refused() {
-        let mut backing = Backing::new(4096).unwrap();
-        assert!(backing.write(1, once(4000..4097)).is_err());
-        assert!(backing.checksum(once(u64::MAX - 1..u64::MAX)).is_err());
-        assert!(backing.write(1, once(4000..4096)).is_ok());
+    fn addresses_cost_no_memory() {
+        let pool = pool(1 << 40, false, true).expect("a tebibyte of addresses");
+        assert_eq!(pool.capacity(), 1 << 40);
+        assert!(pool.allocate(1 << 39).is_ok());
     }
 
     #[test]
     fn more_than_the_machine_has_is_refused_with_both_figures() {
         let Some(available) = available_bytes() else { return };
         let pool_bytes = available.saturating_mul(2).max(1 << 50);
-        let error = Backing::new(pool_bytes).err().expect("so much memory cannot be mapped").to_string();
+        let error = pool(pool_bytes, true, true).expect_err("so much memory cannot be mapped").to_string();
         assert!(error.contains(&pool_bytes.to_string()), "{error}");
     }
 

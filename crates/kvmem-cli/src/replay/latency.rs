@@ -48,6 +48,17 @@ impl Latency {
         self.histogram.saturating_record(took.as_nanos() as u64);
     }
 
+    /// Calls recorded.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Adds what another has recorded.
+    pub fn add(&mut self, other: &Latency) {
+        // Both have the same bounds, so every value of one has a place in the other.
+        self.histogram.add(&other.histogram).expect("the bounds are the same");
+    }
+
     /// The figures so far.
     pub fn figures(&self) -> LatencyFigures {
         let at = |quantile| self.histogram.value_at_quantile(quantile);

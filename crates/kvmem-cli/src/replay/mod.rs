@@ -1,41 +1,66 @@
-//! Replay of a KV-cache trace through a prefix cache on an allocator of offsets.
+//! Replay of a KV-cache trace through keyed blocks on a pool.
 //!
 //! ```text
-//! trace ──requests──▶ cache ──allocate, free──▶ allocator of offsets
-//! one JSON line a     hits, misses, LRU            │
-//! request             eviction of blocks           ▼
-//!                                               backing (on request): real memory, checksums
+//! trace ──requests──▶ workers ──get, reserve, commit──▶ store ──allocate, free──▶ pool
+//! one JSON line a     hits, misses, payloads and        KvCache: pins, eviction   memory, or addresses only
+//! request             their checksums, on N threads
 //! ```
 //!
-//! - [`trace`] reads the requests,
-//! - [`model`] says which objects a block of them consists of,
-//! - [`cache`] walks them, and times every allocation with [`latency`],
-//! - [`backing`] proves that no two blocks share a byte,
+//! - [`trace`] reads the requests, and [`feed`] deals them to threads,
+//! - [`model`] says which objects a block of them consists of, [`object`] under what they are held,
+//! - [`worker`] walks them, on a [`store`]: one [`pooled`] as in a server, or one [`placed`] by another allocator to compare with,
+//! - [`calls`] counts and times with [`latency`] what is asked of the allocator,
+//! - [`payload`] proves that no two objects share a byte, [`moves`] says how fast a plain copy of the same would be,
+//! - [`backing`] is the memory, or the lack of it,
 //! - [`report`] is what comes out,
 //! - [`sampling`] looks at the pool on the way, for the [`page`] that can be drawn of it.
 //!
-//! The trace's clock is not kept: requests are served one after the other, as fast as they can be.
+//! The trace's clock is not kept: each thread serves one request after the other, as fast as it can.
 
 pub mod backing;
-pub mod cache;
+pub mod calls;
+pub mod feed;
 pub mod latency;
 pub mod model;
+pub mod moves;
+pub mod object;
 pub mod page;
+pub mod payload;
+pub mod placed;
+pub mod pooled;
 pub mod report;
 pub mod sampling;
+pub mod store;
 pub mod trace;
+pub mod worker;
 
+use std::collections::HashSet;
 use std::io::BufRead;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use backing::{Backing, BackingError};
-use cache::{CacheError, PrefixCache};
-use kvmem_bench::contender::{Contender, ContenderId, CreateError, Space};
+use backing::BackingError;
+use calls::Calls;
+use feed::{Dealt, Feed};
+use kvmem::pool::kv_cache::Eviction;
+use kvmem::pool::observe::Exporter;
+use kvmem_bench::contender::{Contender, ContenderId, CreateError, Space, Visitor};
 use model::BlockLayout;
-use report::{Backed, Report};
+use moves::Moves;
+use payload::Payloads;
+use placed::Placed;
+use pooled::Pooled;
+use report::{Backed, Recorded, Report, ThreadFigures};
 use sampling::Sampling;
+use store::{Store, StoreError};
 use trace::{BLOCK_TOKENS, Trace, TraceError};
+use worker::{Counters, Worker, verify_all};
+
+use crate::ops::format::Header;
+use crate::ops::recorder::{RecordError, Recorder};
 
 /// What to replay on what.
 #[derive(Clone, Debug)]
@@ -46,26 +71,51 @@ pub struct Options {
     pub layout: BlockLayout,
     /// The name of that.
     pub model: String,
+    /// The allocator: `kvmem` is a pool, `kvmem-cached` a pool whose threads cache sizes, the others only place.
+    pub contender: ContenderId,
     /// The size of the pool.
     pub pool_bytes: u64,
+    /// Which objects go first.
+    pub eviction: Eviction,
+    /// How many threads serve requests.
+    pub threads: u32,
     /// Whether to put memory behind the pool.
     pub backed: bool,
     /// Stop after so many requests.
     pub requests_max: Option<u64>,
+    /// Write all calls of the allocator to this file.
+    pub record: Option<PathBuf>,
 }
 
 impl Options {
     /// Whether such a replay is possible at all.
     ///
     /// # Errors
-    /// [`ReplayError::PoolTooSmall`] if the pool cannot hold a block.
+    /// [`ReplayError`] says what is not.
     pub fn check(&self) -> Result<(), ReplayError> {
-        let &Options { ref layout, pool_bytes, .. } = self;
+        let &Options { ref layout, pool_bytes, contender, threads, .. } = self;
         if pool_bytes < layout.bytes() {
             let (objects, block_bytes) = (layout.objects().len(), layout.bytes());
             return Err(ReplayError::PoolTooSmall { pool_bytes, objects, block_bytes });
         }
+        for (wanted, option) in [(self.backed, "--backed"), (self.record.is_some(), "--record")] {
+            if wanted && contender == ContenderId::Null {
+                return Err(ReplayError::PlacesNothing { contender, option });
+            }
+        }
+        if threads > 1 && self.learns().is_none() {
+            return Err(ReplayError::OneThread { contender, threads });
+        }
         Ok(())
+    }
+
+    /// Whether threads of the pool cache sizes; `None` if there is another allocator.
+    fn learns(&self) -> Option<bool> {
+        match self.contender {
+            ContenderId::Kvmem => Some(false),
+            ContenderId::KvmemCached => Some(true),
+            _ => None,
+        }
     }
 }
 
@@ -97,19 +147,47 @@ pub enum ReplayError {
     /// The allocator cannot be had for such a pool.
     #[error(transparent)]
     Contender(#[from] CreateError),
-    /// The allocator places nothing, so there is nothing to put memory behind.
-    #[error("{0} hands out no places: it cannot be replayed with --backed")]
-    PlacesNothing(ContenderId),
-    /// There is no memory behind the pool.
+    /// The allocator places nothing.
+    #[error("{contender} hands out no places: it cannot be replayed with {option}")]
+    PlacesNothing {
+        /// Who.
+        contender: ContenderId,
+        /// What wants places.
+        option: &'static str,
+    },
+    /// The allocator is not made for several threads.
+    #[error(
+        "--threads {threads} needs a pool that threads share: choose --contender kvmem or kvmem-cached, or one thread for {contender}"
+    )]
+    OneThread {
+        /// Who.
+        contender: ContenderId,
+        /// How many were asked for.
+        threads: u32,
+    },
+    /// There is no pool.
     #[error(transparent)]
     Backing(#[from] BackingError),
+    /// The calls cannot be recorded.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A thread could not be started.
+    #[error("cannot start thread {number} of {threads}: {source}; ask for fewer --threads")]
+    Thread {
+        /// Which one, from 1.
+        number: u32,
+        /// How many were asked for.
+        threads: u32,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The replay itself went wrong.
     #[error("request {request}: {source}")]
-    Cache {
+    Serve {
         /// The request being served, from 1.
         request: u64,
         /// What went wrong.
-        source: CacheError,
+        source: StoreError,
     },
 }
 
@@ -117,8 +195,8 @@ impl ReplayError {
     /// The exit status of the command: 2 if the fault is in what was asked for, 1 if it is in the allocator.
     pub fn exit_status(&self) -> u8 {
         match self {
-            ReplayError::Cache {
-                source: CacheError::Mismatch { .. } | CacheError::OutsidePool(_), ..
+            ReplayError::Serve {
+                source: StoreError::Mismatch { .. } | StoreError::OutsidePool(_), ..
             } => 1,
             _ => 2,
         }
@@ -134,99 +212,270 @@ pub struct Progress {
     pub requests: u64,
 }
 
-/// Replays `trace` on a fresh `C`, telling `watch` after every request how far it has come. Samples are taken if there is
+/// Who hears how a replay goes on.
+pub trait Watch: Send {
+    /// Pool and cache stand; their figures can be had of this. Other allocators than kvmem have none.
+    fn built(&mut self, figures: Exporter);
+    /// Another request was served.
+    fn served(&mut self, progress: Progress);
+}
+
+/// Replays `trace` on a fresh pool, telling `watch` after every request how far it has come. Samples are taken if there is
 /// something to put them into; the time that takes counts for nothing.
 ///
 /// # Errors
 /// [`ReplayError`]; nothing of a replay that fails is reported.
-pub fn replay<C: Contender, R: BufRead>(
-    mut trace: Trace<R>,
+pub fn replay<R: BufRead + Send>(
+    trace: Trace<R>,
     options: &Options,
-    mut sampling: Option<&mut Sampling>,
-    mut watch: impl FnMut(Progress),
+    sampling: Option<&mut Sampling>,
+    watch: &mut dyn Watch,
 ) -> Result<Report, ReplayError> {
     options.check()?;
-    let &Options { ref layout, pool_bytes, .. } = options;
-    if options.backed && C::ID == ContenderId::Null {
-        return Err(ReplayError::PlacesNothing(C::ID));
-    }
-    let objects = layout.objects().len() as u64;
-    let live_max = (pool_bytes / layout.bytes() + 1).saturating_mul(objects);
-    let max_live = usize::try_from(live_max).unwrap_or(usize::MAX);
-    let space = C::create(Space { capacity: pool_bytes, max_live })?;
-    let backing = options.backed.then(|| Backing::new(pool_bytes)).transpose()?;
-    let timer_overhead_ns = latency::timer_overhead_ns();
-
-    let mut cache = PrefixCache::<C>::new(space, layout.clone(), backing);
-    let mut span_ms: Option<(f64, f64)> = None;
-    let mut looked_on = Duration::ZERO;
-    let start = Instant::now();
-    while options.requests_max.is_none_or(|max| cache.counters().requests < max) {
-        let Some(request) = trace.next().transpose()? else { break };
-        let first_ms = span_ms.map_or(request.timestamp, |(first, _)| first);
-        span_ms = Some((first_ms, request.timestamp));
-        let served = cache.serve(&request);
-        let requests = cache.counters().requests;
-        served.map_err(|source| ReplayError::Cache { request: requests, source })?;
-        if let Some(sampling) = &mut sampling {
-            let start = Instant::now();
-            sampling.look(trace.position(), &cache, pool_bytes);
-            looked_on += start.elapsed();
-        }
-        watch(Progress { bytes_read: trace.position(), requests });
-    }
-    let Some((first_ms, last_ms)) = span_ms else {
-        return Err(ReplayError::Empty { path: options.trace.clone() });
+    let recorder = options.record.as_deref().map(Recorder::create).transpose()?.map(Arc::new);
+    let Some(learn) = options.learns() else {
+        let seen = sampling.is_some();
+        let feed = Feed::new(trace, options.requests_max, sampling, watch);
+        return options.contender.visit(OnContender { feed, options, seen, recorder });
     };
-    let wall_s = start.elapsed().saturating_sub(looked_on).as_secs_f64();
-    if let Some(sampling) = sampling {
-        sampling.finish(&cache, pool_bytes);
+    let pool = backing::pool(options.pool_bytes, options.backed, learn)?;
+    let store =
+        Pooled::new(&pool, options.backed, options.eviction.clone(), options.threads, recorder.clone());
+    watch.built(store.exporter());
+    let feed = Feed::new(trace, options.requests_max, sampling, watch);
+    let run = Run::new(feed, options, pool.capacity(), recorder);
+    match options.threads {
+        1 => run.alone(store),
+        threads => run.together(store, threads),
+    }
+}
+
+/// A replay, still without its contender.
+struct OnContender<'a, R> {
+    feed: Feed<'a, R>,
+    options: &'a Options,
+    seen: bool,
+    recorder: Option<Arc<Recorder>>,
+}
+
+impl<R: BufRead> Visitor for OnContender<'_, R> {
+    type Output = Result<Report, ReplayError>;
+
+    fn visit<C: Contender>(self) -> Self::Output {
+        let OnContender { feed, options, seen, recorder } = self;
+        let &Options { ref layout, pool_bytes, .. } = options;
+        // Twice as many as whole blocks have, for blocks of which only the small objects are left.
+        let live_max = (pool_bytes / layout.bytes() + 1).saturating_mul(2 * layout.objects().len() as u64);
+        let space = C::create(Space { capacity: pool_bytes, max_live: live_max as usize })?;
+        let memory = options.backed.then(|| backing::memory(pool_bytes)).transpose()?;
+        let store = Placed::new(space, memory, options.eviction.clone(), seen, recorder.clone())?;
+        Run::new(feed, options, pool_bytes, recorder).alone(store)
+    }
+}
+
+/// A replay about to begin.
+struct Run<'a, R> {
+    feed: Mutex<Feed<'a, R>>,
+    options: &'a Options,
+    pool_bytes: u64,
+    payloads: Option<Payloads>,
+    recorder: Option<Arc<Recorder>>,
+    timer_overhead_ns: u64,
+    /// A call has found no room.
+    full: AtomicBool,
+}
+
+/// What one thread has done.
+struct Done {
+    counters: Counters,
+    inserted: HashSet<u64>,
+    moves: Moves,
+    calls: Calls,
+    took: Duration,
+}
+
+impl<'a, R: BufRead> Run<'a, R> {
+    fn new(
+        feed: Feed<'a, R>,
+        options: &'a Options,
+        pool_bytes: u64,
+        recorder: Option<Arc<Recorder>>,
+    ) -> Self {
+        if let Some(recorder) = &recorder {
+            let allocator = options.contender.name().to_owned();
+            recorder.begin(&Header { allocator, threads: options.threads, capacity: pool_bytes });
+        }
+        Run {
+            feed: Mutex::new(feed),
+            options,
+            pool_bytes,
+            payloads: options.backed.then(|| Payloads::new(&options.layout)),
+            recorder,
+            timer_overhead_ns: latency::timer_overhead_ns(),
+            full: AtomicBool::new(false),
+        }
     }
 
-    let requests = cache.counters().requests;
-    let verified_at_end_bytes =
-        cache.verify_all().map_err(|source| ReplayError::Cache { request: requests, source })?;
-    let counters = cache.counters();
-    let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-    let of_pool = |bytes: f64| bytes / pool_bytes as f64;
-    let full = counters.full_samples > 0;
-    let calls = counters.allocations + counters.failed_allocations + counters.frees;
-    Ok(Report {
-        suite: "replay",
-        version: env!("CARGO_PKG_VERSION"),
-        trace: options.trace.display().to_string(),
-        model: options.model.clone(),
-        contender: C::ID.name(),
-        pool_bytes,
-        block_tokens: BLOCK_TOKENS,
-        page_tokens: layout.page_tokens(),
-        block_bytes: layout.bytes(),
-        block_objects: objects,
-        requests,
-        trace_span_s: (last_ms - first_ms) / 1000.0,
-        blocks: counters.blocks,
-        tokens: counters.tokens,
-        hits: counters.hits,
-        hit_rate_blocks: share(counters.hits as f64, counters.blocks as f64),
-        hit_rate_tokens: share(counters.hit_tokens as f64, counters.tokens as f64),
-        hits_behind_gap: counters.hits_behind_gap,
-        not_cached: counters.not_cached,
-        blocks_held: cache.held_blocks(),
-        evictions: counters.evictions,
-        utilization_end: of_pool(cache.held_bytes() as f64),
-        utilization_full_mean: full.then(|| of_pool(counters.full_sum_bytes / counters.full_samples as f64)),
-        utilization_full_min: full.then(|| of_pool(counters.full_min_bytes as f64)),
-        allocations: counters.allocations,
-        failed_allocations: counters.failed_allocations,
-        frees: counters.frees,
-        allocate_ns: cache.allocate_latency().figures(),
-        no_room_ns: cache.no_room_latency().figures(),
-        timer_overhead_ns,
-        metadata_bytes: cache.space().metadata_bytes(),
-        ops_per_s: share(calls as f64, wall_s),
-        wall_s,
-        backed: options
-            .backed
-            .then_some(Backed { verified_on_hits_bytes: counters.verified_bytes, verified_at_end_bytes }),
-    })
+    /// On this thread.
+    fn alone<S: Store>(self, store: S) -> Result<Report, ReplayError> {
+        let start = Instant::now();
+        let done = self.work(&store);
+        self.finish(store, vec![done], start.elapsed())
+    }
+
+    /// On so many threads.
+    fn together<S: Store + Sync>(self, store: S, threads: u32) -> Result<Report, ReplayError>
+    where
+        R: Send,
+    {
+        let start = Instant::now();
+        let done = thread::scope(|scope| {
+            let start = |number| {
+                let builder = thread::Builder::new().name(format!("replay-{number}"));
+                builder.spawn_scoped(scope, || self.work(&store)).map_err(|source| {
+                    let error = ReplayError::Thread { number, threads, source };
+                    self.feed().fail(error);
+                })
+            };
+            let all: Vec<_> = (1..=threads).map_while(|number| start(number).ok()).collect();
+            let ended = all.into_iter().map(|thread| thread.join());
+            ended.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        self.finish(store, done, start.elapsed())
+    }
+
+    fn feed(&self) -> MutexGuard<'_, Feed<'a, R>> {
+        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves requests until there are no more.
+    fn work<S: Store>(&self, store: &S) -> Done {
+        let start = Instant::now();
+        drop(Calls::take());
+        let mut worker = Worker::new(store, &self.options.layout, self.payloads.as_ref());
+        let mut next = self.feed().deal();
+        while let Some((number, request)) = next {
+            let before = *worker.counters();
+            if let Err(source) = worker.serve(&request) {
+                self.feed().fail(ReplayError::Serve { request: number, source });
+                break;
+            }
+            // Relaxed: a sample more or less.
+            if calls::any_refused() {
+                self.full.store(true, Ordering::Relaxed);
+            }
+            if self.full.load(Ordering::Relaxed) {
+                worker.sample();
+            }
+            let now = worker.counters();
+            let mut feed = self.feed();
+            feed.served(now.blocks - before.blocks, now.hits - before.hits, store, self.pool_bytes);
+            next = feed.deal();
+        }
+        let (counters, inserted, moves) = worker.finish();
+        Done { counters, inserted, moves, calls: Calls::take(), took: start.elapsed() }
+    }
+
+    /// The report of what was done in so much time.
+    fn finish<S: Store>(self, store: S, done: Vec<Done>, took: Duration) -> Result<Report, ReplayError> {
+        let Run { options, pool_bytes, payloads, .. } = self;
+        let layout = &options.layout;
+        let feed = self.feed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Dealt { so_far, span_ms: (first_ms, last_ms), sampling, looked_on } =
+            feed.finish(&options.trace)?;
+        let recorded = match (&options.record, &self.recorder) {
+            (Some(path), Some(recorder)) => {
+                Some(Recorded { file: path.display().to_string(), calls: recorder.finish()? })
+            }
+            _ => None,
+        };
+        if let Some(sampling) = sampling {
+            sampling.finish(&store, pool_bytes, so_far);
+        }
+        let wall_s = took.saturating_sub(looked_on).as_secs_f64();
+        let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let of_pool = |bytes: f64| bytes / pool_bytes as f64;
+
+        let (mut counters, mut calls) = (Counters::default(), Calls::default());
+        let (mut inserted, mut moves, mut per_thread) = (HashSet::new(), Vec::new(), Vec::new());
+        for one in done {
+            let Counters { requests, blocks, written_bytes, verified_bytes, .. } = one.counters;
+            let seconds = one.took.as_secs_f64();
+            per_thread.push(ThreadFigures {
+                requests,
+                blocks,
+                blocks_per_s: share(blocks as f64, seconds),
+                bytes_per_s: options.backed.then(|| share((written_bytes + verified_bytes) as f64, seconds)),
+            });
+            counters.add(&one.counters);
+            calls.add(&one.calls);
+            inserted.extend(one.inserted);
+            moves.push(one.moves);
+        }
+        let holding = verify_all(&store, layout, payloads.as_ref(), &inserted)
+            .map_err(|source| ReplayError::Serve { request: counters.requests, source })?;
+        let (held_bytes, objects_held) = (store.bytes(), store.objects());
+        let (evictions, metadata_bytes) = (store.evictions(), store.metadata_bytes());
+        let backed = payloads.map(|payloads| {
+            let moved = counters.written_bytes + counters.verified_bytes;
+            let bytes_per_s = share(moved as f64, wall_s);
+            let plain_bytes_per_s = store
+                .into_memory()
+                .and_then(|mut memory| moves::plain_bytes_per_s(moves, &mut memory, layout, &payloads));
+            Backed {
+                written_bytes: counters.written_bytes,
+                verified_on_hits_bytes: counters.verified_bytes,
+                verified_at_end_bytes: holding.bytes,
+                bytes_per_s,
+                plain_bytes_per_s,
+                of_plain: plain_bytes_per_s.map(|plain| share(bytes_per_s, plain)),
+            }
+        });
+
+        let full = counters.full_samples > 0;
+        let (allocations, failed_allocations) = (calls.served(), calls.no_room.count());
+        let frees = allocations.saturating_sub(objects_held);
+        Ok(Report {
+            suite: "replay",
+            version: env!("CARGO_PKG_VERSION"),
+            trace: options.trace.display().to_string(),
+            model: options.model.clone(),
+            contender: options.contender.name(),
+            policy: options.eviction.name(),
+            pool_bytes,
+            block_tokens: BLOCK_TOKENS,
+            page_tokens: layout.page_tokens(),
+            block_bytes: layout.bytes(),
+            block_objects: layout.objects().len() as u64,
+            requests: counters.requests,
+            trace_span_s: (last_ms - first_ms) / 1000.0,
+            blocks: counters.blocks,
+            tokens: counters.tokens,
+            hits: counters.hits,
+            hit_rate_blocks: share(counters.hits as f64, counters.blocks as f64),
+            hit_rate_tokens: share(counters.hit_tokens as f64, counters.tokens as f64),
+            hits_behind_gap: counters.hits_behind_gap,
+            not_cached: counters.not_cached,
+            blocks_held: holding.whole_blocks,
+            held_bytes,
+            evictions,
+            utilization_end: of_pool(held_bytes as f64),
+            utilization_full_mean: full
+                .then(|| of_pool(counters.full_sum_bytes / counters.full_samples as f64)),
+            utilization_full_min: full.then(|| of_pool(counters.full_min_bytes as f64)),
+            allocations,
+            failed_allocations,
+            frees,
+            allocate_ns: calls.allocate.figures(),
+            no_room_ns: calls.no_room.figures(),
+            timer_overhead_ns: self.timer_overhead_ns,
+            metadata_bytes,
+            ops_per_s: share((allocations + failed_allocations + frees) as f64, wall_s),
+            blocks_per_s: share(counters.blocks as f64, wall_s),
+            wall_s,
+            threads: per_thread,
+            backed,
+            recorded,
+        })
+    }
 }

@@ -20,6 +20,8 @@ pub struct Report {
     pub model: String,
     /// The allocator's name.
     pub contender: &'static str,
+    /// Which objects go first.
+    pub policy: &'static str,
     /// The size of the pool.
     pub pool_bytes: u64,
     /// Tokens of a block.
@@ -46,13 +48,15 @@ pub struct Report {
     pub hit_rate_tokens: f64,
     /// Blocks held although the prefix before them was not; no hits.
     pub hits_behind_gap: u64,
-    /// Blocks left out because a single request exceeded the pool.
+    /// Blocks left out because requests being served exceeded the pool.
     pub not_cached: u64,
-    /// Blocks in the cache at the end.
+    /// Blocks in the cache at the end with all of their objects.
     pub blocks_held: u64,
-    /// Blocks evicted.
+    /// Bytes of all objects in the cache at the end.
+    pub held_bytes: u64,
+    /// Objects evicted.
     pub evictions: u64,
-    /// Requested bytes of the held blocks over the pool, at the end.
+    /// Requested bytes of the held objects over the pool, at the end.
     pub utilization_end: f64,
     /// The mean of the same over all requests since the pool was first full; absent if it never was.
     pub utilization_full_mean: Option<f64>,
@@ -74,19 +78,55 @@ pub struct Report {
     pub metadata_bytes: Option<u64>,
     /// Calls of allocate and free, over the whole replay's time.
     pub ops_per_s: f64,
+    /// Blocks asked for, over the same.
+    pub blocks_per_s: f64,
     /// The whole replay: reading, cache, allocator, memory.
     pub wall_s: f64,
-    /// What was verified, when there was memory behind the pool.
+    /// One for each thread that served requests.
+    pub threads: Vec<ThreadFigures>,
+    /// What was moved and verified, when there was memory behind the pool.
     pub backed: Option<Backed>,
+    /// What was recorded, if it was to be.
+    pub recorded: Option<Recorded>,
 }
 
-/// What was verified of the memory behind the pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+/// What one thread served.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct ThreadFigures {
+    /// Requests.
+    pub requests: u64,
+    /// Blocks they asked for.
+    pub blocks: u64,
+    /// Those over the time that the thread was at work.
+    pub blocks_per_s: f64,
+    /// Bytes written and verified over the same, where there is memory.
+    pub bytes_per_s: Option<f64>,
+}
+
+/// Calls of the allocator that were recorded.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Recorded {
+    /// Where.
+    pub file: String,
+    /// How many.
+    pub calls: u64,
+}
+
+/// What was done with the memory behind the pool.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Backed {
+    /// Bytes of objects that were written.
+    pub written_bytes: u64,
     /// Bytes whose checksum was compared when their block was hit.
     pub verified_on_hits_bytes: u64,
-    /// Bytes whose checksum was compared at the end: all blocks held.
+    /// Bytes whose checksum was compared at the end: all objects held.
     pub verified_at_end_bytes: u64,
+    /// Bytes written and verified, over the whole replay's time.
+    pub bytes_per_s: f64,
+    /// Bytes that a plain copy of the same objects, by as many threads, moves in a second; absent where nothing was moved.
+    pub plain_bytes_per_s: Option<f64>,
+    /// The one over the other.
+    pub of_plain: Option<f64>,
 }
 
 impl fmt::Display for Report {
@@ -109,7 +149,10 @@ impl fmt::Display for Report {
                 BinaryBytes(self.block_bytes)
             ),
         )?;
-        line("pool", format!("{}, allocator {}", BinaryBytes(self.pool_bytes), self.contender))?;
+        line(
+            "pool",
+            format!("{}, allocator {}, policy {}", BinaryBytes(self.pool_bytes), self.contender, self.policy),
+        )?;
         line(
             "hit rate",
             format!(
@@ -120,7 +163,10 @@ impl fmt::Display for Report {
                 count(self.tokens)
             ),
         )?;
-        line("blocks held", format!("{}, {} evicted", count(self.blocks_held), count(self.evictions)))?;
+        line(
+            "blocks held",
+            format!("{}, {} objects evicted", count(self.blocks_held), count(self.evictions)),
+        )?;
         if self.not_cached > 0 {
             line("not cached", format!("{} blocks of prompts larger than the pool", count(self.not_cached)))?;
         }
@@ -151,7 +197,31 @@ impl fmt::Display for Report {
                 count(self.frees)
             ),
         )?;
-        line("speed", format!("{} calls/s, {:.2} s in all", count(self.ops_per_s as u64), self.wall_s))?;
+        line(
+            "speed",
+            format!(
+                "{} calls/s, {} blocks/s, {:.2} s in all",
+                count(self.ops_per_s as u64),
+                count(self.blocks_per_s as u64),
+                self.wall_s
+            ),
+        )?;
+        if self.threads.len() > 1 {
+            for (number, thread) in (1..).zip(&self.threads) {
+                let ThreadFigures { requests, blocks, blocks_per_s, bytes_per_s } = *thread;
+                let moved =
+                    bytes_per_s.map_or_else(String::new, |bytes| format!(", {:.2} GB/s", bytes / 1e9));
+                line(
+                    &format!("  thread {number}"),
+                    format!(
+                        "{} requests, {} blocks, {} blocks/s{moved}",
+                        count(requests),
+                        count(blocks),
+                        count(blocks_per_s as u64)
+                    ),
+                )?;
+            }
+        }
         if let Some(backed) = &self.backed {
             line(
                 "verified",
@@ -161,6 +231,23 @@ impl fmt::Display for Report {
                     count(backed.verified_at_end_bytes)
                 ),
             )?;
+            let plain = match (backed.plain_bytes_per_s, backed.of_plain) {
+                (Some(plain), Some(share)) => {
+                    format!("; a plain copy of the same {:.2} GB/s: {}", plain / 1e9, percent(share))
+                }
+                _ => String::new(),
+            };
+            line(
+                "moved",
+                format!(
+                    "{} bytes written, {:.2} GB/s with verifying{plain}",
+                    count(backed.written_bytes),
+                    backed.bytes_per_s / 1e9
+                ),
+            )?;
+        }
+        if let Some(Recorded { file, calls }) = &self.recorded {
+            line("recorded", format!("{} calls in {file}", count(*calls)))?;
         }
         Ok(())
     }

@@ -4,15 +4,12 @@
 //! part of it that there will be [`MOST`] samples. Where it is not, every second sample is dropped and the distance doubled as soon as
 //! there are twice as many.
 //!
-//! What is free is what lies between the objects that are held, so it is known of every allocator in the same way and none is disturbed
-//! by being asked. To sort all objects takes some ten milliseconds where there are half a million; a replay is sampled only if
-//! somebody wants to see it.
+//! What is free is what lies between the objects that are held, so it is known of every allocator in the same way. To sort all objects takes
+//! some ten milliseconds where there are half a million; a replay is sampled only if somebody wants to see it.
 
 use std::ops::Range;
 
-use kvmem_bench::contender::{Contender, ContenderId};
-
-use super::cache::PrefixCache;
+use super::store::Store;
 
 /// How many samples are taken, and the most that are kept is twice that.
 pub const MOST: usize = 96;
@@ -32,6 +29,17 @@ pub struct Sampling {
     /// The free ranges at the last sample: number and bytes of those of 2^n to 2^(n+1) bytes.
     free: Vec<(u64, u64)>,
     spans: Vec<Range<u64>>,
+}
+
+/// What all threads together have served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SoFar {
+    /// Requests.
+    pub requests: u64,
+    /// Blocks asked for.
+    pub blocks: u64,
+    /// Blocks of them that were found.
+    pub hits: u64,
 }
 
 /// The pool at one time.
@@ -75,12 +83,17 @@ impl Sampling {
         &self.free
     }
 
-    /// Takes a sample if one is due now that so many bytes of the trace have been read.
-    pub fn look<C: Contender>(&mut self, position: u64, cache: &PrefixCache<C>, pool_bytes: u64) {
-        if position < self.next {
+    /// Whether a sample is due now that so many bytes of the trace have been read.
+    pub fn is_due(&self, position: u64) -> bool {
+        position >= self.next
+    }
+
+    /// Takes a sample if one is due.
+    pub fn look<S: Store>(&mut self, position: u64, store: &S, pool_bytes: u64, so_far: SoFar) {
+        if !self.is_due(position) {
             return;
         }
-        self.take(cache, pool_bytes);
+        self.take(store, pool_bytes, so_far);
         if self.samples.len() >= 2 * MOST {
             let mut number = 0;
             self.samples.retain(|_| {
@@ -93,28 +106,22 @@ impl Sampling {
     }
 
     /// Takes the last sample.
-    pub fn finish<C: Contender>(&mut self, cache: &PrefixCache<C>, pool_bytes: u64) {
-        if self.samples.last().is_some_and(|last| last.requests == cache.counters().requests) {
+    pub fn finish<S: Store>(&mut self, store: &S, pool_bytes: u64, so_far: SoFar) {
+        if self.samples.last().is_some_and(|last| last.requests == so_far.requests) {
             self.samples.pop();
         }
-        self.take(cache, pool_bytes);
+        self.take(store, pool_bytes, so_far);
     }
 
-    fn take<C: Contender>(&mut self, cache: &PrefixCache<C>, pool_bytes: u64) {
-        let counters = cache.counters();
-        let map = (C::ID != ContenderId::Null).then(|| {
-            self.spans.clear();
-            self.spans.extend(cache.spans());
+    fn take<S: Store>(&mut self, store: &S, pool_bytes: u64, so_far: SoFar) {
+        self.spans.clear();
+        let map = store.spans(&mut self.spans).then(|| {
             self.spans.sort_unstable_by_key(|span| span.start);
             self.map(pool_bytes)
         });
-        self.samples.push(Sample {
-            requests: counters.requests,
-            utilization: cache.held_bytes() as f64 / pool_bytes as f64,
-            blocks: counters.blocks,
-            hits: counters.hits,
-            map,
-        });
+        let SoFar { requests, blocks, hits } = so_far;
+        let utilization = store.bytes() as f64 / pool_bytes as f64;
+        self.samples.push(Sample { requests, utilization, blocks, hits, map });
     }
 
     /// The map of what is in `spans`, and its free ranges.
@@ -153,10 +160,13 @@ impl Sampling {
 
 #[cfg(test)]
 mod tests {
-    use kvmem::offset::OffsetAllocator;
+    use kvmem::pool::kv_cache::Eviction;
 
+    use super::super::backing;
     use super::super::model::BlockLayout;
+    use super::super::pooled::Pooled;
     use super::super::trace::Request;
+    use super::super::worker::Worker;
     use super::*;
 
     fn request(ids: &[u64]) -> Request {
@@ -166,11 +176,6 @@ mod tests {
             output_length: 1,
             hash_ids: ids.to_vec(),
         }
-    }
-
-    fn cache(pool: u64, object: u64) -> PrefixCache<OffsetAllocator> {
-        let layout = BlockLayout::of_objects(&[object], 512).expect("a size");
-        PrefixCache::new(OffsetAllocator::new(pool).expect("a space"), layout, None)
     }
 
     #[test]
@@ -193,15 +198,19 @@ mod tests {
 
     #[test]
     fn samples_are_bounded_whatever_the_length() {
+        let layout = BlockLayout::of_objects(&[4096], 512).expect("a size");
+        let pool = backing::pool(1 << 20, false, false).expect("a mebibyte of addresses");
         for known in [None, Some(100_000 * 4096)] {
             let mut sampling = Sampling::new(known);
-            let mut cache = cache(1 << 20, 4096);
+            let store = Pooled::new(&pool, false, Eviction::Lru, 1, None);
+            let mut worker = Worker::new(&store, &layout, None);
+            let so_far = |requests| SoFar { requests, blocks: requests, hits: 0 };
             for number in 1..=100_000 {
-                cache.serve(&request(&[number % 300])).expect("it fits");
-                sampling.look(number * 4096, &cache, 1 << 20);
+                worker.serve(&request(&[number % 300])).expect("it fits");
+                sampling.look(number * 4096, &store, 1 << 20, so_far(number));
                 assert!(sampling.samples().len() < 2 * MOST);
             }
-            sampling.finish(&cache, 1 << 20);
+            sampling.finish(&store, 1 << 20, so_far(100_000));
             let samples = sampling.samples();
             assert!(samples.len() >= MOST, "{}", samples.len());
             assert!(samples.windows(2).all(|two| two[0].requests < two[1].requests));

@@ -83,14 +83,15 @@ pub struct Trace<R> {
     over: bool,
 }
 
-impl Trace<Box<dyn BufRead>> {
+impl Trace<Box<dyn BufRead + Send>> {
     /// Opens the trace at `path`, and tells its length in bytes where that is known; `-` is standard input.
     ///
     /// # Errors
     /// [`TraceError::Open`] if the file cannot be opened or is a folder.
     pub fn open(path: &Path) -> Result<(Self, Option<u64>), TraceError> {
         if path == Path::new("-") {
-            return Ok((Trace::new(Box::new(io::stdin().lock()), Path::new("standard input")), None));
+            let stdin = BufReader::with_capacity(1 << 18, io::stdin());
+            return Ok((Trace::new(Box::new(stdin), Path::new("standard input")), None));
         }
         let failed = |source| TraceError::Open { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;

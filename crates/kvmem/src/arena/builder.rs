@@ -12,6 +12,7 @@ use super::lay::{Laid, lay};
 use super::mapping::{self, Mapping};
 use super::populate::{Part, Populated, populate};
 use super::{ArenaError, Cancel, Ladder, Numa, Populate, Progress, Receipt, Region, Watch};
+use crate::trace::{event, span};
 
 /// What is behind the addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -161,7 +162,14 @@ impl RegionBuilder {
     /// [`ArenaError`] says what was refused, which limit was hit, and what to do. Nothing is left mapped.
     pub fn map(&self) -> Result<Region, ArenaError> {
         let wish = &self.wish;
+        span!(INFO, "map", bytes = wish.asked);
         let laid = lay(wish)?;
+        for piece in &laid.pieces {
+            for reason in &piece.fallbacks {
+                event!(WARN, range = ?piece.range, got = %piece.got, %reason, "a rung of the ladder was passed");
+                let _ = reason;
+            }
+        }
         let parts = mapping::parts(&laid);
         let done = if self.populate == Populate::None {
             self.keep_promises(&parts)?

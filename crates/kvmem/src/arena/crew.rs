@@ -10,6 +10,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::sys;
+use crate::trace::Here;
 
 /// How long threads that have been started are waited for.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -26,6 +27,8 @@ struct Orders<'a> {
     busy: AtomicUsize,
     /// Helpers that have come to wait for orders.
     arrived: AtomicUsize,
+    /// Where the leader is: what helpers do is a part of it.
+    here: Here,
 }
 
 /// What helpers are to do.
@@ -68,7 +71,7 @@ pub(crate) fn lead<R>(
     lead: impl FnOnce(&mut Crew<'_, '_>) -> R,
 ) -> R {
     let (order, busy, arrived) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-    let orders = Orders { work, order, busy, arrived };
+    let orders = Orders { work, order, busy, arrived, here: Here::now() };
     thread::scope(|scope| lead(&mut Crew { scope, name, orders: &orders, helpers: Vec::new() }))
 }
 
@@ -166,7 +169,7 @@ impl Orders<'_> {
             }
             if number < order.workers.into() {
                 let _done = Done(&self.busy);
-                (self.work)(number, order.workers.into());
+                self.here.run(|| (self.work)(number, order.workers.into()));
             }
         }
     }

@@ -15,6 +15,7 @@ use super::residency::measure;
 use super::span::Span;
 use super::{ArenaError, Backing, Fallback, Numa, PageSize, RangeReceipt, Receipt};
 use crate::sys;
+use crate::trace::event;
 
 /// Where the addresses come from.
 enum Memory {
@@ -197,6 +198,7 @@ pub(crate) fn verify(range: &mut RangeReceipt, numa: &Numa, strict: bool) -> Res
             let page = PageSize::Thp;
             return Err(ArenaError::NoPages { range: range.range.clone(), page, reason, limit: None });
         }
+        event!(WARN, range = ?range.range, got = %range.got, %reason, "a rung of the ladder was passed");
         range.fallbacks.push(reason);
     }
     Ok(())

@@ -3,6 +3,7 @@
 use std::alloc::{self, Layout};
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use super::{ArenaError, BumpError, Region};
 
@@ -193,6 +194,17 @@ impl ExclusiveRegion {
     /// The region, as it was.
     pub fn into_region(self) -> Region {
         self.0
+    }
+}
+
+// SAFETY: 1., 2. and 3. as for the memory that is shared: it does not move, and does not go before the last of its owners.
+unsafe impl<M: Memory> Memory for Arc<M> {
+    fn base(&self) -> NonNull<u8> {
+        M::base(self)
+    }
+
+    fn len(&self) -> usize {
+        M::len(self)
     }
 }
 

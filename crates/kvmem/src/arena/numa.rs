@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,38 @@ pub enum Numa {
     Bind(Vec<u32>),
     /// On these nodes in turn, page by page; on others when they are full.
     Interleave(Vec<u32>),
+}
+
+impl FromStr for Numa {
+    type Err = String;
+
+    /// `none`, `bind:NODES` or `interleave:NODES`, where nodes are written as the kernel does: `0,2-3`.
+    fn from_str(text: &str) -> Result<Numa, String> {
+        let nodes = |list: &str| {
+            nodes(list).ok_or_else(|| format!("{list:?} is no list of nodes; examples: 0, 0-3, 0,2-3"))
+        };
+        match text.split_once(':') {
+            None if text == "none" => Ok(Numa::None),
+            Some(("bind", list)) => nodes(list).map(Numa::Bind),
+            Some(("interleave", list)) => nodes(list).map(Numa::Interleave),
+            _ => Err(format!("{text:?} is no policy: say none, bind:NODES or interleave:NODES")),
+        }
+    }
+}
+
+/// The nodes of `0,2-3`. No kernel has more than 1024.
+fn nodes(list: &str) -> Option<Vec<u32>> {
+    let node = |text: &str| text.parse::<u32>().ok().filter(|node| *node < 1024);
+    let mut nodes = Vec::new();
+    for run in list.split(',') {
+        let (from, to) = run.split_once('-').unwrap_or((run, run));
+        let (from, to) = (node(from)?, node(to)?);
+        if from > to {
+            return None;
+        }
+        nodes.extend(from..=to);
+    }
+    Some(nodes)
 }
 
 /// A set of nodes, shown the way the kernel does: `0-3,8`.
@@ -170,6 +203,17 @@ pub(crate) fn nodes_found(at: NonNull<u8>, len: usize, unit: usize) -> Result<No
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policies_name_their_nodes() {
+        let numa = str::parse::<Numa>;
+        assert_eq!(numa("none"), Ok(Numa::None));
+        assert_eq!(numa("bind:0"), Ok(Numa::Bind(vec![0])));
+        assert_eq!(numa("interleave:0,2-4"), Ok(Numa::Interleave(vec![0, 2, 3, 4])));
+        for bad in ["", "0", "bind", "bind:", "bind:x", "bind:3-1", "interleave:0-4096", "none:0"] {
+            assert!(numa(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn nodes_are_read_as_they_are_shown() {

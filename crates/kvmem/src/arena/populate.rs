@@ -29,6 +29,7 @@ use super::residency::measure;
 use super::watch::{Watch, Watched};
 use super::{ArenaError, Call, Errno, Limit, PageSize, cores, pool};
 use crate::sys;
+use crate::trace::span;
 
 /// What one thread does between two looks at the watch: some 10 ms.
 const CHUNK: usize = 32 << 20;
@@ -154,6 +155,7 @@ pub(crate) fn populate(
     if how == Populate::None || parts.is_empty() {
         return Ok(Vec::new());
     }
+    span!(INFO, "populate", parts = parts.len(), %how);
     let bytes = |parts: &mut dyn Iterator<Item = &Part>| parts.map(|part| part.len() as u64).sum::<u64>();
     let headroom = Headroom::find();
     let ordinary = bytes(&mut parts.iter().filter(|part| !part.page.is_pooled()));
@@ -255,6 +257,7 @@ impl Work<'_> {
 
     /// What one thread does.
     fn work(&self, part: &Part, share: Range<usize>, number: usize, threads: usize) {
+        span!(DEBUG, "populate_range", thread = number, threads, bytes = share.len());
         let mut at = share.start;
         // Relaxed: it only says that there is no point in going on; the error itself is under a lock.
         while at < share.end && !self.stop.load(Ordering::Relaxed) {

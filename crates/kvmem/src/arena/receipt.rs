@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::numa::Nodes;
-use super::{Backing, Errno, PageSize};
+use super::{ArenaError, Backing, Errno, PageSize};
 
 /// What a region is made of, as it was found when it was mapped. Ranges are offsets into the region, lengths are bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -173,6 +173,26 @@ impl Receipt {
     #[must_use]
     pub fn bytes_on(&self, page: PageSize) -> usize {
         self.ranges.iter().filter(|range| range.got == page).map(|range| range.range.len()).sum()
+    }
+
+    /// Refuses transparent hugepages that are resident as base pages: what a strict ladder means by them, which shows only once the
+    /// memory is resident.
+    ///
+    /// # Errors
+    /// [`NoPages`](ArenaError::NoPages) with the first such range.
+    pub fn check_hugepages(&self) -> Result<(), ArenaError> {
+        for part in self.ranges.iter().filter(|part| part.got == PageSize::Thp) {
+            let wanted = part.range.len() as u64;
+            match part.huge_bytes {
+                Some(huge) if huge < wanted && part.resident_bytes > huge => {
+                    let reason = Fallback::ThpPartial { huge, wanted };
+                    let range = part.range.clone();
+                    return Err(ArenaError::NoPages { range, page: part.got, reason, limit: None });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Seconds that populating took.

@@ -151,6 +151,21 @@ impl Region {
         self.mapping.receipt()
     }
 
+    /// The receipt of when the mapping was made, with what is resident now.
+    ///
+    /// # Errors
+    /// As for [`residency`](Region::residency); [`OutOfBounds`](ArenaError::OutOfBounds) of a part that was split off.
+    pub fn receipt_now(&self) -> Result<Receipt, ArenaError> {
+        let mut receipt = self.receipt().clone();
+        for part in &mut receipt.ranges {
+            let found = self.residency(part.range.clone())?;
+            part.resident_bytes = found.resident_bytes;
+            part.resident_error_bytes = found.error_bytes;
+            part.huge_bytes = found.huge_bytes;
+        }
+        Ok(receipt)
+    }
+
     /// Where this region begins within its mapping, in bytes: what to add to its offsets to compare them with the
     /// receipt's.
     #[must_use]

@@ -285,9 +285,9 @@ impl OffsetAllocator {
         self.core.resize(|heap| heap.shrink_to(new_capacity))
     }
 
-    /// Length of the space in bytes. O(1).
+    /// Length of the space in bytes, without the lock. O(1).
     pub fn capacity(&self) -> u64 {
-        self.core.with(|books| books.heap.capacity())
+        self.core.capacity()
     }
 
     /// The boundary that no allocation straddles, in bytes.

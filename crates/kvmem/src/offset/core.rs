@@ -8,6 +8,8 @@ use std::any::Any;
 use super::error::{AllocError, CheckError};
 use super::heap::{Grant, Granted, Heap};
 use super::hint::Hint;
+#[cfg(not(loom))]
+use super::hint::Left;
 use super::raw::Seals;
 use crate::sync::Mutex;
 
@@ -59,7 +61,7 @@ impl Core {
         let mut slot = self.books.lock();
         debug_assert!(slot.is_none(), "the core is in use");
         self.publish(&mut books.heap);
-        self.hint.publish_limit(books.heap.limit());
+        self.hint.publish_limit(books.heap.capacity(), books.heap.limit());
         *slot = Some(books);
     }
 
@@ -80,7 +82,9 @@ impl Core {
 
     #[inline]
     fn publish(&self, heap: &mut Heap) {
-        self.hint.publish(heap.largest_free_bound(), heap.free_bytes());
+        let joined = heap.largest_settled();
+        self.hint.publish(heap.largest_free_bound(joined), heap.free_bytes());
+        self.hint.publish_report(joined, heap.live());
     }
 
     #[inline]
@@ -91,6 +95,18 @@ impl Core {
     #[inline]
     pub(crate) fn free_hint(&self) -> u64 {
         self.hint.free()
+    }
+
+    /// The length of the space, without the lock.
+    #[cfg(not(loom))]
+    pub(crate) fn capacity(&self) -> u64 {
+        self.hint.capacity()
+    }
+
+    /// What the last holder of the lock has left for reports.
+    #[cfg(not(loom))]
+    pub(crate) fn left(&self) -> Left {
+        self.hint.report()
     }
 
     #[cfg(not(loom))]
@@ -124,7 +140,10 @@ impl Core {
     pub(crate) fn resize<E>(&self, change: impl FnOnce(&mut Heap) -> Result<(), E>) -> Result<(), E> {
         self.with(|books| {
             change(&mut books.heap)?;
-            self.hint.publish_limit(books.heap.limit());
+            self.hint.resize(|| {
+                self.hint.publish_limit(books.heap.capacity(), books.heap.limit());
+                self.publish(&mut books.heap);
+            });
             Ok(())
         })
     }

@@ -8,6 +8,7 @@ use super::allocator::OffsetAllocator;
 use super::core::{Core, Seized, Ward};
 use super::error::{AllocError, CheckError};
 use super::heap::Grant;
+use super::hint::Left;
 use super::range::Range;
 use super::registry;
 use super::report::MapRange;
@@ -55,6 +56,11 @@ impl Ground {
     /// The longest range that this space could ever grant, without the lock.
     pub(crate) fn limit_hint(self) -> u64 {
         self.core.limit_hint()
+    }
+
+    /// What the last holder of the lock has left for reports, without the lock.
+    pub(crate) fn left(self) -> Left {
+        self.core.left()
     }
 
     /// Why a request that cannot be met is refused, without the lock.

@@ -199,6 +199,7 @@ impl Heap {
         self.largest_settled()
     }
 
+    /// The longest hole: as above but for what pending ranges would join.
     #[inline]
     pub(super) fn largest_settled(&mut self) -> u64 {
         let largest = self.bins.largest();

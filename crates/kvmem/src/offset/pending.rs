@@ -115,10 +115,10 @@ impl Heap {
         std::hint::black_box(words.fold(0, |all, word| all ^ word));
     }
 
-    /// No less than the longest range that would be granted now, and that very length if nothing is pending.
+    /// No less than the longest range that would be granted now, and that very length if nothing is pending. `settled` is
+    /// what [`largest_settled`](Heap::largest_settled) says.
     #[inline]
-    pub(crate) fn largest_free_bound(&mut self) -> u64 {
-        let settled = self.largest_settled();
+    pub(crate) fn largest_free_bound(&mut self, settled: u64) -> u64 {
         match self.pending.len as u64 {
             0 => settled,
             // All of them may turn out to lie in one row, with a hole between any two and at both ends.

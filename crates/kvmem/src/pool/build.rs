@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::cut::{Cut, Terms, wanted};
-use super::fitter::Fitter;
+use super::fitter::{Fitter, was_cancelled};
 use super::memory::{self, Memory};
+use super::observe::{self, Latency};
 use super::owner::{Owner, Plan, listening};
 use super::readying::{Claim, Readying};
 use super::report::{Choice, Step};
@@ -17,6 +18,7 @@ use crate::offset::OffsetAllocator;
 use crate::register::{self, Limits};
 use crate::slab::{ExtentBuilder, ExtentCache};
 use crate::sys;
+use crate::trace::{Here, span};
 
 pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError> {
     let asked = wish.size.bytes()?;
@@ -31,6 +33,7 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError>
     let grows = most > asked;
     let at_once = !by_part && !grows;
     let mut steps = Vec::new();
+    span!(INFO, "build", pool = &*wish.name, bytes = most, registrars = limits.len());
     let region = timed("map", &mut steps, || map(wish, most, at_once))?;
     let receipt = region.receipt().clone();
     let terms = Terms {
@@ -47,6 +50,7 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError>
     let plan = Plan { unit, registered: !limits.is_empty(), in_background: wish.in_background };
 
     let fitter = Fitter::new(wish, part_bytes);
+    fitter.set_up.populated_in(receipt.ranges.iter().map(|range| range.seconds).sum());
     let mut populated = None;
     if !by_part && !at_once {
         populated = timed("populate", &mut steps, || fitter.populate(&region, 0..capacity))?;
@@ -81,9 +85,11 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError>
     };
     let readying = Arc::new(Readying::new(Arc::clone(&memory), fitter, claims, capacity as u64));
     let owner = Owner::new(Arc::clone(&readying), plan, report);
-    let pool = Pool::new(space, memory, Arc::new(owner));
+    let latency = (wish.measured > 0).then(|| Arc::new(Latency::new(wish.measured)));
+    let pool = Pool::new(space, memory, Arc::new(owner), latency);
     if wish.in_background {
-        let thread = sys::spawn("kvmem-pool", move || readying.run());
+        let here = Here::now();
+        let thread = sys::spawn("kvmem-pool", move || here.run(|| readying.run()));
         pool.owner().works(thread.map_err(|errno| PoolError::NoThread { errno })?);
     } else if by_part {
         readying.run();
@@ -104,7 +110,8 @@ fn check(wish: &PoolBuilder, asked: usize, limits: &[Limits]) -> Result<(), Pool
     offsets(wish, asked as u64, boundary).build()?;
     if !limits.is_empty() {
         let part = wish.boundary.into_iter().chain(wanted(limits).map(|(bytes, _)| bytes)).min();
-        register::admit(limits, asked as u64, part.unwrap_or(u64::MAX))?;
+        let admitted = register::admit(limits, asked as u64, part.unwrap_or(u64::MAX));
+        admitted.map_err(|error| tell(wish, error.into()))?;
     }
     Ok(())
 }
@@ -120,7 +127,15 @@ fn map(wish: &PoolBuilder, most: usize, populate: bool) -> Result<Region, PoolEr
     if let Some(listener) = wish.on_populate.clone() {
         builder = builder.progress(move |progress| listening(|| listener(progress)));
     }
-    Ok(builder.map()?)
+    builder.map().map_err(|error| tell(wish, error.into()))
+}
+
+/// Counts a failure, unless it was asked for.
+fn tell(wish: &PoolBuilder, error: PoolError) -> PoolError {
+    if !was_cancelled(&error) {
+        observe::failed(&wish.name, &error);
+    }
+    error
 }
 
 fn offsets(wish: &PoolBuilder, capacity: u64, boundary: Option<u64>) -> ExtentBuilder {

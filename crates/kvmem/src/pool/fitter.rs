@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::memory::Part;
+use super::observe::{self, SetUp};
 use super::owner::listening;
 use super::report::Cause;
 use super::{PoolBuilder, PoolError};
@@ -12,6 +13,10 @@ use crate::register::{Outcome, Policy, RegisterError, RegistrationBuilder, Regis
 
 /// How it is done.
 pub(super) struct Fitter {
+    /// Of the pool.
+    pub(super) name: Arc<str>,
+    /// What it has taken so far.
+    pub(super) set_up: Arc<SetUp>,
     how: Populate,
     watch: Watch,
     /// A child of the builder's.
@@ -29,18 +34,32 @@ impl Fitter {
         if let Some(listener) = wish.on_populate.clone() {
             watch = watch.progress(move |progress| listening(|| listener(progress)));
         }
+        let set_up =
+            Arc::new(SetUp::new(wish.registrars.iter().map(|registrar| registrar.name().to_owned())));
         let registration = (!wish.registrars.is_empty()).then(|| {
-            let builder = RegistrationSet::builder()
+            let (seen, listener) = (Arc::clone(&set_up), wish.on_register.clone());
+            RegistrationSet::builder()
                 .registrars(wish.registrars.iter().cloned())
                 .populate(wish.populate)
                 .chunk_bytes(part_bytes as u64)
-                .cancel(cancel.clone());
-            match wish.on_register.clone() {
-                Some(listener) => builder.progress(move |progress| listening(|| listener(progress))),
-                None => builder,
-            }
+                .cancel(cancel.clone())
+                .progress(move |progress| {
+                    seen.registered(&progress);
+                    if let Some(listener) = &listener {
+                        listening(|| listener(progress));
+                    }
+                })
         });
-        Fitter { how: wish.populate, watch, cancel, registration, policy: Mutex::new(wish.policy) }
+        let name = Arc::clone(&wish.name);
+        Fitter {
+            name,
+            set_up,
+            how: wish.populate,
+            watch,
+            cancel,
+            registration,
+            policy: Mutex::new(wish.policy),
+        }
     }
 
     /// Ends what is going on, and all that is begun later.
@@ -60,7 +79,13 @@ impl Fitter {
     ) -> Result<Option<Populated>, PoolError> {
         match self.how {
             Populate::None => Ok(None),
-            how => Ok(Some(region.populate(range, how, &self.watch)?)),
+            how => match region.populate(range, how, &self.watch) {
+                Ok(done) => {
+                    self.set_up.populated(&done);
+                    Ok(Some(done))
+                }
+                Err(error) => Err(self.failed(error.into())),
+            },
         }
     }
 
@@ -69,8 +94,12 @@ impl Fitter {
         let Some(builder) = &self.registration else { return Ok(None) };
         let mut policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
         let regions: Vec<Arc<Region>> = parts.iter().map(|part| Arc::clone(&part.region)).collect();
-        let sets = builder.clone().policy(*policy).register_batch(regions)?;
+        let sets = builder.clone().policy(*policy).register_batch(regions);
+        let sets = sets.map_err(|error| self.failed(error.into()))?;
         let outcome = sets.first().map(|set| set.outcome().clone());
+        if let Some(outcome) = &outcome {
+            self.set_up.populated(&outcome.populated);
+        }
         if let Some(outcome) = &outcome
             && *policy == Policy::Auto
             && outcome.trial.is_some()
@@ -82,6 +111,14 @@ impl Fitter {
             *part.set_mut() = Some(set);
         }
         Ok(outcome)
+    }
+
+    /// Counts a failure, unless it was asked for.
+    fn failed(&self, error: PoolError) -> PoolError {
+        if !was_cancelled(&error) {
+            observe::failed(&self.name, &error);
+        }
+        error
     }
 
     /// Both, for one part; else at what it failed.

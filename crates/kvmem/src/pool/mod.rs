@@ -8,6 +8,7 @@ mod error;
 mod fitter;
 pub mod kv_cache;
 mod memory;
+pub mod observe;
 mod owner;
 #[allow(clippy::module_inception)]
 mod pool;

@@ -6,6 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use super::PoolReport;
 use super::fitter::{add_populated, add_registered};
+use super::observe::Refusals;
 use super::readying::Readying;
 use crate::arena::Populated;
 use crate::register::Outcome;
@@ -42,6 +43,7 @@ pub(super) struct Plan {
 pub(super) struct Owner {
     pub(super) readying: Arc<Readying>,
     pub(super) plan: Plan,
+    pub(super) refusals: Refusals,
     report: PoolReport,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Held while the size is changed; what growing has populated and registered.
@@ -50,7 +52,8 @@ pub(super) struct Owner {
 
 impl Owner {
     pub(super) fn new(readying: Arc<Readying>, plan: Plan, report: PoolReport) -> Owner {
-        Owner { readying, plan, report, thread: Mutex::new(None), grown: Mutex::default() }
+        let refusals = Refusals::default();
+        Owner { readying, plan, refusals, report, thread: Mutex::new(None), grown: Mutex::default() }
     }
 
     /// This thread works on the pool.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::memory::Memory;
+use super::observe::{Latency, LatencyFigures};
 use super::owner::Owner;
+use super::readying::Standing;
 use super::{Block, PoolBuilder, PoolError, PoolReport, PoolSize};
 use crate::offset::{AllocError, BinReport, CheckError, Metrics};
 use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
@@ -29,6 +31,8 @@ pub struct Pool {
     pub(super) space: ExtentCache,
     pub(super) memory: Arc<Memory>,
     owner: Arc<Owner>,
+    /// Where it is measured how long requests take.
+    latency: Option<Arc<Latency>>,
 }
 
 impl Pool {
@@ -37,8 +41,13 @@ impl Pool {
         PoolBuilder::new(size.into())
     }
 
-    pub(super) fn new(space: ExtentCache, memory: Arc<Memory>, owner: Arc<Owner>) -> Pool {
-        Pool { space, memory, owner }
+    pub(super) fn new(
+        space: ExtentCache,
+        memory: Arc<Memory>,
+        owner: Arc<Owner>,
+        latency: Option<Arc<Latency>>,
+    ) -> Pool {
+        Pool { space, memory, owner, latency }
     }
 
     pub(super) fn owner(&self) -> &Owner {
@@ -51,6 +60,19 @@ impl Pool {
     /// [`PoolError::Refused`] with what the offset layer says; [`PoolError::NotReady`] if there is no room in what is ready yet.
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<Block, PoolError> {
+        match &self.latency {
+            None => self.allocate_unmeasured(len),
+            Some(latency) => self.allocate_measured(latency, len),
+        }
+    }
+
+    #[inline(never)]
+    fn allocate_measured(&self, latency: &Latency, len: usize) -> Result<Block, PoolError> {
+        latency.measure(|| self.allocate_unmeasured(len))
+    }
+
+    #[inline(always)]
+    fn allocate_unmeasured(&self, len: usize) -> Result<Block, PoolError> {
         match self.space.allocate(len as u64) {
             Ok(extent) => Ok(self.block(extent)),
             Err(error) => {
@@ -73,7 +95,7 @@ impl Pool {
             return extent.map(|extent| self.block(extent));
         }
         if len == 0 {
-            return Err(AllocError::ZeroSize.into());
+            return self.refuse(AllocError::ZeroSize, || Err(AllocError::ZeroSize));
         }
         let longer = len.checked_add(align - aligned).map_or(u64::MAX, |longer| longer as u64);
         let block = self.block(self.serve(|| self.space.allocate_aligned(longer, aligned as u64))?);
@@ -129,23 +151,48 @@ impl Pool {
         error: AllocError,
         again: impl FnOnce() -> Result<T, AllocError>,
     ) -> Result<T, PoolError> {
-        match error {
+        let error = match error {
             AllocError::NoRoom { asked, .. } if self.owner.plan.in_background => {
                 if self.is_under_way() {
+                    self.owner.refusals.count_not_ready();
                     let (ready, capacity) = (self.ready_bytes(), self.capacity());
                     return Err(PoolError::NotReady { asked, ready, capacity });
                 }
                 // The last part may have become ready between the refusal and the question.
-                Ok(again()?)
+                match again() {
+                    Ok(done) => return Ok(done),
+                    Err(error) => error,
+                }
             }
-            error => Err(PoolError::Refused(error)),
-        }
+            error => error,
+        };
+        self.owner.refusals.count(&error);
+        Err(PoolError::Refused(error))
+    }
+
+    /// What it is called in [metrics](super::observe) and traces.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.owner.readying.fitter.name
+    }
+
+    /// How long requests took, of those that were measured; `None` if none [are](PoolBuilder::measure_latency).
+    #[must_use]
+    pub fn latency(&self) -> Option<LatencyFigures> {
+        self.latency.as_deref().map(Latency::figures)
     }
 
     /// Bytes that blocks can have, when all of it is ready and nothing is quarantined.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.space.capacity()
+    }
+
+    /// The first address. A block at offset `n` begins `n` bytes further on; what is mapped from here on is
+    /// [`most_bytes`](PoolReport::most_bytes) long.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.memory.base().as_ptr()
     }
 
     /// Bytes that can be used, whether or not they are in use: populated, registered, and not in quarantine.
@@ -201,7 +248,7 @@ impl Pool {
     /// threads go on, of about one moment. O(threads × classes + parts that are not ready).
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        let (bytes, ranges) = self.owner.readying.state().withheld();
+        let Standing { withheld: bytes, ranges, .. } = self.owner.readying.state().standing();
         let mut metrics = self.space.metrics();
         metrics.allocated = metrics.allocated.saturating_sub(bytes);
         metrics.capacity = metrics.capacity.saturating_sub(bytes);
@@ -240,6 +287,7 @@ impl Pool {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
+            .field("name", &self.name())
             .field("capacity", &self.capacity())
             .field("ready", &self.ready_bytes())
             .field("metrics", &self.metrics())

@@ -16,6 +16,8 @@ use crate::arena::{ArenaError, Populated};
 use crate::offset::{AllocError, Allocation};
 use crate::register::Outcome;
 use crate::slab::ExtentCache;
+use crate::sync::{AtomicU64, Ordering, Together};
+use crate::trace::{event, span};
 
 /// Offsets that nobody gets.
 pub(super) struct Claim(Allocation);
@@ -64,11 +66,72 @@ impl State {
         self.quarantine.iter().map(|(what, _)| what.clone()).collect()
     }
 
-    /// Bytes of what is not ready or in quarantine, and how many ranges that is.
-    pub(super) fn withheld(&self) -> (u64, u64) {
+    /// Its figures. O(parts that are not ready).
+    pub(super) fn standing(&self) -> Standing {
         let unready: u64 = self.unready.iter().map(Claim::len).sum();
         let bad: u64 = self.quarantine.iter().map(|(what, _)| what.range.end - what.range.start).sum();
-        (unready + bad, (self.unready.len() + self.quarantine.len()) as u64)
+        let ranges = (self.unready.len() + self.quarantine.len()) as u64;
+        Standing { ready: self.ready, withheld: unready + bad, quarantined: bad, ranges }
+    }
+}
+
+/// Figures of the state, for who must not wait for its lock. All in bytes but the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// What is ready.
+    pub(super) ready: u64,
+    /// What is not ready or in quarantine.
+    pub(super) withheld: u64,
+    /// What is in quarantine.
+    pub(super) quarantined: u64,
+    /// How many ranges are withheld.
+    pub(super) ranges: u64,
+}
+
+/// The same as it was published last.
+struct Board {
+    together: Together,
+    ready: AtomicU64,
+    withheld: AtomicU64,
+    quarantined: AtomicU64,
+    ranges: AtomicU64,
+}
+
+impl Board {
+    fn new(state: &State) -> Board {
+        let zero = || AtomicU64::new(0);
+        let board = Board {
+            together: Together::new(),
+            ready: zero(),
+            withheld: zero(),
+            quarantined: zero(),
+            ranges: zero(),
+        };
+        board.publish(state);
+        board
+    }
+
+    /// Under the lock of the state.
+    fn publish(&self, state: &State) {
+        let Standing { ready, withheld, quarantined, ranges } = state.standing();
+        // Relaxed, all: figures to report, held together by `together`.
+        self.ready.store(ready, Ordering::Relaxed);
+        self.withheld.store(withheld, Ordering::Relaxed);
+        self.quarantined.store(quarantined, Ordering::Relaxed);
+        self.ranges.store(ranges, Ordering::Relaxed);
+    }
+
+    fn look<T>(&self, and: impl Fn() -> T) -> (Standing, T) {
+        self.together.look(|| {
+            // Relaxed, all: as above.
+            let standing = Standing {
+                ready: self.ready.load(Ordering::Relaxed),
+                withheld: self.withheld.load(Ordering::Relaxed),
+                quarantined: self.quarantined.load(Ordering::Relaxed),
+                ranges: self.ranges.load(Ordering::Relaxed),
+            };
+            (standing, and())
+        })
     }
 }
 
@@ -78,6 +141,7 @@ pub(super) struct Readying {
     pub(super) fitter: Fitter,
     state: Mutex<State>,
     changed: Condvar,
+    board: Board,
 }
 
 impl Readying {
@@ -85,12 +149,30 @@ impl Readying {
     pub(super) fn new(memory: Arc<Memory>, fitter: Fitter, claims: Vec<Claim>, capacity: u64) -> Readying {
         let ready = if claims.is_empty() { capacity } else { 0 };
         let state = State { ready, ended: claims.is_empty(), unready: claims.into(), ..State::default() };
-        Readying { memory, fitter, state: Mutex::new(state), changed: Condvar::new() }
+        let board = Board::new(&state);
+        Readying { memory, fitter, state: Mutex::new(state), changed: Condvar::new(), board }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // What is changed under the lock is changed by single pushes and pops.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same to be changed. Who waits, and who reports, sees it afterwards.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state();
+        let done = self.board.together.change(|| {
+            let done = change(&mut state);
+            self.board.publish(&state);
+            done
+        });
+        self.changed.notify_all();
+        done
+    }
+
+    /// The figures as they were published last, and what `and` finds beside them, without the lock.
+    pub(super) fn look<T>(&self, and: impl Fn() -> T) -> (Standing, T) {
+        self.board.look(and)
     }
 
     /// Bytes that are ready. Under the lock, so that they can be had, and that no others can.
@@ -100,9 +182,7 @@ impl Readying {
 
     /// The pool has become longer or shorter by what is ready.
     pub(super) fn resized(&self, from: u64, to: u64) {
-        let mut state = self.state();
-        state.ready = (state.ready + to).saturating_sub(from);
-        self.changed.notify_all();
+        self.change(|state| state.ready = (state.ready + to).saturating_sub(from));
     }
 
     pub(super) fn is_under_way(&self) -> bool {
@@ -128,27 +208,26 @@ impl Readying {
         struct End<'a>(&'a Readying);
         impl Drop for End<'_> {
             fn drop(&mut self) {
-                let mut state = self.0.state();
-                state.ended = true;
-                if std::thread::panicking() {
-                    state.stopped = Some("a registrar or a listener has panicked".to_owned());
-                }
-                self.0.changed.notify_all();
+                self.0.change(|state| {
+                    state.ended = true;
+                    if std::thread::panicking() {
+                        state.stopped = Some("a registrar or a listener has panicked".to_owned());
+                    }
+                });
             }
         }
         let _end = End(self);
         while let Some(part) = self.next() {
+            span!(INFO, "ready", pool = &*self.fitter.name, part);
             match self.fitter.fit(&self.memory.parts()[part]) {
-                Ok((populated, registered)) => {
-                    let mut state = self.state();
+                Ok((populated, registered)) => self.change(|state| {
                     add_populated(&mut state.populated, populated);
                     add_registered(&mut state.registered, registered);
                     let claim = state.unready.pop_front();
                     state.ready += claim.as_ref().map_or(0, Claim::len);
                     // What was claimed is free.
                     drop(claim);
-                    self.changed.notify_all();
-                }
+                }),
                 Err((_, error)) if was_cancelled(&error) => {
                     let mut state = self.state();
                     state.stopped = Some(error.to_string());
@@ -164,7 +243,7 @@ impl Readying {
     fn next(&self) -> Option<usize> {
         let mut state = self.state();
         if self.fitter.is_cancelled() && !state.unready.is_empty() {
-            let total = state.ready + state.withheld().0;
+            let total = state.ready + state.standing().withheld;
             let error = PoolError::from(ArenaError::Cancelled { done: state.ready, total });
             state.stopped = Some(error.to_string());
             state.failure.get_or_insert(error);
@@ -174,20 +253,25 @@ impl Readying {
     }
 
     fn keep_from_use(&self, cause: Cause, error: PoolError) {
-        let mut state = self.state();
-        let Some(claim) = state.unready.pop_front() else { return };
-        let what = Quarantined { range: claim.0.range(), cause, why: error.to_string() };
-        state.quarantine.push((what, Bad::Part(claim)));
-        state.failure.get_or_insert(error);
+        self.change(|state| {
+            let Some(claim) = state.unready.pop_front() else { return };
+            let what = Quarantined { range: claim.0.range(), cause, why: error.to_string() };
+            event!(WARN, pool = &*self.fitter.name, range = ?what.range, %cause, why = %what.why, "quarantine");
+            state.quarantine.push((what, Bad::Part(claim)));
+            state.failure.get_or_insert(error);
+        });
     }
 
     /// Keeps a block from use for as long as there is the pool.
     pub(super) fn condemn(&self, block: Block, why: String) {
-        let mut state = self.state();
-        let what = Quarantined { range: block.range(), cause: Cause::Condemned, why };
-        state.quarantine.push((what, Bad::Block(block)));
-        let bytes = state.quarantine.last().map_or(0, |(what, _)| what.range.end - what.range.start);
-        state.ready = state.ready.saturating_sub(bytes);
+        let range = block.range();
+        let bytes = range.end - range.start;
+        let what = Quarantined { range, cause: Cause::Condemned, why };
+        event!(WARN, pool = &*self.fitter.name, range = ?what.range, cause = %what.cause, why = %what.why, "quarantine");
+        self.change(|state| {
+            state.quarantine.push((what, Bad::Block(block)));
+            state.ready = state.ready.saturating_sub(bytes);
+        });
     }
 
     /// Why nothing at all is ready, or the work was to end.

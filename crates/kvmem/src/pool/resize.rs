@@ -9,6 +9,7 @@ use super::fitter::{add_populated, add_registered};
 use super::{Pool, PoolError};
 use crate::offset::SpaceError;
 use crate::register::RegisterError;
+use crate::trace::span;
 
 /// What shrinking has given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -51,6 +52,7 @@ impl Pool {
         if new == old {
             return Ok(());
         }
+        span!(INFO, "grow", pool = self.name(), from = old, to = new);
         let range = old as usize..new as usize;
         let parts = if self.owner().plan.registered { self.memory.parts_in(range.clone()) } else { &[] };
         for part in parts {
@@ -93,6 +95,7 @@ impl Pool {
         if new >= old {
             return Ok(Shrunk::default());
         }
+        span!(INFO, "shrink", pool = self.name(), from = old, to = new);
         self.space.shrink_to(new)?;
         readying.resized(old, new);
         let mut shrunk = Shrunk { bytes: old - new, ..Shrunk::default() };

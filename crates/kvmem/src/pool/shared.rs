@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Pool, PoolError};
 use crate::arena::{ReadOnlyRegion, Region};
+use crate::trace::span;
 
 /// A block by plain data: what another process needs to find it in the pool that it has [attached](AttachedPool).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -113,6 +114,7 @@ impl AttachedPool {
     /// # Errors
     /// As [`Region::attach`]: what is not sealed is refused, since a touch behind its end would kill.
     pub fn attach(fd: impl Into<OwnedFd>, access: Access) -> Result<AttachedPool, PoolError> {
+        span!(INFO, "attach", ?access);
         let (memory, number) = match access {
             Access::ReadOnly => {
                 let region = ReadOnlyRegion::attach(fd, None)?;

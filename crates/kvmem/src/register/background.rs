@@ -11,6 +11,7 @@ use super::set::no_such_device;
 use super::{Key, RegisterError, RegisterProgress, RegistrationSet};
 use crate::arena::Region;
 use crate::sys;
+use crate::trace::Here;
 
 /// A region that is being registered by another thread.
 ///
@@ -27,7 +28,8 @@ impl Background {
     pub(super) fn begin(engine: Engine) -> Result<Background, RegisterError> {
         let engine = Arc::new(engine);
         let works = Arc::clone(&engine);
-        let thread = sys::spawn("kvmem-register", move || works.run())
+        let here = Here::now();
+        let thread = sys::spawn("kvmem-register", move || here.run(|| works.run()))
             .map_err(|errno| RegisterError::NoThread { errno })?;
         Ok(Background { engine, thread: Some(thread) })
     }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::cuda::Cuda;
+use super::nixl::Nixl;
 use super::verbs::Verbs;
 use super::{IoUring, Mlock, NotAvailable, Registrar};
 
@@ -31,21 +32,24 @@ pub enum DeviceSpec {
     Verbs(Option<String>),
     /// The GPU of this number; `None`: all there are.
     Cuda(Option<u32>),
+    /// An agent of NIXL with this backend; `None`: with UCX.
+    Nixl(Option<String>),
 }
 
 impl DeviceSpec {
     /// Every kind, as it is meant when nothing more is said.
     #[must_use]
-    pub fn kinds() -> [DeviceSpec; 4] {
+    pub fn kinds() -> [DeviceSpec; 5] {
         [
             DeviceSpec::IoUring(NonZeroUsize::MIN),
             DeviceSpec::Mlock,
             DeviceSpec::Verbs(None),
             DeviceSpec::Cuda(None),
+            DeviceSpec::Nixl(None),
         ]
     }
 
-    /// The kind's name: `io_uring`, `mlock`, `verbs` or `cuda`.
+    /// The kind's name: `io_uring`, `mlock`, `verbs`, `cuda` or `nixl`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -53,10 +57,11 @@ impl DeviceSpec {
             DeviceSpec::Mlock => "mlock",
             DeviceSpec::Verbs(_) => "verbs",
             DeviceSpec::Cuda(_) => "cuda",
+            DeviceSpec::Nixl(_) => "nixl",
         }
     }
 
-    /// What is meant, one by one: all NICs or GPUs there are, if none is named.
+    /// What is meant, one by one: all NICs or GPUs there are, if none is named; the usual backend.
     pub(super) fn each(&self) -> Result<Vec<DeviceSpec>, NotAvailable> {
         match self {
             DeviceSpec::Verbs(None) => {
@@ -67,6 +72,7 @@ impl DeviceSpec {
                 let gpus = Cuda::load()?.devices()?.len();
                 Ok((0..gpus as u32).map(|gpu| DeviceSpec::Cuda(Some(gpu))).collect())
             }
+            DeviceSpec::Nixl(None) => Ok(vec![DeviceSpec::Nixl(Some(Nixl::BACKEND.to_owned()))]),
             spec => Ok(vec![spec.clone()]),
         }
     }
@@ -83,6 +89,7 @@ impl DeviceSpec {
             DeviceSpec::Mlock => Mlock::available().map(|()| vec![shared(Mlock::default())]),
             DeviceSpec::Verbs(Some(name)) => Verbs::load()?.open(name).map(|nic| vec![shared(nic)]),
             DeviceSpec::Cuda(Some(gpu)) => Cuda::load()?.open(*gpu).map(|gpu| vec![shared(gpu)]),
+            DeviceSpec::Nixl(Some(backend)) => Nixl::load()?.open(backend).map(|agent| vec![shared(agent)]),
             all => {
                 let opened: Result<Vec<_>, NotAvailable> = all.each()?.iter().map(DeviceSpec::open).collect();
                 Ok(opened?.into_iter().flatten().collect())
@@ -95,6 +102,11 @@ impl DeviceSpec {
         match (self, other) {
             (DeviceSpec::Verbs(Some(one)), DeviceSpec::Verbs(Some(other))) => one == other,
             (DeviceSpec::Cuda(Some(one)), DeviceSpec::Cuda(Some(other))) => one == other,
+            (DeviceSpec::Nixl(one), DeviceSpec::Nixl(other)) => {
+                let backend =
+                    |named: &Option<String>| named.clone().unwrap_or_else(|| Nixl::BACKEND.to_owned());
+                backend(one) == backend(other)
+            }
             _ => self.kind() == other.kind(),
         }
     }
@@ -111,6 +123,7 @@ impl fmt::Display for DeviceSpec {
             DeviceSpec::IoUring(rings) if rings.get() > 1 => write!(f, "{kind}:{rings}"),
             DeviceSpec::Verbs(Some(nic)) => write!(f, "{kind}:{nic}"),
             DeviceSpec::Cuda(Some(gpu)) => write!(f, "{kind}:{gpu}"),
+            DeviceSpec::Nixl(Some(backend)) => write!(f, "{kind}:{backend}"),
             _ => f.pad(kind),
         }
     }
@@ -143,6 +156,9 @@ impl FromStr for DeviceSpec {
                 .parse()
                 .map(|gpu| DeviceSpec::Cuda(Some(gpu)))
                 .map_err(|_| wrong("the number of a GPU, such as cuda:0")),
+            ("nixl", None) => Ok(DeviceSpec::Nixl(None)),
+            ("nixl", Some(backend)) if !backend.is_empty() => Ok(DeviceSpec::Nixl(Some(backend.to_owned()))),
+            ("nixl", Some(_)) => Err(wrong("the name of a backend, such as nixl:UCX")),
             _ => Err(DevicesError::Unknown { text: text.to_owned() }),
         }
     }
@@ -170,6 +186,7 @@ impl From<DeviceSpec> for String {
 /// | `mlock` | the memory is locked | `mlock` |
 /// | `verbs`, `verbs:mlx5_0` | every NIC there is; this one | as the NIC: `mlx5_0` |
 /// | `cuda`, `cuda:0` | every GPU there is; this one | `cuda:0`, … |
+/// | `nixl`, `nixl:UCX` | an agent of NIXL with UCX; with this backend | `nixl:UCX` |
 ///
 /// ```
 /// use kvmem::register::{DeviceSpec, Devices};
@@ -257,12 +274,14 @@ impl From<Devices> for String {
 #[non_exhaustive]
 pub enum DevicesError {
     /// No word at all.
-    #[error("no device is named: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda or cuda:N")]
+    #[error(
+        "no device is named: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, cuda:N, nixl or nixl:BACKEND"
+    )]
     None,
     /// A word that is none of them.
     #[error(
-        "{text:?} is no device: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda or cuda:N, several with commas \
-         between them"
+        "{text:?} is no device: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, cuda:N, nixl or nixl:BACKEND, \
+         several with commas between them"
     )]
     Unknown {
         /// The word.
@@ -300,7 +319,9 @@ mod tests {
             "verbs:mlx5_0,verbs:mlx5_1",
             "cuda",
             "cuda:0,cuda:7",
-            "io_uring:1024,mlock,verbs,cuda",
+            "nixl",
+            "nixl:UCX,nixl:POSIX",
+            "io_uring:1024,mlock,verbs,cuda,nixl",
         ] {
             let devices: Devices = text.parse().unwrap();
             assert_eq!(devices.to_string(), text);
@@ -329,6 +350,7 @@ mod tests {
             ("mlock:1", "behind the colon stands nothing"),
             ("verbs:", "the name of a NIC"),
             ("cuda:first", "the number of a GPU"),
+            ("nixl:", "the name of a backend"),
         ] {
             let error = text.parse::<Devices>().unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
@@ -356,10 +378,13 @@ mod tests {
             ("verbs,mlock,verbs:mlx5_0", "verbs:mlx5_0 names what verbs has named"),
             ("verbs:a,verbs:a", "verbs:a names"),
             ("cuda:1,cuda", "cuda names what cuda:1 has named"),
+            ("nixl,nixl:UCX", "nixl:UCX names what nixl has named"),
+            ("nixl:POSIX,nixl:POSIX", "nixl:POSIX names"),
         ] {
             let error = text.parse::<Devices>().unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
+        assert!("nixl,nixl:POSIX".parse::<Devices>().is_ok(), "another backend");
         assert!("verbs:a,verbs:b,cuda:0,cuda:1".parse::<Devices>().is_ok());
     }
 }

@@ -23,6 +23,7 @@ use super::{
     RegistrationSet, Trial,
 };
 use crate::arena::{Hold, Piece, Populate, Populated, Region};
+use crate::trace::span;
 
 /// What took longer than this to register is given back by several threads. Giving back is quicker than getting, 2 to 4 times for base
 /// pages and 20 to 50 times for hugepages, where a second thread gained nothing until it took some milliseconds.
@@ -120,6 +121,7 @@ impl Engine {
 
     /// Does it all. On failure nothing is registered.
     pub(super) fn run(&self) -> Result<Vec<RegistrationSet>, RegisterError> {
+        span!(INFO, "register", regions = self.jobs.len(), registrars = self.registrars.len());
         let undo = Undo(self);
         let result = self.steps_through();
         std::mem::forget(undo);
@@ -247,6 +249,7 @@ impl Engine {
         let Job { region, plan, .. } = &self.jobs[job];
         let range = &plan.lanes[turn.lane].chunks[chunk];
         let registrar = &self.registrars[turn.lane];
+        span!(DEBUG, "register_chunk", registrar = registrar.name(), chunk, bytes = range.len());
         // SAFETY: the chunk lies in the region, which is mapped for reading and writing. `self`, and later the registration,
         // keeps it mapped and its pages held until the key has been taken back, or for ever.
         let key = unsafe { registrar.register(region.base().add(range.start), range.len()) };

@@ -10,7 +10,7 @@ use crate::arena::Size;
 /// The registrars of one kind, or one that is not available.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// The kind: `io_uring`, `mlock`, `verbs` or `cuda`.
+    /// The kind: `io_uring`, `mlock`, `verbs`, `cuda` or `nixl`.
     pub backend: String,
     /// What there is.
     #[serde(flatten)]
@@ -39,7 +39,8 @@ impl Found {
 }
 
 /// Looks for registrars of every kind, in the order of [`DeviceSpec::kinds`]; each kind is there or says why not. Opens each device, asks for its limits, and
-/// closes it again; registers nothing. Takes some milliseconds, on a machine with GPUs up to a second for each.
+/// closes it again; registers nothing. Takes some milliseconds, on a machine with GPUs up to a second for each, and
+/// another second where NIXL is installed.
 #[must_use]
 pub fn discover() -> Vec<Found> {
     DeviceSpec::kinds().iter().flat_map(found).collect()
@@ -156,7 +157,7 @@ mod tests {
         let found = discover();
         let mut kinds: Vec<_> = found.iter().map(|found| found.backend.as_str()).collect();
         kinds.dedup();
-        assert_eq!(kinds, ["io_uring", "mlock", "verbs", "cuda"]);
+        assert_eq!(kinds, ["io_uring", "mlock", "verbs", "cuda", "nixl"]);
         for found in &found {
             match &found.state {
                 FoundState::Devices(devices) => {

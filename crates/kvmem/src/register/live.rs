@@ -28,6 +28,11 @@ impl Live {
         key
     }
 
+    /// Whether this one is live.
+    pub(super) fn has(&self, key: Key) -> bool {
+        self.0.lock().contains(&key)
+    }
+
     /// Takes one back by `how`, which is asked only if the key is live, and once, whatever other threads do. If it refuses the
     /// key is live again.
     pub(super) fn take(

@@ -31,9 +31,10 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Patience,
 #[cfg(not(loom))]
 use crate::sys;
 
+use super::caches::{Caches, List};
 use super::clock::Clock;
 use super::depot::Depot;
-use super::local::{Cache, Local, Slot};
+use super::local::{Local, Slot};
 use super::magazine::{Chain, Magazine};
 use super::moves::Moves;
 use super::reap::Rest;
@@ -57,6 +58,8 @@ pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
     pub(super) source: S,
     pub(super) depots: Box<[Depot<R>]>,
     pub(super) caches: Mutex<Caches<R>>,
+    /// The same, for who counts.
+    list: Arc<List<R>>,
     trims: Mutex<Trims>,
     pub(super) holders: AtomicUsize,
     pub(super) moves: Moves,
@@ -79,39 +82,6 @@ pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
     topology: Arc<dyn Topology>,
     /// As many as that says.
     nodes: usize,
-}
-
-/// The caches of all threads, linked.
-pub(super) struct Caches<R> {
-    first: *mut Cache<R>,
-    len: usize,
-}
-
-// SAFETY: a cache's cells are used under the owner's lock or under the lock of this list, `nested`, `scratch` and `thread` by
-// the owner alone; the rounds in it may go to other threads.
-unsafe impl<R: Send> Send for Caches<R> {}
-
-impl<R: Copy + 'static> Caches<R> {
-    pub(super) fn iter(&self) -> impl Iterator<Item = Local<R>> + use<R> {
-        let mut at = self.first;
-        std::iter::from_fn(move || {
-            let local = Local::from_raw(at.cast())?;
-            at = local.cache().next.get();
-            Some(local)
-        })
-    }
-
-    fn remove(&mut self, local: Local<R>) {
-        let next = local.cache().next.get();
-        if ptr::eq(self.first, local.as_ptr()) {
-            self.first = next;
-        } else if let Some(before) =
-            self.iter().find(|cache| ptr::eq(cache.cache().next.get(), local.as_ptr()))
-        {
-            before.cache().next.set(next);
-        }
-        self.len -= 1;
-    }
 }
 
 /// Under the lock by which trims wait for each other.
@@ -146,10 +116,12 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             let bounds = capacity_bounds(settings.magazine_bytes, size_of::<R>(), bytes);
             Depot::new(class, bounds, bytes, nodes)
         });
+        let caches = Caches::new();
         Core {
             depots: depots.collect(),
             source,
-            caches: Mutex::new(Caches { first: ptr::null_mut(), len: 0 }),
+            list: caches.list(),
+            caches: Mutex::new(caches),
             trims: Mutex::new(Trims { last_look: settings.clock.now() }),
             holders: AtomicUsize::new(0),
             moves: Moves::new(),
@@ -181,9 +153,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         let mut caches = self.caches.lock();
         // Relaxed: changed under this lock only.
         let local = Local::create(self.classes(), self.fenced.load(Ordering::Relaxed), thread)?;
-        local.cache().next.set(caches.first);
-        caches.first = local.as_ptr();
-        caches.len += 1;
+        caches.add(local);
         Some(local)
     }
 
@@ -211,11 +181,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         if local.cache().set_armed(false) {
             self.let_go(1);
         }
-        caches.remove(local);
-        // SAFETY: the list knows it no more, and the caller promises the rest.
-        let scratch = unsafe { local.destroy() };
+        // SAFETY: the caller's promise.
+        let gone = unsafe { caches.remove(local) };
         drop(caches);
-        drop(scratch);
+        drop(gone);
     }
 
     /// One more that may hold rounds.
@@ -727,9 +696,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             let all = caches.iter().collect::<Vec<_>>();
             for local in all {
                 self.strip(local, &mut chain);
-                caches.remove(local);
-                // SAFETY: the instance is ours alone, and the list knows the cache no more.
-                drop(unsafe { local.destroy() });
+                // SAFETY: the instance is ours alone.
+                drop(unsafe { caches.remove(local) });
             }
             for depot in &self.depots {
                 depot.take_all(&mut chain);
@@ -738,25 +706,27 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.give_back(chain);
     }
 
+    /// Takes no lock: nobody waits for who counts.
     pub(crate) fn stats(&self) -> MagazineStats {
         let mut classes = vec![ClassStats::default(); self.classes()];
-        let threads = {
-            let caches = self.caches.lock();
-            for local in caches.iter() {
+        let threads = self.list.look(|caches| {
+            let mut threads = 0;
+            for local in caches {
+                threads += 1;
                 for (slot, stats) in local.slots().zip(&mut classes) {
                     stats.in_threads += slot.count();
                 }
             }
-            caches.len
-        };
+            threads
+        });
         for (depot, stats) in self.depots.iter().zip(&mut classes) {
-            let (_, rounds, exchanges) = depot.counts();
+            let counts = depot.counts();
             *stats = ClassStats {
                 in_threads: stats.in_threads,
-                in_depot: rounds,
+                in_depot: counts.rounds,
                 capacity: depot.capacity(),
                 round_bytes: depot.round_bytes() as usize,
-                exchanges,
+                exchanges: counts.exchanges,
                 remote: depot.remote(),
                 // Relaxed: a count.
                 refills: depot.refills.load(Ordering::Relaxed),
@@ -825,13 +795,14 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         }
         // Relaxed: there is one thread.
         self.flights.iter().for_each(|flights| flights.store(0, Ordering::Relaxed));
+        self.list.forget();
         self.moves.forget();
         self.discharges.forget();
         self.rest.forget();
         // SAFETY: the caller's promise.
         unsafe { self.source.after_fork_in_child() };
         let armed = self.caches.lock().iter().filter(|local| local.cache().is_armed()).count();
-        let full = self.depots.iter().map(|depot| depot.counts().0).sum::<usize>();
+        let full = self.depots.iter().map(|depot| depot.counts().full).sum::<usize>();
         self.holders.store(armed + full, Ordering::Relaxed);
     }
 }

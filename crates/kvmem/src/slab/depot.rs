@@ -43,8 +43,22 @@ pub(crate) struct Depot<R> {
 #[repr(align(128))]
 struct Node<R> {
     lists: Mutex<Lists<R>>,
-    /// How many full ones there are, for threads of other nodes. Kept where there are any.
+    /// How many full ones there are: for threads of other nodes, and for who counts.
     full: AtomicUsize,
+    /// For who counts: the rounds in them, and exchanges so far.
+    rounds: AtomicUsize,
+    exchanges: AtomicU64,
+}
+
+/// What is in a depot, of about one moment, and has been done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Full magazines.
+    pub(crate) full: usize,
+    /// The rounds in them.
+    pub(crate) rounds: usize,
+    /// Magazines that went between threads and depot.
+    pub(crate) exchanges: u64,
 }
 
 /// Under the lock.
@@ -132,10 +146,10 @@ impl<R: Copy + Send> Depot<R> {
             }
         }
         let done = run(&mut lists);
-        if self.nodes.len() > 1 {
-            // Relaxed: stored under the lock; see `find_elsewhere`.
-            node.full.store(lists.full.len(), Ordering::Relaxed);
-        }
+        // Relaxed, all: stored under the lock; see `find_elsewhere`, and `counts`.
+        node.full.store(lists.full.len(), Ordering::Relaxed);
+        node.rounds.store(lists.full.rounds(), Ordering::Relaxed);
+        node.exchanges.store(lists.exchanges, Ordering::Relaxed);
         done
     }
 
@@ -285,11 +299,13 @@ impl<R: Copy + Send> Depot<R> {
         self.nodes.iter().all(|node| node.lists.lock().full.len() == 0)
     }
 
-    /// Full magazines, the rounds in them, and exchanges.
-    pub(crate) fn counts(&self) -> (usize, usize, u64) {
-        self.nodes.iter().fold((0, 0, 0), |(full, rounds, exchanges), node| {
-            let lists = node.lists.lock();
-            (full + lists.full.len(), rounds + lists.full.rounds(), exchanges + lists.exchanges)
+    /// Takes no lock.
+    pub(crate) fn counts(&self) -> Counts {
+        self.nodes.iter().fold(Counts::default(), |sum, node| Counts {
+            // Relaxed, all: counts.
+            full: sum.full + node.full.load(Ordering::Relaxed),
+            rounds: sum.rounds + node.rounds.load(Ordering::Relaxed),
+            exchanges: sum.exchanges + node.exchanges.load(Ordering::Relaxed),
         })
     }
 
@@ -328,7 +344,12 @@ impl<R> Node<R> {
             contended: 0,
             contended_lately: false,
         };
-        Node { lists: Mutex::new(lists), full: AtomicUsize::new(0) }
+        Node {
+            lists: Mutex::new(lists),
+            full: AtomicUsize::new(0),
+            rounds: AtomicUsize::new(0),
+            exchanges: AtomicU64::new(0),
+        }
     }
 }
 

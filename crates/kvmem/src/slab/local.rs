@@ -14,7 +14,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::{self, NonNull};
 
-use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 
 use super::magazine::{Head, Magazine};
 use super::owner::{Busy, Owner};
@@ -29,8 +29,10 @@ pub(crate) struct Cache<R> {
     /// Under the owner's lock: counted among the caches that may hold rounds. Where it is not, no slot has a magazine.
     armed: AtomicBool,
     classes: usize,
-    /// Under the lock of the instance's list.
-    pub(crate) next: Cell<*mut Cache<R>>,
+    /// The next of the instance's list; see [caches](super::caches).
+    pub(crate) next: AtomicPtr<Cache<R>>,
+    /// Under the lock of that list: the next of those whose threads have ended.
+    pub(crate) grave: Cell<*mut Cache<R>>,
     /// Under the same lock: somebody else has the owner's lock.
     pub(crate) stopped: Cell<bool>,
     /// Whose it is: an address that says nothing else here.
@@ -109,7 +111,8 @@ impl<R: Copy + 'static> Local<R> {
             owner: Owner::new(fenced),
             armed: AtomicBool::new(false),
             classes,
-            next: Cell::new(ptr::null_mut()),
+            next: AtomicPtr::new(ptr::null_mut()),
+            grave: Cell::new(ptr::null_mut()),
             thread,
             nested: Cell::new(false),
             puts: AtomicU32::new(0),

@@ -41,6 +41,13 @@ const fn rounds_at<R>() -> usize {
     size_of::<Head>().next_multiple_of(align_of::<R>())
 }
 
+impl<R> Magazine<R> {
+    fn head(&self) -> &Head {
+        // SAFETY: the block is ours and has a head.
+        unsafe { self.head.as_ref() }
+    }
+}
+
 impl<R: Copy> Magazine<R> {
     /// An empty one; `None` if the system has no memory.
     pub(crate) fn new(class: usize, capacity: usize) -> Option<Self> {
@@ -75,11 +82,6 @@ impl<R: Copy> Magazine<R> {
     #[inline(always)]
     pub(crate) fn rounds(head: *mut Head) -> *mut R {
         head.wrapping_byte_add(rounds_at::<R>()).cast()
-    }
-
-    fn head(&self) -> &Head {
-        // SAFETY: the block is ours and has a head.
-        unsafe { self.head.as_ref() }
     }
 
     pub(crate) fn class(&self) -> usize {
@@ -141,6 +143,8 @@ impl<R> Drop for Magazine<R> {
 pub(crate) struct Chain<R> {
     first: *mut Head,
     len: usize,
+    /// In all of them.
+    rounds: usize,
     magazines: PhantomData<Magazine<R>>,
 }
 
@@ -149,7 +153,7 @@ unsafe impl<R: Send> Send for Chain<R> {}
 
 impl<R> Chain<R> {
     pub(crate) const fn new() -> Self {
-        Chain { first: ptr::null_mut(), len: 0, magazines: PhantomData }
+        Chain { first: ptr::null_mut(), len: 0, rounds: 0, magazines: PhantomData }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -158,6 +162,7 @@ impl<R> Chain<R> {
 
     pub(crate) fn push(&mut self, magazine: Magazine<R>) {
         let head = magazine.head;
+        self.rounds += magazine.head().count as usize;
         std::mem::forget(magazine);
         // SAFETY: the magazine was ours a moment ago and is the chain's now.
         unsafe { (*head.as_ptr()).next = self.first };
@@ -168,14 +173,16 @@ impl<R> Chain<R> {
     pub(crate) fn pop(&mut self) -> Option<Magazine<R>> {
         let head = NonNull::new(self.first)?;
         // SAFETY: what is linked is owned by the chain.
-        self.first = unsafe { head.as_ref() }.next;
+        let Head { next, count, .. } = *unsafe { head.as_ref() };
+        self.first = next;
         self.len -= 1;
+        self.rounds -= count as usize;
         Some(Magazine { head, rounds: PhantomData })
     }
 
-    /// How many rounds are in it.
+    /// How many rounds are in it. O(1).
     pub(crate) fn rounds(&self) -> usize {
-        self.heads().map(|head| head.count as usize).sum()
+        self.rounds
     }
 
     fn heads(&self) -> impl Iterator<Item = &Head> {

@@ -1,4 +1,5 @@
 #![doc = include_str!("../../docs/slab.md")]
+mod caches;
 #[cfg(not(loom))]
 mod chain;
 #[cfg(not(loom))]

@@ -16,7 +16,8 @@
 
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-use super::core::{Caches, Core};
+use super::caches::Caches;
+use super::core::Core;
 use super::depot::Depot;
 use super::local::Local;
 use super::source::Source;

@@ -10,6 +10,7 @@ use super::{alone, descriptors, role};
 use kvmem::arena::{Call, Errno};
 use kvmem::fault;
 use kvmem::register::cuda::Cuda;
+use kvmem::register::nixl::Nixl;
 use kvmem::register::verbs::{Access, Verbs};
 use kvmem::register::{Account, Barrier, Memlock, NotAvailable, Registrar};
 
@@ -79,6 +80,25 @@ fn a_loader_that_fails_is_an_error_and_leaves_nothing() {
     assert_eq!(told.iter().filter(|told| *told == "Stand-in 0").count(), 3);
     let retained = library.get("retained");
     assert!(retained > 0 && retained == library.get("released"));
+
+    let library = StandIn::new("nixl", &[]);
+    let told = every_fault(&library, || {
+        // SAFETY: the stand-in has the types of the header.
+        let nixl = unsafe { Nixl::load_from(library.path()) }?;
+        let agent = nixl.open("UCX")?;
+        // SAFETY: nobody gets it.
+        unsafe { agent.metadata() }.map_err(|error| NotAvailable::new("nixl", error.to_string(), ""))?;
+        Ok(format!("{} {nixl:?}", agent.backend()))
+    });
+    assert_eq!(told.len(), 1 + 25);
+    assert!(told[0].starts_with("no library: "), "{}", told[0]);
+    assert_eq!(told.iter().filter(|told| told.contains("has no function nixl_capi_")).count(), 22);
+    // By which old ones are known, the one that tells parameters, and the one that frees.
+    let without: Vec<_> = told.iter().filter(|told| told.starts_with("UCX ")).collect();
+    assert_eq!(without.len(), 3);
+    assert_eq!(without.iter().filter(|told| told.contains("takes_parameters: false")).count(), 1);
+    // The blob that plain `free` took is not counted back by the stand-in.
+    assert_eq!((library.get("live_objects"), library.get("live_blobs"), library.get("misuse")), (0, 1, 0));
 }
 
 /// Runs a test again in a child without `CAP_IPC_LOCK` that may lock so many bytes.

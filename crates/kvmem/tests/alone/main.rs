@@ -10,6 +10,7 @@ mod faults;
 mod fixed;
 mod libraries;
 mod limits;
+mod nixl;
 mod pools;
 mod process;
 mod register;

@@ -3,6 +3,7 @@
 mod arena;
 mod offset;
 mod pool;
+mod random;
 mod register;
 mod slab;
 #[path = "../standin/mod.rs"]

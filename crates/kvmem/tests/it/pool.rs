@@ -4,6 +4,7 @@ mod background;
 mod blocks;
 mod kv_cache;
 mod lifetimes;
+mod metrics;
 mod quarantine;
 mod registered;
 mod resize;

@@ -9,6 +9,7 @@ pub(crate) mod fixed;
 mod io_uring;
 mod lifetimes;
 mod mlock;
+mod nixl;
 mod plan;
 mod policy;
 mod rollback;

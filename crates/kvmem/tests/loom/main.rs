@@ -8,3 +8,4 @@ mod lock;
 mod offset;
 mod register;
 mod slab;
+mod striped;

@@ -8,6 +8,7 @@
 
 mod owner;
 mod slab;
+mod striped;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};

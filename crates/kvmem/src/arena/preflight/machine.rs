@@ -10,6 +10,7 @@ use super::report::Report;
 use super::system::System;
 use super::wish::Wish;
 use crate::sys;
+use crate::trace::span;
 
 /// The most that is read of one file. The largest read whole is `mountinfo`; a thousand mounts are 200 KiB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -38,6 +39,7 @@ impl Machine {
     ///
     /// A limit that cannot be read is [`Verdict::Unknown`](super::Verdict::Unknown), so there is no error.
     pub fn preflight(&self, wish: &Wish) -> Report {
+        span!(INFO, "preflight");
         let facts = Facts::read(self, wish);
         let mut checks: Vec<Check> = Vec::new();
         checks::all(&facts, wish, &mut checks);

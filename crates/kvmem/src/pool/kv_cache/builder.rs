@@ -3,11 +3,13 @@
 use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::thread;
 
 use super::ledger::Limits;
+use super::source::Source;
 use super::{Eviction, KvCache, KvCacheSetupError};
-use crate::pool::Pool;
+use crate::pool::{Block, Pool, PoolError};
 
 /// Slots are 32 bits, and a policy keeps one number for itself.
 const MOST_BLOCKS: u64 = u32::MAX as u64 - 1;
@@ -24,14 +26,24 @@ pub struct KvCacheBuilder<K> {
     watermarks: Option<(u64, u64)>,
     eviction: Eviction,
     shards: Option<usize>,
+    source: Source,
     keys: PhantomData<fn() -> K>,
 }
 
 impl<K: Hash + Eq> KvCacheBuilder<K> {
     pub(super) fn new(pool: Pool) -> Self {
-        let eviction = Eviction::default();
+        let (eviction, source) = (Eviction::default(), Source::Pool);
         let keys = PhantomData;
-        KvCacheBuilder { pool, bytes: None, blocks: None, watermarks: None, eviction, shards: None, keys }
+        KvCacheBuilder {
+            pool,
+            bytes: None,
+            blocks: None,
+            watermarks: None,
+            eviction,
+            shards: None,
+            source,
+            keys,
+        }
     }
 
     /// At most so many bytes are held, those being written included. Default: as many as find room in the pool.
@@ -60,10 +72,23 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// Into how many shards keys are divided, rounded up to a power of two; 1 makes LRU exact. Default: four for each processor
+    /// Into how many shards keys are divided, rounded up to a power of two; with 1 the LRU is that of the whole cache. Default: four for each processor
     /// and at least 16, but not so many that a limit of blocks leaves fewer than 64 in each.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
+        self
+    }
+
+    /// How a block of so many bytes is asked of the pool. Default: [`Pool::allocate`]. For blocks that are to be aligned, and for those
+    /// who time or record what is asked.
+    ///
+    /// It is called once for each attempt: when it answers that there is no room, the cache evicts and asks again. It is called under no lock of
+    /// the cache's, by the thread that inserts, and must not call the cache.
+    pub fn allocate_by(
+        mut self,
+        allocate: impl Fn(&Pool, usize) -> Result<Block, PoolError> + Send + Sync + 'static,
+    ) -> Self {
+        self.source = Source::By(Arc::new(allocate));
         self
     }
 
@@ -94,7 +119,8 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             Some(asked) => asked.next_power_of_two(),
             None => usual_shards(blocks),
         };
-        Ok(KvCache::new(self.pool.clone(), Limits { bytes, blocks, high, low }, shards, &self.eviction))
+        let limits = Limits { bytes, blocks, high, low };
+        Ok(KvCache::new(self.pool.clone(), self.source.clone(), limits, shards, &self.eviction))
     }
 }
 

@@ -10,6 +10,7 @@ use foldhash::fast::RandomState;
 use super::held::{Held, Pinned};
 use super::ledger::{Ledger, Limits};
 use super::shard::Shard;
+use super::source::Source;
 use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Reservation};
 use crate::offset::{AllocError, CheckError};
 use crate::pool::{Block, Pool, PoolError};
@@ -18,6 +19,9 @@ use crate::sync::{AtomicBool, Ordering};
 /// Values under keys, in blocks of a [`Pool`]: found by any thread, pinned while they are used, evicted when room is needed.
 ///
 /// Cheap to clone; clones are the same cache. Pins, reservations and blocks outlive it.
+///
+/// A key is dropped just before the bytes that it was put in with are free: what it does then is done before another can have them.
+/// That may be under a lock of the cache's, which it must not call.
 ///
 /// ```
 /// use kvmem::arena::PageSize;
@@ -47,6 +51,7 @@ pub(super) struct Inner<K> {
     shards: Box<[Shard<K>]>,
     hasher: RandomState,
     pool: Pool,
+    source: Source,
     eviction: Eviction,
     pub(super) ledger: Ledger,
     /// Somebody is evicting down to the low watermark.
@@ -65,12 +70,19 @@ impl<K: Hash + Eq> KvCache<K> {
         KvCacheBuilder::new(pool.clone())
     }
 
-    pub(super) fn new(pool: Pool, limits: Limits, shards: usize, eviction: &Eviction) -> Self {
+    pub(super) fn new(
+        pool: Pool,
+        source: Source,
+        limits: Limits,
+        shards: usize,
+        eviction: &Eviction,
+    ) -> Self {
         KvCache {
             inner: Arc::new(Inner {
                 shards: (0..shards).map(|_| Shard::new(eviction.make())).collect(),
                 hasher: RandomState::default(),
                 pool,
+                source,
                 eviction: eviction.clone(),
                 ledger: Ledger::new(limits),
                 trimming: AtomicBool::new(false),
@@ -78,7 +90,8 @@ impl<K: Hash + Eq> KvCache<K> {
         }
     }
 
-    /// The value under `key`, pinned; it counts as used. O(1), under the lock of one shard.
+    /// The value under `key`, pinned; it counts as used. O(1). Threads that look up do not wait for each other, but for those that
+    /// change the same shard.
     #[inline]
     #[must_use]
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
@@ -86,12 +99,7 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let shard = self.inner.shard(hash);
-        let mut books = shard.books.lock();
-        let found = books.get(hash, key);
-        let count = if found.is_some() { &shard.counts.hits } else { &shard.counts.misses };
-        count.more();
-        found.map(Pinned)
+        self.inner.shard(hash).get(hash, key).map(Pinned)
     }
 
     /// Whether there is a value under `key`. It does not count as used. O(1).
@@ -101,7 +109,7 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        self.inner.shard(hash).books.lock().contains(hash, key)
+        self.inner.shard(hash).contains(hash, key)
     }
 
     /// Copies `value` into a block and puts it under `key`, in the place of what is there. Evicts until it fits.
@@ -145,7 +153,7 @@ impl<K: Hash + Eq> KvCache<K> {
     {
         let hash = self.inner.hasher.hash_one(key);
         let shard = self.inner.shard(hash);
-        let mut books = shard.books.lock();
+        let mut books = shard.books();
         let held = books.remove(hash, key)?;
         shard.others.removals.more();
         self.inner.ledger.credit(held.len_bytes());
@@ -155,7 +163,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// Takes every value out that is there when its shard is come to. Pins stay good. O(blocks held).
     pub fn clear(&self) {
         for shard in &self.inner.shards {
-            let mut books = shard.books.lock();
+            let mut books = shard.books();
             for held in books.drain() {
                 shard.others.removals.more();
                 self.inner.let_go(held);
@@ -179,7 +187,7 @@ impl<K: Hash + Eq> KvCache<K> {
     pub fn check(&self) -> Result<(), CheckError> {
         let (mut blocks, mut bytes) = (0, 0);
         for shard in &self.inner.shards {
-            let books = shard.books.lock();
+            let books = shard.books();
             bytes += books.check()?;
             blocks += books.len() as u64;
         }
@@ -239,9 +247,11 @@ impl<K> KvCache<K> {
             refusals: ledger.refusals(),
             ..KvCacheStats::default()
         };
-        for Shard { counts, others, .. } in shards {
-            stats.hits += counts.hits.get();
-            stats.misses += counts.misses.get();
+        for shard in shards {
+            let (hits, misses) = shard.asked();
+            stats.hits += hits;
+            stats.misses += misses;
+            let others = &shard.others;
             stats.insertions += others.insertions.get();
             stats.replacements += others.replacements.get();
             stats.evictions += others.evictions.get();
@@ -303,7 +313,7 @@ impl<K: Hash + Eq> Inner<K> {
         let mut turn = Turn { next: self.place(hash), begun: false };
         let own = Some((hash, key));
         // The pool first: it knows at once of what can never be.
-        let block = self.until(&mut turn, own, asked, || match self.pool.allocate(len) {
+        let block = self.until(&mut turn, own, asked, || match self.source.allocate(&self.pool, len) {
             Ok(block) => Ok(Some(block)),
             Err(PoolError::Refused(AllocError::NoRoom { .. } | AllocError::BooksFull { .. })) => Ok(None),
             Err(PoolError::Refused(AllocError::TooLarge { asked, limit })) => {
@@ -311,7 +321,9 @@ impl<K: Hash + Eq> Inner<K> {
             }
             Err(error) => Err(KvCacheError::Pool(error)),
         })?;
-        self.until(&mut turn, own, asked, || Ok(self.ledger.charge(asked).then_some(())))?;
+        // What is credited later is the length of what was got.
+        let got = block.len() as u64;
+        self.until(&mut turn, own, got, || Ok(self.ledger.charge(got).then_some(())))?;
         Ok(block)
     }
 
@@ -350,7 +362,7 @@ impl<K: Hash + Eq> Inner<K> {
         if let Some((hash, key)) = own.filter(|_| !turn.begun) {
             turn.begun = true;
             let shard = self.shard(hash);
-            let mut books = shard.books.lock();
+            let mut books = shard.books();
             if let Some(held) = books.remove_unpinned(hash, key) {
                 shard.others.evictions.more();
                 self.let_go(held);
@@ -360,7 +372,7 @@ impl<K: Hash + Eq> Inner<K> {
         for _ in 0..self.shards.len() {
             let shard = &self.shards[turn.next & (self.shards.len() - 1)];
             turn.next = turn.next.wrapping_add(1);
-            let mut books = shard.books.lock();
+            let mut books = shard.books();
             if let Some(held) = books.evict() {
                 shard.others.evictions.more();
                 self.let_go(held);
@@ -373,7 +385,7 @@ impl<K: Hash + Eq> Inner<K> {
     /// Puts a charged block in.
     pub(super) fn commit(&self, hash: u64, held: Arc<Held<K>>) {
         let shard = self.shard(hash);
-        let mut books = shard.books.lock();
+        let mut books = shard.books();
         let old = books.put(hash, held);
         shard.others.insertions.more();
         if let Some(old) = old {

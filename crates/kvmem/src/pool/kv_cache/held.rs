@@ -12,15 +12,18 @@ use super::Slot;
 /// A block under its key. The index of its shard has one reference to it, and each pin has one: so it is pinned just while
 /// there are two or more, it can be freed by whoever drops the last, and nobody has to know who that is.
 pub(super) struct Held<K> {
-    pub(super) block: Block,
+    // Goes before the block: see `KvCache`.
     pub(super) key: K,
+    pub(super) block: Block,
     /// Its place in the shard, known once it is there.
     slot: AtomicU32,
+    /// After how many changes of the shard it was noted as used; see `shard.rs`.
+    noted: AtomicU32,
 }
 
 impl<K> Held<K> {
     pub(super) fn new(key: K, block: Block) -> Self {
-        Held { block, key, slot: AtomicU32::new(0) }
+        Held { key, block, slot: AtomicU32::new(0), noted: AtomicU32::new(0) }
     }
 
     pub(super) fn len_bytes(&self) -> u64 {
@@ -37,9 +40,22 @@ impl<K> Held<K> {
         // Relaxed: as in `slot`.
         self.slot.store(slot, Ordering::Relaxed);
     }
+
+    /// Whether a use since the shard's latest change is known.
+    #[inline]
+    pub(super) fn is_noted(&self, changes: u32) -> bool {
+        // Relaxed: it guards nothing; at worst two who look up at once both note it.
+        self.noted.load(Ordering::Relaxed) == changes
+    }
+
+    #[inline]
+    pub(super) fn noted(&self, changes: u32) {
+        // Relaxed: as in `is_noted`.
+        self.noted.store(changes, Ordering::Relaxed);
+    }
 }
 
-/// Whether somebody has a pin on what the index refers to. The caller has the lock of the shard: under it nobody without a
+/// Whether somebody has a pin on what the index refers to. The caller has the lock of the shard to change it: under it nobody without a
 /// pin can get one, so the answer "no" stays true until the lock is let go.
 ///
 /// The count is read relaxed. That a pin is gone, and with it all reading, is acquired by dropping the index's own reference,

@@ -10,7 +10,9 @@ mod policy;
 mod reservation;
 mod scan_resistant;
 mod shard;
+mod source;
 mod stats;
+mod uses;
 
 pub use builder::KvCacheBuilder;
 pub use cache::KvCache;

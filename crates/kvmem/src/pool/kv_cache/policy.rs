@@ -15,6 +15,10 @@ pub type Slot = u32;
 /// Each shard has one of its own and calls it under its lock: so a policy needs no locking, should take some nanoseconds for
 /// [`touch`](Self::touch), and must not call the cache.
 ///
+/// Uses are told late, so that look-ups need not wait for each other, but always before any other call: before a policy is asked, or told
+/// that a block comes or goes, it knows of all. They come in the order of each thread, one thread after the other. Uses of one block
+/// between two other calls count once, the first of them.
+///
 /// What a policy answers is checked: a slot that is empty or pinned is taken for "none". So a wrong policy evicts badly; it
 /// harms nothing else.
 pub trait Policy: Send {
@@ -22,7 +26,7 @@ pub trait Policy: Send {
     /// mixed.
     fn insert(&mut self, slot: Slot, hash: u64);
 
-    /// The block at `slot` was used, or got a new value.
+    /// The block at `slot` was used, once or more since the last other call, or got a new value.
     fn touch(&mut self, slot: Slot);
 
     /// The block at `slot` has gone otherwise than by [`victim`](Self::victim).
@@ -37,7 +41,9 @@ pub trait Policy: Send {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Eviction {
-    /// The least recently used block goes first; a pinned one that is met on the way counts as used then. Exact within a shard.
+    /// The least recently used block goes first; a pinned one that is met on the way counts as used then. Within a shard it is exact as to
+    /// blocks used since different changes: of those used since the latest, the one whose first use since was earlier goes first, and what
+    /// several threads used is in the order of each.
     #[default]
     Lru,
     /// Blocks must be used again soon after they have come, or they go: so a long run of blocks that are used once does not

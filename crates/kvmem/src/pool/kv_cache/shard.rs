@@ -1,8 +1,17 @@
 //! *Shard*: an index, a policy, and a lock around both.
 //!
-//! Invariants, which `check` verifies here and `KvCache::check` over all shards: (1) the block at slot *s* is found under `hashes[s]`, and is the only one with that
-//! slot; (2) every slot is either in use by one block or free; (3) no two blocks
-//! have one key; (4) what the ledger has charged is what the shards hold and what is being written.
+//! Look-ups are many, and a cache line that each of them wrote would be all that threads pass to and fro. So they share the books, by a
+//! [striped](crate::sync::Striped) lock, and what they write lies at the *desk* of their stripe: figures, and notes of what was used.
+//! Whoever changes the books has all stripes, and first tells the policy what the notes say. So the policy knows of every use before it is asked
+//! for anything, and its own tables, which one thread after the other writes, are written by look-ups only when the notes are full.
+//!
+//! A block that is used again and again, while no block comes or goes, need not be noted again: nothing is asked of the policy meanwhile.
+//! So each block says after how many changes of the shard it was noted, and uses between two changes count once. A cache that is only read
+//! comes to write no notes at all.
+//!
+//! Invariants, which `check` verifies here and `KvCache::check` over all shards: (1) the block at slot *s* is found under `hashes[s]`, and
+//! is the only one with that slot; (2) every slot is either in use by one block or free; (3) no two blocks have one key; (4) what the ledger has
+//! charged is what the shards hold and what is being written.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -13,25 +22,95 @@ use hashbrown::HashTable;
 
 use super::held::{Held, is_pinned};
 use super::policy::Chosen;
-use super::stats::{Counts, Others};
+use super::stats::{Count, Others};
+use super::uses::Uses;
 use super::{Policy, Slot};
 use crate::offset::CheckError;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Striped, Writing, thread_number};
 
-/// A shard where it stands: on cache lines of its own, two at a time, as processors fetch them in pairs. In this order all that a
-/// look-up writes here is in the first line, with what it reads first: figures, lock, head of the index.
+/// A shard where it stands: on cache lines of its own.
 #[repr(C, align(128))]
 pub(super) struct Shard<K> {
-    pub(super) counts: Counts,
-    pub(super) books: Mutex<Books<K>>,
+    books: Striped<Books<K>, Desk>,
     pub(super) others: Others,
 }
 
 impl<K> Shard<K> {
     pub(super) fn new(policy: Chosen) -> Self {
-        let books = Books { index: HashTable::new(), hashes: Vec::new(), free: Vec::new(), policy };
-        Shard { books: Mutex::new(books), counts: Counts::default(), others: Others::default() }
+        Shard { books: Striped::new(Books::new(policy)), others: Others::default() }
     }
+
+    /// The block under `key`, which counts as used.
+    #[inline]
+    pub(super) fn get<Q: Hash + Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<Arc<Held<K>>>
+    where
+        K: Borrow<Q> + Eq,
+    {
+        let books = self.books.read(thread_number());
+        let desk = books.own();
+        let Some(held) = books.find(hash, key) else {
+            desk.misses.more();
+            return None;
+        };
+        let found = Arc::clone(held);
+        desk.hits.more();
+        let known = held.is_noted(books.changes) || {
+            let noted = desk.uses.note(held.slot());
+            if noted {
+                held.noted(books.changes);
+            }
+            noted
+        };
+        drop(books);
+        if !known {
+            self.tell(hash, &found);
+        }
+        Some(found)
+    }
+
+    /// Whether there is a block under `key`.
+    pub(super) fn contains<Q: Hash + Eq + ?Sized>(&self, hash: u64, key: &Q) -> bool
+    where
+        K: Borrow<Q> + Eq,
+    {
+        self.books.read(thread_number()).find(hash, key).is_some()
+    }
+
+    /// The books, to be changed; what was used before is known to the policy.
+    pub(super) fn books(&self) -> Writing<'_, Books<K>, Desk> {
+        let mut writing = self.books.write();
+        let (books, desks) = writing.parts();
+        let policy = books.policy.get_mut();
+        for desk in desks {
+            desk.uses.told(|slot| policy.touch(slot));
+        }
+        writing
+    }
+
+    /// Tells the policy of what is noted, and of a use for which there was no more room.
+    #[cold]
+    #[inline(never)]
+    fn tell(&self, hash: u64, used: &Arc<Held<K>>) {
+        let mut books = self.books();
+        if books.index.find(hash, |held| Arc::ptr_eq(held, used)).is_some() {
+            books.policy.get_mut().touch(used.slot());
+            used.noted(books.changes);
+        }
+    }
+
+    /// Calls of `get` that found their key, and those that did not.
+    pub(super) fn asked(&self) -> (u64, u64) {
+        let add = |(hits, misses), desk: &Desk| (hits + desk.hits.get(), misses + desk.misses.get());
+        self.books.stripes().fold((0, 0), add)
+    }
+}
+
+/// What those who look up have to themselves, for each stripe of the lock. Written by who has the stripe, or by who has all.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    hits: Count,
+    misses: Count,
+    uses: Uses,
 }
 
 /// What the lock guards.
@@ -39,39 +118,47 @@ impl<K> Shard<K> {
 pub(super) struct Books<K> {
     /// By the hash of the key. One pointer for each block: the index of 100,000 blocks takes a megabyte.
     index: HashTable<Arc<Held<K>>>,
+    /// How often blocks have come, gone, or been asked to go; uses between two of these count once.
+    changes: u32,
     /// The hash of the block at each slot; of a free slot, what was there.
     hashes: Vec<u64>,
     free: Vec<Slot>,
-    policy: Chosen,
+    /// Used by who changes the books, who needs no second lock for it. This one is there because those who look up share the books, and a
+    /// policy need not be one that can be shared.
+    policy: Mutex<Chosen>,
+}
+
+impl<K> Books<K> {
+    fn new(policy: Chosen) -> Self {
+        // What has just come has been noted after no change.
+        let changes = 1;
+        let policy = Mutex::new(policy);
+        Books { index: HashTable::new(), changes, hashes: Vec::new(), free: Vec::new(), policy }
+    }
+
+    /// From now on uses are news again.
+    fn changed(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
+    }
 }
 
 impl<K: Eq> Books<K> {
-    /// The block under `key`, which counts as used.
     #[inline]
-    pub(super) fn get<Q: Hash + Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Arc<Held<K>>>
+    fn find<Q: Hash + Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<&Arc<Held<K>>>
     where
         K: Borrow<Q>,
     {
-        let held = self.index.find(hash, |held| held.key.borrow() == key)?;
-        self.policy.touch(held.slot());
-        Some(Arc::clone(held))
-    }
-
-    /// Whether there is one.
-    pub(super) fn contains<Q: Hash + Eq + ?Sized>(&self, hash: u64, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-    {
-        self.index.find(hash, |held| held.key.borrow() == key).is_some()
+        self.index.find(hash, |held| held.key.borrow() == key)
     }
 
     /// Puts a block in. Returns the one that was there under the same key.
     pub(super) fn put(&mut self, hash: u64, held: Arc<Held<K>>) -> Option<Arc<Held<K>>> {
+        self.changed();
         if let Some(old) = self.index.find_mut(hash, |old| old.key == held.key) {
             let slot = old.slot();
             held.stands_at(slot);
             let old = mem::replace(old, held);
-            self.policy.touch(slot);
+            self.policy.get_mut().touch(slot);
             return Some(old);
         }
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -82,7 +169,7 @@ impl<K: Eq> Books<K> {
         held.stands_at(slot);
         let hashes = &self.hashes;
         self.index.insert_unique(hash, held, |held| hashes[held.slot() as usize]);
-        self.policy.insert(slot, hash);
+        self.policy.get_mut().insert(slot, hash);
         None
     }
 
@@ -105,20 +192,22 @@ impl<K: Eq> Books<K> {
 
     /// What is out of the index goes from the policy, too.
     fn forget(&mut self, held: Arc<Held<K>>) -> Arc<Held<K>> {
-        self.policy.remove(held.slot());
+        self.changed();
+        self.policy.get_mut().remove(held.slot());
         self.free.push(held.slot());
         held
     }
 
     /// Takes out the block that goes next; `None` if all are pinned. The one returned is not.
     pub(super) fn evict(&mut self) -> Option<Arc<Held<K>>> {
+        self.changed();
         let Books { index, hashes, policy, .. } = self;
         let may_go = |slot: Slot| {
             let hash = hashes.get(slot as usize);
             let held = hash.and_then(|&hash| index.find(hash, |held| held.slot() == slot));
             held.is_some_and(|held| !is_pinned(held))
         };
-        let slot = policy.victim(&mut { may_go })?;
+        let slot = policy.get_mut().victim(&mut { may_go })?;
         let hash = *hashes.get(slot as usize)?;
         // Looked at once more: what a policy answers need not be what it was told.
         let entry = index.find_entry(hash, |held| held.slot() == slot && !is_pinned(held)).ok()?;
@@ -129,9 +218,10 @@ impl<K: Eq> Books<K> {
 
     /// Takes every block out.
     pub(super) fn drain(&mut self) -> Vec<Arc<Held<K>>> {
+        self.changed();
         let all: Vec<_> = self.index.drain().collect();
         for held in &all {
-            self.policy.remove(held.slot());
+            self.policy.get_mut().remove(held.slot());
             self.free.push(held.slot());
         }
         all

@@ -49,14 +49,7 @@ impl fmt::Display for KvCacheStats {
     }
 }
 
-/// What a shard has been asked. Written under the shard's lock only, read by anyone without it.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) hits: Count,
-    pub(super) misses: Count,
-}
-
-/// What else it has done, likewise.
+/// What a shard has done besides answering. Written under the shard's lock only, read by anyone without it.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     pub(super) insertions: Count,
@@ -70,7 +63,7 @@ pub(super) struct Others {
 pub(super) struct Count(AtomicU64);
 
 impl Count {
-    /// One more. The caller has the lock of the shard: that spares an atomic read-modify-write.
+    /// One more. The caller has the lock of the shard, or of the stripe whose figure it is: that spares an atomic read-modify-write.
     #[inline]
     pub(super) fn more(&self) {
         // Relaxed: writers are ordered by the lock, and readers take the figure for itself.

@@ -8,6 +8,8 @@ use crate::offset::{
     AllocError, BinReport, Builder, CheckError, Ground, LONG, Metrics, OffsetAllocator, Range, SpaceError,
 };
 
+use crate::slab::stats::ClassStats;
+
 use super::builder::{ExtentBuilder, stranded_for};
 use super::extent::Extent;
 use super::instance::{Instance, Opening};
@@ -292,7 +294,27 @@ impl ExtentCache {
         metrics
     }
 
-    /// What is cached, where, and what has been done. O(threads × classes).
+    /// What [`metrics`](Self::metrics) and [`stats`](Self::stats) say, as far as it can be known without a lock that a request could wait
+    /// for. O(threads × classes).
+    pub(crate) fn glance(&self) -> Glance {
+        let magazines = &self.instance.magazines;
+        let look = || (self.ground.left(), magazines.stats());
+        // What goes from the books to a cache meanwhile is in one of the two, or in both, or in none.
+        let (left, cached) = (0..LOOKS).find_map(|_| magazines.still(look)).unwrap_or_else(look);
+        let held = |class: &&ClassStats| class.in_threads + class.in_depot > 0;
+        let longest = cached.classes.iter().filter(held).map(|class| class.round_bytes as u64).max();
+        let ranges: usize = cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
+        Glance {
+            capacity: left.capacity,
+            allocated: left.capacity.saturating_sub(left.free).saturating_sub(cached.stranded_bytes),
+            largest_free: left.largest.max(longest.unwrap_or(0)),
+            live: left.live.saturating_sub(ranges as u64),
+            cached: cached.stranded_bytes,
+            reaps: magazines.reaps(),
+        }
+    }
+
+    /// What is cached, where, and what has been done. Takes no lock. O(threads × classes).
     pub fn stats(&self) -> ExtentStats {
         ExtentStats::of(self.instance)
     }
@@ -327,6 +349,25 @@ impl ExtentCache {
             }
         })
     }
+}
+
+/// Looks at books and caches together before they are looked at one after the other.
+const LOOKS: usize = 4;
+
+/// Figures of a space, of about one moment: see [`ExtentCache::glance`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Glance {
+    pub(crate) capacity: u64,
+    /// Bytes in use, what is cached left out.
+    pub(crate) allocated: u64,
+    /// The longest free range; what was freed last may not have been joined yet.
+    pub(crate) largest_free: u64,
+    /// Extents in use.
+    pub(crate) live: u64,
+    /// Bytes that are cached.
+    pub(crate) cached: u64,
+    /// Times that what is cached was taken back because a request found no room.
+    pub(crate) reaps: u64,
 }
 
 /// Why there is no range: the space is full, as the hint says.

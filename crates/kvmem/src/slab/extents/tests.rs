@@ -53,3 +53,32 @@ fn books_full_of_cached_ranges_are_not_full() {
     let (left, right) = whole.free_range(start + 10..start + 20).expect("the caches are emptied");
     assert_eq!((left.map(|left| left.size()), right.map(|right| right.size())), (Some(10), Some(980)));
 }
+
+/// Everything that a request could wait for is taken, and figures are read all the same. A lock taken would be for ever.
+#[test]
+fn a_glance_takes_no_lock() {
+    let space = named(1 << 20, &[4096]);
+    let mut held: Vec<_> = (0..100).map(|_| space.allocate(4096).unwrap()).collect();
+    held.truncate(40);
+    let (metrics, stats) = (space.metrics(), space.stats());
+    let seen = space.instance.magazines.frozen(|cached| {
+        let _books = space.ground.seize();
+        (space.glance(), space.stats(), space.capacity(), cached.len())
+    });
+    assert_eq!((&seen.1, seen.2, seen.3), (&stats, 1 << 20, stats.cached_ranges));
+    let glance = seen.0;
+    assert_eq!((glance.capacity, glance.allocated, glance.live), (1 << 20, 40 * 4096, 40));
+    assert_eq!((glance.cached, glance.largest_free), (stats.cached_bytes, metrics.largest_free));
+    assert!(glance.cached > 0, "nothing was cached");
+}
+
+#[test]
+fn a_glance_knows_of_what_was_resized() {
+    let space = named(1 << 20, &[4096]);
+    let _held = space.allocate(70_000).unwrap();
+    for capacity in [3 << 20, 1 << 22, 100_000] {
+        if capacity > space.capacity() { space.grow(capacity) } else { space.shrink_to(capacity) }.unwrap();
+        let glance = space.glance();
+        assert_eq!((glance.capacity, glance.allocated, space.capacity()), (capacity, 70_000, capacity));
+    }
+}

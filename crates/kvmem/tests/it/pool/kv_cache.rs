@@ -4,6 +4,7 @@ mod limits;
 mod model;
 mod pins;
 mod policies;
+mod source;
 mod threads;
 
 use kvmem::arena::PageSize;

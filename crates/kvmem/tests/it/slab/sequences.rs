@@ -8,19 +8,14 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 
+use crate::random::cases;
+
 fn check(config: &Config, ops: &[Op]) -> TestCaseResult {
     run(config, ops).map(drop).map_err(|failure| TestCaseError::fail(format!("{failure:#}")))
 }
 
-/// So many cases, or what `PROPTEST_CASES` says.
-fn cases(cases: u32) -> ProptestConfig {
-    let config =
-        ProptestConfig { failure_persistence: None, max_shrink_iters: 2000, ..ProptestConfig::default() };
-    if std::env::var_os("PROPTEST_CASES").is_some() { config } else { ProptestConfig { cases, ..config } }
-}
-
 proptest! {
-    #![proptest_config(cases(100))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 2000, ..cases(100) })]
 
     #[test]
     fn plain_ones(ops in ops(150)) {

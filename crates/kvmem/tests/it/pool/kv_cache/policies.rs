@@ -1,7 +1,8 @@
 //! Which block goes, and that a policy can do no harm.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 use kvmem::pool::KvCache;
 use kvmem::pool::kv_cache::{Eviction, KvCacheError, Policy, Slot};
@@ -105,4 +106,78 @@ fn a_policy_that_lies_evicts_badly_and_harms_nothing() {
     assert_eq!(pinned.bytes(), [1; 10]);
     let left: HashSet<u64> = held(&cache, 0..500).into_iter().collect();
     assert!(left.iter().all(|key| cache.get(key).unwrap().bytes() == [*key as u8; 10]));
+}
+
+/// What a policy was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Insert(Slot),
+    Touch(Slot),
+    Remove(Slot),
+    Victim,
+}
+
+/// Writes down what it is told, and has no victims.
+struct Scribe(Arc<Mutex<Vec<Told>>>);
+
+impl Policy for Scribe {
+    fn insert(&mut self, slot: Slot, _: u64) {
+        self.0.lock().unwrap().push(Told::Insert(slot));
+    }
+    fn touch(&mut self, slot: Slot) {
+        self.0.lock().unwrap().push(Told::Touch(slot));
+    }
+    fn remove(&mut self, slot: Slot) {
+        self.0.lock().unwrap().push(Told::Remove(slot));
+    }
+    fn victim(&mut self, _: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
+        self.0.lock().unwrap().push(Told::Victim);
+        None
+    }
+}
+
+#[test]
+fn a_policy_knows_of_each_use_once_before_anything_else() {
+    let pool = pool(64 << 10);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let scribe = Eviction::Custom(Arc::new({
+        let told = told.clone();
+        move || Box::new(Scribe(told.clone()))
+    }));
+    let cache = one_shard(&pool, |builder| builder.eviction(scribe));
+    let all = 0..200 as Slot;
+    all.clone().for_each(|key| cache.insert(u64::from(key), &[1; 10]).unwrap());
+    told.lock().unwrap().clear();
+    // Slots are given from 0 up. More uses than find room in the notes; those that come again are no news.
+    let get = |key: Slot| assert!(cache.get(&u64::from(key)).is_some());
+    for _ in 0..3 {
+        all.clone().for_each(get);
+        assert!(cache.get(&1000).is_none() && cache.contains(&7));
+    }
+    drop(cache.remove(&3));
+    let touched: Vec<Told> = all.clone().map(Told::Touch).collect();
+    let mut seen = std::mem::take(&mut *told.lock().unwrap());
+    assert_eq!(seen.pop(), Some(Told::Remove(3)));
+    assert_eq!(seen, touched);
+    // After a change they are news again; a search is one, too.
+    [5, 9, 5].into_iter().for_each(get);
+    assert_eq!(cache.evict_to(0), 1990);
+    [9, 5].into_iter().for_each(get);
+    cache.insert(3, &[1; 10]).unwrap();
+    let seen = std::mem::take(&mut *told.lock().unwrap());
+    use Told::{Insert, Touch, Victim};
+    assert_eq!(seen, [Touch(5), Touch(9), Victim, Touch(9), Touch(5), Insert(3)]);
+    // Each thread's uses in its order.
+    thread::scope(|scope| {
+        for half in [0..100, 100..200] {
+            scope.spawn(move || half.for_each(get));
+        }
+    });
+    cache.clear();
+    let touched = std::mem::take(&mut *told.lock().unwrap());
+    let of = |half: std::ops::Range<Slot>| {
+        let slots = touched.iter().filter_map(|told| if let Touch(slot) = told { Some(*slot) } else { None });
+        slots.filter(|slot| half.contains(slot)).collect::<Vec<_>>()
+    };
+    assert_eq!((of(0..100), of(100..200)), ((0..100).collect(), (100..200).collect()));
 }

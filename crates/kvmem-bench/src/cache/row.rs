@@ -1,0 +1,45 @@
+//! *Row*: what a run of the cache suite finds.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ContenderId, Scenario};
+use crate::crowd::{Line, Plot};
+
+/// One contender in one scenario. Figures are medians of the repetitions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// The contender.
+    pub contender: ContenderId,
+    /// Threads that share it.
+    pub threads: u32,
+    /// Million calls a second of all threads together.
+    pub mops: f64,
+    /// Nanoseconds that a call takes its thread.
+    pub ns: f64,
+}
+
+impl Line for Row {
+    type Scenario = Scenario;
+    type Contender = ContenderId;
+    const CELLS: &'static str = "nanoseconds of a call, and million calls a second of all threads";
+    const SECOND: &'static str = "M/s";
+    const PLOTS: &'static [Plot<Self>] = &[("A call, less is better", "ns", |row| row.ns)];
+
+    fn scenario(&self) -> Scenario {
+        self.scenario
+    }
+
+    fn contender(&self) -> ContenderId {
+        self.contender
+    }
+
+    fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    fn cells(&self) -> [String; 2] {
+        [format!("{:.1}", self.ns), format!("{:.2}", self.mops)]
+    }
+}

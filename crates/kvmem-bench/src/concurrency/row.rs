@@ -1,0 +1,50 @@
+//! *Row*: what a run of the concurrency suite finds.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ContenderId, Scenario};
+use crate::crowd::{Line, Plot};
+
+/// One contender in one scenario. Figures are medians of the repetitions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// The contender.
+    pub contender: ContenderId,
+    /// Threads that share the allocator.
+    pub threads: u32,
+    /// Million calls a second of all threads together: allocations, frees, and requests that fail.
+    pub mops: f64,
+    /// Nanoseconds that half of the calls do not exceed, by the clock on the wall.
+    pub p50_ns: f64,
+    /// Nanoseconds that 99 % of the calls do not exceed.
+    pub p99_ns: f64,
+}
+
+impl Line for Row {
+    type Scenario = Scenario;
+    type Contender = ContenderId;
+    const CELLS: &'static str = "million calls a second of all threads, and p50 / p99 of a call in ns";
+    const SECOND: &'static str = "ns";
+    const PLOTS: &'static [Plot<Self>] = &[
+        ("All threads together, more is better", "million calls a second", |row| row.mops),
+        ("99 % of the calls take no longer, less is better", "ns", |row| row.p99_ns),
+    ];
+
+    fn scenario(&self) -> Scenario {
+        self.scenario
+    }
+
+    fn contender(&self) -> ContenderId {
+        self.contender
+    }
+
+    fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    fn cells(&self) -> [String; 2] {
+        [format!("{:.2}", self.mops), format!("{:.0} / {:.0}", self.p50_ns, self.p99_ns)]
+    }
+}

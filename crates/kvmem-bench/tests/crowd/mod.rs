@@ -1,0 +1,54 @@
+//! What holds for the reports of all suites of threads.
+
+use std::error::Error;
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use kvmem_bench::crowd::{Line, Named, Report};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::watch::Watch;
+
+/// The rows are as many as were watched, each has these keys and a rate, and JSON leads back to the report; the table has
+/// these parts.
+pub(crate) fn is_reported_in_full<R>(report: &Report<R>, watch: &Watch, keys: &[&str], parts: &[&str])
+where
+    R: Line + Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    assert_eq!((watch.steps.len(), watch.rows), (report.rows.len(), report.rows.len()));
+    assert_eq!(watch.planned, watch.done);
+
+    let json = serde_json::to_value(report).unwrap();
+    for row in json["rows"].as_array().unwrap() {
+        let mut found: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
+        found.sort_unstable();
+        assert_eq!(found, keys);
+        assert!(row["mops"].as_f64() > Some(0.0), "{row}");
+    }
+    assert_eq!(serde_json::from_value::<Report<R>>(json).unwrap(), *report);
+
+    let table = report.to_string();
+    for part in parts {
+        assert!(table.contains(part), "{part} in\n{table}");
+    }
+    assert!(table.ends_with('\n'));
+}
+
+/// What ran: scenario, contender and threads of each row.
+pub(crate) fn ran<R: Line>(report: &Report<R>) -> Vec<(R::Scenario, R::Contender, u32)> {
+    report.rows.iter().map(|row| (row.scenario(), row.contender(), row.threads())).collect()
+}
+
+/// Names on the command line and in JSON are the same and lead back; one that is none is told with those there are.
+pub(crate) fn names_lead_back<N>()
+where
+    N: Named + Display + Debug + Serialize + FromStr<Err: Error + PartialEq>,
+{
+    for id in N::ALL {
+        assert_eq!(id.to_string().parse(), Ok(*id));
+        assert_eq!(serde_json::to_string(id).unwrap(), format!("\"{id}\""));
+    }
+    let error = "nothing".parse::<N>().unwrap_err().to_string();
+    assert!(error.contains("nothing") && error.contains(&N::ALL[0].to_string()), "{error}");
+}

@@ -1,0 +1,58 @@
+//! Options of `kvmem tour`.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use super::size;
+
+/// Options of `kvmem tour`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct TourArgs {
+    /// Where the report goes; by default kvmem-report.html in the current folder, or in that for temporary files where this
+    /// one cannot be written
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Size of the pool in bytes, or with a unit: 256MiB, 1GiB; by default what fits the machine, and at most 1 GiB
+    #[arg(long, value_name = "SIZE", value_parser = pool)]
+    pub pool: Option<u64>,
+
+    /// Serve the KV workload for so many seconds at most
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: u64,
+
+    /// Leave the benchmarks out
+    #[arg(long)]
+    pub no_bench: bool,
+}
+
+/// Bytes of a pool: as many as the workload needs, at least.
+fn pool(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes < TourArgs::LEAST_POOL => Err("the tour's pool has 16 MiB at least".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+impl Default for TourArgs {
+    fn default() -> Self {
+        TourArgs { html: None, pool: None, seconds: 10, no_bench: false }
+    }
+}
+
+impl TourArgs {
+    /// The least pool that the workload can be run on.
+    pub const LEAST_POOL: u64 = 16 << 20;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_holds_some_pages() {
+        assert_eq!(pool("16MiB"), Ok(16 << 20));
+        assert!(pool("1MiB").is_err() && pool("some").is_err());
+    }
+}

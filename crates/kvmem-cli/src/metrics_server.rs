@@ -1,0 +1,176 @@
+//! *Metrics server*: answers Prometheus while a command runs.
+//!
+//! There is one recorder for the process, which is made with the first server, and one thread for each server. When somebody asks, the
+//! thread has what is observed published, and prints what the recorder has. The threads that do the command's work neither know
+//! nor wait.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use kvmem::pool::observe::Exporter;
+use metrics::{Counter, Unit, counter, describe_counter};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tiny_http::{Header, Method, Request, Response, Server};
+
+use crate::args::MetricsArgs;
+use crate::replay::Progress;
+
+/// What the text is written in.
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Upper ends of the buckets of times, in seconds: from a few steps of the processor to a wait.
+const SECONDS: [f64; 18] = [
+    1e-8, 2e-8, 3e-8, 5e-8, 7.5e-8, 1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3, 1e-2, 1e-1,
+    1.0,
+];
+
+/// Why metrics cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetricsServerError {
+    /// Others can reach that address.
+    #[error(
+        "--metrics {address}: others can reach this address and read the metrics; name one of this machine alone, such as \
+         127.0.0.1:{}, or add --metrics-anywhere", .address.port()
+    )]
+    Reachable {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Somebody listens there.
+    #[error(
+        "--metrics {address}: something else listens there; name another port, or port 0 for any that is free"
+    )]
+    InUse {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The system refuses the address.
+    #[error("--metrics {address}: {source}; name an address that this machine has, and a port above 1023")]
+    Refused {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The server or its thread could not be started.
+    #[error("metrics cannot be served: {what}")]
+    Start {
+        /// What was said.
+        what: String,
+    },
+}
+
+/// Serves until it is dropped.
+pub struct MetricsServer {
+    server: Arc<Server>,
+    observed: Arc<Mutex<Vec<Exporter>>>,
+    address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MetricsServer {
+    /// One where the options say so; `None` if they do not ask for it.
+    ///
+    /// # Errors
+    /// [`MetricsServerError`].
+    pub fn start(args: &MetricsArgs) -> Result<Option<MetricsServer>, MetricsServerError> {
+        let Some(address) = args.address else { return Ok(None) };
+        if !address.ip().is_loopback() && !args.anywhere {
+            return Err(MetricsServerError::Reachable { address });
+        }
+        let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => MetricsServerError::InUse { address },
+            _ => MetricsServerError::Refused { address, source },
+        })?;
+        let address = listener.local_addr().map_err(start)?;
+        let handle = recorder()?;
+        let server = Arc::new(Server::from_listener(listener, None).map_err(start)?);
+        let observed = Arc::new(Mutex::new(Vec::new()));
+        let (serves, publishes) = (Arc::clone(&server), Arc::clone(&observed));
+        let thread = thread::Builder::new().name("kvmem-metrics".into()).spawn(move || {
+            for request in serves.incoming_requests() {
+                // A client that has gone needs no answer.
+                let _ = answer(request, handle, &publishes);
+            }
+        });
+        Ok(Some(MetricsServer { server, observed, address, thread: Some(thread.map_err(start)?) }))
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Publishes this too whenever somebody asks.
+    pub fn observe(&self, exporter: Exporter) {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner).push(exporter);
+    }
+}
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        self.server.unblock();
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// How far a replay has come, for the recorder of the process, if there is one when this is made.
+pub(crate) struct ReplayMetrics {
+    requests: Counter,
+    bytes: Counter,
+}
+
+impl ReplayMetrics {
+    pub(crate) fn new() -> ReplayMetrics {
+        const REQUESTS: &str = "kvmem_replay_requests_total";
+        const BYTES: &str = "kvmem_replay_trace_bytes_total";
+        describe_counter!(REQUESTS, Unit::Count, "Requests of the trace that have been served");
+        describe_counter!(BYTES, Unit::Bytes, "Bytes of the trace that have been read");
+        ReplayMetrics { requests: counter!(REQUESTS), bytes: counter!(BYTES) }
+    }
+
+    /// Two stores.
+    pub(crate) fn publish(&self, progress: &Progress) {
+        self.requests.absolute(progress.requests);
+        self.bytes.absolute(progress.bytes_read);
+    }
+}
+
+fn start(what: impl std::fmt::Display) -> MetricsServerError {
+    MetricsServerError::Start { what: what.to_string() }
+}
+
+/// The recorder of the process.
+fn recorder() -> Result<&'static PrometheusHandle, MetricsServerError> {
+    static HANDLE: OnceLock<Result<PrometheusHandle, String>> = OnceLock::new();
+    let handle = HANDLE.get_or_init(|| {
+        let builder = PrometheusBuilder::new();
+        let builder = builder.set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS);
+        builder.and_then(PrometheusBuilder::install_recorder).map_err(|error| error.to_string())
+    });
+    handle.as_ref().map_err(start)
+}
+
+fn answer(request: Request, handle: &PrometheusHandle, observed: &Mutex<Vec<Exporter>>) -> io::Result<()> {
+    let path = request.url().split('?').next().unwrap_or_default();
+    match (request.method(), path) {
+        (Method::Get | Method::Head, "/metrics") => {
+            observed.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Exporter::publish);
+            handle.run_upkeep();
+            let text = Response::from_string(handle.render());
+            match Header::from_bytes("Content-Type", CONTENT_TYPE) {
+                Ok(header) => request.respond(text.with_header(header)),
+                Err(()) => request.respond(text),
+            }
+        }
+        (Method::Get | Method::Head, _) => {
+            request.respond(Response::from_string("metrics are at /metrics\n").with_status_code(404))
+        }
+        _ => request.respond(Response::from_string("metrics can be read, by GET\n").with_status_code(405)),
+    }
+}

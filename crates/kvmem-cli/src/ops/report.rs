@@ -1,0 +1,186 @@
+//! *Report*: how contenders served the same calls, side by side.
+
+use std::fmt;
+
+use indicatif::{BinaryBytes, HumanCount};
+use kvmem_bench::contender::ContenderId;
+use serde::Serialize;
+
+use super::format::{Call, Recording};
+
+/// What came out.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// Always `ops`.
+    pub suite: &'static str,
+    /// The version of the command.
+    pub version: &'static str,
+    /// The file, as it was named.
+    pub ops: String,
+    /// Who served the calls when they were recorded.
+    pub recorded_on: String,
+    /// How many threads asked.
+    pub threads: u32,
+    /// Bytes of the space.
+    pub capacity_bytes: u64,
+    /// All calls.
+    pub calls: u64,
+    /// Those that allocated.
+    pub allocations: u64,
+    /// Those that found no room.
+    pub refusals: u64,
+    /// Those that freed.
+    pub frees: u64,
+    /// The most ranges that were live at once.
+    pub live_max: u32,
+    /// One for each contender.
+    pub rows: Vec<Row>,
+    /// Contenders that cannot serve such a space, and why.
+    pub not_run: Vec<String>,
+}
+
+/// How one contender served them.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Row {
+    /// Who.
+    pub contender: ContenderId,
+    /// Calls it served that had been served.
+    pub served: u64,
+    /// Calls it refused that had been served.
+    pub failures: u64,
+    /// Bytes of those.
+    pub failed_bytes: u64,
+    /// Calls it refused that had been refused.
+    pub refused_too: u64,
+    /// Calls it had room for that had been refused; what it gave was freed at once.
+    pub found_room: u64,
+    /// Ranges it put where they had been.
+    pub same_place: u64,
+    /// Whether it decided every call as recorded.
+    pub same_decisions: bool,
+    /// The greatest share of the space that was live.
+    pub utilization_peak: f64,
+    /// The mean of that over all allocations since one was first refused in the recording; absent if none was.
+    pub utilization_full_mean: Option<f64>,
+    /// That at the end.
+    pub utilization_end: f64,
+    /// Time of a call, those of the table included, which `null` shows.
+    pub ns_per_call: f64,
+    /// Bytes of metadata at the end, where it is known.
+    pub metadata_bytes: Option<u64>,
+}
+
+impl Row {
+    pub(super) fn new(contender: ContenderId) -> Row {
+        Row {
+            contender,
+            served: 0,
+            failures: 0,
+            failed_bytes: 0,
+            refused_too: 0,
+            found_room: 0,
+            same_place: 0,
+            same_decisions: false,
+            utilization_peak: 0.0,
+            utilization_full_mean: None,
+            utilization_end: 0.0,
+            ns_per_call: 0.0,
+            metadata_bytes: None,
+        }
+    }
+}
+
+impl Row {
+    /// In which way it did not decide as recorded, in words.
+    pub fn deviation(&self, report: &Report) -> String {
+        format!(
+            "{} does not decide as {} did when the calls were recorded: of {} allocations {} are at another place and {} were refused, of {} \
+             refusals {} were served",
+            self.contender,
+            report.recorded_on,
+            report.allocations,
+            self.served - self.same_place,
+            self.failures,
+            report.refusals,
+            self.found_room
+        )
+    }
+}
+
+impl Report {
+    /// No rows yet.
+    pub fn new(ops: String, recording: &Recording) -> Report {
+        let header = &recording.header;
+        let frees = recording.calls.iter().filter(|call| matches!(call, Call::Freed { .. })).count() as u64;
+        let (calls, allocations) = (recording.calls.len() as u64, recording.offsets.len() as u64);
+        Report {
+            suite: "ops",
+            version: env!("CARGO_PKG_VERSION"),
+            ops,
+            recorded_on: header.allocator.clone(),
+            threads: header.threads,
+            capacity_bytes: header.capacity,
+            calls,
+            allocations,
+            refusals: calls - allocations - frees,
+            frees,
+            live_max: recording.places,
+            rows: Vec::new(),
+            not_run: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |number: u64| HumanCount(number).to_string();
+        writeln!(
+            f,
+            "{}: {} calls to {} by {} thread(s), {}",
+            self.ops,
+            count(self.calls),
+            self.recorded_on,
+            self.threads,
+            BinaryBytes(self.capacity_bytes)
+        )?;
+        writeln!(
+            f,
+            "{} allocated, {} without room, {} freed, at most {} live",
+            count(self.allocations),
+            count(self.refusals),
+            count(self.frees),
+            count(u64::from(self.live_max))
+        )?;
+        writeln!(
+            f,
+            "\n{:<17} {:>12} {:>9} {:>9} {:>9} {:>9} {:>12}",
+            "allocator", "utilization", "peak", "end", "failed", "ns/call", "as recorded"
+        )?;
+        let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+        for row in &self.rows {
+            writeln!(
+                f,
+                "{:<17} {:>12} {:>9} {:>9} {:>9} {:>9.1} {:>12}",
+                row.contender,
+                row.utilization_full_mean.map_or_else(|| "never full".to_owned(), percent),
+                percent(row.utilization_peak),
+                percent(row.utilization_end),
+                count(row.failures),
+                row.ns_per_call,
+                if row.same_decisions {
+                    "all".to_owned()
+                } else {
+                    percent(row.same_place as f64 / self.allocations.max(1) as f64)
+                }
+            )?;
+        }
+        for reason in &self.not_run {
+            writeln!(f, "not run: {reason}")?;
+        }
+        writeln!(
+            f,
+            "\nutilization: mean over the allocations since one was first refused; failed: served when recorded, refused here;\n\
+             as recorded: ranges at the recorded place"
+        )
+    }
+}

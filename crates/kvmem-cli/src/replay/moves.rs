@@ -1,0 +1,143 @@
+//! *Moves*: what was copied where; and the same once more, by nobody but `memcpy`.
+//!
+//! How fast bytes can go to and from the pool depends on the machine, on the sizes, and on which of them the processor's caches have. So what a
+//! replay moves in a second is held against the same moves in the same memory: the last of them are remembered, and when the replay is over they
+//! are done again without cache, allocator and checksums: a block that was written is copied to its place again, a block that was hit is
+//! copied out of it.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Instant;
+
+use kvmem::pool::Block;
+
+use super::model::BlockLayout;
+use super::object::ObjectId;
+use super::payload::Payloads;
+
+/// How many moves of each thread are remembered.
+const MOST: usize = 1 << 18;
+/// Bytes of a pass: many times what a processor's caches have.
+const PASS_BYTES: u64 = 2 << 30;
+/// Passes, of which the median counts.
+const PASSES: usize = 5;
+
+/// One copy.
+#[derive(Clone, Copy)]
+struct Move {
+    offset: u64,
+    id: ObjectId,
+    write: bool,
+}
+
+/// The last moves of a thread.
+pub struct Moves {
+    ring: Vec<Move>,
+    next: usize,
+}
+
+impl Moves {
+    /// None yet.
+    pub fn new() -> Self {
+        Moves { ring: Vec::new(), next: 0 }
+    }
+
+    /// The object was written to this place.
+    pub fn write(&mut self, offset: u64, id: ObjectId) {
+        self.push(Move { offset, id, write: true });
+    }
+
+    /// The object was read at this place.
+    pub fn read(&mut self, offset: u64, id: ObjectId) {
+        self.push(Move { offset, id, write: false });
+    }
+
+    fn push(&mut self, one: Move) {
+        if self.ring.len() < MOST {
+            self.ring.push(one);
+        } else {
+            self.ring[self.next] = one;
+            self.next = (self.next + 1) % MOST;
+        }
+    }
+
+    /// Those remembered, in order.
+    fn into_vec(mut self) -> Vec<Move> {
+        self.ring.rotate_left(self.next);
+        self.ring
+    }
+}
+
+impl Default for Moves {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Bytes that a plain copy moves in a second, of the moves of all threads by as many; `None` if there are none.
+///
+/// Each thread has an equal part of the memory, and what lies across the edge of two is left out.
+pub fn plain_bytes_per_s(
+    moves: Vec<Moves>,
+    memory: &mut Block,
+    layout: &BlockLayout,
+    payloads: &Payloads,
+) -> Option<f64> {
+    let threads = moves.len().max(1);
+    let part = memory.len().div_ceil(threads);
+    let mut parts: Vec<Vec<Move>> = vec![Vec::new(); threads];
+    let size = |id: ObjectId| layout.objects()[id.number as usize] as usize;
+    let mut bytes = 0;
+    'all: for moves in moves {
+        let mut own = 0;
+        for mut one in moves.into_vec().into_iter().rev() {
+            let (from, len) = (one.offset as usize, size(one.id));
+            let number = from / part;
+            if from + len > ((number + 1) * part).min(memory.len()) {
+                continue;
+            }
+            one.offset -= (number * part) as u64;
+            parts[number].push(one);
+            bytes += len as u64;
+            own += len as u64;
+            if own >= PASS_BYTES / threads as u64 {
+                continue 'all;
+            }
+        }
+    }
+    if bytes == 0 {
+        return None;
+    }
+    // They were taken from the last on.
+    parts.iter_mut().for_each(|moves| moves.reverse());
+    // Where little was moved it is moved again and again, so that there is something to measure.
+    let rounds = (PASS_BYTES / 16).div_ceil(bytes);
+    let mut seconds: Vec<f64> = (0..PASSES)
+        .map(|_| {
+            let start = Instant::now();
+            thread::scope(|scope| {
+                for (moves, memory) in parts.iter().zip(memory.bytes_mut().chunks_mut(part)) {
+                    scope.spawn(move || (0..rounds).for_each(|_| copy(moves, memory, payloads)));
+                }
+            });
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    seconds.sort_by(f64::total_cmp);
+    Some((rounds * bytes) as f64 / seconds[PASSES / 2])
+}
+
+fn copy(moves: &[Move], memory: &mut [u8], payloads: &Payloads) {
+    let mut out = Vec::new();
+    for one in moves {
+        let piece = payloads.piece(one.id);
+        let place = &mut memory[one.offset as usize..][..piece.len()];
+        if one.write {
+            place.copy_from_slice(piece);
+        } else {
+            out.resize(out.len().max(piece.len()), 0);
+            out[..piece.len()].copy_from_slice(place);
+            black_box(&mut out);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! *Payload*: what objects are filled with, to prove that none shares a byte with another.
+//!
+//! An allocator of offsets can be wrong without anybody noticing: two blocks that share a byte look fine until one of
+//! them is read. So every object of a backed replay gets a payload of its own, and its checksum is compared whenever the object
+//! is hit. A payload is 16 bytes that name the object, and then one of 64 pieces of a random stream, which come with their checksums as
+//! what an engine stores comes with its own: so to write is to copy, and what a replay moves in a second can be held
+//! against a plain copy. Pieces begin in different places of the stream: bytes of another payload are never the same.
+
+use std::sync::OnceLock;
+
+use super::model::BlockLayout;
+use super::object::ObjectId;
+
+/// How many pieces of the stream there are.
+const PIECES: usize = 64;
+/// How far apart they begin. Odd, so that words of one do not stand over words of another.
+const APART: usize = 4093;
+/// Bytes that name the object.
+const STAMP: usize = 16;
+
+/// All payloads of the objects of a block.
+pub struct Payloads {
+    stream: Vec<u8>,
+    /// Length and kind of each object; objects of one length are of one kind.
+    objects: Vec<(usize, usize)>,
+    /// Checksum of each piece of each kind, behind the stamp, once it was needed.
+    sums: Vec<[OnceLock<u32>; PIECES]>,
+}
+
+/// A payload is not what was written: the checksums then and now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Damage {
+    /// Of what was written.
+    pub written: u32,
+    /// Of what is there.
+    pub found: u32,
+}
+
+impl Payloads {
+    /// Those of all blocks of `layout`. The stream is as long as the longest object, and 256 KiB.
+    pub fn new(layout: &BlockLayout) -> Self {
+        let mut kinds: Vec<u64> = layout.objects().to_vec();
+        kinds.sort_unstable();
+        kinds.dedup();
+        let kind = |size: &u64| kinds.partition_point(|kind| kind < size);
+        let objects = layout.objects().iter().map(|size| (*size as usize, kind(size))).collect();
+        let longest = kinds.last().map_or(0, |size| *size as usize);
+        let mut state = 0u64;
+        let words = (longest + PIECES * APART).div_ceil(8);
+        let stream = (0..words)
+            .flat_map(|_| {
+                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                mix(state).to_le_bytes()
+            })
+            .collect();
+        let sums = kinds.iter().map(|_| [const { OnceLock::new() }; PIECES]).collect();
+        Payloads { stream, objects, sums }
+    }
+
+    /// The object's piece of the stream, without the stamp.
+    pub fn piece(&self, id: ObjectId) -> &[u8] {
+        let (len, _) = self.objects[id.number as usize];
+        &self.stream[number(id) * APART..][..len]
+    }
+
+    /// Writes the payload of an object.
+    pub fn write(&self, id: ObjectId, bytes: &mut [u8]) {
+        bytes.copy_from_slice(self.piece(id));
+        let stamp = stamp(id);
+        let len = bytes.len().min(STAMP);
+        bytes[..len].copy_from_slice(&stamp[..len]);
+    }
+
+    /// Compares the bytes of an object with what was written.
+    ///
+    /// # Errors
+    /// [`Damage`] if they are not the same.
+    pub fn verify(&self, id: ObjectId, bytes: &[u8]) -> Result<(), Damage> {
+        let (head, body) = bytes.split_at(bytes.len().min(STAMP));
+        let (_, kind) = self.objects[id.number as usize];
+        let sum = self.sums[kind][number(id)].get_or_init(|| crc32fast::hash(&self.piece(id)[head.len()..]));
+        if head == &stamp(id)[..head.len()] && crc32fast::hash(body) == *sum {
+            return Ok(());
+        }
+        let mut written = vec![0; bytes.len()];
+        self.write(id, &mut written);
+        Err(Damage { written: crc32fast::hash(&written), found: crc32fast::hash(bytes) })
+    }
+}
+
+fn stamp(id: ObjectId) -> [u8; STAMP] {
+    let mut stamp = [0; STAMP];
+    stamp[..8].copy_from_slice(&mix(id.block).to_le_bytes());
+    stamp[8..].copy_from_slice(&mix(!u64::from(id.number)).to_le_bytes());
+    stamp
+}
+
+/// Which piece.
+fn number(id: ObjectId) -> usize {
+    mix(id.block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(id.number)) as usize % PIECES
+}
+
+/// The output function of SplitMix64 (Steele, Lea, Flood: *Fast splittable pseudorandom number generators*, 2014).
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payloads() -> Payloads {
+        Payloads::new(&BlockLayout::of_objects(&[1000, 13, 1000], 512).unwrap())
+    }
+
+    #[test]
+    fn an_object_reads_back_as_it_was_written() {
+        let payloads = payloads();
+        for (number, len) in [(0, 1000), (1, 13), (2, 1000)] {
+            let id = ObjectId { block: 7, number };
+            let mut bytes = vec![0; len];
+            payloads.write(id, &mut bytes);
+            assert_eq!(payloads.verify(id, &bytes), Ok(()));
+            for at in 0..len {
+                bytes[at] ^= 1;
+                let damage = payloads.verify(id, &bytes).unwrap_err();
+                assert_ne!(damage.written, damage.found, "byte {at} of {len}");
+                bytes[at] ^= 1;
+            }
+        }
+    }
+
+    #[test]
+    fn objects_differ_by_block_and_by_number() {
+        let payloads = payloads();
+        let mut bytes = vec![0; 1000];
+        payloads.write(ObjectId { block: 1, number: 0 }, &mut bytes);
+        for other in [ObjectId { block: 1, number: 2 }, ObjectId { block: 2, number: 0 }] {
+            assert!(payloads.verify(other, &bytes).is_err(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn one_byte_of_a_neighbour_is_found() {
+        let payloads = payloads();
+        let mut memory = vec![0; 2000];
+        for block in 0..500 {
+            let (id, next) = (ObjectId { block, number: 0 }, ObjectId { block: block + 1, number: 2 });
+            payloads.write(id, &mut memory[..1000]);
+            payloads.write(next, &mut memory[984..1984]);
+            assert!(payloads.verify(id, &memory[..1000]).is_err(), "{block}");
+            assert_eq!(payloads.verify(next, &memory[984..1984]), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! *Pooled*: objects in blocks of a pool.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use kvmem::pool::kv_cache::{Eviction, KvCacheError, Pinned, Reservation};
+use kvmem::pool::observe::Exporter;
+use kvmem::pool::{Block, KvCache, Pool};
+use kvmem::slab::ExtentState;
+
+use super::calls::{ask, ticket};
+use super::object::{Key, ObjectId};
+use super::store::{Store, StoreError};
+use crate::ops::recorder::Recorder;
+
+/// A cache on a pool.
+pub struct Pooled {
+    cache: KvCache<Key>,
+    pool: Pool,
+    backed: bool,
+}
+
+impl Pooled {
+    /// An empty one. For one thread it has one shard, so that its order is exact.
+    pub fn new(
+        pool: &Pool,
+        backed: bool,
+        eviction: Eviction,
+        threads: u32,
+        recorder: Option<Arc<Recorder>>,
+    ) -> Pooled {
+        let mut builder = KvCache::builder(pool).eviction(eviction).allocate_by(move |pool, len| {
+            ask(recorder.as_ref(), len as u64, || pool.allocate(len), Block::offset)
+        });
+        if threads == 1 {
+            builder = builder.shards(1);
+        }
+        let cache = builder.build().expect("neither limits nor watermarks are set, and one shard can be");
+        Pooled { cache, pool: pool.clone(), backed }
+    }
+
+    /// What can be published of them.
+    pub fn exporter(&self) -> Exporter {
+        Exporter::new().pool(&self.pool).cache(&self.cache)
+    }
+}
+
+impl Store for Pooled {
+    type Pin = Pinned<Key>;
+    type Room = Reservation<Key>;
+
+    #[inline]
+    fn get(&self, id: ObjectId) -> Option<Self::Pin> {
+        self.cache.get(&id)
+    }
+
+    fn holds(&self, id: ObjectId) -> bool {
+        self.cache.contains(&id)
+    }
+
+    fn reserve(&self, id: ObjectId, size: u64) -> Result<Option<Self::Room>, StoreError> {
+        let len = usize::try_from(size).unwrap_or(usize::MAX);
+        let reserved = self.cache.reserve(Key::new(id, ()), len);
+        // Also where it was refused: then the range, if there was one, is free again.
+        let ticket = ticket();
+        match reserved {
+            Ok(room) => {
+                room.key().answer_for(ticket);
+                Ok(Some(room))
+            }
+            Err(KvCacheError::NothingToEvict { .. }) => Ok(None),
+            Err(error) => Err(StoreError::Cache(error)),
+        }
+    }
+
+    fn write(&self, room: &mut Self::Room, fill: impl FnOnce(&mut [u8])) -> Result<(), StoreError> {
+        fill(room.bytes_mut());
+        Ok(())
+    }
+
+    fn commit(&self, room: Self::Room) -> Self::Pin {
+        room.commit()
+    }
+
+    fn read<T>(&self, pin: &Self::Pin, look: impl FnOnce(&[u8]) -> T) -> Result<T, StoreError> {
+        Ok(look(pin.bytes()))
+    }
+
+    fn offset(&self, pin: &Self::Pin) -> u64 {
+        pin.block().offset()
+    }
+
+    fn objects(&self) -> u64 {
+        self.cache.len()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.cache.bytes()
+    }
+
+    fn evictions(&self) -> u64 {
+        self.cache.stats().evictions
+    }
+
+    fn spans(&self, spans: &mut Vec<Range<u64>>) -> bool {
+        let map = self.cache.pool().map();
+        let used = map.iter().filter(|range| range.state == ExtentState::Used);
+        spans.extend(used.map(|range| range.offset..range.offset + range.size));
+        true
+    }
+
+    fn metadata_bytes(&self) -> Option<u64> {
+        Some(self.cache.pool().metrics().metadata_bytes)
+    }
+
+    fn into_memory(self) -> Option<Block> {
+        let pool = self.cache.pool().clone();
+        self.cache.clear();
+        pool.trim();
+        // A block of what was never touched would touch it.
+        self.backed.then(|| pool.allocate(usize::try_from(pool.capacity()).ok()?).ok()).flatten()
+    }
+}

@@ -1,0 +1,300 @@
+//! *Worker*: serves requests out of a store, as one thread of a server would.
+//!
+//! A block is held under its hash id, which stands for the block *and everything before it*, object by object. A request asks for its
+//! ids in order. As long as all objects of a block are held they are *hits*: their KV cache need not be computed again. From the first
+//! that is not on, the rest are *misses*: the engine computes them, and what is not held of them is inserted.
+//!
+//! When an object does not fit, the store evicts others until it does. Two rules keep what is held useful:
+//!
+//! - A request uses its blocks *in reverse order*: the last block is put in first, and its hits are used after all that is put in, from
+//!   the last to the first. Where the least recently used object goes first, a block is therefore never older than one that follows it in a
+//!   prefix, goes after it, and no block is held that no request can reach; only at the end of the line one block may have gone in part.
+//!   What is put in is not used once more for that: a policy that looks at second uses is not misled.
+//! - A request pins its own blocks. If its prompt alone exceeds the pool, its first blocks are kept and the
+//!   rest is not cached.
+
+use std::collections::HashSet;
+
+use super::model::BlockLayout;
+use super::moves::Moves;
+use super::object::ObjectId;
+use super::payload::{Damage, Payloads};
+use super::store::{Store, StoreError};
+use super::trace::{BLOCK_TOKENS, Request};
+
+/// What happened since the worker began.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct Counters {
+    /// Requests walked.
+    pub requests: u64,
+    /// Blocks asked for.
+    pub blocks: u64,
+    /// Blocks found while the prefix was held.
+    pub hits: u64,
+    /// Prompt tokens asked for.
+    pub tokens: u64,
+    /// Prompt tokens within hit blocks.
+    pub hit_tokens: u64,
+    /// Blocks that were held although the prefix before them was not.
+    pub hits_behind_gap: u64,
+    /// Blocks inserted, in whole or in part.
+    pub insertions: u64,
+    /// Blocks that were not cached because only blocks of requests being served were left to evict.
+    pub not_cached: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Bytes whose checksum was compared when their block was found.
+    pub verified_bytes: u64,
+    /// Requests after which utilization was sampled: all since the first call that found no room.
+    pub full_samples: u64,
+    /// Sum of those samples, in bytes held.
+    pub full_sum_bytes: f64,
+    /// The least of those samples, in bytes held.
+    pub full_min_bytes: u64,
+}
+
+impl Counters {
+    /// Adds those of another worker.
+    pub fn add(&mut self, other: &Counters) {
+        self.full_min_bytes = match (self.full_samples, other.full_samples) {
+            (_, 0) => self.full_min_bytes,
+            (0, _) => other.full_min_bytes,
+            _ => self.full_min_bytes.min(other.full_min_bytes),
+        };
+        self.requests += other.requests;
+        self.blocks += other.blocks;
+        self.hits += other.hits;
+        self.tokens += other.tokens;
+        self.hit_tokens += other.hit_tokens;
+        self.hits_behind_gap += other.hits_behind_gap;
+        self.insertions += other.insertions;
+        self.not_cached += other.not_cached;
+        self.written_bytes += other.written_bytes;
+        self.verified_bytes += other.verified_bytes;
+        self.full_samples += other.full_samples;
+        self.full_sum_bytes += other.full_sum_bytes;
+    }
+
+    /// Utilization after a request.
+    fn full_sample(&mut self, bytes: u64) {
+        self.full_min_bytes = if self.full_samples == 0 { bytes } else { self.full_min_bytes.min(bytes) };
+        self.full_samples += 1;
+        self.full_sum_bytes += bytes as f64;
+    }
+}
+
+/// One of the threads that serve requests.
+pub struct Worker<'a, S: Store> {
+    store: &'a S,
+    layout: &'a BlockLayout,
+    /// What objects are filled with, if they are.
+    payloads: Option<&'a Payloads>,
+    counters: Counters,
+    /// Blocks that this worker has inserted.
+    inserted: HashSet<u64>,
+    moves: Moves,
+    /// All that the request has used so far.
+    pins: Vec<S::Pin>,
+    /// Where the request's new objects will be.
+    rooms: Vec<(ObjectId, S::Room)>,
+    /// The blocks of those.
+    taken: HashSet<u64>,
+}
+
+impl<'a, S: Store> Worker<'a, S> {
+    /// One that has done nothing yet.
+    pub fn new(store: &'a S, layout: &'a BlockLayout, payloads: Option<&'a Payloads>) -> Self {
+        Worker {
+            store,
+            layout,
+            payloads,
+            counters: Counters::default(),
+            inserted: HashSet::new(),
+            moves: Moves::new(),
+            pins: Vec::new(),
+            rooms: Vec::new(),
+            taken: HashSet::new(),
+        }
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Notes how full the pool is.
+    pub fn sample(&mut self) {
+        self.counters.full_sample(self.store.bytes());
+    }
+
+    /// What happened, which blocks were inserted, and what was moved last.
+    pub fn finish(self) -> (Counters, HashSet<u64>, Moves) {
+        (self.counters, self.inserted, self.moves)
+    }
+
+    /// Serves one request: counts its hits, inserts its misses.
+    ///
+    /// # Errors
+    /// [`StoreError`] if a hit block is damaged, or the empty pool cannot hold a block.
+    pub fn serve(&mut self, request: &Request) -> Result<(), StoreError> {
+        let served = self.walk(request);
+        self.pins.clear();
+        self.rooms.clear();
+        self.taken.clear();
+        served
+    }
+
+    fn walk(&mut self, request: &Request) -> Result<(), StoreError> {
+        self.counters.requests += 1;
+        let ids = &request.hash_ids;
+        // The first object of a block is the first of it to go.
+        let likely = ids.iter().take_while(|&&block| self.store.holds(ObjectId { block, number: 0 })).count();
+        let mut hits = likely;
+        for at in (0..likely).rev() {
+            if !self.find(ids[at])? {
+                hits = at;
+                self.pins.clear();
+            }
+        }
+        let mut cached = hits;
+        for &id in &ids[hits..] {
+            if self.taken.contains(&id) || (cached > hits && self.find(id)?) {
+                self.counters.hits_behind_gap += 1;
+            } else if !self.reserve(id)? {
+                break;
+            }
+            cached += 1;
+        }
+        if !self.rooms.is_empty() {
+            self.put()?;
+            for &block in ids[..hits].iter().rev() {
+                for number in 0..self.layout.objects().len() as u32 {
+                    drop(self.store.get(ObjectId { block, number }));
+                }
+            }
+        }
+
+        let counters = &mut self.counters;
+        counters.blocks += ids.len() as u64;
+        counters.hits += hits as u64;
+        counters.not_cached += (ids.len() - cached) as u64;
+        counters.tokens += request.input_length;
+        counters.hit_tokens += (hits as u64 * BLOCK_TOKENS).min(request.input_length);
+        Ok(())
+    }
+
+    /// Pins a block and verifies it; false if some of it is not held.
+    fn find(&mut self, block: u64) -> Result<bool, StoreError> {
+        let before = self.pins.len();
+        for number in 0..self.layout.objects().len() as u32 {
+            match self.store.get(ObjectId { block, number }) {
+                Some(pin) => self.pins.push(pin),
+                None => {
+                    self.pins.truncate(before);
+                    return Ok(false);
+                }
+            }
+        }
+        if let Some(payloads) = self.payloads {
+            for (number, pin) in (0..).zip(&self.pins[before..]) {
+                let id = ObjectId { block, number };
+                verify(self.store, payloads, id, pin)?;
+                self.moves.read(self.store.offset(pin), id);
+            }
+            self.counters.verified_bytes += self.layout.bytes();
+        }
+        Ok(true)
+    }
+
+    /// Makes room for what is not held of a block; false, and no room is taken, if that would evict what is in use.
+    fn reserve(&mut self, block: u64) -> Result<bool, StoreError> {
+        let before = (self.pins.len(), self.rooms.len());
+        for (number, &size) in (0..).zip(self.layout.objects()) {
+            let id = ObjectId { block, number };
+            if let Some(pin) = self.store.get(id) {
+                self.pins.push(pin);
+            } else if let Some(room) = self.store.reserve(id, size)? {
+                self.rooms.push((id, room));
+            } else {
+                let own = (self.rooms.len() + self.pins.len()) as u64;
+                if before == (0, 0) && self.store.objects() <= own {
+                    let (objects, bytes) = (self.layout.objects().len(), self.layout.bytes());
+                    return Err(StoreError::PoolTooSmall { objects, bytes });
+                }
+                self.pins.truncate(before.0);
+                self.rooms.truncate(before.1);
+                return Ok(false);
+            }
+        }
+        self.taken.insert(block);
+        Ok(true)
+    }
+
+    /// Writes to all rooms and puts them in, the last block first, the objects of each in order.
+    fn put(&mut self) -> Result<(), StoreError> {
+        while let Some(&(ObjectId { block, .. }, _)) = self.rooms.last() {
+            let first = self.rooms.iter().rposition(|(id, _)| id.block != block).map_or(0, |other| other + 1);
+            for (id, mut room) in self.rooms.drain(first..) {
+                if let Some(payloads) = self.payloads {
+                    self.store.write(&mut room, |bytes| payloads.write(id, bytes))?;
+                    self.counters.written_bytes += self.layout.objects()[id.number as usize];
+                }
+                let pin = self.store.commit(room);
+                if self.payloads.is_some() {
+                    self.moves.write(self.store.offset(&pin), id);
+                }
+            }
+        }
+        self.counters.insertions += self.taken.len() as u64;
+        self.inserted.extend(self.taken.drain());
+        Ok(())
+    }
+}
+
+/// What is held of some blocks.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Holding {
+    /// Blocks of which all objects are.
+    pub whole_blocks: u64,
+    /// Bytes of all objects.
+    pub bytes: u64,
+}
+
+/// Compares the checksum of all that is held of `blocks`.
+///
+/// # Errors
+/// [`StoreError`] if an object is damaged.
+pub fn verify_all<S: Store>(
+    store: &S,
+    layout: &BlockLayout,
+    payloads: Option<&Payloads>,
+    blocks: &HashSet<u64>,
+) -> Result<Holding, StoreError> {
+    let mut holding = Holding::default();
+    for &block in blocks {
+        let mut objects = 0;
+        for (number, size) in (0..).zip(layout.objects()) {
+            let id = ObjectId { block, number };
+            match payloads {
+                None if store.holds(id) => {}
+                None => continue,
+                Some(payloads) => match store.get(id) {
+                    Some(pin) => verify(store, payloads, id, &pin)?,
+                    None => continue,
+                },
+            }
+            objects += 1;
+            holding.bytes += size;
+        }
+        holding.whole_blocks += u64::from(objects == layout.objects().len());
+    }
+    Ok(holding)
+}
+
+fn verify<S: Store>(store: &S, payloads: &Payloads, id: ObjectId, pin: &S::Pin) -> Result<(), StoreError> {
+    let mismatch = |Damage { written, found }| StoreError::Mismatch { object: id, written, found };
+    store.read(pin, |bytes| payloads.verify(id, bytes))?.map_err(mismatch)
+}
+
+#[cfg(test)]
+mod tests;

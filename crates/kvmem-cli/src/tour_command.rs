@@ -1,0 +1,296 @@
+//! `kvmem tour`, and what `kvmem` does when nothing is named: everything once, in less than two minutes, each step told as it goes.
+//!
+//! What is not there is no failure: it is said with the reason and the remedy, and the tour goes on without it. Bytes that are not
+//! those that were written are one.
+
+mod benchmarks;
+mod page;
+mod payload;
+mod sampling;
+mod serving;
+mod setting_up;
+mod sizing;
+mod telling;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use indicatif::HumanCount;
+use kvmem::arena::Ladder;
+use kvmem::arena::preflight::{Check, Machine, Report, Verdict, Wish};
+use kvmem::pool::PoolReport;
+use kvmem::register::{Devices, NotAvailable, Registrar};
+use kvmem_report::{Chapter, Page};
+
+use self::benchmarks::Goals;
+use self::serving::{Layout, Served};
+use self::setting_up::{SetUp, rings, set_up};
+use self::sizing::Sizing;
+use self::telling::{Missing, Telling, bytes};
+use crate::args::TourArgs;
+use crate::output::{Failure, HtmlSink, print};
+
+/// Rings that pin the pool.
+const RINGS: &str = "io_uring:2";
+/// The report's name, if none is given.
+const REPORT: &str = "kvmem-report.html";
+/// Checks of what rings need: rings say it themselves, and what comes of it.
+const TOLD_LATER: [&str; 2] = ["rlimit.memlock", "kernel.io_uring"];
+/// What the doctor is asked about before the size of the pool is known.
+const SMALL: u64 = 4096;
+
+/// Takes the tour.
+pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let (html, path, elsewhere) = open(args)?;
+    let steps = if args.no_bench { 4 } else { 5 };
+    let mut telling = Telling::new(steps);
+    print(format_args!(
+        "kvmem {}: a tour in {steps} steps, less than two minutes\n{}\n",
+        env!("CARGO_PKG_VERSION"),
+        kvmem_bench::machine::Machine::here()
+    ))?;
+    let mut missing = Vec::new();
+
+    telling.step("Doctor: what this machine allows")?;
+    let wish = |bytes| Wish::new(bytes, Ladder::default()).map_err(Failure::usage);
+    let sizing = Sizing::of(&Machine::here().preflight(&wish(SMALL)?), args.pool);
+    let wanted = sizing.as_ref().map_or(TourArgs::LEAST_POOL, |sizing| sizing.bytes);
+    let limits = Machine::here().preflight(&wish(wanted)?);
+    let (rings, no_rings) = rings(devices());
+    doctor(&mut telling, &limits, &rings, no_rings.as_ref())?;
+    missing.extend(no_rings);
+
+    telling.step("Pool: mapped, populated, registered")?;
+    let set_up = sizing.and_then(|sizing| set_up(args, sizing, rings, hot_sizes));
+    let set_up = match set_up {
+        Ok(set_up) => {
+            pool(&mut telling, &set_up)?;
+            missing.extend(set_up.missing.iter().cloned());
+            Some(set_up)
+        }
+        Err(why) => {
+            telling.missing(&why)?;
+            if args.pool.is_some() {
+                return Err(Failure::new(format_args!("there is no such pool: {}", why.why), 1));
+            }
+            missing.push(why);
+            None
+        }
+    };
+
+    telling.step("KV workload: three models served from the pool by two threads, every byte verified")?;
+    let served =
+        set_up.as_ref().map(|set_up| serving::serve(&set_up.pool, Duration::from_secs(args.seconds)));
+    match &served {
+        Some(served) => workload(&telling, served)?,
+        None => telling.found("left out", "there is no pool to serve from")?,
+    }
+    let mut chapters = vec![page::doctor(&limits, &missing)];
+    chapters.extend(set_up.as_ref().map(page::pool));
+    chapters.extend(served.as_ref().map(page::served));
+    // The benchmarks want its memory.
+    drop(set_up);
+
+    if !args.no_bench {
+        telling.step("Benchmarks: the quick ones, with the published figures beside them")?;
+        measure(&mut telling, begun, &mut chapters)?;
+    }
+
+    telling.step("Report: all of it as one page, with plots")?;
+    report(&telling, html, path, elsewhere, chapters)?;
+    let remarks = match telling.remarks() {
+        0 => "nothing was missing".to_owned(),
+        1 => "see the one remark above".to_owned(),
+        several => format!("see the {several} remarks above"),
+    };
+    telling.found("done", &format!("in {:.0} s; {remarks}", begun.elapsed().as_secs_f64()))?;
+    match served.map(|served| served.wrong) {
+        Some(wrong) if !wrong.is_empty() => Err(Failure::new(
+            format_args!(
+                "the KV workload went wrong, which is a defect of kvmem or of this machine: {}",
+                wrong[0]
+            ),
+            1,
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Where the report goes, its path, and why it is not where it should be. `None`: nowhere, and why.
+type Opened = (Option<HtmlSink>, PathBuf, Option<std::io::Error>);
+
+fn open(args: &TourArgs) -> Result<Opened, Failure> {
+    if let Some(path) = &args.html {
+        let path = std::path::absolute(path).map_err(Failure::usage)?;
+        return Ok((Some(HtmlSink::open(Some(&path))?), path, None));
+    }
+    Ok(match HtmlSink::open_somewhere(REPORT) {
+        Ok((sink, path, elsewhere)) => (Some(sink), path, elsewhere),
+        Err(why) => (None, PathBuf::from(REPORT), Some(why)),
+    })
+}
+
+fn devices() -> Result<Vec<Arc<dyn Registrar>>, NotAvailable> {
+    let devices: Devices = RINGS.parse().expect("rings are a kind of device");
+    devices.open()
+}
+
+/// The sizes that a pool will be asked for.
+fn hot_sizes(pool_bytes: u64) -> Vec<u64> {
+    Layout::of(pool_bytes).objects().concat()
+}
+
+fn doctor(
+    telling: &mut Telling,
+    limits: &Report,
+    rings: &[Arc<dyn Registrar>],
+    no_rings: Option<&Missing>,
+) -> Result<(), Failure> {
+    telling.found("checks", &format!("{}, for {} (kvmem doctor lists them)", limits.tally(), limits.wish))?;
+    for check in limits.with(Verdict::Fail).filter(|check| !TOLD_LATER.contains(&&*check.name)) {
+        telling.missing(&as_missing(check))?;
+    }
+    for check in limits.with(Verdict::Warn).filter(|check| !TOLD_LATER.contains(&&*check.name)) {
+        telling.warning(&as_missing(check))?;
+    }
+    match (rings, no_rings) {
+        (_, Some(missing)) => telling.missing(missing),
+        (rings, None) => {
+            let names: Vec<&str> = rings.iter().map(|ring| ring.name()).collect();
+            telling.found("registrars", &format!("{}: rings that pin memory for I/O", names.join(" and ")))
+        }
+    }
+}
+
+fn as_missing(check: &Check) -> Missing {
+    let remedies = check.fix.iter().flat_map(|fix| fix.split("; ")).map(str::to_owned).collect();
+    Missing { what: check.name.to_string(), why: check.why.clone(), remedies }
+}
+
+fn pool(telling: &mut Telling, set_up: &SetUp) -> Result<(), Failure> {
+    let SetUp { report, sizing, shown, missing, .. } = set_up;
+    for missing in missing {
+        telling.missing(missing)?;
+    }
+    telling.found("size", &format!("{}: {}", bytes(report.capacity_bytes), sizing.why))?;
+    if let Some(pages) = report.choices.iter().find(|choice| choice.what == "pages") {
+        telling.found("pages", &format!("{}: {}", pages.chosen, pages.why))?;
+    }
+    let seconds: f64 = report.receipt.ranges.iter().map(|range| range.seconds).fold(0.0, f64::max);
+    let resident: u64 = report.receipt.ranges.iter().map(|range| range.resident_bytes).sum();
+    let speed = resident as f64 / f64::from(1 << 30) / seconds.max(1e-9);
+    telling.found(
+        "populated",
+        &format!(
+            "{} in {seconds:.3} s by {} thread(s), {speed:.2} GiB/s",
+            bytes(resident),
+            report.receipt.threads
+        ),
+    )?;
+    registered(telling, "registered", report)?;
+    if let Some(shown) = shown {
+        registered(telling, "to show it", shown)?;
+    }
+    Ok(())
+}
+
+fn registered(telling: &Telling, name: &str, report: &PoolReport) -> Result<(), Failure> {
+    let Some(outcome) = &report.registered else { return Ok(()) };
+    telling.found(
+        name,
+        &format!(
+            "{} with {} in {:.4} s, {} keys, {}",
+            bytes(outcome.len_bytes),
+            report.devices.join(" and "),
+            outcome.register_seconds,
+            outcome.keys,
+            if outcome.threads > 1 { "side by side" } else { "one after the other" }
+        ),
+    )
+}
+
+fn workload(telling: &Telling, served: &Served) -> Result<(), Failure> {
+    let Served { stats, room, .. } = served;
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let ended = if served.cut_short { ", ended by the clock" } else { "" };
+    telling.found(
+        "asked",
+        &format!(
+            "{} requests for pages of {} token(s){ended}; {} of their objects were found",
+            HumanCount(served.requests),
+            served.page_tokens,
+            percent(stats.hit_rate())
+        ),
+    )?;
+    let mismatch = match served.wrong.len() {
+        0 => "no mismatch".to_owned(),
+        wrong => format!("{wrong} WRONG: {}", served.wrong[0]),
+    };
+    telling.found(
+        "verified",
+        &format!(
+            "{} written and {} read with their checksums in {:.1} s, {:.1} GB/s; {mismatch}",
+            bytes(served.written_bytes),
+            bytes(served.verified_bytes),
+            served.seconds,
+            served.gb_per_s()
+        ),
+    )?;
+    let evicted = HumanCount(stats.evictions);
+    let full = match served.utilization {
+        Some(share) => {
+            format!("{} full on average once it had to evict, {evicted} objects evicted", percent(share))
+        }
+        None => "never full, so nothing was evicted".to_owned(),
+    };
+    let [p50, p99] = [room.p50, room.p99].map(HumanCount);
+    telling.found("pool", &format!("{full}; room for one in {p50} ns (p50), {p99} ns (p99)"))
+}
+
+fn measure(telling: &mut Telling, begun: Instant, chapters: &mut Vec<Chapter>) -> Result<(), Failure> {
+    let mut goals = Goals::default();
+    let left_out = benchmarks::run(begun, |name, found| match found {
+        Ok(found) => {
+            chapters.push(found.chapter.chapter());
+            goals.all += found.goals.all;
+            goals.missed.extend(found.goals.missed);
+            found.lines.iter().try_for_each(|line| telling.row(&line.what, &line.figures))
+        }
+        Err(why) => telling.missing(&Missing {
+            what: format!("benchmark {name}"),
+            why,
+            remedies: vec![format!("see what kvmem bench {name} --quick says")],
+        }),
+    })?;
+    if !left_out.is_empty() {
+        let why = "the time of a tour is over: this machine has other work, or is slow";
+        telling
+            .found("left out", &format!("{}; {why}. kvmem bench --quick runs them", left_out.join(", ")))?;
+    }
+    let reached = goals.all - goals.missed.len();
+    let missed = match goals.missed.as_slice() {
+        [] => String::new(),
+        missed => format!(". Missed: {}", missed.join("; ")),
+    };
+    telling.found("goals", &format!("{reached} of {} figures to reach are reached{missed}", goals.all))
+}
+
+fn report(
+    telling: &Telling,
+    html: Option<HtmlSink>,
+    path: PathBuf,
+    elsewhere: Option<std::io::Error>,
+    chapters: Vec<Chapter>,
+) -> Result<(), Failure> {
+    let Some(html) = html else {
+        let why = elsewhere.map_or_else(String::new, |why| why.to_string());
+        return telling.found("not written", &format!("neither here nor in the folder for temporary files ({why}); name a file with kvmem tour --html FILE"));
+    };
+    if let Some(why) = elsewhere {
+        telling.found("elsewhere", &format!("the current folder cannot be written ({why})"))?;
+    }
+    html.write(|| chapters.into_iter().fold(Page::new("kvmem: a tour"), Page::chapter))?;
+    telling.found("page", &path.display().to_string())
+}

@@ -1,0 +1,256 @@
+//! *Benchmarks*: the quick ones that fit into a tour, from those with published figures on, as long as there is time.
+//!
+//! Each takes a second or some on a machine that does nothing else. On one that does, a tour is to end all the same: none is begun when
+//! [`LAST`] has passed, and what was left out is told.
+
+use std::time::{Duration, Instant};
+
+use kvmem_bench::contender::ContenderId;
+use kvmem_bench::html::Draw;
+use kvmem_bench::offset::WorkloadId;
+use kvmem_bench::report::{Goal, Row};
+use kvmem_bench::{arena, cache, concurrency, offset, register, slab};
+
+use super::telling::Going;
+use crate::bench_command::alone;
+
+/// Nothing is begun when so much of the tour's time has passed.
+const LAST: Duration = Duration::from_secs(75);
+
+/// NICs of the simulated machines: as many as those had of which figures were published.
+const NICS: u32 = 8;
+
+/// What one of them found.
+pub(super) struct Found {
+    /// A chapter of the page.
+    pub(super) chapter: Box<dyn Draw>,
+    /// The figures that are told.
+    pub(super) lines: Vec<Line>,
+    /// What was to be reached: how many of them, and those that were not.
+    pub(super) goals: Goals,
+}
+
+/// A figure of everyone who was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    /// What it is, and in what.
+    pub(super) what: String,
+    /// The figures, ours first.
+    pub(super) figures: Vec<String>,
+}
+
+/// Figures to reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Goals {
+    pub(super) all: usize,
+    pub(super) missed: Vec<String>,
+}
+
+/// The benchmarks by name, in the order in which they run.
+type Benchmark = (&'static str, fn(&Going) -> Result<Found, String>);
+const ALL: [Benchmark; 6] = [
+    ("offset", run_offset),
+    ("register", run_register),
+    ("slab", run_slab),
+    ("concurrency", run_concurrency),
+    ("arena", run_arena),
+    ("cache", run_cache),
+];
+
+/// Runs them, `begun` being when the tour began; `told` hears of each what it found, or why it found nothing.
+pub(super) fn run<E>(
+    begun: Instant,
+    mut told: impl FnMut(&str, Result<Found, String>) -> Result<(), E>,
+) -> Result<Vec<&'static str>, E> {
+    let mut left_out = Vec::new();
+    for (name, benchmark) in ALL {
+        if begun.elapsed() > LAST {
+            left_out.push(name);
+            continue;
+        }
+        let going = Going::new(&format!("benchmark {name}"), None);
+        let found = benchmark(&going);
+        drop(going);
+        told(name, found)?;
+    }
+    Ok(left_out)
+}
+
+impl Found {
+    fn new(chapter: impl Draw + 'static, goals: &[Goal], lines: Vec<Line>) -> Found {
+        let missed = goals.iter().filter(|goal| !goal.met()).map(|goal| goal.name.clone()).collect();
+        Found { chapter: Box::new(chapter), lines, goals: Goals { all: goals.len(), missed } }
+    }
+}
+
+/// A line of the figures that there are.
+fn line(what: &str, figures: impl IntoIterator<Item = (&'static str, Option<String>)>) -> Line {
+    let known = figures.into_iter().filter_map(|(name, figure)| Some(format!("{name} {}", figure?)));
+    Line { what: what.to_owned(), figures: known.collect() }
+}
+
+fn run_offset(mut going: &Going) -> Result<Found, String> {
+    let workloads = vec![WorkloadId::Random, WorkloadId::Paired];
+    let options = offset::Options { quick: true, workloads, ..offset::Options::default() };
+    let report = offset::run(&options, &mut going).map_err(|error| error.to_string())?;
+    let row = |workload, contender| {
+        report.rows.iter().find(move |row| row.workload == workload && row.contender == contender)
+    };
+    let mut lines = Vec::new();
+    for (workload, what) in
+        [(WorkloadId::Random, "1 KiB to 64 MiB"), (WorkloadId::Paired, "KV pages, indexes")]
+    {
+        let rows = [ContenderId::Kvmem, ContenderId::Binned].map(|contender| row(workload, contender));
+        let both = |figure: &dyn Fn(&Row) -> Option<String>, published: &dyn Fn(&Row) -> Option<String>| {
+            let [ours, theirs] = rows;
+            [
+                ("kvmem", ours.and_then(figure)),
+                ("published allocator", theirs.and_then(figure)),
+                ("as published", theirs.and_then(published)),
+            ]
+        };
+        let share = |share: f64| format!("{share:.4}");
+        let ns = |ns: f64| format!("{ns:.0}");
+        lines.push(line(
+            &format!("{what}: space used"),
+            both(&|row| row.util_avg.map(share), &|row| row.published_util_avg.map(share)),
+        ));
+        lines.push(line(
+            &format!("{what}: ns a call"),
+            both(&|row| row.ns_per_op.map(ns), &|row| row.published_ns.map(ns)),
+        ));
+    }
+    let goals = report.goals.clone();
+    Ok(Found::new(report, &goals, lines))
+}
+
+fn run_register(mut going: &Going) -> Result<Found, String> {
+    use register::{Backend, ContenderId};
+    // Rings pin the tour's own pool; here are the machines of which figures were published.
+    let backends = vec![Backend::ParallelWins, Backend::ParallelLoses];
+    let options = register::Options {
+        quick: true,
+        reps: Some(1),
+        backends,
+        contexts: vec![NICS],
+        ..register::Options::default()
+    };
+    let report = register::run(&options, &mut going).map_err(|error| error.to_string())?;
+    let seconds = |backend, policy| {
+        let mut rows = report.rows.iter().filter(|row| !row.resident);
+        rows.find(|row| row.backend == backend && row.policy == policy)
+            .map(|row| format!("{:.0} s", row.total_s))
+    };
+    let lines = [(Backend::ParallelWins, "machine 1"), (Backend::ParallelLoses, "machine 2")].map(
+        |(backend, which)| {
+            let figures = [
+                ("kvmem", ContenderId::Auto),
+                ("published: one by one", ContenderId::Sequential),
+                ("side by side", ContenderId::Parallel),
+            ];
+            let what = format!("{NICS} simulated NICs, {which}");
+            line(&what, figures.map(|(name, policy)| (name, seconds(backend, policy))))
+        },
+    );
+    let goals = report.goals.clone();
+    Ok(Found::new(report, &goals, lines.into()))
+}
+
+fn run_cache(mut going: &Going) -> Result<Found, String> {
+    let options = cache::Options { quick: true, threads: vec![1, 2], ..cache::Options::default() };
+    let report = cache::run(&options, &mut going).map_err(|error| error.to_string())?;
+    let ns = |threads, contender| {
+        let mut rows = report.rows.iter().filter(|row| row.scenario == cache::Scenario::GetHit);
+        rows.find(|row| row.threads == threads && row.contender == contender)
+            .map(|row| format!("{:.0}", row.ns))
+    };
+    let lines = [1, 2].map(|threads| {
+        let figures = [
+            ("kvmem", ns(threads, cache::ContenderId::Kvmem)),
+            ("quick_cache over the heap", ns(threads, cache::ContenderId::QuickCache)),
+        ];
+        line(&format!("cache hit, {threads} thread(s): ns"), figures)
+    });
+    let goals = report.goals.clone();
+    Ok(Found::new(report, &goals, lines.into()))
+}
+
+fn run_slab(mut going: &Going) -> Result<Found, String> {
+    use slab::{ContenderId, Pattern};
+    let options = slab::Options {
+        quick: true,
+        patterns: vec![Pattern::Fixed],
+        threads: vec![1, 2],
+        child: Some(alone),
+        ..slab::Options::default()
+    };
+    let report = slab::run(&options, &mut going).map_err(|error| error.to_string())?;
+    let lines = [1, 2].map(|threads| {
+        let ns = |contender: ContenderId| {
+            let row = report.rows.iter().find(|row| row.threads == threads && row.contender == contender)?;
+            Some(format!("{:.1}", row.ns_per_pair))
+        };
+        let figures = ContenderId::ALL.map(|contender| (contender.name(), ns(contender)));
+        line(&format!("small block, {threads} thread(s): ns"), figures)
+    });
+    let goals = report.goals.clone();
+    Ok(Found::new(report, &goals, lines.into()))
+}
+
+fn run_concurrency(mut going: &Going) -> Result<Found, String> {
+    use concurrency::{ContenderId, Scenario};
+    let options = concurrency::Options {
+        quick: true,
+        scenarios: vec![Scenario::Pair4K],
+        threads: vec![1, 2],
+        ..concurrency::Options::default()
+    };
+    let report = concurrency::run(&options, &mut going).map_err(|error| error.to_string())?;
+    let rate = |contender| {
+        let row = report.rows.iter().find(|row| row.threads == 2 && row.contender == contender)?;
+        Some(format!("{:.0}", row.mops))
+    };
+    let figures =
+        [("kvmem", rate(ContenderId::KvmemCached)), ("published allocator", rate(ContenderId::Binned))];
+    let lines = vec![line("2 threads, 1 space: M calls/s", figures)];
+    let goals = report.goals.clone();
+    Ok(Found::new(report, &goals, lines))
+}
+
+fn run_arena(mut going: &Going) -> Result<Found, String> {
+    let options = arena::Options { quick: true, ops: vec![arena::Op::Bump], ..arena::Options::default() };
+    let report = arena::run(&options, &mut going).map_err(|error| error.to_string())?;
+    let ns = |contender| {
+        let mut rows = report.rows.iter().filter(|row| row.threads == 2);
+        let row = rows.find(|row| row.contender == contender)?;
+        row.ns_per_op.map(|ns| format!("{ns:.0}"))
+    };
+    let figures = [
+        ("kvmem", ns(arena::ContenderId::Kvmem)),
+        ("seed", ns(arena::ContenderId::Seed)),
+        ("mutex", ns(arena::ContenderId::Mutex)),
+    ];
+    let lines = vec![line("bump allocation, 2 threads: ns", figures)];
+    let goals = report.goals.clone();
+    Ok(Found::new(report, &goals, lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_begun_when_the_time_is_over() {
+        let begun =
+            Instant::now().checked_sub(LAST + Duration::from_secs(1)).expect("the machine is up that long");
+        let left_out = run(begun, |name, _| Err(name.to_owned()));
+        assert_eq!(left_out, Ok(ALL.map(|(name, _)| name).to_vec()));
+    }
+
+    #[test]
+    fn figures_that_are_not_there_are_not_told() {
+        let told =
+            line("what", [("one", Some("1".to_owned())), ("two", None), ("three", Some("3".to_owned()))]);
+        assert_eq!(told.figures, ["one 1", "three 3"]);
+    }
+}

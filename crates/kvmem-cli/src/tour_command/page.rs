@@ -1,0 +1,178 @@
+//! *Page*: the tour as something to look at: the limits, the pool, what it served, and every benchmark.
+
+use indicatif::HumanCount;
+use kvmem::arena::preflight::{Report, Value};
+use kvmem::pool::PoolReport;
+use kvmem_report::{Bars, Chapter, Heat, Lines, Scale, Section, Table};
+
+use super::sampling::{Sample, Sampling};
+use super::serving::Served;
+use super::setting_up::SetUp;
+use super::telling::{Missing, bytes};
+use crate::mount_command::receipt;
+
+/// The limits, and what was missing.
+pub(super) fn doctor(report: &Report, missing: &[Missing]) -> Chapter {
+    let head = ["check", "verdict", "value", "need", "why"];
+    let table = report.checks.iter().fold(Table::new(head), |table, check| {
+        let need = check.need.as_ref().map_or_else(|| "–".to_owned(), Value::to_string);
+        let (verdict, value) = (check.verdict.to_string(), check.value.to_string());
+        table.row([check.name.to_string(), verdict, value, need, check.why.clone()])
+    });
+    let absent =
+        missing.iter().fold(Table::new(["missing", "why it matters", "remedy"]), |table, missing| {
+            table.row([missing.what.clone(), missing.why.clone(), missing.remedies.join("; or ")])
+        });
+    Chapter::new("This machine")
+        .line(format!("kvmem {}, a tour", env!("CARGO_PKG_VERSION")))
+        .line(kvmem_bench::machine::Machine::here().to_string())
+        .section(Section::new("What was not there").table(absent))
+        .section(
+            Section::new(format!("Limits, held against {}", report.wish))
+                .text(report.tally().to_string())
+                .table(table),
+        )
+}
+
+/// What the pool is made of, why, and who made it.
+pub(super) fn pool(set_up: &SetUp) -> Chapter {
+    let SetUp { report, line, sizing, shown, .. } = set_up;
+    let chapter = Chapter::new("Pool")
+        .line(format!("{} on {}", bytes(report.capacity_bytes), registrars(report)))
+        .section(choices(report, &sizing.why))
+        .section(steps(report))
+        .section(line.section());
+    let chapter = [("Registration", Some(report)), ("A small pool, registered to show it", shown.as_ref())]
+        .into_iter()
+        .filter_map(|(title, report)| {
+            Some(Section::new(title).literal(report?.registered.as_ref()?.to_string()))
+        })
+        .fold(chapter, Chapter::section);
+    chapter.section(receipt(&report.receipt))
+}
+
+fn registrars(report: &PoolReport) -> String {
+    if report.devices.is_empty() { "no registrar".to_owned() } else { report.devices.join(", ") }
+}
+
+fn choices(report: &PoolReport, size: &str) -> Section {
+    let table = Table::new(["", "chosen", "why"]);
+    let table = table.row(["size".to_owned(), bytes(report.capacity_bytes), size.to_owned()]);
+    let table = report.choices.iter().fold(table, |table, choice| {
+        table.row([choice.what.clone(), choice.chosen.clone(), choice.why.clone()])
+    });
+    let hot: Vec<String> = report.hot_sizes.iter().map(u64::to_string).collect();
+    let table = table.row([
+        "hot sizes".to_owned(),
+        hot.join(", "),
+        "the objects of the models that are served".to_owned(),
+    ]);
+    Section::new("What was chosen").table(table)
+}
+
+fn steps(report: &PoolReport) -> Section {
+    let mut bars = Bars::new("Steps, less is better", "seconds", Scale::Linear);
+    for step in &report.steps {
+        bars.group(name(&step.what)).bar("seconds", step.seconds);
+    }
+    Section::new("How long it took").plot(bars.plot())
+}
+
+/// The step of mapping makes all resident, too.
+fn name(step: &str) -> &str {
+    if step == "map" { "map and populate" } else { step }
+}
+
+/// What was served.
+pub(super) fn served(served: &Served) -> Chapter {
+    let chapter = Chapter::new("KV workload").line(format!(
+        "{} requests for the KV cache of three models in pages of {} token(s), {} threads, {:.1} s",
+        HumanCount(served.requests),
+        served.page_tokens,
+        super::serving::THREADS,
+        served.seconds
+    ));
+    chapter
+        .section(over_time(served.sampling.samples()))
+        .section(address_space(&served.sampling))
+        .section(figures(served))
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+/// Utilization and hit rate.
+fn over_time(samples: &[Sample]) -> Section {
+    let mut lines = Lines::new(
+        "Utilization of the pool, and hit rate",
+        ("GiB asked for", Scale::Linear),
+        ("share", Scale::Linear),
+    );
+    let share = |hits: u64, lookups: u64| if lookups > 0 { hits as f64 / lookups as f64 } else { 0.0 };
+    lines.line("utilization", samples.iter().map(|sample| (gib(sample.asked), sample.utilization)));
+    lines.line(
+        "hit rate so far",
+        samples.iter().map(|sample| (gib(sample.asked), share(sample.hits, sample.lookups))),
+    );
+    let lately = samples
+        .windows(2)
+        .filter(|two| two[1].lookups > two[0].lookups)
+        .map(|two| (gib(two[1].asked), share(two[1].hits - two[0].hits, two[1].lookups - two[0].lookups)));
+    lines.line("hit rate since the last sample", lately);
+    let head = ["GiB asked for", "utilization", "hit rate so far", "evictions", "free ranges"];
+    let table = samples.iter().fold(Table::new(head), |table, sample| {
+        table.row([
+            format!("{:.2}", gib(sample.asked)),
+            format!("{:.4}", sample.utilization),
+            format!("{:.4}", share(sample.hits, sample.lookups)),
+            sample.evictions.to_string(),
+            sample.holes.iter().sum::<u32>().to_string(),
+        ])
+    });
+    Section::new("Over time").plot(lines.plot()).table(table)
+}
+
+/// Where objects lie, and into how many pieces what is free is broken.
+fn address_space(sampling: &Sampling) -> Section {
+    let samples = sampling.samples();
+    let range = (0.0, sampling.capacity() as f64 / f64::from(1 << 20));
+    let most = samples.iter().flat_map(|sample| sample.holes).max().unwrap_or(0);
+    let heat = |title: &str| Heat::new(title, "GiB asked for", "address, MiB", range);
+    let mut used = heat("In use: the fuller the colour the more, from nothing to all");
+    let mut broken =
+        heat(&format!("Free ranges that begin here: the fuller the colour the more, from 0 to {most}"));
+    let mut before = 0.0;
+    for sample in samples {
+        let to = gib(sample.asked);
+        used.column(before, to, sample.used.iter().map(|used| f64::from(*used)));
+        let shade = |holes: &u32| f64::from(*holes) / f64::from(most.max(1));
+        broken.column(before, to, sample.holes.iter().map(shade));
+        before = to;
+    }
+    Section::new("Address space over time").plot(used.plot()).plot(broken.plot()).text(format!(
+        "Each cell is a {}th of the pool. What is free in one range is not fragmented: it begins once.",
+        super::sampling::CELLS
+    ))
+}
+
+fn figures(served: &Served) -> Section {
+    let Served { stats, room, .. } = served;
+    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+    let rows = [
+        ("objects found", percent(stats.hit_rate())),
+        ("objects written", HumanCount(stats.insertions).to_string()),
+        ("objects evicted", HumanCount(stats.evictions).to_string()),
+        ("bytes written", bytes(served.written_bytes)),
+        ("bytes verified", bytes(served.verified_bytes)),
+        ("GB/s, both", format!("{:.2}", served.gb_per_s())),
+        ("utilization since full, mean", served.utilization.map_or_else(|| "never full".to_owned(), percent)),
+        ("room for an object: p50 ns", room.p50.to_string()),
+        ("room for an object: p99 ns", room.p99.to_string()),
+        ("mismatches", served.wrong.len().to_string()),
+    ];
+    let table = rows
+        .into_iter()
+        .fold(Table::new(["", "found"]), |table, (what, found)| table.row([what.to_owned(), found]));
+    Section::new("Figures").table(table)
+}

@@ -1,0 +1,140 @@
+//! *Sampling*: what the pool looked like while it served, in so many samples.
+
+use std::hash::Hash;
+
+use kvmem::pool::KvCache;
+use kvmem::slab::ExtentState;
+
+/// How many samples are taken.
+const SAMPLES: usize = 96;
+/// Into how many equal parts the pool is divided.
+pub(super) const CELLS: usize = 64;
+
+/// All samples so far.
+#[derive(Clone, Debug)]
+pub(super) struct Sampling {
+    capacity: u64,
+    samples: Vec<Sample>,
+}
+
+/// The pool at one time.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    /// Bytes asked for before.
+    pub(super) asked: u64,
+    /// Look-ups before, and those that found something.
+    pub(super) lookups: u64,
+    pub(super) hits: u64,
+    /// Objects evicted before.
+    pub(super) evictions: u64,
+    /// The share of the pool that objects have.
+    pub(super) utilization: f64,
+    /// The share of each part in use, from the lowest address on.
+    pub(super) used: [f32; CELLS],
+    /// Free ranges that begin in each.
+    pub(super) holes: [u32; CELLS],
+}
+
+impl Sampling {
+    /// No samples yet, of a pool of so many bytes.
+    pub(super) fn new(capacity: u64) -> Sampling {
+        Sampling { capacity, samples: Vec::new() }
+    }
+
+    /// The samples, in order.
+    pub(super) fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// Bytes of the pool.
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Whether another is due when such a share of everything is done.
+    pub(super) fn is_due(&self, done: f64) -> bool {
+        done * SAMPLES as f64 >= (self.samples.len() + 1) as f64
+    }
+
+    /// Takes one, with so many bytes asked for, in the place of one with hardly fewer: from what little lies between two no rate
+    /// can be told. O(ranges of the pool).
+    pub(super) fn take<K: Hash + Eq>(&mut self, asked: u64, cache: &KvCache<K>) {
+        let stats = cache.stats();
+        let mut sample = Sample {
+            asked,
+            lookups: stats.hits + stats.misses,
+            hits: stats.hits,
+            evictions: stats.evictions,
+            utilization: stats.bytes as f64 / self.capacity.max(1) as f64,
+            used: [0.0; CELLS],
+            holes: [0; CELLS],
+        };
+        for range in cache.pool().map() {
+            let used = range.state == ExtentState::Used;
+            self.enter(range.offset, range.size, used, &mut sample);
+        }
+        let near = asked / (2 * SAMPLES as u64);
+        if self.samples.last().is_some_and(|last| asked - last.asked.min(asked) <= near) {
+            self.samples.pop();
+        }
+        self.samples.push(sample);
+    }
+
+    /// Puts one range on the map.
+    fn enter(&self, offset: u64, size: u64, used: bool, sample: &mut Sample) {
+        let edge = |cell: usize| (u128::from(self.capacity) * cell as u128 / CELLS as u128) as u64;
+        let cell = |at: u64| {
+            ((u128::from(at) * CELLS as u128 / u128::from(self.capacity.max(1))) as usize).min(CELLS - 1)
+        };
+        if !used {
+            sample.holes[cell(offset)] += 1;
+            return;
+        }
+        let end = offset + size;
+        for cell in cell(offset)..=cell(end.saturating_sub(1)) {
+            let (low, high) = (edge(cell), edge(cell + 1));
+            let within = end.min(high).saturating_sub(offset.max(low));
+            sample.used[cell] += (within as f64 / (high - low).max(1) as f64) as f32;
+        }
+    }
+
+    /// The mean utilization since something was evicted first; `None` if nothing was.
+    pub(super) fn utilization_full(&self) -> Option<f64> {
+        let full: Vec<f64> = self
+            .samples
+            .iter()
+            .filter(|sample| sample.evictions > 0)
+            .map(|sample| sample.utilization)
+            .collect();
+        (!full.is_empty()).then(|| full.iter().sum::<f64>() / full.len() as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmem::arena::PageSize;
+    use kvmem::pool::Pool;
+
+    use super::*;
+
+    #[test]
+    fn a_map_shows_what_is_used_and_where_holes_begin() {
+        let (pool, _) = Pool::builder(1 << 20).ladder(PageSize::Base).build().expect("1 MiB");
+        let cache: KvCache<u32> = KvCache::new_on(&pool);
+        let mut sampling = Sampling::new(pool.capacity());
+        sampling.take(0, &cache);
+        for key in 0..4 {
+            cache.insert_with(key, 64 << 10, |_| {}).expect("room");
+        }
+        drop(cache.remove(&1));
+        sampling.take(1 << 20, &cache);
+        let [empty, some] = sampling.samples() else { panic!("two samples") };
+        assert_eq!((empty.utilization, empty.used[0], empty.holes.iter().sum::<u32>()), (0.0, 0.0, 1));
+        assert_eq!(some.utilization, 3.0 / 16.0);
+        let used: f32 = some.used.iter().sum();
+        // What was removed may be cached, which is no use.
+        assert!((used - 12.0).abs() < 1e-3, "three sixteenths of 64 cells: {used}");
+        assert_eq!(sampling.utilization_full(), None, "nothing was evicted");
+        assert!(!sampling.is_due(0.0) && sampling.is_due(0.5));
+    }
+}

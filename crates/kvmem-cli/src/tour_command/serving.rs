@@ -1,0 +1,309 @@
+//! *Serving*: a server of three models keeps its KV cache in the pool, for some seconds.
+//!
+//! Two threads take requests from [`Conversations`], each of a stream of its own, and look every page up in one
+//! [`KvCache`]. A page that is held is read and its checksum verified; one that is not is written, and others are evicted to make
+//! room. Each page is one or two objects, as large as the model's published configuration says; so several odd sizes share the pool.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvmem::pool::kv_cache::{KvCacheError, KvCacheStats};
+use kvmem::pool::{KvCache, Pool};
+use kvmem_testkit::workload::{Conversations, Page};
+
+use super::payload;
+use super::sampling::Sampling;
+use super::telling::Going;
+use crate::replay::latency::{Latency, LatencyFigures, timed};
+use crate::replay::model::Model;
+
+/// The models that are served.
+pub(super) const MODELS: [Model; 3] = [Model::Glm51Dsa, Model::DeepseekV3, Model::Llama31_8b];
+/// Tokens of a page, as engines have them; small pools get the shorter ones.
+const PAGE_TOKENS: [u64; 5] = [16, 8, 4, 2, 1];
+/// Pages that a pool is to hold, on average.
+const PAGES: u64 = 2000;
+/// Pages that a conversation has, about.
+const CONVERSATION: u64 = 40;
+/// Threads that serve.
+pub(super) const THREADS: usize = 2;
+/// So many times the pool's bytes are asked for.
+const ROUNDS: u64 = 64;
+const SEED: u64 = 20_250_718;
+
+/// What it was, and what came of it.
+#[derive(Clone, Debug)]
+pub(super) struct Served {
+    /// Tokens of a page.
+    pub(super) page_tokens: u64,
+    /// Whether it was ended by the clock, and not when all was asked for.
+    pub(super) cut_short: bool,
+    /// Requests.
+    pub(super) requests: u64,
+    /// Bytes written.
+    pub(super) written_bytes: u64,
+    /// Bytes read, and found as they were written.
+    pub(super) verified_bytes: u64,
+    /// Seconds that it took.
+    pub(super) seconds: f64,
+    /// The cache's own figures: of objects.
+    pub(super) stats: KvCacheStats,
+    /// Time to get room for an object, evictions included.
+    pub(super) room: LatencyFigures,
+    /// Mean share of the pool that objects had since the first was evicted.
+    pub(super) utilization: Option<f64>,
+    /// What the pool looked like on the way.
+    pub(super) sampling: Sampling,
+    /// What was wrong, if anything was.
+    pub(super) wrong: Vec<String>,
+}
+
+/// How pages are laid out in a pool of some size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    page_tokens: u64,
+    /// Bytes of a page, the mean of all models.
+    page_bytes: u64,
+}
+
+impl Layout {
+    /// The longest pages of which a pool holds as many as it should, or the shortest.
+    pub(super) fn of(pool_bytes: u64) -> Layout {
+        let per_token =
+            MODELS.iter().flat_map(|model| model.bytes_per_token()).sum::<u64>() / MODELS.len() as u64;
+        let fits = |tokens: &u64| pool_bytes / (per_token * tokens) >= PAGES;
+        let page_tokens = PAGE_TOKENS.into_iter().find(fits).unwrap_or(1);
+        Layout { page_tokens, page_bytes: per_token * page_tokens }
+    }
+
+    /// The sizes of the objects of each model's page.
+    pub(super) fn objects(self) -> Vec<Vec<u64>> {
+        let sizes =
+            |model: &Model| model.bytes_per_token().iter().map(|bytes| bytes * self.page_tokens).collect();
+        MODELS.iter().map(sizes).collect()
+    }
+}
+
+/// What both threads add to.
+struct Shared<'a> {
+    cache: KvCache<(Page, u8)>,
+    objects: Vec<Vec<u64>>,
+    asked: AtomicU64,
+    end: u64,
+    start: Instant,
+    longest: Duration,
+    sampling: Mutex<Sampling>,
+    room: Mutex<Latency>,
+    going: &'a Going,
+}
+
+/// What one thread did.
+#[derive(Default)]
+struct Part {
+    requests: u64,
+    written: u64,
+    verified: u64,
+    wrong: Vec<String>,
+}
+
+/// Serves from `pool`, no longer than that, and takes everything out of it again.
+pub(super) fn serve(pool: &Pool, longest: Duration) -> Served {
+    let capacity = pool.capacity();
+    let layout = Layout::of(capacity);
+    let going = Going::new("serving", Some(ROUNDS * capacity));
+    let shared = Shared::new(pool, layout, longest, &going);
+    // All conversations together are some three times what the pool holds.
+    let at_once = (3 * capacity / layout.page_bytes / CONVERSATION / THREADS as u64).clamp(4, 256) as usize;
+    let requests = |number: usize| Conversations::new(SEED, number as u8, MODELS.len(), at_once);
+    let parts: Vec<Part> = std::thread::scope(|scope| {
+        let shared = &shared;
+        // Where no thread can be had this one works alone.
+        let others: Vec<_> = (1..THREADS)
+            .filter_map(|number| {
+                let requests = requests(number);
+                std::thread::Builder::new().spawn_scoped(scope, move || shared.work(requests, false)).ok()
+            })
+            .collect();
+        let first = shared.work(requests(0), true);
+        let others = others.into_iter().map(|other| other.join().unwrap_or_else(|_| Part::panicked()));
+        [first].into_iter().chain(others).collect()
+    });
+    let seconds = shared.start.elapsed().as_secs_f64();
+    let Shared { cache, asked, end, sampling, room, .. } = shared;
+    let mut sampling = sampling.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let room = room.into_inner().unwrap_or_else(PoisonError::into_inner);
+    sampling.take(asked.load(Ordering::Relaxed), &cache);
+    let mut served = Served {
+        page_tokens: layout.page_tokens,
+        cut_short: asked.into_inner() < end,
+        requests: 0,
+        written_bytes: 0,
+        verified_bytes: 0,
+        seconds,
+        stats: cache.stats(),
+        room: room.figures(),
+        utilization: sampling.utilization_full(),
+        sampling,
+        wrong: Vec::new(),
+    };
+    for part in parts {
+        served.requests += part.requests;
+        served.written_bytes += part.written;
+        served.verified_bytes += part.verified;
+        served.wrong.extend(part.wrong);
+    }
+    served.wrong.extend(cache.check().err().map(|error| error.to_string()));
+    cache.clear();
+    served.wrong.extend(pool.check().err().map(|error| error.to_string()));
+    let left = pool.metrics().live;
+    if left > 0 {
+        served.wrong.push(format!("{left} blocks are in use although the cache is empty"));
+    }
+    served
+}
+
+impl<'a> Shared<'a> {
+    fn new(pool: &Pool, layout: Layout, longest: Duration, going: &'a Going) -> Self {
+        let capacity = pool.capacity();
+        Shared {
+            cache: KvCache::new_on(pool),
+            objects: layout.objects(),
+            asked: AtomicU64::new(0),
+            end: ROUNDS * capacity,
+            start: Instant::now(),
+            longest,
+            sampling: Mutex::new(Sampling::new(capacity)),
+            room: Mutex::new(Latency::new()),
+            going,
+        }
+    }
+
+    /// Takes requests until all is asked for, or the time is over, or something is wrong.
+    fn work(&self, requests: Conversations, looks: bool) -> Part {
+        let mut part = Part::default();
+        for request in requests {
+            for page in request.pages {
+                for (number, &bytes) in self.objects[request.model].iter().enumerate() {
+                    self.object((page, number as u8), bytes, &mut part);
+                }
+            }
+            part.requests += 1;
+            // Relaxed: a figure for itself.
+            let asked = self.asked.load(Ordering::Relaxed);
+            if looks {
+                self.look(asked);
+            }
+            if asked >= self.end || self.start.elapsed() > self.longest || !part.wrong.is_empty() {
+                break;
+            }
+        }
+        part
+    }
+
+    /// Finds one object and verifies it, or writes it.
+    fn object(&self, key: (Page, u8), bytes: u64, part: &mut Part) {
+        let name = key.0.number().rotate_left(8) ^ u64::from(key.1);
+        if let Some(found) = self.cache.get(&key) {
+            if payload::is_whole(name, &found) && found.len() as u64 == bytes {
+                part.verified += bytes;
+            } else {
+                let range = found.block().range();
+                part.wrong
+                    .push(format!("the bytes at {range:?} of the pool are not those that were written"));
+            }
+        } else {
+            let (room, took) = timed(|| self.cache.reserve(key, bytes as usize));
+            match room {
+                Ok(mut room) => {
+                    self.room.lock().unwrap_or_else(PoisonError::into_inner).record(took);
+                    payload::write(name, room.bytes_mut());
+                    drop(room.commit());
+                    part.written += bytes;
+                }
+                // All that is there is being read or written: a pool of few pages, for a moment.
+                Err(KvCacheError::NothingToEvict { .. }) => {}
+                Err(error) => part.wrong.push(error.to_string()),
+            }
+        }
+        // Relaxed: a figure for itself.
+        self.asked.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Shows how far it has come, and what the pool looks like if that is due.
+    fn look(&self, asked: u64) {
+        // Whichever ends it first.
+        let by_time = self.start.elapsed().as_secs_f64() / self.longest.as_secs_f64() * self.end as f64;
+        let done = asked.max(by_time as u64).min(self.end);
+        self.going.at(done, format!("{:.0} % found", 100.0 * self.cache.stats().hit_rate()));
+        let mut sampling = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
+        if sampling.is_due(done as f64 / self.end as f64) {
+            sampling.take(asked, &self.cache);
+        }
+    }
+}
+
+impl Part {
+    fn panicked() -> Part {
+        Part { wrong: vec!["a thread that served has panicked".to_owned()], ..Part::default() }
+    }
+}
+
+impl Served {
+    /// Bytes written and verified in a second, in GB.
+    pub(super) fn gb_per_s(&self) -> f64 {
+        (self.written_bytes + self.verified_bytes) as f64 / 1e9 / self.seconds.max(1e-9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmem::arena::PageSize;
+
+    use super::*;
+
+    #[test]
+    fn a_pool_holds_many_pages_of_all_models() {
+        assert_eq!(Layout::of(1 << 30).page_tokens, 4);
+        assert_eq!(Layout::of(16 << 20).page_tokens, 1);
+        assert_eq!(Layout::of(64 << 30).page_tokens, 16);
+        let objects = Layout::of(1 << 30).objects();
+        assert_eq!(objects, [vec![4 * 51_168, 4 * 10_288], vec![4 * 70_272], vec![4 * 131_072]]);
+    }
+
+    #[test]
+    fn bytes_that_were_overwritten_are_noticed() {
+        let (pool, _) = Pool::builder(16 << 20).ladder(PageSize::Base).build().expect("16 MiB");
+        let going = Going::new("a test", None);
+        let shared = Shared::new(&pool, Layout::of(pool.capacity()), Duration::from_secs(1), &going);
+        let mut requests = Conversations::new(SEED, 0, MODELS.len(), 4);
+        let page = requests.next().expect("requests do not end").pages[0];
+        let mut part = Part::default();
+        let look = |key, part: &mut Part| shared.object(key, 4096, part);
+        look((page, 0), &mut part);
+        look((page, 0), &mut part);
+        assert_eq!((part.written, part.verified, part.wrong.len()), (4096, 4096, 0));
+        // The other object's bytes under this one's key.
+        let held = shared.cache.get(&(page, 0)).expect("it is held").to_vec();
+        shared.cache.insert((page, 1), &held).expect("room");
+        look((page, 1), &mut part);
+        assert_eq!((part.verified, part.wrong.len()), (4096, 1), "{:?}", part.wrong);
+        // Cut short.
+        shared.cache.insert((page, 0), &held[..4000]).expect("room");
+        look((page, 0), &mut part);
+        assert_eq!((part.verified, part.wrong.len()), (4096, 2), "{:?}", part.wrong);
+    }
+
+    #[test]
+    fn what_is_served_is_what_was_written() {
+        let (pool, _) = Pool::builder(16 << 20).ladder(PageSize::Base).build().expect("16 MiB");
+        let served = serve(&pool, Duration::from_secs(5));
+        assert_eq!(served.wrong, [""; 0]);
+        let stats = served.stats;
+        assert!(stats.evictions > 0 && stats.hits > 0, "{stats}");
+        assert!(served.verified_bytes > 0 && served.written_bytes > 16 << 20, "{served:?}");
+        assert_eq!(stats.insertions, served.room.count);
+        assert!(served.utilization.is_some_and(|share| (0.5..=1.0).contains(&share)), "{served:?}");
+        assert_eq!(pool.metrics().allocated, 0, "all of it is given back");
+    }
+}

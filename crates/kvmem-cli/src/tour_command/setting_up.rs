@@ -1,0 +1,212 @@
+//! *Setting up*: the pool of the tour is mapped, populated and registered, as far as this machine lets it be.
+//!
+//! Where rings may not pin the whole pool, it stays unregistered, and a small one is registered beside it to show how that is done. Where
+//! memory turns out to be short the pool is halved until it fits.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvmem::pool::{Pool, PoolBuilder, PoolError, PoolReport};
+use kvmem::register::{Limits, NotAvailable, Registrar};
+
+use super::sizing::{Pin, Sizing, enough};
+use super::telling::{Going, Missing, bytes};
+use crate::args::TourArgs;
+use crate::time_line::TimeLine;
+
+/// What came of it.
+pub(super) struct SetUp {
+    pub(super) pool: Pool,
+    pub(super) report: PoolReport,
+    pub(super) line: Arc<TimeLine>,
+    pub(super) sizing: Sizing,
+    /// A pool that was registered to show it, where the large one could not be.
+    pub(super) shown: Option<PoolReport>,
+    /// What stood in the way.
+    pub(super) missing: Vec<Missing>,
+}
+
+/// The rings that are to pin the pool, or why there can be none.
+pub(super) fn rings(
+    opened: Result<Vec<Arc<dyn Registrar>>, NotAvailable>,
+) -> (Vec<Arc<dyn Registrar>>, Option<Missing>) {
+    match opened {
+        Ok(rings) => (rings, None),
+        Err(NotAvailable { backend, reason, remedy, .. }) => {
+            let missing = Missing {
+                what: backend.into_owned(),
+                why: format!(
+                    "{reason}; without rings the pool is not registered, and nothing can DMA into it"
+                ),
+                remedies: vec![remedy.into_owned()],
+            };
+            (Vec::new(), Some(missing))
+        }
+    }
+}
+
+/// Builds the pool. `hot`: the sizes that it will be asked for.
+///
+/// # Errors
+/// There is no memory for any.
+pub(super) fn set_up(
+    args: &TourArgs,
+    mut sizing: Sizing,
+    rings: Vec<Arc<dyn Registrar>>,
+    hot: impl Fn(u64) -> Vec<u64>,
+) -> Result<SetUp, Missing> {
+    let line = Arc::new(TimeLine::new());
+    let mut missing = Vec::new();
+    let limits: Vec<Limits> = rings.iter().map(|ring| ring.limits()).collect();
+    let pin = sizing.pinned(&limits, args.pool.is_none());
+    let mut with = match pin {
+        Pin::All => rings.clone(),
+        _ => Vec::new(),
+    };
+    if pin != Pin::All {
+        missing.push(too_little_locked(&sizing, &limits));
+    }
+    let (pool, report) = loop {
+        let builder = Pool::builder(addressable(sizing.bytes)).hot_sizes(hot(sizing.bytes));
+        match build(builder, &with, &line) {
+            Ok(built) => break built,
+            Err(error @ PoolError::Register(_)) if !with.is_empty() => {
+                missing
+                    .push(not_registered(&error, "the pool stays unregistered, and nothing can DMA into it"));
+                with.clear();
+            }
+            Err(error) if args.pool.is_none() && sizing.bytes / 2 >= TourArgs::LEAST_POOL => {
+                let why =
+                    format!("{} could not be had ({error}), so half of it is asked for", bytes(sizing.bytes));
+                missing.push(Missing { what: "memory".to_owned(), why, remedies: Vec::new() });
+                sizing = Sizing { bytes: sizing.bytes / 2, why: "as much as could be had".to_owned() };
+            }
+            Err(error) => {
+                return Err(Missing {
+                    what: "memory for a pool".to_owned(),
+                    why: error.to_string(),
+                    remedies: Vec::new(),
+                });
+            }
+        }
+    };
+    let shown = match pin {
+        Pin::Some(bytes) => match build(Pool::builder(addressable(bytes)), &rings, &line) {
+            Ok((_, report)) => Some(report),
+            Err(error) => {
+                missing.push(not_registered(
+                    &error,
+                    "not even a small pool can be registered to show how that is done",
+                ));
+                None
+            }
+        },
+        _ => None,
+    };
+    Ok(SetUp { pool, report, line, sizing, shown, missing })
+}
+
+fn build(
+    builder: PoolBuilder,
+    rings: &[Arc<dyn Registrar>],
+    line: &Arc<TimeLine>,
+) -> Result<(Pool, PoolReport), PoolError> {
+    let names: Vec<String> = rings.iter().map(|ring| ring.name().to_owned()).collect();
+    let bars = Arc::new(Bars::default());
+    let (populating, registering) = (Arc::clone(&bars), Arc::clone(&bars));
+    let (populated, registered) = (Arc::clone(line), Arc::clone(line));
+    line.begin();
+    let built = builder
+        .registrars(rings.iter().cloned())
+        .on_populate(move |progress| {
+            let speed = format!("{:.1} GiB/s", progress.gib_per_s());
+            populating.show("populating", progress.done_bytes, progress.total_bytes, speed);
+            let who = format!("thread {}", progress.piece.worker);
+            populated.piece(who, "populate", progress.piece, progress.done_bytes);
+        })
+        .on_register(move |progress| {
+            if registering.show("registering", progress.done_bytes, progress.total_bytes, String::new()) {
+                // Registering has a clock of its own.
+                registered.began(progress.elapsed);
+            }
+            registered.registering(&names, &progress);
+        })
+        .build();
+    // The listeners live as long as the pool.
+    bars.end();
+    built
+}
+
+/// The bar of the step that is under way.
+#[derive(Default)]
+struct Bars(Mutex<Option<(&'static str, Going)>>);
+
+impl Bars {
+    /// Shows how far a step has come; true if it has just begun.
+    fn show(&self, step: &'static str, done: u64, total: u64, message: String) -> bool {
+        let mut bar = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let begins = bar.as_ref().is_none_or(|(now, _)| *now != step);
+        if begins {
+            *bar = Some((step, Going::new(step, Some(total))));
+        }
+        if let Some((_, going)) = &*bar {
+            going.of(total);
+            going.at(done, message);
+        }
+        begins
+    }
+
+    fn end(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// What cannot be addressed is refused with the greatest number that can.
+fn addressable(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// `RLIMIT_MEMLOCK` is in the way.
+fn too_little_locked(sizing: &Sizing, rings: &[Limits]) -> Missing {
+    let memlock = rings.iter().filter_map(|ring| ring.memlock).min_by_key(|memlock| memlock.limit_bytes);
+    let limit = memlock.map_or(0, |memlock| memlock.limit_bytes);
+    let wanted = sizing.bytes.saturating_mul(rings.len() as u64);
+    let kib = enough(sizing.bytes, rings.len()).div_ceil(1024);
+    Missing {
+        what: "locked memory".to_owned(),
+        why: format!(
+            "RLIMIT_MEMLOCK is {}, and {} rings pin {} of a pool of {}; so this pool stays unregistered, and nothing can DMA into it",
+            bytes(limit),
+            rings.len(),
+            bytes(wanted),
+            bytes(sizing.bytes)
+        ),
+        remedies: vec![
+            format!("ulimit -l {kib} in the shell, or memlock in /etc/security/limits.conf"),
+            "a container: --ulimit memlock=-1; a systemd unit: LimitMEMLOCK=infinity".to_owned(),
+        ],
+    }
+}
+
+fn not_registered(error: &PoolError, so: &str) -> Missing {
+    Missing { what: "registration".to_owned(), why: format!("{error}; so {so}"), remedies: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_that_cannot_be_had_are_told_with_the_remedy() {
+        let reason = NotAvailable::new(
+            "io_uring",
+            "io_uring_setup: EPERM",
+            "allow io_uring_setup in the seccomp profile",
+        );
+        let (rings, missing) = rings(Err(reason));
+        let missing = missing.expect("something is missing");
+        assert!(rings.is_empty());
+        assert_eq!(missing.what, "io_uring");
+        assert!(missing.why.starts_with("io_uring_setup: EPERM; without rings"), "{missing:?}");
+        assert_eq!(missing.remedies, ["allow io_uring_setup in the seccomp profile"]);
+    }
+}

@@ -1,0 +1,222 @@
+//! *Telling*: how the tour says what it does: numbered steps, what came of them, what is missing, and how far it has come.
+//!
+//! Results go to standard output, in lines of at most [`WIDTH`] columns. Progress goes to standard error: a bar where that is a
+//! terminal, and otherwise a line every few seconds, so that a log shows that it goes on.
+
+use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use kvmem::arena::preflight::Value;
+
+use crate::output::{Failure, print, progress_bar};
+
+/// Columns of a line.
+pub(super) const WIDTH: usize = 100;
+/// What stands before everything but the steps' titles.
+const INDENT: usize = 4;
+/// Ways out that are told; the report has all of them.
+const REMEDIES: usize = 2;
+/// Columns of the names of findings.
+const NAME: usize = 12;
+/// Columns of what stands before a row of figures.
+const ROW: usize = 32;
+/// Time between two lines of progress in a log.
+const BETWEEN: Duration = Duration::from_secs(4);
+
+/// Bytes for people: `1 GiB`, `21.5 MiB`.
+pub(super) fn bytes(bytes: u64) -> String {
+    Value::Bytes(bytes).to_string()
+}
+
+/// Something that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    /// What.
+    pub(super) what: String,
+    /// Why it matters.
+    pub(super) why: String,
+    /// What can be done about it, one way each.
+    pub(super) remedies: Vec<String>,
+}
+
+/// Says where the tour is.
+pub(super) struct Telling {
+    step: u32,
+    steps: u32,
+    remarks: u32,
+}
+
+impl Telling {
+    /// A tour of so many steps begins.
+    pub(super) fn new(steps: u32) -> Telling {
+        Telling { step: 0, steps, remarks: 0 }
+    }
+
+    /// The next step begins.
+    pub(super) fn step(&mut self, title: &str) -> Result<(), Failure> {
+        self.step += 1;
+        print(format_args!("\n{}/{} {title}\n", self.step, self.steps))
+    }
+
+    /// A finding, with its name before it.
+    pub(super) fn found(&self, name: &str, text: &str) -> Result<(), Failure> {
+        let head = format!("{:INDENT$}{name:<NAME$}", "");
+        print(wrap(&head, INDENT + NAME, text.split_whitespace()))
+    }
+
+    /// A row of figures, with what they are before them. Lines end between two figures.
+    pub(super) fn row(&self, what: &str, figures: &[String]) -> Result<(), Failure> {
+        let head = format!("{:INDENT$}{what:<ROW$}", "");
+        let between = |at| if at + 1 < figures.len() { " ·" } else { "" };
+        let figures: Vec<String> =
+            figures.iter().enumerate().map(|(at, figure)| format!("{figure}{}", between(at))).collect();
+        print(wrap(&head, INDENT + ROW, figures.iter().map(String::as_str)))
+    }
+
+    /// What is not there, why it matters, and what can be done.
+    pub(super) fn missing(&mut self, missing: &Missing) -> Result<(), Failure> {
+        self.remark("missing", missing)
+    }
+
+    /// The same of something without which all goes on, but not as well.
+    pub(super) fn warning(&mut self, missing: &Missing) -> Result<(), Failure> {
+        self.remark("warning", missing)
+    }
+
+    fn remark(&mut self, kind: &str, missing: &Missing) -> Result<(), Failure> {
+        self.remarks += 1;
+        let Missing { what, why, remedies } = missing;
+        self.found(kind, &format!("{what}: {why}"))?;
+        for (at, remedy) in remedies.iter().take(REMEDIES).enumerate() {
+            self.found(if at == 0 { "  remedy" } else { "      or" }, remedy)?;
+        }
+        Ok(())
+    }
+
+    /// How many things were missing, or not as they should be.
+    pub(super) fn remarks(&self) -> u32 {
+        self.remarks
+    }
+}
+
+/// `pieces` in lines of at most [`WIDTH`] columns, the first of them behind `head`, the others `indent` columns in.
+fn wrap<'a>(head: &str, indent: usize, pieces: impl IntoIterator<Item = &'a str>) -> String {
+    let mut lines = head.to_owned();
+    let mut column = head.chars().count();
+    let mut begun = false;
+    for piece in pieces {
+        let width = piece.chars().count();
+        if begun && column + 1 + width > WIDTH {
+            lines.push('\n');
+            lines.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else if begun {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(piece);
+        column += width;
+        begun = true;
+    }
+    lines.truncate(lines.trim_end().len());
+    lines.push('\n');
+    lines
+}
+
+/// How far one piece of work has come. Ends when it is dropped.
+pub(super) struct Going {
+    bar: ProgressBar,
+    what: String,
+    /// When the last line was written, where there is no terminal.
+    lines: Option<Mutex<Instant>>,
+}
+
+impl Going {
+    /// Work of so many units begins, if that is known.
+    pub(super) fn new(what: &str, units: Option<u64>) -> Going {
+        let bar = progress_bar(units, "    {prefix} {elapsed_precise} {wide_bar} {percent:>3} % {msg:36!}");
+        bar.set_prefix(what.to_owned());
+        let lines = (!std::io::stderr().is_terminal()).then(|| Mutex::new(Instant::now()));
+        Going { bar, what: what.to_owned(), lines }
+    }
+
+    /// So many units are to be done.
+    pub(super) fn of(&self, units: u64) {
+        self.bar.set_length(units);
+    }
+
+    /// So many units are done, of which this is said.
+    pub(super) fn at(&self, units: u64, message: impl Into<String>) {
+        self.bar.set_position(units);
+        self.say(message.into());
+    }
+
+    /// So many more units are done.
+    pub(super) fn further(&self, units: u64) {
+        self.bar.inc(units);
+        self.say(String::new());
+    }
+
+    /// What is being done.
+    pub(super) fn say(&self, message: String) {
+        if let Some(last) = &self.lines {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.elapsed() >= BETWEEN {
+                *last = Instant::now();
+                let percent = 100 * self.bar.position() / self.bar.length().unwrap_or(0).max(1);
+                eprintln!(
+                    "    … {} {percent} %{}{message}",
+                    self.what,
+                    if message.is_empty() { "" } else { ", " }
+                );
+            }
+        } else if !message.is_empty() {
+            self.bar.set_message(message);
+        }
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl<R> kvmem_bench::progress::Progress<R> for &Going {
+    fn begin(&mut self, units: u64) {
+        self.of(units);
+    }
+
+    fn step(&mut self, what: &str) {
+        self.say(what.to_owned());
+    }
+
+    fn advance(&mut self, units: u64) {
+        self.further(units);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_no_longer_than_they_may_be() {
+        let text = "word ".repeat(60);
+        let wrapped = wrap("    name    ", 12, text.split_whitespace());
+        let lines: Vec<&str> = wrapped.lines().collect();
+        assert!(lines.len() > 3 && lines.iter().all(|line| line.chars().count() <= WIDTH), "{wrapped}");
+        assert!(lines[0].starts_with("    name    word word"));
+        assert!(lines[1..].iter().all(|line| line.starts_with("            word")), "{wrapped}");
+        assert_eq!(wrapped.matches("word").count(), 60);
+    }
+
+    #[test]
+    fn a_word_that_is_longer_than_a_line_is_kept() {
+        let path = "/a".repeat(100);
+        assert_eq!(wrap("    page  ", 4, [path.as_str()]), format!("    page  {path}\n"));
+        assert_eq!(wrap("    page  ", 4, []), "    page\n");
+    }
+}

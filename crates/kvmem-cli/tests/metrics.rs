@@ -1,0 +1,197 @@
+//! `kvmem replay --metrics` as Prometheus meets it, and what the command logs.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use kvmem::arena::PageSize;
+use kvmem::pool::observe::Exporter;
+use kvmem::pool::{KvCache, Pool};
+use kvmem_cli::args::MetricsArgs;
+use kvmem_cli::metrics_server::{MetricsServer, MetricsServerError};
+
+fn small_trace() -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/small_trace.jsonl");
+    std::fs::read_to_string(path).expect("it is there").lines().map(str::to_owned).collect()
+}
+
+fn kvmem(args: &[&str], log: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
+    command.args(args).env_remove("KVMEM_LOG").stdin(Stdio::null());
+    if let Some(log) = log {
+        command.env("KVMEM_LOG", log);
+    }
+    command.output().expect("it can be started")
+}
+
+/// Asks as a client without a library would: head and body of the answer.
+fn ask(address: SocketAddr, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head.to_owned(), body.to_owned())
+}
+
+fn scrape(address: SocketAddr) -> String {
+    let (head, body) = ask(address, "GET /metrics");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(head.to_lowercase().contains("content-type: text/plain; version=0.0.4"), "{head}");
+    body
+}
+
+/// The value of a line such as `name{labels} 7`.
+fn value(text: &str, series: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.map(|value| value.parse().expect("a number"))
+}
+
+/// A replay that waits for its trace.
+struct Replay {
+    child: Child,
+    trace: Option<ChildStdin>,
+    address: SocketAddr,
+}
+
+impl Replay {
+    fn start() -> Replay {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_kvmem"))
+            .args(["replay", "-", "--pool", "64GiB", "--json", "-", "--metrics", "127.0.0.1:0"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it can be started");
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().expect("a pipe")).read_line(&mut line).expect("it says where");
+        let address = line.trim().strip_prefix("kvmem: metrics at http://");
+        let address = address.and_then(|address| address.strip_suffix("/metrics")).expect(&line);
+        let (address, trace) = (address.parse().expect("an address"), child.stdin.take());
+        Replay { child, trace, address }
+    }
+
+    fn feed(&mut self, lines: &[String]) {
+        let trace = self.trace.as_mut().expect("it is open");
+        lines.iter().for_each(|line| writeln!(trace, "{line}").expect("it reads"));
+        trace.flush().expect("it reads");
+    }
+}
+
+#[test]
+fn a_replay_is_watched_while_it_runs() {
+    let trace = small_trace();
+    let mut replay = Replay::start();
+    replay.feed(&trace[..100]);
+    let start = Instant::now();
+    loop {
+        let text = scrape(replay.address);
+        let served = value(&text, "kvmem_replay_requests_total");
+        if served == Some(100.0) {
+            assert!(text.contains("# TYPE kvmem_replay_requests_total counter"), "{text}");
+            break;
+        }
+        assert!(served.is_none_or(|served| served < 100.0), "{text}");
+        assert!(start.elapsed() < Duration::from_secs(60), "{text}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    replay.feed(&trace[100..]);
+    drop(replay.trace.take());
+    let output = replay.child.wait_with_output().expect("it ends");
+    assert!(output.status.success());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
+    assert_eq!(report["requests"], trace.len());
+    assert!(TcpStream::connect(replay.address).is_err(), "it listens no more");
+}
+
+fn at(address: &str, anywhere: bool) -> Result<Option<MetricsServer>, MetricsServerError> {
+    MetricsServer::start(&MetricsArgs { address: Some(address.parse().expect("an address")), anywhere })
+}
+
+#[test]
+fn pools_and_caches_are_published_when_somebody_asks() {
+    assert!(MetricsServer::start(&MetricsArgs::default()).expect("nothing can fail").is_none());
+    let server = at("127.0.0.1:0", false).expect("a port is free").expect("it was asked for");
+    let builder = Pool::builder("1 MiB").ladder(PageSize::Base).name("served").measure_latency(1);
+    let (pool, _) = builder.build().expect("little memory");
+    let cache: KvCache<u64> = KvCache::new_on(&pool);
+    server.observe(Exporter::new().pool(&pool).cache(&cache));
+    for key in 0..3 {
+        cache.insert(key, &[7; 5000]).expect("room");
+        assert!(pool.allocate(2 << 20).is_err());
+        let text = scrape(server.address());
+        let figure = |series: &str| value(&text, series).unwrap_or_else(|| panic!("no {series} in {text}"));
+        assert_eq!(figure("kvmem_pool_capacity_bytes{pool=\"served\"}"), f64::from(1 << 20));
+        assert_eq!(figure("kvmem_pool_allocated_bytes{pool=\"served\"}"), 5000.0 * (key + 1) as f64);
+        assert_eq!(figure("kvmem_cache_blocks{pool=\"served\",cache=\"cache\"}"), (key + 1) as f64);
+        let refused = "kvmem_pool_allocation_failures_total{pool=\"served\",reason=\"too_large\"}";
+        assert_eq!(figure(refused), (key + 1) as f64);
+        // Two requests each time, one of which was refused.
+        assert_eq!(figure("kvmem_pool_allocate_seconds_count{pool=\"served\"}"), 2.0 * (key + 1) as f64);
+        assert!(text.contains("# TYPE kvmem_pool_allocate_seconds histogram"), "{text}");
+        assert!(text.contains("# HELP kvmem_pool_capacity_bytes What blocks could have"), "{text}");
+    }
+    assert!(ask(server.address(), "GET /").0.starts_with("HTTP/1.1 404"));
+    assert!(ask(server.address(), "POST /metrics").0.starts_with("HTTP/1.1 405"));
+    let (head, body) = ask(server.address(), "HEAD /metrics");
+    assert!(head.starts_with("HTTP/1.1 200") && body.is_empty(), "{head}\n{body}");
+    let address = server.address();
+    drop(server);
+    assert!(TcpStream::connect(address).is_err(), "it listens no more");
+}
+
+#[test]
+fn what_others_can_reach_is_for_who_says_so() {
+    for reachable in ["0.0.0.0:0", "[::]:0", "192.0.2.7:9464"] {
+        let error = at(reachable, false).err().expect("it is refused");
+        assert!(matches!(error, MetricsServerError::Reachable { .. }), "{error}");
+        assert!(error.to_string().contains("--metrics-anywhere"), "{error}");
+    }
+    let server = at("0.0.0.0:0", true).expect("a port is free").expect("it was asked for");
+    scrape(SocketAddr::from(([127, 0, 0, 1], server.address().port())));
+    // Not an address of this machine, whoever may reach it.
+    let error = at("192.0.2.7:9464", true).err().expect("it is refused");
+    assert!(matches!(error, MetricsServerError::Refused { .. }), "{error}");
+}
+
+#[test]
+fn a_port_in_use_is_said_with_what_to_do() {
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = other.local_addr().expect("it has one").to_string();
+    let error = at(&address, false).err().expect("it is refused");
+    assert!(matches!(error, MetricsServerError::InUse { .. }), "{error}");
+    let output = kvmem(&["replay", "-", "--metrics", &address], None);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains(&address) && stderr.contains("name another port"), "{stderr}");
+    let output = kvmem(&["replay", "-", "--metrics-anywhere"], None);
+    assert_eq!(output.status.code(), Some(2), "there is nothing to be anywhere");
+}
+
+#[test]
+fn steps_are_printed_for_who_asks() {
+    let mount = ["mount", "--size", "1MiB", "--pages", "4k", "--populate", "1"];
+    let (quiet, info) = (kvmem(&mount, None), kvmem(&[&mount[..], &["-v"]].concat(), None));
+    let text = |output: &Output| {
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(text(&quiet), "");
+    let info = text(&info);
+    assert!(
+        info.contains("INFO map{") && info.contains("populate{") && info.contains("time.busy="),
+        "{info}"
+    );
+    assert!(!info.contains("populate_range"), "{info}");
+    for debug in [kvmem(&[&mount[..], &["-vv"]].concat(), None), kvmem(&mount, Some("debug"))] {
+        let debug = text(&debug);
+        assert!(debug.contains("DEBUG map{") && debug.contains("populate_range{"), "{debug}");
+    }
+    assert_eq!(text(&kvmem(&mount, Some("off"))), "");
+    let wrong = kvmem(&mount, Some("loud"));
+    let stderr = String::from_utf8_lossy(&wrong.stderr);
+    assert_eq!(wrong.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("KVMEM_LOG=loud: say off, error, warn, info, debug or trace"), "{stderr}");
+}

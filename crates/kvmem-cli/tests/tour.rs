@@ -1,0 +1,256 @@
+//! The tour as its users meet it: on small pools and without the benchmarks, but on machines that lack what others have.
+
+mod browser;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A tour of some seconds.
+const SHORT: [&str; 6] = ["tour", "--no-bench", "--seconds", "2", "--pool", "16MiB"];
+/// Columns of a line.
+const WIDTH: usize = 100;
+
+fn kvmem() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// An empty folder for one test, which anybody may write to.
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("kvmem-tour-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    folder
+}
+
+/// What it said. It must have ended well.
+#[track_caller]
+fn told(output: &Output) -> String {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+/// All of `words` are in `text`, however its lines are broken, in this order.
+#[track_caller]
+fn says(text: &str, words: &[&str]) {
+    let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut from = 0;
+    for word in words {
+        match one_line[from..].find(word) {
+            Some(at) => from += at + word.len(),
+            None => panic!("no {word:?} from there on in\n{text}"),
+        }
+    }
+}
+
+/// The path that the tour prints.
+#[track_caller]
+fn page(text: &str) -> PathBuf {
+    let line =
+        text.lines().find_map(|line| line.strip_prefix("    page ")).unwrap_or_else(|| panic!("{text}"));
+    PathBuf::from(line.trim())
+}
+
+#[test]
+fn each_step_is_told_and_drawn() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tour.html");
+    let text = told(&kvmem().args(SHORT).arg("--html").arg(&file).output().unwrap());
+    says(
+        &text,
+        &[
+            "a tour in 4 steps",
+            "1/4 Doctor",
+            "checks",
+            "2/4 Pool",
+            "16 MiB: asked for",
+            "populated 16 MiB",
+            "3/4 KV workload",
+            "requests for pages of 1 token(s)",
+            "no mismatch",
+            "4/4 Report",
+            "done",
+        ],
+    );
+    let of_path = file.to_str().unwrap();
+    for line in text.lines().filter(|line| !line.contains(of_path)) {
+        assert!(line.chars().count() <= WIDTH, "{line:?}");
+    }
+    assert_eq!(page(&text), file, "as an absolute path");
+    // Steps, who was at work, utilization, and two maps.
+    let html = browser::opened(&file, 5);
+    for part in
+        ["This machine", "memory.available", "What was chosen", "Time line", "hit rate so far", "Receipt"]
+    {
+        assert!(html.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn it_is_what_kvmem_does_when_nothing_is_named() {
+    let folder = folder("unnamed");
+    let mut child =
+        kvmem().current_dir(&folder).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let seen: Vec<String> = lines.map(Result::unwrap).take(4).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(seen[0].contains("a tour in 5 steps"), "{seen:?}");
+    assert!(seen.iter().any(|line| line.starts_with("1/5 Doctor")), "{seen:?}");
+    assert!(folder.join("kvmem-report.html").exists(), "the page is begun in the current folder");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// As a user without any privilege, who may lock so many KiB, where only the folder for temporary files can be written.
+fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
+    let folder = folder(name);
+    let command = folder.join("kvmem");
+    // Copied by another process: a file that this one has open for writing could be inherited by a test that starts a process just
+    // then, and would be too busy to be run.
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap().success());
+    std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let limited = format!(r#"ulimit -l {memlock} || exit 126; exec "$0" {}"#, SHORT.join(" "));
+    let mut nobody = Command::new("sh");
+    nobody.args(["-c", &limited]).arg(&command).current_dir("/").env("TMPDIR", &folder).stdin(Stdio::null());
+    match nobody.uid(65534).gid(65534).output() {
+        Ok(output) if output.status.code() != Some(126) => Some((output, folder)),
+        other => {
+            println!("skipped: nothing can be run as another user from there: {other:?}");
+            std::fs::remove_dir_all(folder).unwrap();
+            None
+        }
+    }
+}
+
+#[test]
+fn a_user_without_privileges_and_with_little_locked_memory_sees_how_rings_pin_some() {
+    let Some((output, folder)) = as_nobody("memlock", "8192") else { return };
+    let text = told(&output);
+    if !text.contains("    registrars") {
+        println!("there are no rings here: {text}");
+    } else {
+        says(
+            &text,
+            &[
+                "missing locked memory: RLIMIT_MEMLOCK is 8 MiB, and 2 rings pin 32 MiB",
+                "stays unregistered",
+                "remedy ulimit -l 33792 in the shell",
+                "to show it 3 MiB with io_uring:0 and io_uring:1",
+            ],
+        );
+    }
+    says(&text, &["3/4 KV workload", "no mismatch", "the current folder cannot be written"]);
+    let file = page(&text);
+    assert_eq!(file.parent(), Some(&*folder), "{text}");
+    browser::opened(&file, 5);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn nobody_may_lock_anything() {
+    let Some((output, folder)) = as_nobody("nothing", "0") else { return };
+    let text = told(&output);
+    // Of the rings themselves, or of what they were to pin; or it is not even that which stands in the way.
+    assert!(text.contains("RLIMIT_MEMLOCK is 0") || text.contains("missing     io_uring:"), "{text}");
+    says(&text, &["remedy", "2/4 Pool", "no mismatch", "above"]);
+    assert!(!text.contains("to show it") && !text.contains("    registered"), "{text}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Lets the program that is to be run see a kernel that refuses to set rings up, as the default profiles of containers do.
+fn without_rings(command: &mut Command) {
+    let filter = [
+        // The number of the call, which stands first in what a filter is shown.
+        libc::sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 },
+        libc::sock_filter {
+            code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 1,
+            k: libc::SYS_io_uring_setup as u32,
+        },
+        libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+        },
+        libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_ALLOW,
+        },
+    ];
+    let install = move || {
+        let mut filter = filter;
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: plain numbers, and a program of the length that it says, alive during the call.
+        let refused = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
+        };
+        if refused { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+    };
+    // SAFETY: between fork and exec only two system calls are made; nothing is allocated and no lock is taken.
+    unsafe { command.pre_exec(install) };
+}
+
+#[test]
+fn where_rings_are_forbidden_the_tour_goes_on_without() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tour-without-rings.html");
+    let mut command = kvmem();
+    command.args(SHORT).arg("--html").arg(&file);
+    without_rings(&mut command);
+    let text = match command.output() {
+        Ok(output) => told(&output),
+        Err(error) => return println!("skipped: no filter can be set here: {error}"),
+    };
+    says(&text, &["missing io_uring:", "io_uring_setup", "remedy", "2/4 Pool", "populated", "no mismatch"]);
+    assert!(!text.contains("    registered"), "{text}");
+    assert!(browser::opened(&file, 5).contains("What was not there"));
+}
+
+#[test]
+fn a_pool_fits_what_the_process_may_have() {
+    let tour = |kib: u32| {
+        let limited = format!(r#"ulimit -v {kib} && exec "$0" tour --no-bench --seconds 2 --html "$1""#);
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tour-of-{kib}.html"));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &limited, env!("CARGO_BIN_EXE_kvmem")]).arg(file).stdin(Stdio::null());
+        told(&shell.output().unwrap())
+    };
+    let text = tour(800 << 10);
+    says(&text, &["a quarter of what rlimit.as leaves", "populated", "no mismatch"]);
+    let text = tour(70 << 10);
+    says(
+        &text,
+        &["missing memory: rlimit.as leaves", "remedy", "kvmem tour --pool 16MiB", "left out", "page"],
+    );
+}
+
+#[test]
+fn a_report_that_can_be_written_nowhere_is_told() {
+    let output = kvmem().args(SHORT).current_dir("/proc").env("TMPDIR", "/no/such/folder").output().unwrap();
+    says(&told(&output), &["no mismatch", "not written", "kvmem tour --html FILE"]);
+}
+
+#[test]
+fn what_cannot_be_is_no_success() {
+    let failed = |args: &[&str], status| {
+        let output = kvmem().arg("tour").args(args).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {stderr}");
+        stderr
+    };
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tour-failed.html");
+    let file = file.to_str().unwrap();
+    let stderr = failed(&["--pool", "512TiB", "--html", file], 1);
+    assert!(stderr.starts_with("kvmem: there is no such pool:"), "{stderr}");
+    assert!(failed(&["--pool", "1MiB"], 2).contains("16 MiB at least"));
+    assert!(failed(&["--html", "/no/such/folder/page.html"], 2).contains("cannot write /no/such/folder"));
+    assert!(failed(&["--seconds", "0"], 2).contains("--seconds"));
+}

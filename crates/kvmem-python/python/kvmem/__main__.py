@@ -1,0 +1,88 @@
+"""``python -m kvmem``: what ``kvmem doctor`` does.
+
+Holds every limit of this machine against the memory you want, says how to change those that stand in the way, and lists what memory
+can be registered with. The exit status is 0 if nothing stands in the way, 1 if something does, 2 if the options make no sense.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from decimal import Decimal
+
+from . import KvmemError, __version__, doctor
+
+
+def size(text: str) -> int:
+    """A number of bytes as the command reads it: ``64GiB`` is a power of 1024, ``64GB`` and ``64G`` one of 1000."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgtpe])(i?))?b?\s*", text, re.IGNORECASE)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; examples: 4096, 64GiB, 1.5TiB")
+    number, unit, binary = found.groups()
+    power = " kmgtpe".index(unit.lower()) if unit else 0
+    return int(Decimal(number) * (1024 if binary else 1000) ** power)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of ``kvmem doctor``."""
+    options = argparse.ArgumentParser(
+        prog="python -m kvmem",
+        description="Hold every limit of this machine against the memory you want, say how to change those that stand in the way, "
+        "and list what memory can be registered with",
+    )
+    options.add_argument("--version", action="version", version=f"kvmem {__version__}")
+    options.add_argument(
+        "--size",
+        type=size,
+        default="1GiB",
+        help="how much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GB is 10^9; default: %(default)s)",
+    )
+    options.add_argument(
+        "--pages",
+        metavar="PAGES,…",
+        default="2M,thp,4k",
+        help="the page sizes to try, first choice first, of 1G, 2M, thp and 4k; one alone means this or nothing (default: %(default)s)",
+    )
+    options.add_argument(
+        "--nodes", metavar="NODE,…", default="", help="the NUMA nodes it must come from, in even shares (any if none is named)"
+    )
+    options.add_argument("--shared", action="store_true", help="the memory is for other processes to attach")
+    options.add_argument(
+        "--no-pin", action="store_true", help="the memory will not be pinned, that is, registered with no device"
+    )
+    options.add_argument(
+        "--json",
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write the checks as JSON to standard output instead of the table, or to FILE",
+    )
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        nodes = [int(node) for node in options.nodes.split(",") if node.strip()]
+        found = doctor(
+            options.size, pages=options.pages, nodes=nodes, shared=options.shared, pinned=not options.no_pin
+        )
+        if options.json not in (None, "-"):
+            with open(options.json, "w", encoding="utf-8") as file:
+                print(json.dumps(found.data, indent=2), file=file)
+    except (KvmemError, ValueError, OverflowError, OSError) as error:
+        print(f"kvmem: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(found.data, indent=2) if options.json == "-" else found, end="\n" if options.json == "-" else "")
+    if found.passes:
+        return 0
+    print(f"kvmem: this machine cannot give {found.wish}: {', '.join(found.failed)}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,619 @@
+"""The compiled half. Every size is bytes, as ``int`` or as a text such as ``"64GiB"``; see the package for the conventions."""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, SupportsIndex, TypeAlias, final, type_check_only
+
+from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
+
+if sys.version_info >= (3, 12):
+    from collections.abc import Buffer as _Buffer
+else:
+    # Before 3.12 arrays cannot say to a type checker that they are buffers.
+    _Buffer: TypeAlias = Any
+
+_Size: TypeAlias = SupportsIndex | str
+_Words: TypeAlias = str | Sequence[str]
+_Threads: TypeAlias = int | str | None
+_Progress: TypeAlias = Callable[[int, int], object]
+_Name: TypeAlias = int | bytes | str
+
+__all__ = [
+    "Allocation",
+    "AllocationBatch",
+    "AttachedBlock",
+    "AttachedPool",
+    "Block",
+    "BlockBatch",
+    "BumpArena",
+    "KvCache",
+    "OffsetAllocator",
+    "Piece",
+    "Pinned",
+    "Pool",
+    "Region",
+    "Registration",
+    "Reservation",
+    "__version__",
+    "doctor",
+    "mount_report",
+]
+
+__version__: str
+
+@type_check_only
+class _Memory:
+    """What has memory: the buffer protocol and DLPack share it. Each view keeps it, and while there are any it cannot be freed."""
+
+    @property
+    def ptr(self) -> int:
+        """The first address."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Shares the bytes, as one dimension of uint8. Versioned from ``max_version=(1, 0)`` on; before, what is read-only is refused."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Where the bytes are: (1, 0), the processor's memory."""
+
+@type_check_only
+class _Manager:
+    """A ``with`` ends it."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        raised: BaseException | None = None,
+        trace: TracebackType | None = None,
+        /,
+    ) -> None: ...
+
+@final
+class Region(_Memory, _Manager):
+    """One contiguous range of memory: mapped, placed, and as resident as it was made.
+
+    ``pages``: kinds of pages to try, of ``1G``, ``2M``, ``thp`` and ``4k``, first choice first; ``strict``: fail instead of stepping down.
+    ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. ``populate``: ``"auto"``, a number of threads, or None (not before the first touch).
+    ``shared``: a sealed memory file that other processes can attach. ``time_limit`` is seconds.
+
+    Raises :class:`MappingError`, :class:`BadValueError`, :class:`CancelledError`, :class:`TimeLimitError`; nothing is left mapped then.
+    """
+
+    def __new__(
+        cls,
+        size: _Size,
+        *,
+        pages: _Words | None = None,
+        strict: bool = False,
+        numa: str | None = None,
+        populate: _Threads = None,
+        shared: bool = False,
+        guard_pages: bool = False,
+        dont_fork: bool = True,
+        dont_dump: bool = True,
+        progress: _Progress | None = None,
+        time_limit: float | None = None,
+    ) -> Self: ...
+    @staticmethod
+    def attach(fd: int, *, size: _Size | None = None) -> Region:
+        """Maps the memory of another process by a descriptor, which stays the caller's."""
+
+    @staticmethod
+    def from_buffer(buffer: _Buffer) -> Region:
+        """A region over the bytes of another object, which is kept and exported as long as the region is."""
+
+    @property
+    def receipt(self) -> Report:
+        """What it is made of, as it was when it was mapped."""
+
+    def populate(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        threads: _Threads = None,
+        progress: _Progress | None = None,
+        time_limit: float | None = None,
+    ) -> float:
+        """Makes a range resident, by as many threads as turn out fastest unless a number is given; returns the seconds."""
+
+    def residency(self, start: int = 0, stop: int | None = None) -> Residency:
+        """How much of a range is resident now."""
+
+    def discard(self, start: int = 0, stop: int | None = None) -> None:
+        """Gives the pages of a range back; what is read there afterwards is zero. Not of what is registered (:class:`InUseError`)."""
+
+    def fileno(self) -> int:
+        """The descriptor of shared memory, which belongs to the region."""
+
+    def close(self) -> None:
+        """Gives the memory up: it is unmapped when nobody else has it. Raises :class:`ExportedError` while there are views."""
+
+    @property
+    def closed(self) -> bool: ...
+
+@final
+class BumpArena:
+    """Hands out pieces of a region, by moving a cursor. Lock-free; nothing is freed alone."""
+
+    def __new__(cls, region: Region) -> Self: ...
+    def allocate(self, nbytes: _Size, *, align: int = 64) -> Piece:
+        """The next ``nbytes`` bytes whose address is a multiple of ``align``."""
+
+    def reset(self) -> None:
+        """Makes all of it free again. Raises :class:`ExportedError` while there are pieces."""
+
+    def owns(self, address: int) -> bool:
+        """Whether an address is one of this memory."""
+
+    @property
+    def stats(self) -> BumpStats: ...
+    @property
+    def region(self) -> Region: ...
+    @property
+    def capacity(self) -> int: ...
+
+@final
+class Piece(_Memory):
+    """A piece of an arena's memory, which it keeps."""
+
+    @property
+    def offset(self) -> int:
+        """Where it begins in the arena's memory, in bytes."""
+
+@final
+class Registration(_Manager):
+    """A region, registered with devices: all of it with all of them, or an exception and nothing.
+
+    ``devices``: ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, one or several. ``policy``: ``auto``,
+    ``sequential``, ``parallel`` or ``parallel:N``; by default as the environment says, else auto. ``chunk``: the most bytes of a key.
+    """
+
+    def __new__(
+        cls,
+        region: Region,
+        devices: _Words,
+        *,
+        policy: str | None = None,
+        populate: _Threads = "auto",
+        chunk: _Size | None = None,
+        progress: _Progress | None = None,
+        time_limit: float | None = None,
+    ) -> Self: ...
+    @property
+    def region(self) -> Region: ...
+    @property
+    def devices(self) -> list[str]: ...
+    @property
+    def outcome(self) -> Report:
+        """What registering did, and what was chosen on what grounds."""
+
+    @property
+    def boundary(self) -> int | None:
+        """What does not straddle a multiple of it has one key with each device; None: one key covers all."""
+
+    def key_for(self, device: str, start: int = 0, stop: int | None = None) -> Key:
+        """The key with which a device reaches all of a range."""
+
+    def close(self) -> int:
+        """Gives all keys back; returns how many there were. A second time does nothing."""
+
+    @property
+    def closed(self) -> bool: ...
+
+@final
+class OffsetAllocator:
+    """Hands out ranges of a space of up to 2**63 bytes in constant time; never touches bytes. Goes on in a forked child, as a copy."""
+
+    def __new__(
+        cls,
+        capacity: _Size,
+        *,
+        boundary: _Size | None = None,
+        max_ranges: int | None = None,
+        placement: str = "renewal",
+    ) -> Self: ...
+    def allocate(self, size: _Size, *, align: int | None = None) -> Allocation:
+        """A range of exactly ``size`` bytes. Raises :class:`OutOfSpaceError`."""
+
+    def allocate_batch(self, size: _Size, n: int) -> AllocationBatch:
+        """``n`` ranges of ``size`` bytes each, all of them or none."""
+
+    def allocate_scattered(self, total: _Size, max_ranges: int) -> list[Allocation]:
+        """``total`` bytes in at most ``max_ranges`` ranges, as few and as long as can be had."""
+
+    def free_batch(self, allocations: AllocationBatch | Iterable[Allocation]) -> None:
+        """Frees many at once, neighbours joined first; all of them, or none if one cannot be."""
+
+    def grow(self, capacity: _Size) -> None:
+        """Moves the end of the space up."""
+
+    def shrink_to(self, capacity: _Size) -> None:
+        """Moves the end of the space down. Raises :class:`InUseError` if something in use lies behind it."""
+
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def boundary(self) -> int | None: ...
+    @property
+    def largest_free_hint(self) -> int:
+        """An upper bound of the longest free range, without the lock."""
+
+    def metrics(self) -> Metrics: ...
+    def map(self) -> list[tuple[int, int, bool]]:
+        """The whole space in order of addresses: offset, size, whether it is used."""
+
+    def bins(self) -> list[tuple[int, int, int, int]]:
+        """The free ranges by size: least and greatest size of the bin, ranges, bytes."""
+
+    def check(self) -> None:
+        """Checks the books against their invariants: for tests."""
+
+@final
+class Allocation(_Manager):
+    """A range that somebody has, until it is freed or forgotten."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def free(self) -> None:
+        """Frees it. A second time raises :class:`ClosedError`."""
+
+    @property
+    def freed(self) -> bool: ...
+    def shrink(self, size: _Size) -> None:
+        """Gives back the tail."""
+
+    def extend(self, size: _Size) -> None:
+        """Takes in free bytes that lie behind."""
+
+@final
+class AllocationBatch(_Manager):
+    """Many ranges of one size."""
+
+    def __len__(self) -> int: ...
+    @property
+    def size(self) -> int:
+        """Bytes of each."""
+
+    @property
+    def offsets(self) -> memoryview[int]:
+        """Where each begins: read-only, format ``Q``, as ``array('Q')``. It stays good when the batch has been freed."""
+
+    def free(self) -> None: ...
+    @property
+    def freed(self) -> bool: ...
+    def split(self) -> list[Allocation]:
+        """The allocations one by one; the batch has none of them afterwards."""
+
+@final
+class Pool(_Manager):
+    """Memory that is mapped, populated and registered, and handed out in blocks.
+
+    ``devices``, ``policy``: as for :class:`Registration`; ``pages``, ``strict``, ``numa``, ``shared``, ``guard_pages``: as for :class:`Region`.
+    ``boundary``: no block straddles a multiple of it. ``hot_sizes``: served from each thread's own magazines from the beginning; with
+    ``learn``, further sizes become so. ``in_background``: return once mapped, and go on to make it ready part by part. ``quarantine``: keep
+    parts that fail from use, instead of failing. ``max_size``: up to which it can grow.
+    """
+
+    def __new__(
+        cls,
+        size: _Size,
+        *,
+        max_size: _Size | None = None,
+        pages: _Words | None = None,
+        strict: bool = False,
+        numa: str | None = None,
+        shared: bool = False,
+        guard_pages: bool = False,
+        populate: _Threads = "auto",
+        devices: _Words | None = None,
+        policy: str | None = None,
+        boundary: _Size | None = None,
+        hot_sizes: Sequence[_Size] | None = None,
+        learn: bool = True,
+        stranded: _Size | None = None,
+        in_background: bool = False,
+        quarantine: bool = False,
+        progress: _Progress | None = None,
+    ) -> Self: ...
+    def allocate(self, nbytes: _Size, *, align: int | None = None) -> Block:
+        """A block of exactly ``nbytes`` bytes; its address is a multiple of ``align``. Raises :class:`OutOfSpaceError`.
+
+        What stands in it is what the last user left, or zeros.
+        """
+
+    def allocate_batch(self, nbytes: _Size, n: int) -> BlockBatch:
+        """``n`` blocks of ``nbytes`` bytes each, all of them or none, in one object."""
+
+    def allocate_scattered(self, total: _Size, max_blocks: int) -> list[Block]:
+        """``total`` bytes in at most ``max_blocks`` blocks, as few and as long as can be had."""
+
+    def free_batch(self, blocks: BlockBatch | Iterable[Block]) -> None:
+        """Frees many at once, neighbours joined first; all of them, or none if one cannot be."""
+
+    @property
+    def ptr(self) -> int:
+        """The first address: a block at offset n begins n bytes further on."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of addresses from ``ptr`` on: what the pool can grow to. Without ``max_size`` that is its capacity."""
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that blocks can have, when all of it is ready."""
+
+    @property
+    def ready_bytes(self) -> int:
+        """Bytes that can be used, whether or not they are in use."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether parts are still being made ready."""
+
+    def wait_ready(self, nbytes: _Size | None = None, timeout: float | None = None) -> int:
+        """Waits until so many bytes (None: all) are ready, no more will be, or the seconds are over; returns how many are."""
+
+    def cancel(self) -> None:
+        """Ends what goes on in the background: no further part is made ready. The pool cannot grow then."""
+
+    def grow_to(self, size: _Size) -> None:
+        """The pool is at least so long afterwards, in whole parts, which are populated and registered first."""
+
+    def shrink_to(self, size: _Size) -> int:
+        """As short as whole parts allow, but not shorter than this; returns by how many bytes. Raises :class:`InUseError`."""
+
+    def shrink(self) -> int:
+        """As ``shrink_to``, as far as what is in use allows."""
+
+    def trim(self) -> None:
+        """Takes back what threads have cached, so that neighbours join."""
+
+    def condemn(self, block: Block, why: str) -> None:
+        """Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to be bad."""
+
+    def report(self) -> Report:
+        """What the pool is made of and how it came to be, as it is now."""
+
+    def metrics(self) -> Metrics: ...
+    def stats(self) -> dict[str, Any]:
+        """What is cached, and what has been done."""
+
+    def map(self) -> list[tuple[int, int, str]]:
+        """All of the pool in order of addresses: offset, size, and ``used``, ``cached`` or ``free``."""
+
+    @property
+    def devices(self) -> list[str]: ...
+    @property
+    def boundary(self) -> int | None: ...
+    @property
+    def number(self) -> int | None:
+        """By what references name this pool; None: its memory is private."""
+
+    def fileno(self) -> int:
+        """A descriptor of a shared pool's memory, to read and write, which belongs to the pool. Also ``/proc/PID/fd/N``."""
+
+    def share(self, *, writable: bool = False) -> int:
+        """A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to another process."""
+
+    def check(self) -> None:
+        """Checks the books against their invariants: for tests."""
+
+    def close(self) -> None:
+        """Gives the pool up. Blocks stay good; the memory, and its registration, go with the last of them."""
+
+    @property
+    def closed(self) -> bool: ...
+
+@final
+class Block(_Memory, _Manager):
+    """Bytes of a pool, as many as were asked for, until it is freed or forgotten. It may outlive its pool."""
+
+    @property
+    def offset(self) -> int:
+        """Where it begins in its pool, in bytes."""
+
+    def key(self, device: str) -> Key:
+        """The key with which a device reaches all of it."""
+
+    def keys(self) -> dict[str, Key]:
+        """The key of each device, by its name."""
+
+    def reference(self) -> BlockReference:
+        """It by plain data, for a process that has attached the pool. It says where the bytes are, and does not keep them."""
+
+    def write(self, source: _Buffer, start: int = 0) -> int:
+        """Copies the bytes of another object in; returns how many. Releases the GIL for large ones."""
+
+    def shrink(self, nbytes: _Size) -> None:
+        """Gives back the tail. Not while there are views."""
+
+    def extend(self, nbytes: _Size) -> None:
+        """Takes in free bytes that lie behind. Not while there are views."""
+
+    def free(self) -> None:
+        """Frees it. Raises :class:`ExportedError` while there are views, and :class:`ClosedError` a second time."""
+
+    @property
+    def freed(self) -> bool: ...
+
+@final
+class BlockBatch(_Manager):
+    """Many blocks of one size."""
+
+    def __len__(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of each."""
+
+    @property
+    def offsets(self) -> memoryview[int]:
+        """Where each begins in the pool: read-only, format ``Q``, as ``array('Q')``."""
+
+    @property
+    def ptrs(self) -> memoryview[int]:
+        """The first address of each, likewise."""
+
+    def free(self) -> None: ...
+    @property
+    def freed(self) -> bool: ...
+    def split(self) -> list[Block]:
+        """The blocks one by one; the batch has none of them afterwards."""
+
+@final
+class AttachedPool(_Manager):
+    """The memory of a pool of another process, by its descriptor, which stays the caller's."""
+
+    def __new__(cls, fd: int, *, writable: bool = False) -> Self: ...
+    def block(self, reference: tuple[int, int, int]) -> AttachedBlock:
+        """The block that a reference names. The process that has it keeps it, until this one has said that it is done."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def writable(self) -> bool: ...
+    def close(self) -> None:
+        """Gives the memory up; blocks of it stay good."""
+
+    @property
+    def closed(self) -> bool: ...
+
+@final
+class AttachedBlock(_Memory):
+    """A block of another process, by its bytes here. It keeps the memory, not the block."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def writable(self) -> bool: ...
+    def write(self, source: _Buffer, start: int = 0) -> int:
+        """Copies the bytes of another object in; returns how many."""
+
+@final
+class KvCache(_Manager):
+    """Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed.
+
+    Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``. ``watermarks``: (low, high) in bytes. ``eviction``: ``lru`` or
+    ``scan-resistant``.
+    """
+
+    def __new__(
+        cls,
+        pool: Pool,
+        *,
+        max_bytes: _Size | None = None,
+        max_blocks: int | None = None,
+        watermarks: tuple[_Size, _Size] | None = None,
+        eviction: str = "lru",
+        shards: int | None = None,
+    ) -> Self: ...
+    def insert(self, key: _Name, value: _Buffer) -> None:
+        """Copies a value into a block and puts it under ``key``. Evicts until it fits; raises :class:`OutOfSpaceError` if it cannot."""
+
+    def reserve(self, key: _Name, nbytes: _Size) -> Reservation:
+        """Makes room for a value, to be written in place and then committed."""
+
+    def get(self, key: _Name) -> Pinned | None:
+        """The value under ``key``, pinned; it counts as used."""
+
+    def remove(self, key: _Name) -> Pinned | None:
+        """Takes the value under ``key`` out, and returns it."""
+
+    def __contains__(self, key: _Name, /) -> bool: ...
+    def __len__(self) -> int:
+        """Values held, those being written included."""
+
+    def clear(self) -> None:
+        """Takes every value out. Pins stay good."""
+
+    def evict_to(self, nbytes: _Size) -> int:
+        """Evicts until at most so many bytes are held, or nothing is left that can go; returns how many are held."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, those being written included."""
+
+    @property
+    def pool(self) -> Pool: ...
+    def stats(self) -> KvCacheStats: ...
+    def close(self) -> None:
+        """Gives the cache up, and all that it holds. Pins stay good."""
+
+    @property
+    def closed(self) -> bool: ...
+
+@final
+class Pinned(_Memory, _Manager):
+    """A value of a cache that is not evicted while this exists. Its bytes are read-only."""
+
+    @property
+    def cache_key(self) -> _Name: ...
+    @property
+    def offset(self) -> int: ...
+    def key(self, device: str) -> Key: ...
+    def keys(self) -> dict[str, Key]: ...
+    def reference(self) -> BlockReference: ...
+    def release(self) -> None:
+        """Lets go of it. Raises :class:`ExportedError` while there are views."""
+
+@final
+class Reservation(_Memory, _Manager):
+    """Room for one value of a cache, to be written in place. A ``with`` commits it, or gives it back if something is raised."""
+
+    @property
+    def cache_key(self) -> _Name: ...
+    @property
+    def offset(self) -> int: ...
+    def key(self, device: str) -> Key: ...
+    def write(self, source: _Buffer, start: int = 0) -> int: ...
+    def commit(self) -> Pinned:
+        """Makes it the value of its key. Raises :class:`ExportedError` while there are views."""
+
+    def discard(self) -> None:
+        """Gives the room back; what the key had is untouched."""
+
+def doctor(
+    size: _Size = "1GiB",
+    *,
+    pages: _Words | None = None,
+    nodes: Sequence[int] | None = None,
+    shared: bool = False,
+    pinned: bool = True,
+) -> Diagnosis:
+    """Holds every limit of this machine against some memory, and looks for devices. Maps nothing; takes milliseconds."""
+
+def mount_report(
+    size: _Size,
+    *,
+    pages: _Words | None = None,
+    strict: bool = False,
+    numa: str | None = None,
+    populate: _Threads = "auto",
+    devices: _Words | None = None,
+    policy: str | None = None,
+    chunk: _Size | None = None,
+    time_limit: float | None = None,
+    progress: _Progress | None = None,
+) -> Report:
+    """What ``kvmem mount`` does and prints: maps memory, makes it resident, registers it with devices if any are named, gives it back.
+
+    The report is the receipt; with devices, ``receipt``, ``outcome``, ``chosen``, ``deregistered`` and ``seconds``.
+    """

@@ -1,0 +1,156 @@
+//! *AttachedPool*: the memory of a pool of another process.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use kvmem::pool::{Access, AttachedPool, BlockRef};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::block::write;
+use crate::buffer::{Bytes, Span, memory_methods};
+use crate::error;
+use crate::holder::{Held, Holder};
+use crate::region::duplicate;
+
+impl Held for Arc<AttachedPool> {
+    const NAME: &'static str = "attached pool";
+    const SLOW: bool = true;
+}
+
+/// The memory of a pool of another process.
+#[pyclass(name = "AttachedPool", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyAttachedPool {
+    held: Holder<Arc<AttachedPool>>,
+}
+
+#[pymethods]
+impl PyAttachedPool {
+    #[new]
+    #[pyo3(signature = (fd, *, writable=false))]
+    fn create(py: Python<'_>, fd: c_int, writable: bool) -> PyResult<PyAttachedPool> {
+        let fd = duplicate(fd)?;
+        let access = if writable { Access::ReadWrite } else { Access::ReadOnly };
+        let pool = py.detach(|| AttachedPool::attach(fd, access)).map_err(|error| error::pool(py, &error))?;
+        Ok(PyAttachedPool { held: Holder::new(Arc::new(pool)) })
+    }
+
+    /// The block that a reference names: (pool, offset, nbytes), as `Block.reference` gave there.
+    fn block(&self, py: Python<'_>, reference: (u64, u64, u64)) -> PyResult<PyAttachedBlock> {
+        let (pool, offset, len) = reference;
+        let memory = self.held.with(Arc::clone)?;
+        let reference = BlockRef { pool, offset, len };
+        let span = match memory.access() {
+            // SAFETY: only the address and the length are kept; nothing is read here.
+            Access::ReadOnly => unsafe { memory.bytes(reference) }.map(Span::read_only),
+            // SAFETY: as above; nor written.
+            Access::ReadWrite => unsafe { memory.bytes_mut(reference) }
+                .map(|bytes| Span::writable(bytes.as_mut_ptr(), bytes.len())),
+        };
+        let span = span.map_err(|error| error::pool(py, &error))?;
+        Ok(PyAttachedBlock { held: Holder::new(Attached { span, offset, _memory: memory }) })
+    }
+
+    /// By what references name the pool.
+    #[getter]
+    fn number(&self) -> PyResult<u64> {
+        self.held.with(|pool| pool.number())
+    }
+
+    /// Its length in bytes, what is not in use included.
+    #[getter]
+    fn nbytes(&self) -> PyResult<usize> {
+        self.held.with(|pool| pool.len())
+    }
+
+    /// Whether it can be written.
+    #[getter]
+    fn writable(&self) -> PyResult<bool> {
+        self.held.with(|pool| pool.access() == Access::ReadWrite)
+    }
+
+    /// Gives the memory up; blocks of it stay good.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.end(py)
+    }
+
+    /// Whether it has been closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.held.is_gone()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().held.with(|_| ())?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exc))]
+    fn __exit__(&self, py: Python<'_>, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|pool| (pool.number(), pool.len())) {
+            Ok((number, len)) => format!("<kvmem.AttachedPool {number} of {len} bytes>"),
+            Err(_) => "<kvmem.AttachedPool, closed>".to_owned(),
+        }
+    }
+}
+
+/// Bytes of an attached pool.
+pub(crate) struct Attached {
+    span: Span,
+    offset: u64,
+    _memory: Arc<AttachedPool>,
+}
+
+impl Held for Attached {
+    const NAME: &'static str = "attached block";
+    const SLOW: bool = true;
+}
+
+impl Bytes for Attached {
+    fn span(&self) -> Span {
+        self.span
+    }
+}
+
+/// A block of another process, by its bytes here. It keeps the memory, not the block.
+#[pyclass(name = "AttachedBlock", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyAttachedBlock {
+    held: Holder<Attached>,
+}
+
+memory_methods!(PyAttachedBlock, Attached);
+
+#[pymethods]
+impl PyAttachedBlock {
+    /// Where it begins in its pool, in bytes.
+    #[getter]
+    fn offset(&self) -> PyResult<u64> {
+        self.held.with(|block| block.offset)
+    }
+
+    /// Whether it can be written.
+    #[getter]
+    fn writable(&self) -> PyResult<bool> {
+        self.held.with(|block| block.span.writable)
+    }
+
+    /// Copies the bytes of another object in; returns how many.
+    #[pyo3(signature = (source, start=0))]
+    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: usize) -> PyResult<usize> {
+        if !self.writable()? {
+            return Err(error::pool(py, &kvmem::pool::PoolError::ReadOnly));
+        }
+        write(py, &self.held, source, start)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|block| (block.span.len, block.offset)) {
+            Ok((len, offset)) => format!("<kvmem.AttachedBlock of {len} bytes at offset {offset}>"),
+            Err(_) => "<kvmem.AttachedBlock, of another process>".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! *Batch*: thousands at once, by one call and in one object.
+
+use std::ffi::{CStr, c_int, c_void};
+
+use pyo3::PyClass;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::pyclass::boolean_struct::True;
+use pyo3::types::PyMemoryView;
+
+use crate::holder::{Held, Holder};
+
+/// Many of one size.
+pub(crate) trait Batch: Held {
+    /// Bytes of each.
+    fn size(&self) -> u64;
+
+    /// Where each begins.
+    fn offsets(&self) -> Vec<u64>;
+}
+
+/// Takes the values out of many objects, of all of them or of none.
+pub(crate) fn take_all<C, T>(objects: &Bound<'_, PyAny>, held: fn(&C) -> &Holder<T>) -> PyResult<Vec<T>>
+where
+    C: PyClass<Frozen = True> + Sync,
+    T: Held,
+{
+    let mut taken = Vec::new();
+    let mut go_on = || -> PyResult<()> {
+        for object in objects.try_iter()? {
+            let object = object?.cast_into::<C>()?;
+            let value = held(object.get()).take()?;
+            taken.push((object, value));
+        }
+        Ok(())
+    };
+    match go_on() {
+        Ok(()) => Ok(taken.into_iter().map(|(_, value)| value).collect()),
+        Err(error) => {
+            taken.into_iter().for_each(|(object, value)| held(object.get()).put_back(value));
+            Err(error)
+        }
+    }
+}
+
+/// Numbers that are only looked at, as what `array('Q')` has.
+#[pyclass(name = "Offsets", module = "kvmem", frozen)]
+pub(crate) struct Offsets {
+    numbers: Box<[u64]>,
+    shape: [ffi::Py_ssize_t; 1],
+    strides: [ffi::Py_ssize_t; 1],
+}
+
+const FORMAT: &CStr = c"Q";
+
+impl Offsets {
+    /// A `memoryview` of these numbers, which it keeps.
+    pub(crate) fn view(py: Python<'_>, numbers: Vec<u64>) -> PyResult<Bound<'_, PyAny>> {
+        let shape = [numbers.len() as ffi::Py_ssize_t];
+        let strides = [size_of::<u64>() as ffi::Py_ssize_t];
+        let offsets = Bound::new(py, Offsets { numbers: numbers.into(), shape, strides })?;
+        Ok(PyMemoryView::from(offsets.as_any())?.into_any())
+    }
+}
+
+#[pymethods]
+impl Offsets {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("there is no view to fill in"));
+        }
+        if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
+            return Err(PyBufferError::new_err("offsets are read-only"));
+        }
+        let Offsets { numbers, shape, strides } = slf.get();
+        let wants = |flag| flags & flag == flag;
+        let format = if wants(ffi::PyBUF_FORMAT) { FORMAT.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        let shape = if wants(ffi::PyBUF_ND) { shape.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        let strides =
+            if wants(ffi::PyBUF_STRIDES) { strides.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        // SAFETY: the view is the interpreter's, to be filled in. What it points to is in the object, never changes, and stays as long as
+        // the view, which has a reference to it.
+        unsafe {
+            (*view).buf = numbers.as_ptr().cast_mut().cast::<c_void>();
+            (*view).len = size_of_val(&**numbers) as ffi::Py_ssize_t;
+            (*view).readonly = 1;
+            (*view).itemsize = size_of::<u64>() as ffi::Py_ssize_t;
+            (*view).format = format;
+            (*view).ndim = 1;
+            (*view).shape = shape;
+            (*view).strides = strides;
+            (*view).suboffsets = std::ptr::null_mut();
+            (*view).internal = std::ptr::null_mut();
+            (*view).obj = slf.into_any().into_ptr();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! *Block*: bytes of a pool that somebody has.
+
+use kvmem::pool::{Block, BlockRef, PoolError};
+use kvmem::register::Key;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::batch::{Batch, Offsets};
+use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::error;
+use crate::holder::{Held, Holder};
+use crate::registration;
+use crate::report;
+use crate::size::Size;
+
+impl Held for Block {
+    const NAME: &'static str = "block";
+    const END: &'static str = "freed";
+}
+
+impl Bytes for Block {
+    fn span(&self) -> Span {
+        Span::writable(self.as_ptr().cast_mut(), self.len())
+    }
+}
+
+/// Bytes of a pool, until it is freed.
+#[pyclass(name = "Block", module = "kvmem", frozen, freelist = 256)]
+pub(crate) struct PyBlock {
+    pub(crate) held: Holder<Block>,
+}
+
+memory_methods!(PyBlock, Block);
+
+impl PyBlock {
+    #[inline]
+    pub(crate) fn new(block: Block) -> PyBlock {
+        PyBlock { held: Holder::new(block) }
+    }
+}
+
+/// A reference, as named tuple.
+pub(crate) fn reference(py: Python<'_>, reference: BlockRef) -> PyResult<Bound<'_, PyAny>> {
+    report::named(py, "BlockReference", (reference.pool, reference.offset, reference.len))
+}
+
+/// What a block said of a key.
+pub(crate) fn key(py: Python<'_>, found: Result<Key, PoolError>) -> PyResult<Bound<'_, PyAny>> {
+    registration::key(py, found.map_err(|error| error::pool(py, &error))?)
+}
+
+/// What a block said of its keys, by device.
+pub(crate) fn keys(
+    py: Python<'_>,
+    found: Result<Vec<(String, Key)>, PoolError>,
+) -> PyResult<Bound<'_, PyDict>> {
+    let keys = PyDict::new(py);
+    for (device, key) in found.map_err(|error| error::pool(py, &error))? {
+        keys.set_item(device, registration::key(py, key)?)?;
+    }
+    Ok(keys)
+}
+
+/// Copies `source` into memory that has a view meanwhile.
+pub(crate) fn write<T: Bytes>(
+    py: Python<'_>,
+    held: &Holder<T>,
+    source: &Bound<'_, PyAny>,
+    start: usize,
+) -> PyResult<usize> {
+    let source = Source::of(source)?;
+    let Span { at, len, .. } = held.view(T::span)?;
+    let written = match start.checked_add(source.len()) {
+        Some(end) if end <= len => {
+            // SAFETY: within the span, which stays as long as the view; the class has checked that it is writable.
+            unsafe { source.copy_to(py, at.wrapping_add(start)) };
+            Ok(source.len())
+        }
+        _ => Err(error::bad_value(
+            py,
+            format!("{} bytes at {start} do not fit into {len} bytes", source.len()),
+        )),
+    };
+    held.release();
+    written
+}
+
+#[pymethods]
+impl PyBlock {
+    /// Where it begins in its pool, in bytes.
+    #[getter]
+    fn offset(&self) -> PyResult<u64> {
+        self.held.with(Block::offset)
+    }
+
+    /// The key with which a device reaches all of it.
+    fn key<'py>(&self, py: Python<'py>, device: &str) -> PyResult<Bound<'py, PyAny>> {
+        key(py, self.held.with(|block| block.key(device))?)
+    }
+
+    /// The key of each device, by its name.
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        keys(py, self.held.with(Block::keys)?)
+    }
+
+    /// It by plain data, for a process that has attached the pool.
+    fn reference<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let found = self.held.with(Block::reference)?.map_err(|error| error::pool(py, &error))?;
+        reference(py, found)
+    }
+
+    /// Copies the bytes of another object in; returns how many.
+    #[pyo3(signature = (source, start=0))]
+    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: usize) -> PyResult<usize> {
+        write(py, &self.held, source, start)
+    }
+
+    /// Gives back the tail.
+    fn shrink(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
+        let changed = self.held.change(|block| block.shrink(nbytes.bytes()))?;
+        changed.map_err(|error| error::pool(py, &error))
+    }
+
+    /// Takes in free bytes that lie behind.
+    fn extend(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
+        let changed = self.held.change(|block| block.extend(nbytes.bytes()))?;
+        changed.map_err(|error| error::pool(py, &error))
+    }
+
+    /// Frees it.
+    fn free(&self) -> PyResult<()> {
+        self.held.take().map(drop)
+    }
+
+    /// Whether it has been freed.
+    #[getter]
+    fn freed(&self) -> bool {
+        self.held.is_gone()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().held.with(|_| ())?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exc))]
+    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.held.take_if_any().map(drop)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|block| (block.offset(), block.len())) {
+            Ok((offset, len)) => format!("<kvmem.Block of {len} bytes at offset {offset}>"),
+            Err(_) => "<kvmem.Block, freed>".to_owned(),
+        }
+    }
+}
+
+impl Held for Vec<Block> {
+    const NAME: &'static str = "batch";
+    const END: &'static str = "freed";
+}
+
+impl Batch for Vec<Block> {
+    fn size(&self) -> u64 {
+        self.first().map_or(0, |block| block.len() as u64)
+    }
+
+    fn offsets(&self) -> Vec<u64> {
+        self.iter().map(Block::offset).collect()
+    }
+}
+
+/// Many blocks of one size.
+#[pyclass(name = "BlockBatch", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyBlockBatch {
+    pub(crate) held: Holder<Vec<Block>>,
+}
+
+#[pymethods]
+impl PyBlockBatch {
+    fn __len__(&self) -> PyResult<usize> {
+        self.held.with(Vec::len)
+    }
+
+    /// Bytes of each.
+    #[getter]
+    fn nbytes(&self) -> PyResult<u64> {
+        self.held.with(Batch::size)
+    }
+
+    /// Where each begins in the pool: a read-only memoryview of unsigned 64-bit numbers.
+    #[getter]
+    fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Offsets::view(py, self.held.with(Batch::offsets)?)
+    }
+
+    /// The first address of each, likewise.
+    #[getter]
+    fn ptrs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let ptrs =
+            self.held.with(|blocks| blocks.iter().map(|block| block.as_ptr().addr() as u64).collect())?;
+        Offsets::view(py, ptrs)
+    }
+
+    /// Frees all of them.
+    fn free(&self) -> PyResult<()> {
+        self.held.take().map(drop)
+    }
+
+    /// Whether they have been freed, or taken apart.
+    #[getter]
+    fn freed(&self) -> bool {
+        self.held.is_gone()
+    }
+
+    /// The blocks one by one; the batch has none of them afterwards.
+    fn split(&self) -> PyResult<Vec<PyBlock>> {
+        Ok(self.held.take()?.into_iter().map(PyBlock::new).collect())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().held.with(|_| ())?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exc))]
+    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.held.take_if_any().map(drop)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|all| (all.len(), Batch::size(all))) {
+            Ok((n, len)) => format!("<kvmem.BlockBatch of {n} × {len} bytes>"),
+            Err(_) => "<kvmem.BlockBatch, freed>".to_owned(),
+        }
+    }
+}

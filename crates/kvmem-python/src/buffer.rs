@@ -1,0 +1,195 @@
+//! *Buffer*: memory as Python sees it: address, length, the buffer protocol, DLPack.
+//!
+//! A view holds a reference to its object, and is counted there. So the object lives as long as its views, and cannot be freed
+//! while there are any. What a view promises is what a `bytearray`'s does: the bytes stay where they are; who writes to
+//! them when is up to those who have views, devices included.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+
+use pyo3::PyClass;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::pyclass::boolean_struct::True;
+
+use crate::holder::{Held, Holder};
+
+/// Bytes in memory. Good as long as the value that they are of is held.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) at: *mut u8,
+    pub(crate) len: usize,
+    pub(crate) writable: bool,
+}
+
+impl Span {
+    pub(crate) fn writable(at: *mut u8, len: usize) -> Span {
+        Span { at, len, writable: true }
+    }
+
+    pub(crate) fn read_only(bytes: &[u8]) -> Span {
+        Span { at: bytes.as_ptr().cast_mut(), len: bytes.len(), writable: false }
+    }
+}
+
+// SAFETY: an address and a length. Who uses them has a view.
+unsafe impl Send for Span {}
+
+/// What has bytes in memory.
+pub(crate) trait Bytes: Held {
+    /// They are mapped, and stay where they are, as long as the value is held and not changed.
+    fn span(&self) -> Span;
+}
+
+/// A class of Python with such bytes.
+pub(crate) trait Viewed: PyClass<Frozen = True> + Sync {
+    type Value: Bytes;
+
+    fn held(&self) -> &Holder<Self::Value>;
+}
+
+/// Fills in a `Py_buffer`.
+///
+/// # Safety
+/// `view` is what the interpreter gave to `__getbuffer__` of `object`.
+pub(crate) unsafe fn export<C: Viewed>(
+    object: &Bound<'_, C>,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+) -> PyResult<()> {
+    let held = object.get().held();
+    if view.is_null() {
+        return Err(PyBufferError::new_err("there is no view to fill in"));
+    }
+    let Span { at, len, writable } = held.view(C::Value::span)?;
+    // SAFETY: the view is the interpreter's, for this object. The bytes stay as long as the view is counted, which `release` ends.
+    let status = unsafe {
+        ffi::PyBuffer_FillInfo(
+            view,
+            object.as_ptr(),
+            at.cast::<c_void>(),
+            len as ffi::Py_ssize_t,
+            c_int::from(!writable),
+            flags,
+        )
+    };
+    if status != 0 {
+        held.release();
+        return Err(PyErr::fetch(object.py()));
+    }
+    Ok(())
+}
+
+/// Bytes of another object that are looked at, as long as this exists.
+pub(crate) struct Source {
+    buffer: pyo3::buffer::PyUntypedBuffer,
+}
+
+impl Source {
+    /// The bytes of anything that has the buffer protocol and lies in one piece.
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Source> {
+        let buffer = pyo3::buffer::PyUntypedBuffer::get(object)?;
+        if !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("the bytes do not lie in one piece: pass a contiguous copy"));
+        }
+        Ok(Source { buffer })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.buffer.len_bytes()
+    }
+
+    /// Copies all of it to `to`, with the GIL released where that takes long.
+    ///
+    /// # Safety
+    /// `to` is mapped for writing, as long as this, and stays so.
+    pub(crate) unsafe fn copy_to(&self, py: Python<'_>, to: *mut u8) {
+        let from = Span { at: self.buffer.buf_ptr().cast(), len: self.len(), writable: false };
+        let to = Span::writable(to, from.len);
+        let copy = move || {
+            let (from, to) = (from, to);
+            // SAFETY: the buffer's bytes stay as long as it is held, and the target by the caller's promise; they may overlap. Other threads
+            // of the program may write to them meanwhile, as to any bytes that Python code shares; then what is copied is not
+            // determined, as with `bytearray`.
+            unsafe { std::ptr::copy(from.at, to.at, from.len) };
+        };
+        if from.len >= LONG { py.detach(copy) } else { copy() }
+    }
+
+    /// The first address, if the bytes may be written.
+    pub(crate) fn writable_at(&self) -> PyResult<NonNull<u8>> {
+        if self.buffer.readonly() {
+            return Err(PyBufferError::new_err("the bytes are read-only"));
+        }
+        NonNull::new(self.buffer.buf_ptr().cast())
+            .ok_or_else(|| PyBufferError::new_err("the buffer has no address"))
+    }
+}
+
+/// From so many bytes on a copy takes longer than to release the GIL and get it back.
+const LONG: usize = 64 << 10;
+
+/// The methods that all classes with memory have. The class is frozen and has a field `held` with such a value.
+macro_rules! memory_methods {
+    ($class:ident, $value:ty) => {
+        impl $crate::buffer::Viewed for $class {
+            type Value = $value;
+
+            fn held(&self) -> &$crate::holder::Holder<$value> {
+                &self.held
+            }
+        }
+
+        #[pymethods]
+        impl $class {
+            /// The first address.
+            #[getter]
+            fn ptr(&self) -> PyResult<usize> {
+                self.held.with(|value| $crate::buffer::Bytes::span(value).at.addr())
+            }
+
+            /// Length in bytes.
+            #[getter]
+            fn nbytes(&self) -> PyResult<usize> {
+                self.held.with(|value| $crate::buffer::Bytes::span(value).len)
+            }
+
+            fn __len__(&self) -> PyResult<usize> {
+                self.nbytes()
+            }
+
+            unsafe fn __getbuffer__(
+                slf: Bound<'_, Self>,
+                view: *mut pyo3::ffi::Py_buffer,
+                flags: std::ffi::c_int,
+            ) -> PyResult<()> {
+                // SAFETY: the interpreter's view, of this object.
+                unsafe { $crate::buffer::export(&slf, view, flags) }
+            }
+
+            unsafe fn __releasebuffer__(&self, _view: *mut pyo3::ffi::Py_buffer) {
+                self.held.release();
+            }
+
+            /// Shares the bytes, as one dimension of uint8, by the DLPack protocol.
+            #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+            fn __dlpack__<'py>(
+                slf: &Bound<'py, Self>,
+                stream: Option<Bound<'py, PyAny>>,
+                max_version: Option<(u32, u32)>,
+                dl_device: Option<(i32, i32)>,
+                copy: Option<bool>,
+            ) -> PyResult<Bound<'py, PyAny>> {
+                let wish = $crate::dlpack::Wish { stream: stream.is_some(), max_version, dl_device, copy };
+                $crate::dlpack::export(slf, &wish)
+            }
+
+            /// Where the bytes are: (1, 0), the processor's memory.
+            fn __dlpack_device__(&self) -> (i32, i32) {
+                $crate::dlpack::CPU
+            }
+        }
+    };
+}
+pub(crate) use memory_methods;

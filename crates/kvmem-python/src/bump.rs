@@ -1,0 +1,138 @@
+//! *BumpArena*: pieces of a region, handed out by moving a cursor.
+
+use std::sync::Arc;
+
+use kvmem::arena::{BumpArena, Region};
+use pyo3::prelude::*;
+
+use crate::buffer::{Bytes, Span, memory_methods};
+use crate::error;
+use crate::holder::{Held, Holder};
+use crate::region::PyRegion;
+use crate::report;
+use crate::size::Size;
+
+/// The arena, which its pieces have too: it stands alone when there are none.
+type Arena = Arc<BumpArena<Arc<Region>>>;
+
+impl Held for Arena {
+    const NAME: &'static str = "arena";
+    const SLOW: bool = true;
+}
+
+/// Hands out pieces of a region's memory.
+#[pyclass(name = "BumpArena", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyBumpArena {
+    held: Holder<Arena>,
+    region: Py<PyRegion>,
+}
+
+#[pymethods]
+impl PyBumpArena {
+    #[new]
+    fn create(region: Bound<'_, PyRegion>) -> PyResult<PyBumpArena> {
+        let arena = Arc::new(BumpArena::new(region.get().region()?));
+        Ok(PyBumpArena { held: Holder::new(arena), region: region.unbind() })
+    }
+
+    /// The next `nbytes` bytes that begin at a multiple of `align`.
+    #[pyo3(signature = (nbytes, *, align=64))]
+    fn allocate(&self, py: Python<'_>, nbytes: Size, align: usize) -> PyResult<PyPiece> {
+        let arena = self.held.with(Arc::clone)?;
+        match arena.alloc_bytes(nbytes.bytes(), align) {
+            Ok(bytes) => {
+                let offset = bytes.cast::<u8>().addr().get() - arena.base().addr().get();
+                let held = Holder::new(Piece { offset, len: bytes.len(), arena });
+                Ok(PyPiece { held })
+            }
+            Err(error) => Err(error::bump(py, &error)),
+        }
+    }
+
+    /// Makes all of it free again, if no piece is left.
+    fn reset(&self) -> PyResult<()> {
+        let pieces = self.held.change(|arena| match Arc::get_mut(arena) {
+            Some(arena) => {
+                arena.reset();
+                0
+            }
+            None => Arc::strong_count(arena) - 1,
+        })?;
+        if pieces == 0 { Ok(()) } else { Err(error::viewed(Arena::NAME, pieces)) }
+    }
+
+    /// Whether an address is one of this memory.
+    fn owns(&self, address: usize) -> PyResult<bool> {
+        self.held.with(|arena| arena.owns(std::ptr::without_provenance(address)))
+    }
+
+    /// What is used and left.
+    #[getter]
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let stats = self.held.with(|arena| arena.stats())?;
+        report::named(py, "BumpStats", (stats.capacity, stats.used, stats.left))
+    }
+
+    /// The memory.
+    #[getter]
+    fn region(&self, py: Python<'_>) -> Py<PyRegion> {
+        self.region.clone_ref(py)
+    }
+
+    /// Bytes of the memory.
+    #[getter]
+    fn capacity(&self) -> PyResult<usize> {
+        self.held.with(|arena| arena.capacity())
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|arena| arena.stats()) {
+            Ok(stats) => {
+                format!("<kvmem.BumpArena of {} bytes, {} used>", stats.capacity, stats.used)
+            }
+            Err(_) => "<kvmem.BumpArena, gone>".to_owned(),
+        }
+    }
+}
+
+/// Bytes that an arena has handed out.
+pub(crate) struct Piece {
+    offset: usize,
+    len: usize,
+    arena: Arena,
+}
+
+impl Held for Piece {
+    const NAME: &'static str = "piece";
+    const SLOW: bool = true;
+}
+
+impl Bytes for Piece {
+    fn span(&self) -> Span {
+        Span::writable(self.arena.base().as_ptr().wrapping_add(self.offset), self.len)
+    }
+}
+
+/// A piece of an arena's memory, which it keeps.
+#[pyclass(name = "Piece", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyPiece {
+    held: Holder<Piece>,
+}
+
+memory_methods!(PyPiece, Piece);
+
+#[pymethods]
+impl PyPiece {
+    /// Where it begins in the arena's memory, in bytes.
+    #[getter]
+    fn offset(&self) -> PyResult<usize> {
+        self.held.with(|piece| piece.offset)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|piece| (piece.offset, piece.len)) {
+            Ok((offset, len)) => format!("<kvmem.Piece of {len} bytes at offset {offset}>"),
+            Err(_) => "<kvmem.Piece, of another process>".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! *DLPack*: memory shared with NumPy, PyTorch, JAX and others, without a copy.
+//!
+//! The structures are those of `dlpack.h`, version 1: a capsule called `dltensor_versioned` for consumers that say which version they
+//! understand, and one called `dltensor` for those that do not. Who takes the tensor out of its capsule renames it, and calls the deleter
+//! when done; a capsule that nobody took calls it itself. The capsule and the tensor hold a reference to the object, and count as a view of
+//! it.
+//!
+//! Specification: <https://dmlc.github.io/dlpack/latest/python_spec.html>.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::buffer::{Bytes, Span, Viewed};
+
+/// `kDLCPU`, the first of them.
+pub(crate) const CPU: (i32, i32) = (1, 0);
+
+const VERSION: Version = Version { major: 1, minor: 0 };
+const READ_ONLY: u64 = 1;
+const IS_COPIED: u64 = 2;
+const UINT8: DataType = DataType { code: 1, bits: 8, lanes: 1 };
+
+const LEGACY: &CStr = c"dltensor";
+const VERSIONED: &CStr = c"dltensor_versioned";
+
+/// Lets go of an object.
+type Keeper = Box<dyn FnOnce(Python<'_>) + Send>;
+
+/// What the consumer asks for.
+pub(crate) struct Wish {
+    pub(crate) stream: bool,
+    pub(crate) max_version: Option<(u32, u32)>,
+    pub(crate) dl_device: Option<(i32, i32)>,
+    pub(crate) copy: Option<bool>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Version {
+    major: u32,
+    minor: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Device {
+    kind: i32,
+    id: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device: Device,
+    ndim: i32,
+    dtype: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+struct Managed {
+    tensor: Tensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct ManagedVersioned {
+    version: Version,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// A tensor with all that it points to.
+struct Export<M> {
+    managed: M,
+    shape: i64,
+    stride: i64,
+    /// Keeps the bytes.
+    keeper: Option<Keeper>,
+    /// The bytes, where they are a copy.
+    copied: Option<Box<[u8]>>,
+}
+
+trait Layout: Sized {
+    const NAME: &'static CStr;
+    fn new(tensor: Tensor, flags: u64) -> Self;
+    fn tensor(&mut self) -> &mut Tensor;
+    fn set_context(&mut self, context: *mut c_void);
+    fn context(&self) -> *mut c_void;
+}
+
+impl Layout for Managed {
+    const NAME: &'static CStr = LEGACY;
+
+    fn new(tensor: Tensor, _flags: u64) -> Self {
+        Managed { tensor, context: ptr::null_mut(), deleter: Some(delete::<Managed>) }
+    }
+
+    fn tensor(&mut self) -> &mut Tensor {
+        &mut self.tensor
+    }
+
+    fn set_context(&mut self, context: *mut c_void) {
+        self.context = context;
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+}
+
+impl Layout for ManagedVersioned {
+    const NAME: &'static CStr = VERSIONED;
+
+    fn new(tensor: Tensor, flags: u64) -> Self {
+        let deleter = Some(delete::<ManagedVersioned> as unsafe extern "C" fn(*mut Self));
+        ManagedVersioned { version: VERSION, context: ptr::null_mut(), deleter, flags, tensor }
+    }
+
+    fn tensor(&mut self) -> &mut Tensor {
+        &mut self.tensor
+    }
+
+    fn set_context(&mut self, context: *mut c_void) {
+        self.context = context;
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+}
+
+/// The deleter of a tensor: called once, by whoever has it, in any thread.
+///
+/// # Safety
+/// `managed` is what [`capsule`] made, and is not used afterwards.
+unsafe extern "C" fn delete<M: Layout>(managed: *mut M) {
+    if managed.is_null() {
+        return;
+    }
+    // SAFETY: the context of a tensor of ours is the box that it is in.
+    let export = unsafe { Box::from_raw((*managed).context().cast::<Export<M>>()) };
+    let Export { keeper, copied, .. } = *export;
+    drop(copied);
+    if let Some(keeper) = keeper {
+        // Without an interpreter there is nothing left to let go of.
+        let mut keeper = Some(keeper);
+        Python::try_attach(|py| keeper.take().map(|keeper| keeper(py)));
+        std::mem::forget(keeper);
+    }
+}
+
+/// The destructor of a capsule.
+///
+/// # Safety
+/// Called by the interpreter with a capsule of [`capsule`].
+unsafe extern "C" fn forget<M: Layout>(capsule: *mut ffi::PyObject) {
+    // SAFETY: a capsule. Under its first name the tensor is still in it; who takes it out renames it.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
+            delete(ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast::<M>());
+        }
+    }
+}
+
+/// Makes a capsule of an object's bytes.
+pub(crate) fn export<'py, C: Viewed>(object: &Bound<'py, C>, wish: &Wish) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let held = object.get().held();
+    if wish.stream {
+        return Err(PyBufferError::new_err("memory of the processor has no stream: pass stream=None"));
+    }
+    if let Some(device) = wish.dl_device.filter(|device| *device != CPU) {
+        let message =
+            format!("the bytes are in the processor's memory, {CPU:?}, and not on device {device:?}");
+        return Err(PyBufferError::new_err(message));
+    }
+    let versioned = wish.max_version.is_some_and(|(major, _)| major >= 1);
+    if wish.copy == Some(true) {
+        let Span { at, len, .. } = held.view(C::Value::span)?;
+        let mut bytes = vec![0; len].into_boxed_slice();
+        // SAFETY: as many bytes on either side; those of the object stay as long as there is a view, until the next line. Other threads may
+        // write to them meanwhile; no reference is made of them.
+        unsafe { ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), len) };
+        held.release();
+        return make(py, versioned, IS_COPIED, None, Err(bytes));
+    }
+    let span = held.view(C::Value::span)?;
+    if !span.writable && !versioned {
+        held.release();
+        return Err(PyBufferError::new_err(
+            "the bytes are read-only, which DLPack can say only from version 1 on: pass max_version=(1, 0), or copy=True",
+        ));
+    }
+    let object = object.clone().unbind();
+    let keeper: Keeper = Box::new(move |py| object.into_bound(py).get().held().release());
+    let flags = if span.writable { 0 } else { READ_ONLY };
+    make(py, versioned, flags, Some(keeper), Ok(span))
+}
+
+fn make<'py>(
+    py: Python<'py>,
+    versioned: bool,
+    flags: u64,
+    keeper: Option<Keeper>,
+    bytes: Result<Span, Box<[u8]>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if versioned {
+        capsule::<ManagedVersioned>(py, flags, keeper, bytes)
+    } else {
+        capsule::<Managed>(py, flags, keeper, bytes)
+    }
+}
+
+/// A capsule over bytes: shared ones with who keeps them, or a copy.
+fn capsule<M: Layout>(
+    py: Python<'_>,
+    flags: u64,
+    keeper: Option<Keeper>,
+    bytes: Result<Span, Box<[u8]>>,
+) -> PyResult<Bound<'_, PyAny>> {
+    let (at, len, copied) = match bytes {
+        Ok(span) => (span.at, span.len, None),
+        Err(mut copy) => (copy.as_mut_ptr(), copy.len(), Some(copy)),
+    };
+    let tensor = Tensor {
+        data: at.cast(),
+        device: Device { kind: CPU.0, id: CPU.1 },
+        ndim: 1,
+        dtype: UINT8,
+        shape: ptr::null_mut(),
+        strides: ptr::null_mut(),
+        byte_offset: 0,
+    };
+    let managed = M::new(tensor, flags);
+    let export = Box::into_raw(Box::new(Export { managed, shape: len as i64, stride: 1, keeper, copied }));
+    // SAFETY: the box is nobody else's yet; what it points to within itself stays where it is.
+    let managed = unsafe {
+        let tensor = (*export).managed.tensor();
+        tensor.shape = &raw mut (*export).shape;
+        tensor.strides = &raw mut (*export).stride;
+        (*export).managed.set_context(export.cast());
+        &raw mut (*export).managed
+    };
+    // SAFETY: the name is static, the destructor is for such a tensor, and there is the GIL.
+    unsafe {
+        let capsule = ffi::PyCapsule_New(managed.cast(), M::NAME.as_ptr(), Some(forget::<M>));
+        Bound::from_owned_ptr_or_err(py, capsule).inspect_err(|_| delete(managed))
+    }
+}

@@ -1,0 +1,192 @@
+//! *Holder*: a value of the library in a Python object: used, viewed, and given up.
+//!
+//! ```text
+//!          new            take (free, close, commit)
+//!   ──────────▶ held ─────────────────────────────▶ gone
+//!                │ ▲
+//!         view   ▼ │ release             while there are views, `take` is refused: BufferError
+//!               viewed
+//! ```
+//!
+//! The lock is held for the length of a call of the library that needs no Python and does not take long. Who works longer has a *view*
+//! meanwhile, as a `memoryview` has.
+
+use std::ops::Deref;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+
+use crate::error;
+use crate::process;
+
+/// What can be held.
+pub(crate) trait Held: Send + Sized {
+    /// What it is called in messages.
+    const NAME: &'static str;
+    /// What giving it up is called.
+    const END: &'static str = "closed";
+    /// Whether dropping it can take long, or wait for a thread that calls into Python.
+    const SLOW: bool = false;
+    /// Whether a forked child can use its copy.
+    const SURVIVES_FORK: bool = false;
+}
+
+/// A value, or the place where one was.
+pub(crate) struct Holder<T: Held> {
+    state: Mutex<State<T>>,
+    age: u32,
+}
+
+struct State<T> {
+    value: Option<T>,
+    views: usize,
+}
+
+/// Why a value was not had. It becomes an exception when the lock has been let go of: making one runs Python.
+enum Refused {
+    Forked,
+    Gone,
+    Viewed(usize),
+}
+
+impl<T: Held> Holder<T> {
+    pub(crate) fn new(value: T) -> Holder<T> {
+        Holder { state: Mutex::new(State { value: Some(value), views: 0 }), age: process::age() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is of this process.
+    #[inline]
+    fn is_ours(&self) -> bool {
+        T::SURVIVES_FORK || self.age == process::age()
+    }
+
+    /// Runs under the lock. No Python is run meanwhile: another thread that has the GIL may wait for the lock.
+    #[inline]
+    fn locked<R>(&self, run: impl FnOnce(&mut State<T>) -> Result<R, Refused>) -> PyResult<R> {
+        let result = if self.is_ours() { run(&mut self.lock()) } else { Err(Refused::Forked) };
+        result.map_err(|refused| match refused {
+            Refused::Forked => error::forked(T::NAME),
+            Refused::Gone => error::gone(T::NAME, T::END),
+            Refused::Viewed(views) => error::viewed(T::NAME, views),
+        })
+    }
+
+    /// Uses the value. `using` runs no Python.
+    #[inline]
+    pub(crate) fn with<R>(&self, using: impl FnOnce(&T) -> R) -> PyResult<R> {
+        self.locked(|state| state.value.as_ref().map(using).ok_or(Refused::Gone))
+    }
+
+    /// Changes the value, which nobody has a view of. `changing` runs no Python.
+    pub(crate) fn change<R>(&self, changing: impl FnOnce(&mut T) -> R) -> PyResult<R> {
+        self.locked(|state| match (&mut state.value, state.views) {
+            (Some(value), 0) => Ok(changing(value)),
+            (Some(_), views) => Err(Refused::Viewed(views)),
+            (None, _) => Err(Refused::Gone),
+        })
+    }
+
+    /// Uses the value, which has one more view afterwards. `using` runs no Python.
+    pub(crate) fn view<R>(&self, using: impl FnOnce(&T) -> R) -> PyResult<R> {
+        self.locked(|state| {
+            let result = state.value.as_ref().map(using).ok_or(Refused::Gone)?;
+            state.views += 1;
+            Ok(result)
+        })
+    }
+
+    /// A view is gone.
+    pub(crate) fn release(&self) {
+        let mut state = self.lock();
+        state.views = state.views.saturating_sub(1);
+    }
+
+    /// Takes the value out, of which nobody has a view.
+    #[inline]
+    pub(crate) fn take(&self) -> PyResult<T> {
+        self.locked(|state| match state.views {
+            0 => state.value.take().ok_or(Refused::Gone),
+            views => Err(Refused::Viewed(views)),
+        })
+    }
+
+    /// Puts a value back that has just been taken out.
+    pub(crate) fn put_back(&self, value: T) {
+        self.lock().value = Some(value);
+    }
+
+    /// Takes the value out, if there still is one: for the end of a `with`.
+    pub(crate) fn take_if_any(&self) -> PyResult<Option<T>> {
+        if self.is_gone() || !self.is_ours() { Ok(None) } else { self.take().map(Some) }
+    }
+
+    /// Gives the value up, with the GIL released if that can take long.
+    pub(crate) fn end(&self, py: Python<'_>) -> PyResult<()> {
+        let value = self.take_if_any()?;
+        drop_value(py, value);
+        Ok(())
+    }
+
+    /// Whether it has been taken out.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.lock().value.is_none()
+    }
+}
+
+/// A clone of what is held, for work without the GIL. It may be the last one when that is done.
+pub(crate) struct Lent<T: Held>(Option<T>);
+
+impl<T: Held> Lent<T> {
+    pub(crate) fn new(value: T) -> Lent<T> {
+        Lent(Some(value))
+    }
+}
+
+impl<T: Held> Deref for Lent<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is taken by `drop` alone")
+    }
+}
+
+impl<T: Held> Drop for Lent<T> {
+    fn drop(&mut self) {
+        drop_slowly(&mut self.0);
+    }
+}
+
+/// Drops a value without the GIL, whether or not this thread has it: a thread that the drop waits for may want it.
+fn drop_slowly<T: Held>(value: &mut Option<T>) {
+    if T::SLOW && value.is_some() {
+        Python::try_attach(|py| drop_value(py, value.take()));
+    }
+    // There is no interpreter any more, or the drop is quick.
+    *value = None;
+}
+
+/// Drops a value, with the GIL released if that can take long.
+pub(crate) fn drop_value<T: Held>(py: Python<'_>, value: Option<T>) {
+    if T::SLOW && value.is_some() {
+        py.detach(|| drop(value));
+    }
+}
+
+impl<T: Held> Drop for Holder<T> {
+    fn drop(&mut self) {
+        let ours = self.is_ours();
+        let Some(value) = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).value.take() else {
+            return;
+        };
+        if !ours {
+            // Its locks may be held for ever, and what it would give back is the parent's.
+            std::mem::forget(value);
+        } else {
+            drop_slowly(&mut Some(value));
+        }
+    }
+}

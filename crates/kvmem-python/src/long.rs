@@ -1,0 +1,53 @@
+//! *Long*: work that takes a while: without the GIL, and ended by Ctrl-C.
+//!
+//! The work is done by a thread of its own. The calling thread waits, and looks every now and then whether a signal has come; its handler
+//! may raise (`KeyboardInterrupt` does), which cancels the work and is raised when that has ended.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use kvmem::arena::Cancel;
+use pyo3::prelude::*;
+
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Says that the work has ended, also where it panics.
+struct End<'a>(&'a Mutex<bool>, &'a Condvar);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.1.notify_all();
+    }
+}
+
+/// Runs `work` without the GIL. `cancel` ends it.
+pub(crate) fn run<T: Send>(py: Python<'_>, cancel: &Cancel, work: impl FnOnce() -> T + Send) -> PyResult<T> {
+    let (ended, told) = (Mutex::new(false), Condvar::new());
+    thread::scope(|scope| {
+        let named = thread::Builder::new().name("kvmem-work".to_owned());
+        let worker = named.spawn_scoped(scope, || {
+            let _end = End(&ended, &told);
+            work()
+        })?;
+        let mut raised = None;
+        let wait = || {
+            let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+            *told.wait_timeout_while(ended, LOOK, |ended| !*ended).unwrap_or_else(PoisonError::into_inner).0
+        };
+        while !py.detach(wait) {
+            if raised.is_none()
+                && let Err(error) = py.check_signals()
+            {
+                cancel.cancel();
+                raised = Some(error);
+            }
+        }
+        match (raised, py.detach(|| worker.join())) {
+            (Some(error), _) => Err(error),
+            (None, Ok(result)) => Ok(result),
+            (None, Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    })
+}

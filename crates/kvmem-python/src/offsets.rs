@@ -1,0 +1,307 @@
+//! *OffsetAllocator*: ranges of an abstract space.
+//!
+//! Nothing here releases the GIL, so that no lock of a space is held by another thread when the process forks: a child goes on with its copy.
+
+use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::batch::{Batch, Offsets, take_all};
+use crate::error;
+use crate::holder::{Held, Holder};
+use crate::report;
+use crate::size::Size;
+
+impl Held for Allocation {
+    const NAME: &'static str = "allocation";
+    const END: &'static str = "freed";
+    const SURVIVES_FORK: bool = true;
+}
+
+impl Held for Vec<Allocation> {
+    const NAME: &'static str = "batch";
+    const END: &'static str = "freed";
+    const SURVIVES_FORK: bool = true;
+}
+
+impl Batch for Vec<Allocation> {
+    fn size(&self) -> u64 {
+        self.first().map_or(0, Allocation::size)
+    }
+
+    fn offsets(&self) -> Vec<u64> {
+        self.iter().map(Allocation::offset).collect()
+    }
+}
+
+/// Hands out ranges of a space; never touches bytes.
+#[pyclass(name = "OffsetAllocator", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyOffsetAllocator {
+    space: OffsetAllocator,
+}
+
+impl PyOffsetAllocator {
+    fn refused(py: Python<'_>) -> impl Fn(AllocError) -> PyErr {
+        move |error| error::alloc(py, &error)
+    }
+}
+
+#[pymethods]
+impl PyOffsetAllocator {
+    #[new]
+    #[pyo3(signature = (capacity, *, boundary=None, max_ranges=None, placement="renewal"))]
+    fn create(
+        py: Python<'_>,
+        capacity: Size,
+        boundary: Option<Size>,
+        max_ranges: Option<u32>,
+        placement: &str,
+    ) -> PyResult<PyOffsetAllocator> {
+        let placement = match placement {
+            "renewal" => Placement::Renewal,
+            "best-fit" => Placement::BestFit,
+            other => {
+                let message = format!("{other:?} is no placement: say renewal or best-fit");
+                return Err(error::bad_value(py, message));
+            }
+        };
+        let mut builder = OffsetAllocator::builder(capacity.0).placement(placement);
+        if let Some(Size(bytes)) = boundary {
+            builder = builder.boundary(bytes);
+        }
+        if let Some(ranges) = max_ranges {
+            builder = builder.max_ranges(ranges);
+        }
+        let space = builder.build().map_err(|error| error::space(py, &error))?;
+        Ok(PyOffsetAllocator { space })
+    }
+
+    /// A range of `size` bytes.
+    #[pyo3(signature = (size, *, align=None))]
+    fn allocate(&self, py: Python<'_>, size: Size, align: Option<u64>) -> PyResult<PyAllocation> {
+        let granted = match align {
+            None => self.space.allocate(size.0),
+            Some(align) => self.space.allocate_aligned(size.0, align),
+        };
+        match granted {
+            Ok(allocation) => Ok(PyAllocation { held: Holder::new(allocation) }),
+            Err(error) => Err(error::alloc(py, &error)),
+        }
+    }
+
+    /// `n` ranges of `size` bytes each, all of them or none.
+    fn allocate_batch(&self, py: Python<'_>, size: Size, n: usize) -> PyResult<PyAllocationBatch> {
+        let granted = self.space.allocate_batch(size.0, n).map_err(Self::refused(py))?;
+        Ok(PyAllocationBatch { held: Holder::new(granted) })
+    }
+
+    /// `total` bytes in at most `max_ranges` ranges, as few and as long as can be had.
+    fn allocate_scattered(
+        &self,
+        py: Python<'_>,
+        total: Size,
+        max_ranges: usize,
+    ) -> PyResult<Vec<PyAllocation>> {
+        let granted = self.space.allocate_scattered(total.0, max_ranges).map_err(Self::refused(py))?;
+        Ok(granted.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())
+    }
+
+    /// Frees many at once, neighbours joined first: a batch, or any number of allocations. All of them, or none.
+    fn free_batch(&self, allocations: &Bound<'_, PyAny>) -> PyResult<()> {
+        if let Ok(batch) = allocations.cast::<PyAllocationBatch>() {
+            self.space.free_run(batch.get().held.take()?);
+            return Ok(());
+        }
+        self.space.free_run(take_all(allocations, |one: &PyAllocation| &one.held)?);
+        Ok(())
+    }
+
+    /// Moves the end of the space up.
+    fn grow(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
+        self.space.grow(capacity.0).map_err(|error| error::space(py, &error))
+    }
+
+    /// Moves the end of the space down, if nothing in use lies behind it.
+    fn shrink_to(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
+        self.space.shrink_to(capacity.0).map_err(|error| error::space(py, &error))
+    }
+
+    /// Length of the space in bytes.
+    #[getter]
+    fn capacity(&self) -> u64 {
+        self.space.capacity()
+    }
+
+    /// What no range straddles, in bytes.
+    #[getter]
+    fn boundary(&self) -> Option<u64> {
+        self.space.boundary()
+    }
+
+    /// An upper bound of the longest free range.
+    #[getter]
+    fn largest_free_hint(&self) -> u64 {
+        self.space.largest_free_hint()
+    }
+
+    /// Figures of the space.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        metrics(py, &self.space.metrics())
+    }
+
+    /// The whole space in order of addresses: (offset, size, used).
+    fn map(&self) -> Vec<(u64, u64, bool)> {
+        self.space.map().into_iter().map(|range| (range.offset, range.size, range.used)).collect()
+    }
+
+    /// The free ranges by size: (size_min, size_max, ranges, bytes).
+    fn bins(&self) -> Vec<(u64, u64, u64, u64)> {
+        self.space.bins().into_iter().map(|bin| (bin.size_min, bin.size_max, bin.ranges, bin.bytes)).collect()
+    }
+
+    /// Checks the books.
+    fn check(&self) -> PyResult<()> {
+        self.space.check().map_err(|error| error::defect(&error))
+    }
+
+    fn __repr__(&self) -> String {
+        let metrics = self.space.metrics();
+        format!(
+            "<kvmem.OffsetAllocator of {} bytes, {} allocated in {} ranges>",
+            metrics.capacity, metrics.allocated, metrics.live
+        )
+    }
+}
+
+/// Figures, as named tuple.
+pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &kvmem::offset::Metrics) -> PyResult<Bound<'py, PyAny>> {
+    let kvmem::offset::Metrics {
+        capacity,
+        allocated,
+        free,
+        largest_free,
+        live,
+        free_ranges,
+        metadata_bytes,
+        ..
+    } = *metrics;
+    report::named(py, "Metrics", (capacity, allocated, free, largest_free, live, free_ranges, metadata_bytes))
+}
+
+/// A range that somebody has.
+#[pyclass(name = "Allocation", module = "kvmem", frozen, freelist = 256)]
+pub(crate) struct PyAllocation {
+    held: Holder<Allocation>,
+}
+
+#[pymethods]
+impl PyAllocation {
+    /// Where it begins, in bytes.
+    #[getter]
+    fn offset(&self) -> PyResult<u64> {
+        self.held.with(Allocation::offset)
+    }
+
+    /// Its length in bytes: exactly what was asked for.
+    #[getter]
+    fn size(&self) -> PyResult<u64> {
+        self.held.with(Allocation::size)
+    }
+
+    /// Frees it.
+    fn free(&self) -> PyResult<()> {
+        self.held.take().map(drop)
+    }
+
+    /// Whether it has been freed.
+    #[getter]
+    fn freed(&self) -> bool {
+        self.held.is_gone()
+    }
+
+    /// Gives back the tail.
+    fn shrink(&self, py: Python<'_>, size: Size) -> PyResult<()> {
+        self.held.change(|allocation| allocation.shrink(size.0))?.map_err(|error| error::alloc(py, &error))
+    }
+
+    /// Takes in free bytes that lie behind.
+    fn extend(&self, py: Python<'_>, size: Size) -> PyResult<()> {
+        self.held.change(|allocation| allocation.extend(size.0))?.map_err(|error| error::alloc(py, &error))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().held.with(|_| ())?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exc))]
+    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.held.take_if_any().map(drop)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|allocation| (allocation.offset(), allocation.size())) {
+            Ok((offset, size)) => format!("<kvmem.Allocation of {size} bytes at offset {offset}>"),
+            Err(_) => "<kvmem.Allocation, freed>".to_owned(),
+        }
+    }
+}
+
+/// Many ranges of one size.
+#[pyclass(name = "AllocationBatch", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyAllocationBatch {
+    held: Holder<Vec<Allocation>>,
+}
+
+#[pymethods]
+impl PyAllocationBatch {
+    fn __len__(&self) -> PyResult<usize> {
+        self.held.with(Vec::len)
+    }
+
+    /// Bytes of each.
+    #[getter]
+    fn size(&self) -> PyResult<u64> {
+        self.held.with(Batch::size)
+    }
+
+    /// Where each begins: a read-only memoryview of unsigned 64-bit numbers.
+    #[getter]
+    fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Offsets::view(py, self.held.with(Batch::offsets)?)
+    }
+
+    /// Frees all of them.
+    fn free(&self) -> PyResult<()> {
+        self.held.take().map(drop)
+    }
+
+    /// Whether they have been freed, or taken apart.
+    #[getter]
+    fn freed(&self) -> bool {
+        self.held.is_gone()
+    }
+
+    /// The allocations one by one; the batch has none of them afterwards.
+    fn split(&self) -> PyResult<Vec<PyAllocation>> {
+        let all = self.held.take()?;
+        Ok(all.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().held.with(|_| ())?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exc))]
+    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.held.take_if_any().map(drop)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|all| (all.len(), Batch::size(all))) {
+            Ok((n, size)) => format!("<kvmem.AllocationBatch of {n} × {size} bytes>"),
+            Err(_) => "<kvmem.AllocationBatch, freed>".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! *Progress*: a callable that is told how far work has come: `callback(done, total)`, in bytes.
+//!
+//! Threads that work call it, one at a time, with the GIL. Populating comes first and registering next; both count, the latter once for each
+//! device, so that `done` goes from 0 to `total` once and never falls. If it raises, the work is cancelled, and the caller of the work gets what
+//! it raised. Where nobody waits, in the background, that goes to `sys.unraisablehook`.
+//!
+//! When there is nothing more to tell the callable is let go of: it may well have the object that it was told of, and the object it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kvmem::arena::{Cancel, Progress};
+use kvmem::register::{Phase, RegisterProgress};
+use pyo3::prelude::*;
+
+use crate::process;
+
+/// Who is told.
+#[derive(Clone)]
+pub(crate) struct Listener(Arc<Told>);
+
+struct Told {
+    callback: Mutex<Option<Py<PyAny>>>,
+    cancel: Cancel,
+    meter: Mutex<Meter>,
+    raised: Mutex<Option<PyErr>>,
+}
+
+/// Several counts as one.
+struct Meter {
+    total: u64,
+    populate: Count,
+    register: Count,
+    told: Option<u64>,
+}
+
+/// A count that may begin anew, for the next part.
+#[derive(Default)]
+struct Count {
+    before: u64,
+    last: u64,
+    most: u64,
+}
+
+impl Count {
+    /// Within a part each report tells more than the one before.
+    fn set(&mut self, done: u64) {
+        if done <= self.last {
+            self.before += self.last;
+        }
+        self.last = done;
+    }
+
+    fn done(&self) -> u64 {
+        (self.before + self.last).min(self.most)
+    }
+}
+
+impl Meter {
+    fn new(populate: u64, register: u64) -> Meter {
+        let count = |most| Count { most, ..Count::default() };
+        Meter { total: populate + register, populate: count(populate), register: count(register), told: None }
+    }
+
+    /// What to tell, if it is anything new.
+    fn step(&mut self, phase: Phase, done: u64) -> Option<(u64, u64)> {
+        match phase {
+            Phase::Populate => self.populate.set(done),
+            Phase::Register => {
+                // What was resident before is not populated.
+                self.populate.before = self.populate.most;
+                self.register.set(done);
+            }
+            Phase::Deregister => return None,
+        }
+        self.tell(self.populate.done() + self.register.done())
+    }
+
+    /// All is done.
+    fn last(&mut self) -> Option<(u64, u64)> {
+        self.tell(self.total)
+    }
+
+    fn tell(&mut self, done: u64) -> Option<(u64, u64)> {
+        let done = done.min(self.total);
+        if self.told.is_some_and(|told| done <= told) {
+            return None;
+        }
+        self.told = Some(done);
+        Some((done, self.total))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Listener {
+    /// Tells `callback` of populating and registering so many bytes.
+    pub(crate) fn new(callback: Py<PyAny>, cancel: Cancel, populate: u64, register: u64) -> Listener {
+        let meter = Mutex::new(Meter::new(populate, register));
+        let callback = Mutex::new(Some(callback));
+        Listener(Arc::new(Told { callback, cancel, meter, raised: Mutex::new(None) }))
+    }
+
+    pub(crate) fn populate(&self, progress: &Progress) {
+        self.step(Phase::Populate, progress.done_bytes);
+    }
+
+    pub(crate) fn register(&self, progress: &RegisterProgress) {
+        self.step(progress.phase, progress.done_bytes);
+    }
+
+    fn step(&self, phase: Phase, done: u64) {
+        let step = lock(&self.0.meter).step(phase, done);
+        if let Some((done, total)) = step
+            && !self.0.cancel.is_cancelled()
+        {
+            process::call(|py| self.call(py, done, total));
+        }
+    }
+
+    fn call(&self, py: Python<'_>, done: u64, total: u64) {
+        // Not called under the lock: that runs Python.
+        let callback = lock(&self.0.callback).as_ref().map(|callback| callback.clone_ref(py));
+        let Some(callback) = callback else { return };
+        if let Err(error) = callback.call1(py, (done, total)) {
+            self.0.cancel.cancel();
+            lock(&self.0.raised).get_or_insert(error);
+            self.let_go();
+        } else if done == total {
+            self.let_go();
+        }
+    }
+
+    fn let_go(&self) {
+        let callback = lock(&self.0.callback).take();
+        drop(callback);
+    }
+
+    /// The work has ended: what the callback has raised, or else the result. Where that is good the last call says that all is done.
+    pub(crate) fn end<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
+        if result.is_ok() {
+            let last = lock(&self.0.meter).last();
+            if let Some((done, total)) = last {
+                self.call(py, done, total);
+            }
+        }
+        self.let_go();
+        let raised = lock(&self.0.raised).take();
+        raised.map_or(result, Err)
+    }
+
+    /// Where nobody waits: what it raises is told to the interpreter.
+    pub(crate) fn populate_unwaited(&self, progress: &Progress) {
+        self.populate(progress);
+        self.report();
+    }
+
+    /// As above.
+    pub(crate) fn register_unwaited(&self, progress: &RegisterProgress) {
+        self.register(progress);
+        self.report();
+    }
+
+    fn report(&self) {
+        let raised = lock(&self.0.raised).take();
+        if let Some(error) = raised {
+            process::call(|py| error.write_unraisable(py, None));
+        }
+    }
+}
+
+/// Ends work that had, or had not, a listener.
+pub(crate) fn end<T>(py: Python<'_>, listener: Option<&Listener>, result: PyResult<T>) -> PyResult<T> {
+    match listener {
+        Some(listener) => listener.end(py, result),
+        None => result,
+    }
+}

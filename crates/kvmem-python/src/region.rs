@@ -1,0 +1,234 @@
+//! *Region*: memory that is mapped, placed and populated.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use kvmem::arena::{Cancel, Region, Watch};
+use pyo3::prelude::*;
+
+use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::error;
+use crate::holder::{Held, Holder};
+use crate::long;
+use crate::options::{self, Threads, Words};
+use crate::progress::{self, Listener};
+use crate::report::{self, Level};
+use crate::size::Size;
+
+impl Held for Arc<Region> {
+    const NAME: &'static str = "region";
+    const SLOW: bool = true;
+}
+
+impl Bytes for Arc<Region> {
+    fn span(&self) -> Span {
+        Span::writable(self.base().as_ptr(), self.len())
+    }
+}
+
+/// One contiguous range of memory.
+#[pyclass(name = "Region", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyRegion {
+    pub(crate) held: Holder<Arc<Region>>,
+}
+
+memory_methods!(PyRegion, Arc<Region>);
+
+impl PyRegion {
+    fn new(region: Region) -> PyRegion {
+        PyRegion { held: Holder::new(Arc::new(region)) }
+    }
+
+    /// The region, which goes with the last that has it.
+    pub(crate) fn region(&self) -> PyResult<Arc<Region>> {
+        self.held.with(Arc::clone)
+    }
+}
+
+#[pymethods]
+impl PyRegion {
+    #[new]
+    #[pyo3(signature = (
+        size, *, pages=None, strict=false, numa=None, populate=None, shared=false, guard_pages=false, dont_fork=true,
+        dont_dump=true, progress=None, time_limit=None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn create(
+        py: Python<'_>,
+        size: Size,
+        pages: Option<Words>,
+        strict: bool,
+        numa: Option<&str>,
+        populate: Option<Threads>,
+        shared: bool,
+        guard_pages: bool,
+        dont_fork: bool,
+        dont_dump: bool,
+        progress: Option<Py<PyAny>>,
+        time_limit: Option<f64>,
+    ) -> PyResult<PyRegion> {
+        let cancel = Cancel::new();
+        let mut builder = Region::builder(size.bytes())
+            .ladder(options::ladder(py, pages.as_ref(), strict)?)
+            .numa(options::numa(py, numa)?)
+            .populate(options::populate(py, populate.as_ref())?)
+            .backing(options::backing(shared))
+            .guard_pages(guard_pages)
+            .dont_fork(dont_fork)
+            .dont_dump(dont_dump)
+            .cancel(cancel.clone());
+        if let Some(limit) = options::seconds(py, time_limit)? {
+            builder = builder.time_budget(limit);
+        }
+        let listener = progress.map(|callback| Listener::new(callback, cancel.clone(), size.0, 0));
+        if let Some(listener) = listener.clone() {
+            builder = builder.progress(move |progress| listener.populate(&progress));
+        }
+        let region = long::run(py, &cancel, || builder.map());
+        let region = region.and_then(|region| region.map_err(|error| error::arena(py, &error)));
+        let region = progress::end(py, listener.as_ref(), region)?;
+        report::log_receipt(py, "region", region.receipt());
+        report::log(py, "region", Level::Info, || format!("mapped: {}", region.receipt()));
+        Ok(PyRegion::new(region))
+    }
+
+    /// Maps the memory of another process by a descriptor, of which this keeps a duplicate.
+    #[staticmethod]
+    #[pyo3(signature = (fd, *, size=None))]
+    fn attach(py: Python<'_>, fd: c_int, size: Option<Size>) -> PyResult<PyRegion> {
+        let fd = duplicate(fd)?;
+        let region = py.detach(|| Region::attach(fd, size.map(Size::bytes)));
+        region.map(PyRegion::new).map_err(|error| error::arena(py, &error))
+    }
+
+    /// A region over the bytes of another object, which is kept.
+    #[staticmethod]
+    fn from_buffer(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<PyRegion> {
+        let source = Source::of(buffer)?;
+        let (at, len) = (source.writable_at()?, source.len());
+        // SAFETY: the buffer keeps its bytes, writable, until it is released, which is when the region drops it. That they are used from
+        // several places is what sharing a buffer is for: no reference of Rust's is made of them, here or in the region's methods
+        // that this module calls.
+        let region = unsafe { Region::from_raw(at, len, source) };
+        region.map(PyRegion::new).map_err(|error| error::arena(py, &error))
+    }
+
+    /// What it is made of, as it was when it was mapped.
+    #[getter]
+    fn receipt<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        report::report(py, self.region()?.receipt())
+    }
+
+    /// Makes a range resident; returns the seconds that it took.
+    #[pyo3(signature = (start=0, stop=None, *, threads=None, progress=None, time_limit=None))]
+    fn populate(
+        &self,
+        py: Python<'_>,
+        start: usize,
+        stop: Option<usize>,
+        threads: Option<Threads>,
+        progress: Option<Py<PyAny>>,
+        time_limit: Option<f64>,
+    ) -> PyResult<f64> {
+        let region = self.region()?;
+        let stop = stop.unwrap_or(region.len());
+        let how = match threads {
+            Some(threads) => options::populate(py, Some(&threads))?,
+            None => kvmem::arena::Populate::Auto,
+        };
+        let cancel = Cancel::new();
+        let mut watch = Watch::new().cancel(cancel.clone());
+        if let Some(limit) = options::seconds(py, time_limit)? {
+            watch = watch.time_budget(limit);
+        }
+        let total = stop.saturating_sub(start) as u64;
+        let listener = progress.map(|callback| Listener::new(callback, cancel.clone(), total, 0));
+        if let Some(listener) = listener.clone() {
+            watch = watch.progress(move |progress| listener.populate(&progress));
+        }
+        let done = long::run(py, &cancel, || region.populate(start..stop, how, &watch));
+        let done = done.and_then(|done| done.map_err(|error| error::arena(py, &error)));
+        Ok(progress::end(py, listener.as_ref(), done)?.seconds)
+    }
+
+    /// How much of a range is resident now.
+    #[pyo3(signature = (start=0, stop=None))]
+    fn residency<'py>(
+        &self,
+        py: Python<'py>,
+        start: usize,
+        stop: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let region = self.region()?;
+        let stop = stop.unwrap_or(region.len());
+        let found = py.detach(|| region.residency(start..stop)).map_err(|error| error::arena(py, &error))?;
+        report::named(
+            py,
+            "Residency",
+            (found.len_bytes, found.resident_bytes, found.error_bytes, found.huge_bytes),
+        )
+    }
+
+    /// Gives the pages of a range back. What is read there afterwards is zero.
+    #[pyo3(signature = (start=0, stop=None))]
+    fn discard(&self, py: Python<'_>, start: usize, stop: Option<usize>) -> PyResult<()> {
+        let region = self.region()?;
+        let stop = stop.unwrap_or(region.len());
+        py.detach(|| region.discard(start..stop)).map_err(|error| error::arena(py, &error))
+    }
+
+    /// The descriptor of shared memory, which belongs to the region.
+    fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
+        let region = self.region()?;
+        let fd = region.fd().ok_or_else(|| {
+            error::bad_value(
+                py,
+                "the region's memory is private: make it with shared=True to have a descriptor",
+            )
+        })?;
+        Ok(fd.as_raw_fd())
+    }
+
+    /// Gives the memory up: it is unmapped when nobody else has it.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.end(py)
+    }
+
+    /// Whether it has been closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.held.is_gone()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().region()?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exc))]
+    fn __exit__(&self, py: Python<'_>, _exc: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.region() {
+            Ok(region) => format!("<kvmem.Region of {} bytes at {:p}>", region.len(), region.base()),
+            Err(_) => "<kvmem.Region, closed>".to_owned(),
+        }
+    }
+}
+
+/// A descriptor of its own for what `fd` names.
+pub(crate) fn duplicate(fd: c_int) -> PyResult<std::os::fd::OwnedFd> {
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(BAD_DESCRIPTOR).into());
+    }
+    // SAFETY: it is borrowed for this call only. A number that is no descriptor, or that another thread closes meanwhile, is refused by the
+    // kernel.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok(fd.try_clone_to_owned()?)
+}
+
+/// `EBADF`.
+const BAD_DESCRIPTOR: i32 = 9;

@@ -1,0 +1,150 @@
+//! *Registration*: a region, registered with devices.
+
+use std::sync::Arc;
+
+use kvmem::arena::Cancel;
+use kvmem::register::{Key, RegistrationSet};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::error;
+use crate::holder::{Held, Holder};
+use crate::long;
+use crate::options::{self, Threads, Words};
+use crate::progress::{self, Listener};
+use crate::region::PyRegion;
+use crate::report::{self, Level};
+use crate::size::Size;
+
+impl Held for RegistrationSet {
+    const NAME: &'static str = "registration";
+    const SLOW: bool = true;
+}
+
+/// A region, registered with devices: all of it with all of them.
+#[pyclass(name = "Registration", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyRegistration {
+    held: Holder<RegistrationSet>,
+    region: Py<PyRegion>,
+}
+
+/// A key, as named tuple.
+pub(crate) fn key(py: Python<'_>, key: Key) -> PyResult<Bound<'_, PyAny>> {
+    report::named(py, "Key", (key.handle, key.lkey, key.rkey))
+}
+
+#[pymethods]
+impl PyRegistration {
+    #[new]
+    #[pyo3(signature = (
+        region, devices, *, policy=None, populate=Some(Threads::Word("auto".to_owned())), chunk=None, progress=None, time_limit=None
+    ), text_signature = "(region, devices, *, policy=None, populate='auto', chunk=None, progress=None, time_limit=None)")]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn create(
+        py: Python<'_>,
+        region: Bound<'_, PyRegion>,
+        devices: Words,
+        policy: Option<&str>,
+        populate: Option<Threads>,
+        chunk: Option<Size>,
+        progress: Option<Py<PyAny>>,
+        time_limit: Option<f64>,
+    ) -> PyResult<PyRegistration> {
+        let memory = region.get().region()?;
+        let registrars = options::devices(py, Some(&devices))?;
+        let populate = options::populate(py, populate.as_ref())?;
+        let cancel = Cancel::new();
+        let (len, count) = (memory.len() as u64, registrars.len() as u64);
+        let listener =
+            progress.map(|callback| Listener::new(callback, cancel.clone(), len, len.saturating_mul(count)));
+        let mut builder = RegistrationSet::builder()
+            .registrars(registrars)
+            .policy(options::policy(py, policy)?)
+            .populate(populate)
+            .cancel(cancel.clone());
+        if let Some(Size(chunk)) = chunk {
+            builder = builder.chunk_bytes(chunk);
+        }
+        if let Some(limit) = options::seconds(py, time_limit)? {
+            builder = builder.time_budget(limit);
+        }
+        if let Some(listener) = listener.clone() {
+            builder = builder.progress(move |progress| listener.register(&progress));
+        }
+        let set = long::run(py, &cancel, || builder.register(Arc::clone(&memory)));
+        let set = set.and_then(|set| set.map_err(|error| error::register(py, &error)));
+        let set = progress::end(py, listener.as_ref(), set)?;
+        report::log(py, "register", Level::Info, || set.outcome().to_string());
+        Ok(PyRegistration { held: Holder::new(set), region: region.unbind() })
+    }
+
+    /// The memory.
+    #[getter]
+    fn region(&self, py: Python<'_>) -> Py<PyRegion> {
+        self.region.clone_ref(py)
+    }
+
+    /// The devices' names, in order.
+    #[getter]
+    fn devices(&self) -> PyResult<Vec<String>> {
+        self.held.with(|set| set.devices().map(str::to_owned).collect())
+    }
+
+    /// What registering did, and what was chosen on what grounds.
+    #[getter]
+    fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        report::report(py, &self.held.with(|set| set.outcome().clone())?)
+    }
+
+    /// What an allocator of offsets may be told not to straddle; None: one key covers all.
+    #[getter]
+    fn boundary(&self) -> PyResult<Option<u64>> {
+        self.held.with(RegistrationSet::boundary_bytes)
+    }
+
+    /// The key with which a device reaches all of a range.
+    #[pyo3(signature = (device, start=0, stop=None))]
+    fn key_for<'py>(
+        &self,
+        py: Python<'py>,
+        device: &str,
+        start: usize,
+        stop: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let found = self.held.with(|set| {
+            let stop = stop.unwrap_or(set.region().len());
+            set.key_for(device, start..stop)
+        })?;
+        key(py, found.map_err(|error| error::register(py, &error))?)
+    }
+
+    /// Gives all keys back; returns how many there were. A second time does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<usize> {
+        let Some(mut set) = self.held.take_if_any()? else { return Ok(0) };
+        let back = py.detach(move || set.deregister());
+        Ok(back.map_err(|error| error::register(py, &error))?.keys)
+    }
+
+    /// Whether the keys have been given back.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.held.is_gone()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().held.with(|_| ())?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exc))]
+    fn __exit__(&self, py: Python<'_>, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py).map(drop)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|set| (set.region().len(), set.devices().collect::<Vec<_>>().join(", "))) {
+            Ok((len, devices)) => format!("<kvmem.Registration of {len} bytes with {devices}>"),
+            Err(_) => "<kvmem.Registration, closed>".to_owned(),
+        }
+    }
+}

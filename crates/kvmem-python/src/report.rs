@@ -1,0 +1,75 @@
+//! *Report*: what the library tells, as data of Python and as text; and its log.
+//!
+//! Figures that are asked for often are named tuples, in `kvmem/data.py`. Whole reports are mappings with the names that the `kvmem` command
+//! writes as JSON, and print as the command does.
+
+use std::fmt::Display;
+
+use pyo3::call::PyCallArgs;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use serde::Serialize;
+
+/// A value as `dict`, `list`, `str`, numbers and `None`.
+pub(crate) fn data<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
+    let json = serde_json::to_string(value).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    py.import("json")?.call_method1("loads", (json,))
+}
+
+/// A report: its data, and its text.
+pub(crate) fn report<'py, T: Serialize + Display>(py: Python<'py>, value: &T) -> PyResult<Bound<'py, PyAny>> {
+    named(py, "Report", (data(py, value)?, value.to_string()))
+}
+
+/// An instance of a class of `kvmem.data`.
+pub(crate) fn named<'py>(
+    py: Python<'py>,
+    class: &str,
+    arguments: impl PyCallArgs<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    py.import("kvmem.data")?.getattr(class)?.call1(arguments)
+}
+
+/// How much a line of the log matters, as `logging` has it.
+#[derive(Clone, Copy)]
+pub(crate) enum Level {
+    Debug = 10,
+    Info = 20,
+    Warning = 30,
+}
+
+/// Writes a line to the log, under `kvmem.<part>`. What goes wrong with that is told to the interpreter, and is no failure of the caller's.
+pub(crate) fn log(py: Python<'_>, part: &str, level: Level, line: impl FnOnce() -> String) {
+    let write = || -> PyResult<()> {
+        let logger = py.import("logging")?.call_method1("getLogger", (format!("kvmem.{part}"),))?;
+        let level = level as u32;
+        if logger.call_method1("isEnabledFor", (level,))?.is_truthy()? {
+            logger.call_method1("log", (level, "%s", line().trim_end()))?;
+        }
+        Ok(())
+    };
+    if let Err(error) = write() {
+        error.write_unraisable(py, None);
+    }
+}
+
+/// Writes a line for what a receipt says: a warning for each kind of pages that could not be had.
+pub(crate) fn log_receipt(py: Python<'_>, part: &str, receipt: &kvmem::arena::Receipt) {
+    for range in &receipt.ranges {
+        for fallback in &range.fallbacks {
+            // The rest that is shorter than a page is as it should be.
+            let level = match fallback {
+                kvmem::arena::Fallback::Tail { .. } => Level::Debug,
+                _ => Level::Warning,
+            };
+            log(py, part, level, || {
+                format!(
+                    "{} bytes in {} pages instead of {}: {fallback}",
+                    range.range.len(),
+                    range.got,
+                    range.asked
+                )
+            });
+        }
+    }
+}

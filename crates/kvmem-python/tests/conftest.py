@@ -1,0 +1,53 @@
+"""What the tests share: small pools on base pages, and scripts that run in an interpreter of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import kvmem
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def pool() -> Iterator[kvmem.Pool]:
+    with kvmem.Pool(8 * MIB, pages="4k") as pool:
+        yield pool
+        pool.check()
+
+
+@pytest.fixture
+def script() -> Callable[..., str]:
+    """Runs Python code in a process of its own; returns what it printed. That it ends badly is a failure."""
+
+    def run(code: str, *, status: int = 0, python: str = sys.executable) -> str:
+        done = subprocess.run(
+            [python, "-X", "faulthandler", "-c", textwrap.dedent(code)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    return run
+
+
+def lockable() -> bool:
+    """Whether memory can be registered here, by locking it."""
+    try:
+        kvmem.mount_report("256KiB", pages="4k", devices="mlock")
+    except kvmem.RegistrationError as error:
+        print(f"no mlock here: {error}")
+        return False
+    return True
+
+
+needs_mlock = pytest.mark.skipif(not lockable(), reason="memory cannot be locked here (RLIMIT_MEMLOCK)")

@@ -1,0 +1,170 @@
+"""The cache: against a dictionary, pins, reservations, eviction, threads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from conftest import MIB
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+import kvmem
+
+KEYS = st.one_of(st.integers(-(2**100), 2**100), st.binary(max_size=3), st.text(max_size=3), st.integers(0, 5))
+
+
+class Cache(RuleBasedStateMachine):
+    """A cache with room enough is a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = kvmem.Pool(MIB, pages="4k")
+        self.cache = kvmem.KvCache(self.pool)
+        self.model: dict[object, bytes] = {}
+
+    @rule(key=KEYS, value=st.binary(min_size=1, max_size=200))
+    def insert(self, key: int | bytes | str, value: bytes) -> None:
+        self.cache.insert(key, value)
+        self.model[key] = value
+
+    @rule(key=KEYS, value=st.binary(min_size=1, max_size=200), keep=st.booleans())
+    def reserve(self, key: int | bytes | str, value: bytes, keep: bool) -> None:
+        room = self.cache.reserve(key, len(value))
+        room.write(value)
+        assert room.cache_key == key and room.nbytes == len(value)
+        if keep:
+            assert bytes(room.commit()) == value
+            self.model[key] = value
+        else:
+            room.discard()
+
+    @rule(key=KEYS)
+    def get(self, key: int | bytes | str) -> None:
+        pinned = self.cache.get(key)
+        assert (pinned and bytes(pinned)) == self.model.get(key)
+        assert pinned is None or pinned.cache_key == key
+        assert (key in self.cache) == (key in self.model)
+
+    @rule(key=KEYS)
+    def remove(self, key: int | bytes | str) -> None:
+        removed = self.cache.remove(key)
+        assert (removed and bytes(removed)) == self.model.pop(key, None)
+
+    @invariant()
+    def agrees(self) -> None:
+        assert len(self.cache) == len(self.model) == self.pool.metrics().live
+        assert self.cache.nbytes == sum(map(len, self.model.values()))
+
+
+TestCache = Cache.TestCase
+TestCache.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("eviction", ["lru", "scan-resistant"])
+def test_room_is_made_by_eviction(pool: kvmem.Pool, eviction: str) -> None:
+    cache = kvmem.KvCache(pool, max_bytes="1MiB", eviction=eviction, shards=1)
+    for key in range(100):
+        cache.insert(key, bytes(100_000))
+    assert len(cache) == 10 and cache.nbytes <= MIB
+    assert eviction != "lru" or (99 in cache and 89 not in cache)
+    stats = cache.stats()
+    assert stats.insertions == 100 and stats.evictions == 90 and stats.hit_rate == 0
+    assert cache.evict_to("300000") == 300_000
+    with pytest.raises(kvmem.OutOfSpaceError) as caught:
+        cache.insert("large", bytes(2 * MIB))
+    assert (caught.value.asked, caught.value.limit) == (2 * MIB, MIB)
+    cache.clear()
+    assert len(cache) == 0 == pool.metrics().live
+
+
+def test_what_is_pinned_stays(pool: kvmem.Pool) -> None:
+    cache = kvmem.KvCache(pool, max_blocks=2)
+    cache.insert(1, b"one")
+    cache.insert(2, b"two")
+    first, second = cache.get(1), cache.get(2)
+    assert first is not None and second is not None
+    with pytest.raises(MemoryError) as caught:
+        cache.insert(3, b"three")
+    assert isinstance(caught.value, kvmem.OutOfSpaceError) and caught.value.blocks == 2
+    array = np.frombuffer(first, np.uint8)  # type: ignore[call-overload, unused-ignore]
+    assert not array.flags.writeable and memoryview(first).readonly
+    with pytest.raises(kvmem.ExportedError):
+        first.release()
+    del array
+    with first:
+        assert first.offset >= 0
+    with pytest.raises(kvmem.ClosedError, match="released"):
+        bytes(first)
+    cache.insert(3, b"three")
+    assert 1 not in cache
+    cache.close()
+    assert bytes(second) == b"two" and cache.closed
+    with pytest.raises(kvmem.ClosedError):
+        cache.get(2)
+
+
+def test_a_reservation_is_committed_by_its_with(pool: kvmem.Pool) -> None:
+    cache = kvmem.KvCache(pool)
+    with cache.reserve("k", 1000) as room:
+        np.from_dlpack(room)[:] = 5
+    assert bytes(cache.get("k") or b"") == b"\x05" * 1000
+    with pytest.raises(ZeroDivisionError), cache.reserve("k", 10) as room:
+        raise ZeroDivisionError
+    assert len(cache.get("k") or b"") == 1000
+    room = cache.reserve("k", 10)
+    view = memoryview(room)
+    with pytest.raises(kvmem.ExportedError):
+        room.commit()
+    view.release()
+    pinned = room.commit()
+    with pytest.raises(kvmem.ClosedError, match="committed or discarded"):
+        room.commit()
+    assert pinned.nbytes == 10
+
+
+def test_keys_and_settings_are_checked(pool: kvmem.Pool) -> None:
+    cache = kvmem.KvCache(pool, watermarks=("1MiB", "2MiB"))
+    assert cache.pool is pool
+    for wrong in (1.5, None, (1,)):
+        with pytest.raises(TypeError):
+            cache.insert(wrong, b"x")  # type: ignore[arg-type, unused-ignore]
+    for bad in (2**127, -(2**128)):
+        with pytest.raises(kvmem.BadValueError, match="127 bits"):
+            cache.insert(bad, b"x")
+    with pytest.raises(kvmem.BadValueError):
+        cache.insert(1, b"")
+    for settings_ in ({"eviction": "random"}, {"max_bytes": 0}, {"shards": 0}, {"watermarks": (5, 4)}):
+        with pytest.raises(kvmem.BadValueError):
+            kvmem.KvCache(pool, **settings_)  # type: ignore[arg-type, unused-ignore]
+    cache.insert(1, b"int")
+    cache.insert("1", b"str")
+    cache.insert(b"1", b"bytes")
+    assert [bytes(cache.get(key) or b"") for key in (1, "1", b"1")] == [b"int", b"str", b"bytes"]
+
+
+def test_threads_share_a_cache(pool: kvmem.Pool) -> None:
+    cache = kvmem.KvCache(pool, max_bytes="4MiB")
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            random = np.random.default_rng(seed)
+            for key in random.integers(0, 60, 300):
+                pinned = cache.get(int(key))
+                if pinned is None:
+                    cache.insert(int(key), bytes([key]) * 100_000)
+                else:
+                    assert set(bytes(pinned)) == {key}
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert cache.stats().hits > 0 and cache.nbytes <= 4 * MIB

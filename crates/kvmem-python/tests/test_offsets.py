@@ -1,0 +1,239 @@
+"""Offsets: an allocator against a model, misuse, batches, leaks."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import threading
+from array import array
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+import kvmem
+
+CAPACITY = 100_000
+
+
+class Space(RuleBasedStateMachine):
+    """Whatever is done, what is in use is disjoint, as long as was asked for, and all that the allocator says is used."""
+
+    live = Bundle("live")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.space = kvmem.OffsetAllocator(CAPACITY)
+        self.model: dict[kvmem.Allocation, tuple[int, int]] = {}
+
+    def _granted(self, allocation: kvmem.Allocation, size: int) -> kvmem.Allocation:
+        assert allocation.size == size
+        start = allocation.offset
+        assert 0 <= start and start + size <= CAPACITY
+        assert all(start + size <= other or other_end <= start for other, other_end in self.model.values())
+        self.model[allocation] = (start, start + size)
+        return allocation
+
+    @rule(target=live, size=st.integers(1, 20_000), align=st.sampled_from([None, 1, 64, 4096]))
+    def allocate(self, size: int, align: int | None) -> object:
+        try:
+            allocation = self.space.allocate(size, align=align)
+        except kvmem.OutOfSpaceError as error:
+            assert error.asked == size and error.free == self.space.metrics().free
+            return multiple()
+        assert align is None or allocation.offset % align == 0
+        return self._granted(allocation, size)
+
+    @rule(target=live, size=st.integers(1, 2_000), n=st.integers(0, 20))
+    def batch(self, size: int, n: int) -> object:
+        try:
+            batch = self.space.allocate_batch(size, n)
+        except kvmem.OutOfSpaceError:
+            return multiple()
+        offsets = batch.offsets
+        assert len(batch) == len(offsets) == n
+        split = batch.split()
+        assert [one.offset for one in split] == offsets.tolist()
+        return multiple(*(self._granted(one, size) for one in split))
+
+    @rule(allocation=consumes(live))
+    def free(self, allocation: kvmem.Allocation) -> None:
+        allocation.free()
+        del self.model[allocation]
+        with pytest.raises(kvmem.ClosedError):
+            allocation.free()
+
+    @rule(some=st.lists(consumes(live), max_size=5))
+    def free_batch(self, some: list[kvmem.Allocation]) -> None:
+        self.space.free_batch(some)
+        for one in some:
+            del self.model[one]
+
+    @rule(allocation=live, share=st.floats(0.1, 1))
+    def shrink(self, allocation: kvmem.Allocation, share: float) -> None:
+        start, end = self.model[allocation]
+        size = max(1, int((end - start) * share))
+        allocation.shrink(size)
+        self.model[allocation] = (start, start + size)
+
+    @invariant()
+    def agrees(self) -> None:
+        self.space.check()
+        metrics = self.space.metrics()
+        assert metrics.live == len(self.model)
+        assert metrics.allocated == sum(end - start for start, end in self.model.values())
+        assert metrics.allocated + metrics.free == CAPACITY
+        used = sorted((start, end) for start, end in self.model.values())
+        assert [(offset, offset + size) for offset, size, is_used in self.space.map() if is_used] == used
+
+
+TestSpace = Space.TestCase
+TestSpace.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_sizes_are_numbers_or_texts() -> None:
+    space = kvmem.OffsetAllocator("1TiB")
+    assert space.capacity == 1 << 40
+    assert space.allocate("1.5 MiB").size == 3 << 19
+    assert space.allocate(np.int64(5)).size == 5
+    for bad in (0, -1, 1 << 70, "much", "1 parsec", ""):
+        with pytest.raises(ValueError) as caught:
+            space.allocate(bad)
+        assert isinstance(caught.value, kvmem.KvmemError)
+    for wrong in (1.5, None, b"1"):
+        with pytest.raises(TypeError):
+            space.allocate(wrong)  # type: ignore[arg-type, unused-ignore]
+
+
+def test_out_of_space_says_how_much_there_is() -> None:
+    space = kvmem.OffsetAllocator(100)
+    kept = space.allocate(60)
+    with pytest.raises(MemoryError) as caught:
+        space.allocate(50)
+    error = caught.value
+    assert isinstance(error, kvmem.OutOfSpaceError)
+    assert (error.asked, error.free, error.largest_free) == (50, 40, 40)
+    with pytest.raises(kvmem.OutOfSpaceError) as caught:
+        space.allocate(101)
+    assert caught.value.limit == 100
+    with pytest.raises(kvmem.InUseError) as in_use:
+        space.shrink_to(10)
+    assert in_use.value.end_of_last == 60
+    kept.free()
+    space.shrink_to(10)
+    space.grow(1 << 20)
+    assert space.capacity == 1 << 20
+
+
+def test_settings() -> None:
+    space = kvmem.OffsetAllocator(64 << 20, boundary="1MiB", max_ranges=100, placement="best-fit")
+    first, second = space.allocate(600 << 10), space.allocate(600 << 10)
+    assert first.offset >> 20 != second.offset >> 20 and space.boundary == 1 << 20
+    scattered = space.allocate_scattered(3 << 20, 4)
+    assert sum(part.size for part in scattered) == 3 << 20
+    assert first.size < space.largest_free_hint <= space.capacity
+    assert sum(bytes_ for _, _, _, bytes_ in space.bins()) == space.metrics().free
+    for bad in ({"boundary": 0}, {"max_ranges": 1}, {"placement": "anywhere"}):
+        with pytest.raises(kvmem.BadValueError):
+            kvmem.OffsetAllocator(1 << 20, **bad)  # type: ignore[arg-type, unused-ignore]
+
+
+def test_a_with_frees() -> None:
+    space = kvmem.OffsetAllocator(1000)
+    with space.allocate(10) as a, space.allocate_batch(10, 3) as batch:
+        a.free()  # early is fine
+        assert space.metrics().live == 3 and len(batch) == 3
+    assert a.freed and batch.freed and space.metrics().live == 0
+    with pytest.raises(kvmem.ClosedError):
+        with batch:
+            pass
+    space.allocate(10)  # and so does forgetting
+    assert space.metrics().live == 0
+
+
+def test_batches_are_arrays() -> None:
+    space = kvmem.OffsetAllocator("1GiB")
+    batch = space.allocate_batch(4096, 5000)
+    offsets = batch.offsets
+    assert offsets.format == "Q" and offsets.readonly and offsets.itemsize == 8 and offsets.nbytes == 40_000
+    assert array("Q", offsets.tobytes()).tolist() == offsets.tolist()
+    numbers = np.asarray(offsets)
+    assert numbers.dtype == np.uint64 and len(np.unique(numbers)) == 5000 and (numbers % 4096 == 0).all()
+    space.free_batch(batch)
+    assert batch.freed and space.metrics().live == 0
+    assert numbers[1] == 4096, "what was looked at stays"
+    with pytest.raises(kvmem.ClosedError):
+        space.free_batch(batch)
+
+
+def test_a_list_is_freed_whole_or_not_at_all() -> None:
+    space = kvmem.OffsetAllocator(1000)
+    a, b, gone = (space.allocate(10) for _ in range(3))
+    gone.free()
+    for wrong in ([a, b, gone], [a, b, a]):
+        with pytest.raises(kvmem.ClosedError):
+            space.free_batch(wrong)
+    with pytest.raises(TypeError):
+        space.free_batch([a, b, 5])  # type: ignore[list-item, unused-ignore]
+    assert not a.freed and not b.freed and space.metrics().live == 2
+    space.free_batch(one for one in (a, b))
+    assert space.metrics().live == 0
+
+
+def test_it_outlives_its_allocator() -> None:
+    allocation = kvmem.OffsetAllocator(1000).allocate(10)
+    gc.collect()
+    assert allocation.offset == 0 and allocation.size == 10
+    allocation.extend(20)
+    with pytest.raises(kvmem.OutOfSpaceError):
+        allocation.extend(2000)
+    allocation.free()
+
+
+def test_a_million_allocations_leak_nothing() -> None:
+    space = kvmem.OffsetAllocator("1TiB")
+
+    def rounds(n: int) -> None:
+        for _ in range(n):
+            allocation = space.allocate(4096)
+            allocation.free()
+        for _ in range(n // 100):
+            space.allocate_batch(4096, 50)  # forgotten
+
+    def resident() -> int:
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    rounds(20_000)
+    before = resident()
+    rounds(700_000)  # and as many again, in batches
+    assert resident() - before < 4 << 20
+    assert space.metrics().live == 0
+    space.check()
+
+
+def test_threads_share_a_space() -> None:
+    space = kvmem.OffsetAllocator("1GiB")
+    seen: list[tuple[int, int]] = []
+    failures: list[BaseException] = []
+
+    def work(size: int) -> None:
+        try:
+            mine = [space.allocate(size) for _ in range(500)]
+            seen.extend((one.offset, one.offset + size) for one in mine)
+            for one in mine[::2]:
+                one.free()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(1000 + 8 * n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    space.check()
+    assert len(seen) == 4000 and space.metrics().live == 0, "what was not freed was forgotten"

@@ -1,0 +1,390 @@
+"""Pools: blocks against a model, batches, readiness, growing, registration, sharing."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+import logging
+import os
+import pickle
+import socket
+import time
+import weakref
+
+import numpy as np
+import pytest
+from conftest import MIB, needs_mlock
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kvmem
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 100_000), st.booleans()), max_size=60))
+def test_blocks_keep_what_is_written(plan: list[tuple[int, bool]]) -> None:
+    with kvmem.Pool(MIB, pages="4k") as pool:
+        model: list[tuple[kvmem.Block, int]] = []
+        for at, (size, frees) in enumerate(plan):
+            try:
+                block = pool.allocate(size)
+            except kvmem.OutOfSpaceError:
+                assert model, "an empty pool has room"
+                continue
+            assert block.nbytes == size and pool.ptr + block.offset == block.ptr
+            np.from_dlpack(block)[:] = at % 251
+            model.append((block, at % 251))
+            if frees:
+                block, byte = model.pop(len(model) // 2)
+                assert bytes(block) == bytes([byte]) * block.nbytes
+                block.free()
+        for block, byte in model:
+            assert bytes(block) == bytes([byte]) * block.nbytes
+        assert pool.metrics().live == len(model)
+        pool.check()
+        pool.free_batch([block for block, _ in model])
+        assert pool.metrics().allocated == 0
+
+
+def test_alignment_and_scattering(pool: kvmem.Pool) -> None:
+    for align in (1, 64, 4096, 1 << 16):
+        assert pool.allocate(100, align=align).ptr % align == 0
+    with pytest.raises(kvmem.BadValueError):
+        pool.allocate(100, align=3)
+    every = [pool.allocate(MIB) for _ in range(7)]
+    pool.free_batch(every[::2])
+    with pytest.raises(kvmem.OutOfSpaceError):
+        pool.allocate(3 * MIB)
+    parts = pool.allocate_scattered("3MiB", 4)
+    assert 1 < len(parts) <= 4 and sum(part.nbytes for part in parts) == 3 * MIB
+
+
+def test_batches(pool: kvmem.Pool) -> None:
+    batch = pool.allocate_batch("1KiB", 1000)
+    assert len(batch) == 1000 and batch.nbytes == 1024
+    offsets, ptrs = np.asarray(batch.offsets), np.asarray(batch.ptrs)
+    assert (ptrs - offsets == pool.ptr).all() and len(np.unique(offsets)) == 1000
+    with pytest.raises(kvmem.OutOfSpaceError):
+        pool.allocate_batch(MIB, 100)
+    blocks = batch.split()
+    assert batch.freed and [block.offset for block in blocks] == offsets.tolist()
+    looked_at = memoryview(blocks[500])
+    with pytest.raises(kvmem.ExportedError):
+        pool.free_batch(blocks)
+    assert not blocks[0].freed, "all or none"
+    looked_at.release()
+    pool.free_batch(blocks)
+    assert pool.metrics().live == 0
+    with pool.allocate_batch(1, 10):
+        assert pool.metrics().live == 10
+    assert pool.metrics().live == 0
+
+
+def test_blocks_outlive_their_pool() -> None:
+    pool = kvmem.Pool(MIB, pages="4k")
+    block = pool.allocate(1000)
+    array = np.from_dlpack(block)
+    pool.close()
+    pool.close()
+    array[:] = 3
+    with pytest.raises(kvmem.ClosedError, match="the pool has been closed"):
+        pool.allocate(1)
+    assert "closed" in repr(pool)
+    del pool, block
+    gc.collect()
+    assert (array == 3).all()
+
+
+def test_shrinking_and_extending(pool: kvmem.Pool) -> None:
+    block = pool.allocate(10_000)
+    block.shrink(4000)
+    block.extend("8000")
+    assert block.nbytes == 8000
+    with pytest.raises(kvmem.BadValueError):
+        block.shrink(0)
+    with pytest.raises(kvmem.OutOfSpaceError) as caught:
+        block.extend(100 * MIB)
+    assert caught.value.asked == 100 * MIB
+
+
+def test_what_a_pool_says_of_itself(pool: kvmem.Pool, caplog: pytest.LogCaptureFixture) -> None:
+    block = pool.allocate(5000)
+    assert pool.capacity == pool.nbytes == pool.ready_bytes == 8 * MIB
+    metrics = pool.metrics()
+    assert metrics.allocated == 5000 and metrics.live == 1 and 0 < metrics.utilization < 0.001
+    report = pool.report()
+    assert report["capacity_bytes"] == 8 * MIB and report["devices"] == pool.devices == []
+    assert "pool of 8 MiB" in str(report) and "capacity_bytes" in repr(report) and len(report) == len(list(report))
+    assert (block.offset, 5000, "used") in pool.map()
+    assert {"classes", "reaps"} <= pool.stats().keys()
+    assert pool.boundary is None and pool.number is None and not pool.under_way
+    pool.trim()
+    with caplog.at_level(logging.INFO, "kvmem"):
+        kvmem.Pool(MIB, pages="4k")
+    assert [(record.name, record.levelname) for record in caplog.records] == [("kvmem.pool", "INFO")]
+    assert "pool of 1 MiB" in caplog.text
+
+
+def test_a_fallback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "kvmem"):
+        kvmem.Region(MIB, pages="1G,4k")
+    assert any("instead of 1G" in record.getMessage() for record in caplog.records)
+
+
+def test_background_and_progress() -> None:
+    seen: list[tuple[int, int]] = []
+    pool = kvmem.Pool("32MiB", pages="4k", boundary="1MiB", in_background=True, progress=lambda *at: seen.append(at))
+    block = None
+    while block is None:
+        try:
+            block = pool.allocate(1000)
+        except kvmem.NotReadyError as error:
+            assert error.ready is not None and error.capacity == 32 * MIB
+            pool.wait_ready("1MiB", timeout=10)
+    assert pool.wait_ready(timeout=60) == 32 * MIB == pool.ready_bytes
+    assert seen == [(part * MIB, 32 * MIB) for part in range(1, 33)]
+    pool.cancel()
+    started = time.monotonic()
+    assert pool.wait_ready("1TiB", timeout=0.01) == 32 * MIB and time.monotonic() - started < 10
+
+
+def test_a_bar_of_tqdm_is_moved() -> None:
+    tqdm = pytest.importorskip("tqdm", reason="tqdm is not installed: pip install tqdm")
+    with io.StringIO() as out, tqdm.tqdm(unit="B", unit_scale=True, file=out) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        kvmem.Pool("64MiB", pages="4k", progress=show)
+        assert bar.n == bar.total == 64 * MIB
+
+
+def test_a_callback_is_let_go_of_when_all_is_told() -> None:
+    class Callback:
+        pool: kvmem.Pool | None = None
+
+        def __call__(self, done: int, total: int) -> None:
+            pass
+
+    for background in (False, True):
+        callback = Callback()
+        gone = weakref.ref(callback)
+        callback.pool = kvmem.Pool("4MiB", pages="4k", in_background=background, boundary="1MiB", progress=callback)
+        assert callback.pool.wait_ready(timeout=60) == 4 * MIB
+        del callback
+        for _ in range(100):  # the last call may just be returning
+            if gone() is None:
+                break
+            time.sleep(0.02)
+        assert gone() is None
+
+
+def test_a_background_pool_can_be_dropped_at_once() -> None:
+    for _ in range(5):
+        pool = kvmem.Pool("64MiB", pages="4k", boundary="1MiB", in_background=True, progress=lambda done, total: None)
+        del pool  # waits for a thread that wants the GIL
+    with kvmem.Pool("64MiB", pages="4k", boundary="1MiB", in_background=True, progress=lambda done, total: None):
+        pass
+
+
+def test_what_a_callback_raises_ends_the_work() -> None:
+    class Enough(Exception):
+        pass
+
+    calls = 0
+
+    def stop(done: int, total: int) -> None:
+        nonlocal calls
+        calls += 1
+        raise Enough(done)
+
+    with pytest.raises(Enough):
+        kvmem.Pool("256MiB", pages="4k", populate=1, progress=stop)
+    assert calls == 1
+    with pytest.raises(Enough):
+        kvmem.Region(MIB, pages="4k", populate="auto", progress=stop)
+    with pytest.raises(TypeError):
+        kvmem.Region(MIB, pages="4k", populate="auto", progress=5)  # type: ignore[arg-type, unused-ignore]
+
+
+def test_what_a_callback_raises_in_the_background_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda args: reported.append(args.exc_value))
+
+    def stop(done: int, total: int) -> None:
+        raise ZeroDivisionError("in a callback")
+
+    with kvmem.Pool("64MiB", pages="4k", boundary="1MiB", in_background=True, progress=stop) as pool:
+        assert pool.wait_ready(timeout=60) < 64 * MIB
+        assert "cancelled" in str(pool.report())
+    assert [str(error) for error in reported] == ["in a callback"]
+
+
+def test_growing_and_shrinking() -> None:
+    with kvmem.Pool("2MiB", max_size="8MiB", boundary="1MiB", pages="4k") as pool:
+        assert (pool.capacity, pool.nbytes) == (2 * MIB, 8 * MIB)
+        pool.grow_to("5MiB")
+        blocks = [pool.allocate(MIB) for _ in range(5)]
+        with pytest.raises(kvmem.OutOfSpaceError) as caught:
+            pool.grow_to("9MiB")
+        assert caught.value.limit == 8 * MIB
+        with pytest.raises(kvmem.InUseError):
+            pool.shrink_to(MIB)
+        blocks.sort(key=lambda block: block.offset)
+        for block in blocks[1:]:
+            block.free()
+        assert pool.shrink() == 4 * MIB and pool.capacity == MIB
+        with pytest.raises(kvmem.BadValueError):
+            pool.grow_to(1000)
+
+
+def test_condemned_bytes_are_kept_from_use(pool: kvmem.Pool) -> None:
+    pool.condemn(pool.allocate(MIB), "an error of the device")
+    (bad,) = pool.report()["quarantined"]
+    assert bad["cause"] == "condemned" and bad["why"] == "an error of the device"
+    assert pool.metrics().capacity == 7 * MIB
+
+
+def test_settings_are_checked() -> None:
+    for bad in (
+        {"size": 0},
+        {"size": "1MiB", "pages": "5k"},
+        {"size": "1MiB", "numa": "left"},
+        {"size": "1MiB", "devices": "floppy"},
+        {"size": "1MiB", "policy": "fast"},
+        {"size": "1MiB", "boundary": 1},
+        {"size": "1MiB", "hot_sizes": [0]},
+    ):
+        with pytest.raises(ValueError) as caught:
+            kvmem.Pool(**bad)  # type: ignore[arg-type, unused-ignore]
+        assert isinstance(caught.value, kvmem.KvmemError)
+    with pytest.raises(TypeError):
+        kvmem.Pool("1MiB", "4k")  # type: ignore[call-arg, misc, unused-ignore]
+    with pytest.raises(kvmem.NotAvailableError) as missing:
+        kvmem.Pool("1MiB", devices="verbs:no_such_nic")
+    assert missing.value.device == "verbs" and missing.value.remedy
+    again = pickle.loads(pickle.dumps(missing.value))
+    assert type(again) is kvmem.NotAvailableError and again.details == missing.value.details
+
+
+@needs_mlock
+def test_registered_pools_have_keys() -> None:
+    seen: list[tuple[int, int]] = []
+    with kvmem.Pool(MIB, pages="4k", devices="mlock", progress=lambda *at: seen.append(at)) as pool:
+        assert pool.devices == ["mlock"] and seen[-1] == (2 * MIB, 2 * MIB) and seen == sorted(seen)
+        block = pool.allocate(5000)
+        key = block.key("mlock")
+        assert isinstance(key, kvmem.Key) and block.keys() == {"mlock": key}
+        with pytest.raises(kvmem.BadValueError, match="mlock"):
+            block.key("mlx5_0")
+    assert block.key("mlock") == key, "a block keeps the registration too"
+
+
+@needs_mlock
+def test_registrations() -> None:
+    region = kvmem.Region(MIB, pages="4k")
+    with kvmem.Registration(region, "mlock", chunk="256KiB", policy="sequential", time_limit=60) as registration:
+        assert registration.devices == ["mlock"] and registration.region is region
+        assert registration.boundary == 256 << 10
+        assert isinstance(registration.key_for("mlock", 0, 1000), kvmem.Key)
+        with pytest.raises(kvmem.RegistrationError) as caught:
+            registration.key_for("mlock", 0, 512 << 10)
+        assert caught.value.edge == 256 << 10
+        assert registration.outcome["keys"] == 4 and "1 MiB registered" in str(registration.outcome)
+        with pytest.raises(kvmem.InUseError):
+            region.discard()
+        region.close()  # the registration still has it
+        assert registration.key_for("mlock", 0, 1000)
+        assert registration.close() == 4 and registration.closed
+    assert registration.close() == 0
+    with pytest.raises(kvmem.ClosedError):
+        registration.key_for("mlock")
+
+
+@needs_mlock
+def test_rings_give_keys_too() -> None:
+    region = kvmem.Region(MIB, pages="4k")
+    try:
+        registration = kvmem.Registration(region, ["io_uring:2", "mlock"])
+    except kvmem.RegistrationError as error:
+        pytest.skip(f"no ring can be had here: {error}")
+    assert registration.devices == ["io_uring:0", "io_uring:1", "mlock"]
+    assert {registration.key_for(device).lkey for device in registration.devices} >= {0}
+    assert registration.close() >= 3
+
+
+@needs_mlock
+def test_a_mount_is_reported() -> None:
+    report = kvmem.mount_report("1MiB", pages="4k")
+    assert report["usable_bytes"] == MIB and report["ranges"][0]["resident_bytes"] == MIB
+    seen: list[tuple[int, int]] = []
+    report = kvmem.mount_report("1MiB", pages="4k", devices="mlock", progress=lambda *at: seen.append(at))
+    assert report["receipt"]["ranges"][0]["resident_bytes"] == MIB and report["outcome"]["keys"] >= 1
+    assert report["deregistered"]["keys"] == report["outcome"]["keys"]
+    assert report["seconds"]["total"] > 0 and "unregister" in str(report)
+    assert seen[-1] == (2 * MIB, 2 * MIB)
+
+
+def test_shared_pools_are_attached_by_descriptor() -> None:
+    with kvmem.Pool(MIB, pages="4k", shared=True) as pool:
+        block = pool.allocate(5)
+        block.write(b"hello")
+        reference = block.reference()
+        assert reference == (pool.number, block.offset, 5) and pickle.loads(pickle.dumps(reference)) == reference
+        fd = pool.fileno()
+        assert fd == pool.fileno() and os.fstat(fd).st_size == pool.nbytes
+        path = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+        read_only = pool.share()
+        with kvmem.AttachedPool(path, writable=True) as writer, kvmem.AttachedPool(read_only) as reader:
+            os.close(path)
+            os.close(read_only)
+            assert writer.number == reader.number == pool.number and reader.nbytes == MIB
+            there, here = writer.block(reference), reader.block(reference)
+            assert there.writable and not here.writable and here.offset == block.offset and here.nbytes == 5
+            there.write(b"J")
+            assert bytes(here) == bytes(block) == b"Jello"
+            assert memoryview(here).readonly and not np.from_dlpack(here).flags.writeable
+            with pytest.raises(BufferError, match="read-only"):
+                here.__dlpack__()
+            with pytest.raises(kvmem.BadValueError, match="attached to be read"):
+                here.write(b"x")
+            with pytest.raises(kvmem.BadValueError):
+                reader.block((reference.pool + 1, 0, 5))
+            with pytest.raises(kvmem.BadValueError):
+                reader.block((reference.pool, MIB, 5))
+        assert bytes(here) == b"Jello", "it keeps the memory"
+        with pytest.raises(kvmem.ClosedError):
+            reader.block(reference)
+        read_only = pool.share()
+        with pytest.raises(kvmem.MappingError) as caught:
+            kvmem.AttachedPool(read_only, writable=True)
+        assert caught.value.errno == errno.EACCES
+        os.close(read_only)
+    private = kvmem.Pool(MIB, pages="4k")
+    for refused in (private.fileno, private.share, private.allocate(1).reference):
+        with pytest.raises(kvmem.BadValueError, match="private"):
+            refused()
+
+
+def test_two_processes_share_a_pool() -> None:
+    ours, theirs = socket.socketpair()
+    with kvmem.Pool(MIB, pages="4k", shared=True) as pool:
+        block = pool.allocate(1000)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                _, (fd,), _, _ = socket.recv_fds(theirs, 1, 1)
+                with kvmem.AttachedPool(fd, writable=True) as attached:
+                    reference = pickle.loads(theirs.recv(1000))
+                    np.from_dlpack(attached.block(reference))[:] = 77
+                status = 0
+            finally:
+                os._exit(status)
+        socket.send_fds(ours, [b"."], [pool.share(writable=True)])
+        time.sleep(0.05)
+        ours.send(pickle.dumps(block.reference()))
+        assert os.waitpid(child, 0)[1] == 0
+        assert bytes(block) == b"\x4d" * 1000

@@ -1,0 +1,265 @@
+"""Processes: forks, exits, signals, subinterpreters, threads without the GIL; and the command."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import kvmem
+
+Script = Callable[..., str]
+
+
+def test_a_forked_child_is_refused_what_stays_with_its_parent(script: Script) -> None:
+    out = script("""
+        import os, gc, kvmem
+        pool = kvmem.Pool("4MiB", pages="4k")
+        block, region, cache = pool.allocate(100), kvmem.Region("1MiB", pages="4k"), kvmem.KvCache(pool)
+        cache.insert(1, b"value")
+        pinned, room, batch = cache.get(1), cache.reserve(2, 10), pool.allocate_batch(10, 10)
+        space = kvmem.OffsetAllocator(1000)
+        kept = space.allocate(10)
+        block.write(b"parent")
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for use in (lambda: pool.allocate(1), lambda: block.ptr, lambda: memoryview(block), block.free, lambda: block.write(b"x"),
+                        lambda: region.residency(), lambda: cache.get(1), lambda: bytes(pinned), room.commit, batch.free, pool.report,
+                        lambda: kvmem.KvCache(pool)):
+                try:
+                    use()
+                except kvmem.ForkedError as error:
+                    assert isinstance(error, RuntimeError) and "forked" in str(error)
+                    refused += 1
+            print("refused", refused)
+            # Offsets have no memory: they go on, as a copy.
+            kept.free()
+            assert space.metrics().live == 0
+            # What is new is its own.
+            with kvmem.Pool("1MiB", pages="4k") as mine:
+                b = mine.allocate(10)
+                b.write(b"child")
+                assert bytes(b)[:5] == b"child"
+            for used in (pool, region, cache):
+                with used if False else __import__("contextlib").nullcontext():
+                    used.close()
+            del pool, block, region, cache, pinned, room, batch
+            gc.collect()
+            raise SystemExit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert bytes(block)[:6] == b"parent" and bytes(pinned) == b"value" and space.metrics().live == 1
+        room.commit()
+        batch.free()
+        pool.check()
+    """)
+    assert "refused 12" in out
+
+
+def test_multiprocessing_by_fork(script: Script) -> None:
+    out = script("""
+        import multiprocessing, kvmem
+        pool = kvmem.Pool("4MiB", pages="4k", shared=True, in_background=True)
+        block = pool.allocate(8) if pool.wait_ready() else None
+        block.write(b"12345678")
+        def work(fd, reference):
+            with kvmem.AttachedPool(fd) as attached:
+                return bytes(attached.block(reference))
+        with multiprocessing.get_context("fork").Pool(2) as workers:
+            print(workers.starmap(work, [(pool.fileno(), block.reference())] * 4))
+    """)
+    assert out.count("12345678") == 4
+
+
+EXITS = {
+    "live blocks": "pool = kvmem.Pool('4MiB', pages='4k'); blocks = [pool.allocate(100) for _ in range(1000)]",
+    "live views": "import numpy\nkeep = numpy.from_dlpack(kvmem.Pool('4MiB', pages='4k').allocate(100)); keep[:] = 1",
+    "a capsule": "keep = kvmem.Pool('4MiB', pages='4k').allocate(100).__dlpack__(max_version=(1, 0))",
+    "a thread that allocates": """
+        import threading
+        pool = kvmem.Pool('4MiB', pages='4k')
+        def work():
+            while True:
+                pool.allocate(100).free()
+        threading.Thread(target=work, daemon=True).start()
+    """,
+    "a pool on its way": """
+        calls = []
+        pool = kvmem.Pool('256MiB', pages='4k', boundary='1MiB', in_background=True, progress=lambda *at: calls.append(at))
+        pool.wait_ready('1MiB')
+    """,
+    "a thread that builds": """
+        import threading, time
+        def work():
+            while True:
+                kvmem.Pool('16MiB', pages='4k', progress=lambda done, total: None)
+        threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.2)
+    """,
+    "a cycle": """
+        class Node: pass
+        node = Node(); node.me = node; node.pool = kvmem.Pool('1MiB', pages='4k'); node.block = node.pool.allocate(10)
+        del node
+    """,
+    "an exception": "pool = kvmem.Pool('1MiB', pages='4k')\nblock = pool.allocate(5)\nraise SystemExit(0)",
+}
+
+
+@pytest.mark.parametrize("what", EXITS)
+def test_the_interpreter_ends_well_with(what: str, script: Script) -> None:
+    import textwrap
+
+    for _ in range(2):
+        assert script("import kvmem\n" + textwrap.dedent(EXITS[what])) == ""
+
+
+def test_the_last_user_of_a_pool_does_not_wait_with_the_gil(script: Script) -> None:
+    out = script("""
+        import threading, time, kvmem
+        told = threading.Event()
+        def callback(done, total):
+            told.set()
+            time.sleep(0.02)
+        pool = kvmem.Pool("16MiB", pages="4k", boundary="1MiB", in_background=True, progress=callback)
+        cache = kvmem.KvCache(pool)
+        told.wait()
+        pool.wait_ready("1MiB")
+        room = cache.reserve(1, 10)
+        waiting = threading.Thread(target=pool.wait_ready, kwargs=dict(timeout=0.1))
+        waiting.start()
+        time.sleep(0.02)
+        pool.close()
+        cache.close()
+        waiting.join()
+        # Now the reservation alone has the pool, whose thread wants the GIL.
+        room.commit()
+        print("done")
+    """)
+    assert "done" in out
+
+
+def test_ctrl_c_ends_long_work(script: Script) -> None:
+    out = script("""
+        import os, signal, threading, time, kvmem
+        signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        started = time.monotonic()
+        try:
+            # Each call of the callback takes its time, so that it does not end by itself.
+            kvmem.Region("512MiB", pages="4k", populate=1, progress=lambda done, total: time.sleep(0.2))
+        except KeyboardInterrupt:
+            print("interrupted")
+    """)
+    assert "interrupted" in out
+
+
+def test_the_gil_is_released_while_memory_is_populated() -> None:
+    ticks = 0
+    stop = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not stop.is_set():
+            ticks += 1
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    before = ticks
+    kvmem.Region("256MiB", pages="4k", populate=1)
+    during = ticks - before
+    stop.set()
+    thread.join()
+    assert during > 5
+
+
+def test_subinterpreters_are_refused_with_a_reason(script: Script) -> None:
+    name = next((name for name in ("_xxsubinterpreters", "_interpreters") if importlib.util.find_spec(name)), None)
+    if name is None:
+        pytest.skip("this interpreter has no subinterpreters")
+    out = script(f"""
+        import {name} as interpreters, kvmem
+        block = kvmem.Pool("1MiB", pages="4k").allocate(5)
+        code = '''
+        try:
+            import kvmem
+        except ImportError as error:
+            print("refused:", error, flush=True)
+        '''
+        import textwrap
+        one = interpreters.create()
+        interpreters.run_string(one, textwrap.dedent(code))
+        interpreters.destroy(one)
+        block.write(b"still")
+        assert bytes(block) == b"still"
+    """)
+    assert "refused:" in out and "interpreter" in out
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "kvmem", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_the_module_is_the_doctor() -> None:
+    done = command("--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0", "--shared", "--no-pin", "--json")
+    report = json.loads(done.stdout)
+    wish = report["wish"]
+    assert (wish["size_bytes"], wish["pages"], wish["nodes"]) == (3 << 29, ["1G", "thp"], [0, 1])
+    assert wish["shared"] and not wish["pinned"]
+    assert done.returncode == int(report["verdict"] == "fail")
+    done = command("--size", "4KiB", "--pages", "4k", "--no-pin")
+    assert done.stdout.startswith("4 KiB of 4k pages") and "\nregistrars\n" in done.stdout
+    done = command("--size", "1024PiB", "--pages", "4k")
+    assert done.returncode == 1 and "this machine cannot give" in done.stderr
+    for text, bytes_ in (("2GB", 2 * 10**9), (".5k", 500), ("3 MiB", 3 << 20), ("17", 17)):
+        assert json.loads(command("--size", text, "--pages", "4k", "--json").stdout)["wish"]["size_bytes"] == bytes_
+    for bad in (("--size", "much"), ("--size", "0"), ("--pages", "3M"), ("--nodes", "left"), ("--json", "/no/such/folder/file")):
+        done = command(*bad)
+        assert done.returncode == 2 and done.stderr, bad
+    assert kvmem.__version__ in command("--version").stdout
+
+
+def test_it_says_what_the_command_says() -> None:
+    program = os.environ.get("KVMEM_COMMAND")
+    if not program:
+        pytest.skip("KVMEM_COMMAND does not name the kvmem command")
+    arguments = ["--size", "64MiB", "--pages", "4k", "--json"]
+    theirs = subprocess.run([program, "doctor", *arguments], capture_output=True, text=True, timeout=60)
+    ours = command(*arguments)
+    names = [
+        ([check["name"] for check in report["checks"]], [found["backend"] for found in report["registrars"]])
+        for report in (json.loads(theirs.stdout), json.loads(ours.stdout))
+    ]
+    assert names[0] == names[1] and theirs.returncode == ours.returncode
+
+
+def test_doctor_as_a_function() -> None:
+    found = kvmem.doctor("4KiB", pages="4k", pinned=False)
+    assert found.passes == (found["verdict"] != "fail") and found.wish.startswith("4 KiB of 4k pages")
+    found = kvmem.doctor(1 << 60, pages=["4k"])
+    assert not found.passes and "memory" in " ".join(found.failed)
+    assert str(found) == found.text and found["wish"]["size_bytes"] == 1 << 60
+    with pytest.raises(kvmem.BadValueError):
+        kvmem.doctor(0)
+
+
+def test_large_arrays_are_copied_without_the_gil() -> None:
+    with kvmem.Pool("64MiB", pages="4k") as pool:
+        source = np.random.default_rng(1).integers(0, 255, 32 << 20, np.uint8)
+        block = pool.allocate(source.nbytes)
+        threads = [
+            threading.Thread(target=block.write, args=(source[part << 23 : part + 1 << 23], part << 23)) for part in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (np.from_dlpack(block) == source).all()

@@ -1,0 +1,212 @@
+//! *Conversations*: what a server of several models asks of its KV cache, request by request.
+//!
+//! ```text
+//!             shared by all that begin with it     this conversation's alone
+//!            ├──────────────────────────────────┼───────────┬────────┬─────────┤
+//!  a prompt   system prompt                       turn 1      turn 2   turn 3 …
+//! ```
+//!
+//! A prompt is a row of *pages*, each some tokens of a model's KV cache. A request asks for all pages of a conversation so far, and
+//! some new ones: those of the system prompt and of earlier turns can be found, the new ones cannot. Which conversation goes on is
+//! drawn by Zipf's law from those that are under way, the latest first; which system prompt a new one begins with, likewise. A
+//! conversation ends at a length of its own, and a new one takes its place.
+//!
+//! Everything follows from a seed and the number of the stream. Streams share system prompts, and no conversations.
+
+use rand::RngExt;
+use rand_distr::{Distribution, Zipf};
+
+use super::{Rng, stream};
+
+/// System prompts of a model.
+const SYSTEM_PROMPTS: u64 = 24;
+/// How steeply use falls with the rank: the exponent of Zipf's law.
+const STEEPNESS: f64 = 1.1;
+/// Pages of a system prompt.
+const SYSTEM_PAGES: std::ops::RangeInclusive<u64> = 6..=24;
+/// Pages that a turn adds.
+const TURN_PAGES: std::ops::RangeInclusive<u64> = 2..=9;
+/// Turns until a conversation ends.
+const TURNS: std::ops::RangeInclusive<u32> = 3..=14;
+/// Of so many requests one begins a conversation, beside those that follow one that has ended.
+const BEGINS: u32 = 12;
+
+/// A page: of which model, of what, and which one. No two pages of a run have the same number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Page(u64);
+
+impl Page {
+    /// The most models there can be.
+    pub const MODELS: usize = 16;
+
+    fn new(model: usize, owner: u64, number: u64) -> Page {
+        Page((model as u64) << 60 | owner << 16 | number)
+    }
+
+    /// A number that no other page of the run has, below 2^64.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// What one request asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// The model.
+    pub model: usize,
+    /// The pages of its prompt, from the first token on.
+    pub pages: Vec<Page>,
+}
+
+/// Requests without end.
+#[derive(Clone, Debug)]
+pub struct Conversations {
+    rng: Rng,
+    models: usize,
+    /// Tells the conversations of this stream from those of others.
+    stream: u64,
+    begun: u64,
+    /// The latest first.
+    under_way: Vec<Conversation>,
+    at_once: usize,
+    prompts: Zipf<f64>,
+    ranks: Zipf<f64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Conversation {
+    model: usize,
+    system: u64,
+    number: u64,
+    pages: u64,
+    turns_left: u32,
+}
+
+impl Conversations {
+    /// Stream `number`, below 256, of `seed`: of 1 to 16 models, each as likely as the others, with so many conversations at once.
+    ///
+    /// # Panics
+    /// When there is no model, or more than [`Page::MODELS`], or no conversation.
+    #[must_use]
+    pub fn new(seed: u64, number: u8, models: usize, at_once: usize) -> Conversations {
+        assert!((1..=Page::MODELS).contains(&models), "{models} models");
+        assert!(at_once > 0, "no conversation");
+        let zipf = |ranks: usize| Zipf::new(ranks as f64, STEEPNESS).expect("there are ranks, and a slope");
+        Conversations {
+            rng: stream(seed, u64::from(number)),
+            models,
+            stream: u64::from(number),
+            begun: 0,
+            under_way: Vec::with_capacity(at_once),
+            at_once,
+            prompts: zipf(SYSTEM_PROMPTS as usize),
+            ranks: zipf(at_once),
+        }
+    }
+
+    /// Puts a new conversation first.
+    fn begin(&mut self) {
+        let conversation = Conversation {
+            model: self.rng.random_range(0..self.models),
+            system: self.prompts.sample(&mut self.rng) as u64 - 1,
+            number: self.begun,
+            pages: 0,
+            turns_left: self.rng.random_range(TURNS),
+        };
+        self.begun += 1;
+        self.under_way.truncate(self.at_once - 1);
+        self.under_way.insert(0, conversation);
+    }
+
+    /// Puts one that is under way first, or a new one.
+    fn choose(&mut self) {
+        let rank = self.ranks.sample(&mut self.rng) as usize - 1;
+        if rank >= self.under_way.len() || self.rng.random_ratio(1, BEGINS) {
+            return self.begin();
+        }
+        let chosen = self.under_way.remove(rank);
+        if chosen.turns_left == 0 {
+            return self.begin();
+        }
+        self.under_way.insert(0, chosen);
+    }
+}
+
+impl Iterator for Conversations {
+    type Item = Request;
+
+    /// The next request: never `None`.
+    fn next(&mut self) -> Option<Request> {
+        self.choose();
+        let turn = self.rng.random_range(TURN_PAGES);
+        let now = &mut self.under_way[0];
+        now.pages += turn;
+        now.turns_left -= 1;
+        // A system prompt's length is drawn from its own number, so that it is the same in all streams.
+        let length = stream(now.system, now.model as u64).random_range(SYSTEM_PAGES);
+        let shared = (0..length).map(|page| Page::new(now.model, now.system, page));
+        // The owner of a page has 44 bits: here the highest is set, and the eight below tell the stream.
+        let owner = 1 << 43 | self.stream << 35 | now.number;
+        let own = (0..now.pages).map(|page| Page::new(now.model, owner, page));
+        Some(Request { model: now.model, pages: shared.chain(own).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+
+    use super::*;
+
+    fn some(seed: u64, stream: u8) -> Vec<Request> {
+        Conversations::new(seed, stream, 3, 16).take(3000).collect()
+    }
+
+    #[test]
+    fn the_same_seed_and_stream_ask_for_the_same() {
+        assert_eq!(some(1, 0), some(1, 0));
+        assert_ne!(some(1, 0), some(2, 0));
+        assert_ne!(some(1, 0), some(1, 1));
+    }
+
+    #[test]
+    fn a_page_belongs_to_one_place_of_one_model() {
+        let mut places = HashMap::new();
+        for request in [some(1, 0), some(1, 1)].concat() {
+            assert!(request.model < 3);
+            for (place, page) in request.pages.iter().enumerate() {
+                assert_eq!(*places.entry(*page).or_insert((request.model, place)), (request.model, place));
+            }
+            let distinct: HashSet<_> = request.pages.iter().collect();
+            assert_eq!(distinct.len(), request.pages.len());
+        }
+    }
+
+    #[test]
+    fn prompts_are_used_again_and_grow() {
+        let mut seen = HashSet::new();
+        let (mut found, mut asked, mut grown) = (0, 0, 0);
+        for request in some(1, 0) {
+            let known = request.pages.iter().take_while(|page| seen.contains(*page)).count();
+            // What is not known is the end.
+            assert!(request.pages[known..].iter().all(|page| !seen.contains(page)), "a prefix is known");
+            assert!(known < request.pages.len(), "each request adds something");
+            grown += u64::from(known > *SYSTEM_PAGES.end() as usize);
+            (found, asked) = (found + known, asked + request.pages.len());
+            seen.extend(request.pages);
+        }
+        let share = found as f64 / asked as f64;
+        assert!((0.7..0.95).contains(&share), "{share} of the pages are known");
+        assert!(grown > 1000, "{grown} of 3000 requests go on with a conversation");
+    }
+
+    #[test]
+    fn streams_share_system_prompts_and_nothing_else() {
+        let pages = |stream| -> HashSet<Page> { some(7, stream).into_iter().flat_map(|r| r.pages).collect() };
+        let (one, other) = (pages(0), pages(1));
+        let shared: Vec<_> = one.intersection(&other).collect();
+        assert!(!shared.is_empty());
+        assert!(shared.iter().all(|page| (page.number() >> 16 & (1 << 43)) == 0), "{shared:?}");
+    }
+}

@@ -1,0 +1,66 @@
+//! *Uses*: the slots that were used, in order, until the policy is told.
+
+use super::Slot;
+use crate::sync::{AtomicU32, Ordering};
+
+/// With the figures beside them they fill what a stripe has: two cache lines.
+const MOST: usize = 24;
+
+/// Notes of uses. Written by who has the stripe of the lock that they belong to, or by who has all stripes: so all is relaxed, and one
+/// thread's notes are seen by the next as the lock passes on.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    len: AtomicU32,
+    slots: [AtomicU32; MOST],
+}
+
+impl Uses {
+    /// Notes a use, if there is room for it.
+    #[inline]
+    pub(super) fn note(&self, slot: Slot) -> bool {
+        // Relaxed, here and below: see the type.
+        let len = self.len.load(Ordering::Relaxed);
+        let place = self.slots.get(len as usize);
+        if let Some(place) = place {
+            place.store(slot, Ordering::Relaxed);
+            self.len.store(len + 1, Ordering::Relaxed);
+        }
+        place.is_some()
+    }
+
+    /// Tells all, in order, and forgets them; also what `tell` panics at.
+    pub(super) fn told(&self, mut tell: impl FnMut(Slot)) {
+        let len = self.len.swap(0, Ordering::Relaxed);
+        for slot in self.slots.iter().take(len as usize) {
+            tell(slot.load(Ordering::Relaxed));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(uses: &Uses) -> Vec<Slot> {
+        let mut told = Vec::new();
+        uses.told(|slot| told.push(slot));
+        told
+    }
+
+    #[test]
+    fn they_are_told_once_and_in_order() {
+        let uses = Uses::default();
+        assert!(uses.note(7) && uses.note(3) && uses.note(7));
+        assert_eq!(all(&uses), [7, 3, 7]);
+        assert!(all(&uses).is_empty());
+    }
+
+    #[test]
+    fn they_are_as_many_as_find_room() {
+        let uses = Uses::default();
+        assert!((0..MOST as Slot).all(|slot| uses.note(slot)));
+        assert!(!uses.note(0));
+        assert_eq!(all(&uses), (0..MOST as Slot).collect::<Vec<_>>());
+        assert!(uses.note(0));
+    }
+}

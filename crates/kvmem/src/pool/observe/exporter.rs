@@ -1,0 +1,212 @@
+//! *Exporter*: publishes figures through the `metrics` facade, when told to.
+//!
+//! Nothing is published where blocks are allocated. Whoever is scraped, or a timer, asks for the figures, which takes no lock that a request
+//! waits for ([`Pool::figures`], [`KvCache::stats`]), and hands them to whatever recorder the program has installed. What locks
+//! that has are its own; no thread that allocates comes near them.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Label, Unit, counter, gauge, histogram};
+
+use super::PoolFigures;
+use super::names::{self, Described, Kind, METRICS};
+use super::publisher::Publisher;
+use crate::pool::kv_cache::KvCacheStats;
+use crate::pool::{KvCache, Pool, PoolError};
+
+/// Pools and caches that are to be observed. See the [module](super).
+///
+/// It has a clone of each: what it observes stays as long as it does.
+///
+/// ```
+/// use kvmem::arena::PageSize;
+/// use kvmem::pool::observe::Exporter;
+/// use kvmem::pool::{KvCache, Pool};
+///
+/// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).name("kv").build()?;
+/// let cache: KvCache<u64> = KvCache::new_on(&pool);
+/// let exporter = Exporter::new().pool(&pool).cache(&cache);
+///
+/// // Whenever somebody wants to know:
+/// exporter.publish();
+/// # Ok::<(), kvmem::pool::PoolError>(())
+/// ```
+#[derive(Default)]
+#[must_use = "it publishes when told to"]
+pub struct Exporter {
+    pools: Vec<Observed>,
+    caches: Vec<Cache>,
+}
+
+struct Observed {
+    pool: Pool,
+    labels: Vec<Label>,
+    /// What has been recorded of its latencies. Among those who publish alone.
+    recorded: Mutex<Vec<(Duration, u64)>>,
+}
+
+struct Cache {
+    labels: Vec<Label>,
+    stats: Box<dyn Fn() -> KvCacheStats + Send + Sync>,
+}
+
+fn pool_label(name: &str) -> Label {
+    Label::new("pool", name.to_owned())
+}
+
+impl Exporter {
+    /// Of nothing yet.
+    pub fn new() -> Exporter {
+        Exporter::default()
+    }
+
+    /// Observes a pool too, under its [name](crate::pool::PoolBuilder::name).
+    pub fn pool(mut self, pool: &Pool) -> Exporter {
+        let labels = vec![pool_label(pool.name())];
+        self.pools.push(Observed { pool: pool.clone(), labels, recorded: Mutex::default() });
+        self
+    }
+
+    /// Observes a cache too, under the name of its pool and as `cache`. Its pool is not observed by that.
+    pub fn cache<K: Send + Sync + 'static>(self, cache: &KvCache<K>) -> Exporter {
+        self.cache_called("cache", cache)
+    }
+
+    /// As [`cache`](Self::cache), under a name of its own: where a pool has several.
+    pub fn cache_called<K: Send + Sync + 'static>(mut self, name: &str, cache: &KvCache<K>) -> Exporter {
+        let labels = vec![pool_label(cache.pool().name()), Label::new("cache", name.to_owned())];
+        let cache = cache.clone();
+        self.caches.push(Cache { labels, stats: Box::new(move || cache.stats()) });
+        self
+    }
+
+    /// Publishes all figures to the recorder that is there now: the local one of this thread, or else the global one. Blocks no
+    /// request for memory, and waits for none. O(pools × threads × classes + caches × shards).
+    pub fn publish(&self) {
+        METRICS.iter().for_each(describe);
+        for observed in &self.pools {
+            publish_pool(&observed.pool.figures(), &observed.labels);
+            observed.publish_latency();
+        }
+        for Cache { labels, stats } in &self.caches {
+            publish_cache(&stats(), labels);
+        }
+    }
+
+    /// Publishes now and then, from a thread of its own, to the global recorder, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// [`PoolError::NoThread`].
+    pub fn publish_every(self, interval: Duration) -> Result<Publisher, PoolError> {
+        Publisher::begin(self, interval)
+    }
+}
+
+fn describe(what: &Described) {
+    let unit = match what.unit {
+        "bytes" => Unit::Bytes,
+        "seconds" => Unit::Seconds,
+        _ => Unit::Count,
+    };
+    match what.kind {
+        Kind::Gauge => metrics::describe_gauge!(what.name, unit, what.help),
+        Kind::Counter => metrics::describe_counter!(what.name, unit, what.help),
+        Kind::Histogram => metrics::describe_histogram!(what.name, unit, what.help),
+    }
+}
+
+fn the_gauge(what: Described, labels: &[Label]) -> Gauge {
+    gauge!(what.name, labels.iter())
+}
+
+fn the_counter(what: Described, labels: &[Label]) -> Counter {
+    counter!(what.name, labels.iter())
+}
+
+/// The labels, and one more.
+fn and(labels: &[Label], key: &'static str, value: &str) -> Vec<Label> {
+    labels.iter().cloned().chain([Label::new(key, value.to_owned())]).collect()
+}
+
+fn publish_pool(figures: &PoolFigures, labels: &[Label]) {
+    let bytes = [
+        (names::CAPACITY, figures.capacity),
+        (names::READY, figures.ready),
+        (names::QUARANTINED, figures.quarantined),
+        (names::ALLOCATED, figures.allocated),
+        (names::REQUESTED, figures.requested),
+        (names::CACHED, figures.cached),
+        (names::FREE, figures.free),
+        (names::LARGEST_FREE, figures.largest_free),
+        (names::ALLOCATIONS, figures.allocations),
+    ];
+    for (what, value) in bytes {
+        the_gauge(what, labels).set(value as f64);
+    }
+    for (reason, count) in figures.failures.by_reason() {
+        the_counter(names::ALLOCATION_FAILURES, &and(labels, "reason", reason)).absolute(count);
+    }
+    the_counter(names::REAPS, labels).absolute(figures.reaps);
+    the_gauge(names::POPULATE_SECONDS, labels).set(figures.populate_seconds);
+    the_counter(names::POPULATE_FAILURES, labels).increment(0);
+    for (registrar, seconds) in &figures.register_seconds {
+        let labels = and(labels, "registrar", registrar);
+        the_gauge(names::REGISTER_SECONDS, &labels).set(*seconds);
+        // There from the beginning, so that the first failure is seen as a change.
+        the_counter(names::REGISTRATION_FAILURES, &labels).increment(0);
+    }
+}
+
+fn publish_cache(stats: &KvCacheStats, labels: &[Label]) {
+    the_gauge(names::BLOCKS, labels).set(stats.blocks as f64);
+    the_gauge(names::BYTES, labels).set(stats.bytes as f64);
+    let counts = [
+        (names::HITS, stats.hits),
+        (names::MISSES, stats.misses),
+        (names::INSERTIONS, stats.insertions),
+        (names::REPLACEMENTS, stats.replacements),
+        (names::EVICTIONS, stats.evictions),
+        (names::REMOVALS, stats.removals),
+        (names::REFUSALS, stats.refusals),
+    ];
+    for (what, value) in counts {
+        the_counter(what, labels).absolute(value);
+    }
+}
+
+impl Observed {
+    /// What has come since the last time.
+    fn publish_latency(&self) {
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that what is found is never less than what was recorded.
+        let Some(latency) = self.pool.latency() else { return };
+        let histogram = histogram!(names::ALLOCATE_SECONDS.name, self.labels.iter());
+        for &(time, count) in &latency.times {
+            let before = recorded.iter().find(|(other, _)| *other == time).map_or(0, |(_, count)| *count);
+            if count > before {
+                histogram.record_many(time.as_secs_f64(), (count - before) as usize);
+            }
+        }
+        *recorded = latency.times;
+    }
+}
+
+/// Populating failed.
+pub(super) fn populate_failed(pool: &str) {
+    the_counter(names::POPULATE_FAILURES, &[pool_label(pool)]).increment(1);
+}
+
+/// Registering failed, with this registrar.
+pub(super) fn registration_failed(pool: &str, registrar: &str) {
+    let labels = and(&[pool_label(pool)], "registrar", registrar);
+    the_counter(names::REGISTRATION_FAILURES, &labels).increment(1);
+}
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pools: Vec<_> = self.pools.iter().map(|observed| observed.pool.name()).collect();
+        f.debug_struct("Exporter").field("pools", &pools).field("caches", &self.caches.len()).finish()
+    }
+}

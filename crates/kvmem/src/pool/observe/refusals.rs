@@ -1,0 +1,191 @@
+//! *Refusals*: how many requests a pool has refused, by reason.
+//!
+//! A full pool answers most requests with no, from all threads at once, and writes nothing for it. Counting must not become what they
+//! queue for: so there are some lines of counters. The first threads have one each to themselves, and count by plain stores; those that
+//! come later share the others, and count by atomic additions.
+
+use std::cell::Cell;
+
+use serde::Serialize;
+
+use crate::offset::AllocError;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+
+/// Lines with an owner, and as many that are shared.
+const LINES: usize = 16;
+/// Reasons there are.
+const REASONS: usize = 8;
+
+/// Requests that were refused, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Failures {
+    /// Nothing free was long enough. A [cache](crate::pool::KvCache) that has to evict was refused once for each value.
+    pub no_room: u64,
+    /// Nothing that is ready was long enough, and more was being made ready.
+    pub not_ready: u64,
+    /// No range of this pool can ever be so long.
+    pub too_large: u64,
+    /// No byte was asked for.
+    pub zero_size: u64,
+    /// An alignment that is no power of two.
+    pub bad_align: u64,
+    /// In no range at all.
+    pub no_ranges: u64,
+    /// There were too many ranges.
+    pub books_full: u64,
+    /// Anything else.
+    pub other: u64,
+}
+
+impl Failures {
+    /// Each reason, as the label `reason` calls it, and how often.
+    pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let Failures { no_room, not_ready, too_large, zero_size, bad_align, no_ranges, books_full, other } =
+            *self;
+        [
+            ("no_room", no_room),
+            ("not_ready", not_ready),
+            ("too_large", too_large),
+            ("zero_size", zero_size),
+            ("bad_align", bad_align),
+            ("no_ranges", no_ranges),
+            ("books_full", books_full),
+            ("other", other),
+        ]
+        .into_iter()
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.by_reason().map(|(_, count)| count).sum()
+    }
+}
+
+/// Where they are counted.
+#[derive(Default)]
+pub(in crate::pool) struct Refusals {
+    own: [Line; LINES],
+    shared: [Line; LINES],
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Line([AtomicU64; REASONS]);
+
+impl Refusals {
+    /// The offset layer's, one more.
+    #[inline]
+    pub(in crate::pool) fn count(&self, error: &AllocError) {
+        self.more(match error {
+            AllocError::NoRoom { .. } => 0,
+            AllocError::TooLarge { .. } => 2,
+            AllocError::ZeroSize => 3,
+            AllocError::BadAlign { .. } => 4,
+            AllocError::NoRanges { .. } => 5,
+            AllocError::BooksFull { .. } => 6,
+            _ => 7,
+        });
+    }
+
+    /// One for which what is ready was too little.
+    pub(in crate::pool) fn count_not_ready(&self) {
+        self.more(1);
+    }
+
+    #[inline]
+    fn more(&self, reason: usize) {
+        let line = line();
+        match self.own.get(line) {
+            Some(Line(counts)) => {
+                // Relaxed, both: nobody else writes here.
+                let count = counts[reason].load(Ordering::Relaxed);
+                counts[reason].store(count + 1, Ordering::Relaxed);
+            }
+            // Relaxed: a count.
+            None => _ = self.shared[line % LINES].0[reason].fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    pub(in crate::pool) fn failures(&self) -> Failures {
+        let lines = || self.own.iter().chain(&self.shared);
+        // Relaxed: counts.
+        let sum = |reason: usize| lines().map(|line| line.0[reason].load(Ordering::Relaxed)).sum();
+        Failures {
+            no_room: sum(0),
+            not_ready: sum(1),
+            too_large: sum(2),
+            zero_size: sum(3),
+            bad_align: sum(4),
+            no_ranges: sum(5),
+            books_full: sum(6),
+            other: sum(7),
+        }
+    }
+}
+
+/// The number of this thread, in the order in which threads have been refused something. None is given twice.
+#[inline]
+fn line() -> usize {
+    thread_local! {
+        static LINE: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    match LINE.get() {
+        usize::MAX => {
+            let line = next();
+            LINE.set(line);
+            line
+        }
+        line => line,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn next() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // Relaxed: the numbers are different, which is all.
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_counted_under_its_name() {
+        let refusals = Refusals::default();
+        let errors = [
+            (AllocError::NoRoom { asked: 1, free: 0, largest_free: 0 }, "no_room"),
+            (AllocError::TooLarge { asked: 1, limit: 0 }, "too_large"),
+            (AllocError::ZeroSize, "zero_size"),
+            (AllocError::BadAlign { align: 3 }, "bad_align"),
+            (AllocError::NoRanges { asked: 1 }, "no_ranges"),
+            (AllocError::BooksFull { ranges: 1 }, "books_full"),
+            (AllocError::Blocked { asked: 1, most: 0 }, "other"),
+        ];
+        for (number, (error, _)) in errors.iter().enumerate() {
+            (0..=number).for_each(|_| refusals.count(error));
+        }
+        refusals.count_not_ready();
+        let found: Vec<_> = refusals.failures().by_reason().collect();
+        for (number, (_, reason)) in errors.iter().enumerate() {
+            assert!(found.contains(&(reason, number as u64 + 1)), "{reason}: {found:?}");
+        }
+        assert!(found.contains(&("not_ready", 1)), "{found:?}");
+        assert_eq!(refusals.failures().total(), 28 + 1);
+    }
+
+    #[test]
+    fn threads_count_together() {
+        let refusals = Refusals::default();
+        std::thread::scope(|scope| {
+            // Those with lines of their own, and others.
+            for _ in 0..2 * LINES {
+                scope.spawn(|| (0..100).for_each(|_| refusals.count(&AllocError::ZeroSize)));
+            }
+        });
+        assert_eq!(refusals.failures().zero_size, 200 * LINES as u64);
+    }
+}

@@ -1,0 +1,55 @@
+//! *Diagnosis*: the limits of this machine, and what memory can be registered with: what `kvmem doctor` prints.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{Found, discover};
+use crate::arena::preflight::{Machine, Report, Wish};
+
+/// What stands in the way of some memory here, and with whom it can be registered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Diagnosis {
+    /// Every limit, held against the wish.
+    #[serde(flatten)]
+    pub report: Report,
+    /// The registrars of every kind, or why there are none. That there are none is no failure.
+    pub registrars: Vec<Found>,
+}
+
+/// Holds the limits of this machine against a wish, and looks for registrars; see [`Machine::preflight`] and [`discover`].
+#[must_use]
+pub fn diagnose(wish: &Wish) -> Diagnosis {
+    Diagnosis { report: Machine::here().preflight(wish), registrars: discover() }
+}
+
+/// The report, and a line for each registrar.
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\nregistrars\n", self.report)?;
+        for found in &self.registrars {
+            for line in found.to_string().lines() {
+                writeln!(f, "  {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::PageSize;
+
+    #[test]
+    fn limits_and_registrars_are_told_together() {
+        let wish = Wish::new(1 << 20, PageSize::Base).unwrap();
+        let diagnosis = diagnose(&wish);
+        let text = diagnosis.to_string();
+        assert!(text.starts_with("1 MiB of 4k pages") && text.contains("\nregistrars\n  "), "{text}");
+        let json = serde_json::to_value(&diagnosis).unwrap();
+        assert_eq!(json["wish"]["size_bytes"], 1 << 20);
+        assert_eq!(json["registrars"][0]["backend"], "io_uring");
+    }
+}

@@ -1,0 +1,114 @@
+//! How a cache asks its pool for blocks, and when it lets keys go.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvmem::pool::{KvCache, Pool, PoolError};
+
+use super::{held, one_shard, pool};
+
+#[test]
+fn blocks_come_as_they_are_asked_for() {
+    let pool = pool(64 << 10);
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let cache = one_shard(&pool, |builder| {
+        builder.bytes_at_most(40_000).allocate_by(move |pool, len| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            // Whole pages, at the beginning of one.
+            pool.allocate_aligned(len.next_multiple_of(4096), 4096)
+        })
+    });
+    for key in 0..100 {
+        cache.insert_with(key, 5000, |bytes| bytes.fill(key as u8)).unwrap();
+        // What is charged is what was got, not what was asked for.
+        assert_eq!(cache.bytes(), 8192 * cache.len());
+        assert!(cache.bytes() <= 40_000);
+    }
+    assert_eq!(held(&cache, 0..100), [96, 97, 98, 99]);
+    for key in 96..100 {
+        let pin = cache.get(&key).unwrap();
+        assert_eq!((pin.block().offset() % 4096, pin.bytes()), (0, &[key as u8; 8192][..]));
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 100, "the limit evicts, the pool is never full");
+    cache.check().unwrap();
+    cache.clear();
+    assert_eq!((cache.bytes(), pool.metrics().allocated), (0, 0));
+}
+
+#[test]
+fn it_is_asked_again_after_each_eviction_and_may_fail_in_its_own_way() {
+    let pool = pool(64 << 10);
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let cache = one_shard(&pool, |builder| {
+        builder.allocate_by(move |pool, len| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            if len == 1 { Err(PoolError::Private) } else { pool.allocate(len) }
+        })
+    });
+    for key in 0..16 {
+        cache.insert_with(key, 4096, |_| ()).unwrap();
+    }
+    assert_eq!(calls.swap(0, Ordering::Relaxed), 16);
+    cache.insert_with(16, 3 * 4096, |_| ()).unwrap();
+    assert_eq!(calls.swap(0, Ordering::Relaxed), 4);
+    assert_eq!(held(&cache, 0..17), (3..17).collect::<Vec<u64>>());
+    // What evicting does not mend evicts nothing.
+    assert!(cache.insert_with(17, 1, |_| ()).is_err());
+    assert_eq!((calls.load(Ordering::Relaxed), cache.len()), (1, 14));
+}
+
+/// Looks, when it goes, whether the whole pool can be had.
+struct Witness {
+    number: u64,
+    pool: Pool,
+    free_when_dropped: Arc<AtomicU64>,
+}
+
+impl PartialEq for Witness {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Witness {}
+
+impl Hash for Witness {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.number.hash(state);
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let free = self.pool.allocate(self.pool.capacity() as usize).is_ok();
+        self.free_when_dropped.fetch_add(u64::from(free), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_key_goes_before_its_bytes_are_free() {
+    let pool = pool(64 << 10);
+    let free_when_dropped = Arc::new(AtomicU64::new(0));
+    let key =
+        |number| Witness { number, pool: pool.clone(), free_when_dropped: Arc::clone(&free_when_dropped) };
+    let cache = KvCache::builder(&pool).shards(1).build().unwrap();
+    let whole = pool.capacity() as usize;
+    cache.insert_with(key(1), whole, |_| ()).unwrap();
+    // Evicted, replaced, given back unwritten, removed while pinned, and all at once.
+    cache.insert_with(key(2), whole, |_| ()).unwrap();
+    drop(cache.reserve(key(3), whole).unwrap());
+    cache.insert_with(key(4), whole / 2, |_| ()).unwrap();
+    cache.insert_with(key(4), whole / 2, |_| ()).unwrap();
+    let probe = key(4);
+    let pin = cache.get(&probe).unwrap();
+    drop(cache.remove(&probe));
+    drop(pin);
+    cache.insert_with(key(5), whole, |_| ()).unwrap();
+    cache.clear();
+    assert_eq!(free_when_dropped.load(Ordering::Relaxed), 0);
+    drop(probe);
+    assert_eq!(free_when_dropped.load(Ordering::Relaxed), 1, "a key without bytes sees that all is free");
+}

@@ -1,0 +1,198 @@
+//! Figures equal the oracle's, after every few of many random requests.
+
+use std::collections::BTreeMap;
+
+use kvmem::offset::AllocError;
+use kvmem::pool::kv_cache::KvCacheError;
+use kvmem::pool::observe::Exporter;
+use kvmem::pool::{Block, KvCache, Pool, PoolError};
+use kvmem::slab::ExtentState;
+use kvmem_testkit::oracle::Oracle;
+
+use super::{Book, published, small};
+use crate::pool::MIB;
+
+/// Numbers that are drawn.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: u64) -> u64 {
+        // xorshift64: which numbers they are does not matter.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+}
+
+/// What was refused, as the test has seen it.
+type Refused = BTreeMap<&'static str, u64>;
+
+fn reason(error: &PoolError) -> &'static str {
+    match error {
+        PoolError::Refused(AllocError::NoRoom { .. }) => "no_room",
+        PoolError::Refused(AllocError::TooLarge { .. }) => "too_large",
+        PoolError::Refused(AllocError::ZeroSize) => "zero_size",
+        PoolError::Refused(AllocError::BadAlign { .. }) => "bad_align",
+        PoolError::Refused(AllocError::NoRanges { .. }) => "no_ranges",
+        error => panic!("nothing here is refused so: {error}"),
+    }
+}
+
+/// Compares every number of a pool.
+fn compare(pool: &Pool, exporter: &Exporter, oracle: &Oracle, refused: &Refused) -> Book {
+    let book = published(exporter);
+    let bytes = |name: &str| book.value(&format!("kvmem_pool_{name}"), &[]) as u64;
+    assert_eq!(bytes("capacity_bytes"), oracle.capacity());
+    assert_eq!(bytes("ready_bytes"), oracle.capacity());
+    assert_eq!(bytes("quarantined_bytes"), 0);
+    assert_eq!(bytes("allocated_bytes"), oracle.allocated());
+    assert_eq!(bytes("requested_bytes"), oracle.allocated());
+    assert_eq!(bytes("free_bytes"), oracle.free_bytes());
+    assert_eq!(bytes("allocations"), oracle.live() as u64);
+    assert!(bytes("largest_free_bytes") <= oracle.largest_free());
+    assert_eq!(bytes("reaps_total"), pool.stats().reaps);
+    let cached: u64 =
+        pool.map().iter().filter(|range| range.state == ExtentState::Cached).map(|range| range.size).sum();
+    assert_eq!(bytes("cached_bytes"), cached);
+    for reason in
+        ["no_room", "not_ready", "too_large", "zero_size", "bad_align", "no_ranges", "books_full", "other"]
+    {
+        let count = book.value("kvmem_pool_allocation_failures_total", &[("reason", reason)]);
+        assert_eq!(count as u64, refused.get(reason).copied().unwrap_or(0), "{reason}");
+    }
+    book
+}
+
+#[test]
+fn of_a_pool() {
+    for seed in 1..=4 {
+        let (pool, report) = small(MIB).name("kv").hot_sizes([4096, 1000]).build().expect("little memory");
+        let exporter = Exporter::new().pool(&pool);
+        let mut oracle = Oracle::new(report.capacity_bytes, report.boundary_bytes);
+        let mut draw = Draw(0x9e37_79b9_7f4a_7c15 ^ seed);
+        let (mut held, mut refused): (Vec<Block>, Refused) = Default::default();
+        for step in 0..4000 {
+            let size = match draw.below(8) {
+                0..3 => 4096,
+                3..5 => 1000,
+                5 => draw.below(100_000) as usize,
+                6 => draw.below(200).saturating_sub(20) as usize,
+                _ => 2 * MIB,
+            };
+            let got = match draw.below(10) {
+                0..6 => pool.allocate(size).map(|block| vec![block]),
+                6 => pool
+                    .allocate_aligned(size, [1, 256, 1 << 16, 3][draw.below(4) as usize])
+                    .map(|block| vec![block]),
+                7 => pool.allocate_batch(size, 3),
+                8 => pool.allocate_scattered(size, draw.below(4) as usize),
+                _ => Ok(Vec::new()),
+            };
+            match got {
+                Ok(blocks) => {
+                    for block in blocks {
+                        oracle.grant(block.offset(), block.len() as u64).expect("as the oracle allows");
+                        held.push(block);
+                    }
+                }
+                Err(error) => *refused.entry(reason(&error)).or_default() += 1,
+            }
+            while held.len() > 150 || !held.is_empty() && draw.below(3) == 0 {
+                let block = held.swap_remove(draw.below(held.len() as u64) as usize);
+                oracle.free(block.offset()).expect("it was granted");
+                drop(block);
+            }
+            if step % 16 == 0 {
+                compare(&pool, &exporter, &oracle, &refused);
+            }
+            if step % 256 == 0 {
+                // With nothing cached, and nothing that is still to be joined, this is exact, too.
+                pool.trim();
+                assert_eq!(pool.metrics().largest_free, oracle.largest_free());
+                let book = compare(&pool, &exporter, &oracle, &refused);
+                assert_eq!(book.value("kvmem_pool_largest_free_bytes", &[]) as u64, oracle.largest_free());
+            }
+        }
+        for reason in ["no_room", "too_large", "zero_size", "bad_align", "no_ranges"] {
+            assert!(refused.contains_key(reason), "nothing was refused for {reason}");
+        }
+    }
+}
+
+#[test]
+fn of_a_cache() {
+    const KEYS: u64 = 40;
+    for seed in 1..=4 {
+        let (pool, _) = small(MIB).build().expect("little memory");
+        let cache: KvCache<u64> = KvCache::builder(&pool)
+            .bytes_at_most(60_000)
+            .blocks_at_most(20)
+            .shards(1)
+            .build()
+            .expect("settings");
+        let exporter = Exporter::new().pool(&pool).cache(&cache);
+        let mut draw = Draw(0x2545_f491_4f6c_dd1d ^ seed);
+        let (mut lens, mut pins) = (BTreeMap::new(), Vec::new());
+        let (mut hits, mut misses, mut insertions, mut removals, mut refusals) = (0, 0, 0, 0, 0);
+        for step in 0..3000 {
+            let key = draw.below(KEYS);
+            match draw.below(8) {
+                0..4 => match cache.get(&key) {
+                    Some(pinned) => {
+                        hits += 1;
+                        assert_eq!(pinned.bytes().len() as u64, lens[&key]);
+                        if draw.below(3) > 0 {
+                            pins.push(pinned);
+                        }
+                    }
+                    None => misses += 1,
+                },
+                4..7 => {
+                    let len = 1 + draw.below(8000);
+                    match cache.insert(key, &vec![key as u8; len as usize]) {
+                        Ok(()) => {
+                            insertions += 1;
+                            lens.insert(key, len);
+                        }
+                        Err(KvCacheError::NothingToEvict { .. }) => refusals += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                _ => removals += u64::from(cache.remove(&key).is_some()),
+            }
+            if draw.below(20) == 0 {
+                pins.clear();
+            }
+            if draw.below(100) == 0 {
+                // All that is held, so that nothing can be evicted for a while.
+                let all: Vec<_> = (0..KEYS).filter_map(|key| cache.get(&key)).collect();
+                (hits, misses) = (hits + all.len() as u64, misses + KEYS - all.len() as u64);
+                pins.extend(all);
+            }
+            if step % 8 > 0 {
+                continue;
+            }
+            let book = published(&exporter);
+            let figure =
+                |name: &str| book.value(&format!("kvmem_cache_{name}"), &[("cache", "cache")]) as u64;
+            // What is held, by asking for each key.
+            let held = (0..KEYS).filter(|key| cache.contains(key));
+            let (blocks, bytes) = held.fold((0, 0), |(blocks, bytes), key| (blocks + 1, bytes + lens[&key]));
+            assert_eq!((figure("blocks"), figure("bytes")), (blocks, bytes));
+            assert_eq!((figure("hits_total"), figure("misses_total")), (hits, misses));
+            assert_eq!((figure("insertions_total"), figure("removals_total")), (insertions, removals));
+            assert_eq!(figure("refusals_total"), refusals);
+            // What came in is there, or has gone in one of three ways.
+            let gone = figure("evictions_total") + figure("replacements_total") + removals;
+            assert_eq!(insertions, blocks + gone);
+            // The pool has the values, and those that are gone but pinned.
+            assert!(book.value("kvmem_pool_allocated_bytes", &[]) as u64 >= bytes);
+        }
+        drop((pins, cache));
+        assert!(
+            hits > 0 && misses > 0 && removals > 0 && refusals > 0,
+            "{hits} {misses} {removals} {refusals}"
+        );
+    }
+}

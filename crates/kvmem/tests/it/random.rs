@@ -1,0 +1,70 @@
+//! *Random*: what tests by random sequences have in common.
+
+use kvmem_testkit::driver::{self, Tally};
+use kvmem_testkit::op::{Config, Op};
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseResult, TestRunner};
+
+/// So many cases, or what `PROPTEST_CASES` says.
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
+    let config = ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_some() { config } else { ProptestConfig { cases, ..config } }
+}
+
+/// Runs a sequence on a space, and compares it with the interval oracle after every step.
+pub(crate) fn check(config: &Config, ops: &[Op]) -> TestCaseResult {
+    driver::run(config, ops).map(drop).map_err(|failure| TestCaseError::fail(failure.to_string()))
+}
+
+/// What sequences on any space are meant to reach.
+const REACHED: [&str; 29] = [
+    "allocate: granted",
+    "allocate: refused",
+    "allocate_aligned: granted",
+    "allocate_aligned: refused",
+    "allocate_batch: granted",
+    "allocate_batch: refused",
+    "allocate_scattered: granted in one",
+    "allocate_scattered: granted in several",
+    "allocate_scattered: refused",
+    "free",
+    "burst",
+    "free_run of several",
+    "free_run with a stranger",
+    "free_range: granted",
+    "free_range: refused",
+    "shrink: granted",
+    "shrink: refused",
+    "extend: granted",
+    "extend: refused",
+    "into_raw",
+    "adopt_raw",
+    "misuse of a stale handle",
+    "misuse of a foreign handle",
+    "grow: granted",
+    "grow: refused",
+    "shrink_to: granted",
+    "shrink_to: refused",
+    "replace",
+    "a change without an allocator",
+];
+
+/// That sequences reach what they are meant to reach, each way round, and `more`: so many of each kind.
+pub(crate) fn reach_everything(
+    kinds: impl IntoIterator<Item = (BoxedStrategy<Config>, BoxedStrategy<Vec<Op>>)>,
+    each: usize,
+    more: &[&str],
+) {
+    let mut runner = TestRunner::deterministic();
+    let mut all = Tally::default();
+    for (config, ops) in kinds {
+        for _ in 0..each {
+            let config = config.new_tree(&mut runner).unwrap().current();
+            let ops = ops.new_tree(&mut runner).unwrap().current();
+            all.add(&driver::run(&config, &ops).unwrap_or_else(|failure| panic!("{config:?}: {failure}")));
+        }
+    }
+    let expected = REACHED.iter().chain(more);
+    let missed: Vec<_> = expected.filter(|what| all.of(what) < 10).collect();
+    assert!(missed.is_empty(), "seldom or never: {missed:?}, of\n{all}");
+}

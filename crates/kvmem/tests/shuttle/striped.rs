@@ -1,0 +1,63 @@
+//! The lock that many read among more threads than loom can try all orders of, with stripes that are left out and joined again.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use kvmem::sync_loom_face::Striped;
+use shuttle::sync::Arc;
+use shuttle::thread;
+
+use crate::check;
+
+/// Who is in. The usual atomics: no change of thread comes of them.
+#[derive(Default)]
+struct Inside {
+    readers: AtomicU32,
+    writer: AtomicBool,
+}
+
+impl Inside {
+    fn read(&self) {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        thread::yield_now();
+        assert!(!self.writer.load(Ordering::Relaxed), "a reader meets a writer");
+        self.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn write(&self) {
+        assert!(!self.writer.swap(true, Ordering::Relaxed), "two writers");
+        thread::yield_now();
+        assert_eq!(self.readers.load(Ordering::Relaxed), 0, "a writer meets readers");
+        self.writer.store(false, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn readers_and_writers() {
+    check(|| {
+        let lock = Arc::new(Striped::new(Inside::default()));
+        let note = |lock: &Striped<Inside>, number| {
+            lock.read(number, |inside, own| {
+                inside.read();
+                own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            });
+        };
+        let told = |lock: &Striped<Inside>| -> u32 {
+            lock.write(|inside, all| {
+                inside.write();
+                all.map(|own| own.swap(0, Ordering::Relaxed)).sum()
+            })
+        };
+        // Two stripes: the first and the third have one.
+        let readers = [0, 1, 2].map(|number| {
+            let lock = lock.clone();
+            thread::spawn(move || (0..3).for_each(|_| note(&lock, number)))
+        });
+        let writers = [(), ()].map(|()| {
+            let lock = lock.clone();
+            thread::spawn(move || (0..4).map(|_| told(&lock)).sum::<u32>())
+        });
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        let early: u32 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
+        assert_eq!(early + told(&lock), 9);
+    });
+}
