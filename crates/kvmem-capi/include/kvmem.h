@@ -1325,8 +1325,8 @@ kvmem_status kvmem_pool_share(const struct kvmem_pool *pool,
                               uint32_t read_only,
                               int *out_fd);
 
-/// Destroys a pool. Blocks that are in use stay good, with their memory and keys; all goes with the last of them. No other call on the pool or its blocks
-/// goes on meanwhile.
+/// Destroys a pool. Blocks that are in use stay good, with their memory and keys, and so does what caches hold; all goes with the last of it. No other
+/// call on the pool or its blocks goes on meanwhile.
 kvmem_status kvmem_pool_destroy(struct kvmem_pool *pool);
 
 /// Frees a block. O(1), some nanoseconds for a hot size. KVMEM_STALE_ALLOCATION if it was freed before. Only the first four members of `block` are

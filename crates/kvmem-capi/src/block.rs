@@ -53,7 +53,9 @@ unsafe fn on_block(
     // SAFETY: the caller's promise.
     match unsafe { read(block, "block") } {
         // A copy: what is at `block` may be written to.
-        Ok(&block) => guard_for(block.pool, || of_block(block.pool, |pool| run(&block, pool))),
+        Ok(&block) => {
+            guard_for(block.pool, || of_block(block.pool, block.handle(), |pool| run(&block, pool)))
+        }
         Err(fail) => guard(|| Err(fail)),
     }
 }
@@ -79,7 +81,7 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
         let all = unsafe { list(blocks, count, "blocks") }?;
         let (mut freed, mut first) = (0, Ok(()));
         for one in all {
-            let done = of_block(one.pool, |pool| Ok(pool.free_raw(one.handle()).map(drop)?));
+            let done = of_block(one.pool, one.handle(), |pool| Ok(pool.free_raw(one.handle()).map(drop)?));
             match done {
                 Ok(()) => freed += 1,
                 Err(fail) => first = first.and(Err(fail)),

@@ -1,11 +1,13 @@
 //! *Pool*: all four layers in one: memory that is mapped, populated, registered and handed out in blocks.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::IntoRawFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvmem::offset::RawAllocation;
+use kvmem::offset::{RawAllocation, RawHandle};
 use kvmem::pool::{Pool, PoolBuilder, PoolSize};
 
 use crate::block::kvmem_block;
@@ -481,26 +483,32 @@ pub unsafe extern "C" fn kvmem_pool_share(
     })
 }
 
-/// Pools that were destroyed and go with their last block. Whoever destroys or frees such a one has this lock, so that nobody looks at a pool that
-/// another lets go.
-static CLOSED: Mutex<()> = Mutex::new(());
+/// Pools that were destroyed while there were blocks of the caller's: how many there still are, by the bits of the pool's handle. The pool stays until
+/// the last of them is freed, for they are freed through it. Everything else, such as what a cache holds, keeps the memory by itself.
+///
+/// Whoever destroys a pool, or uses a block of one that is destroyed, has this lock, so that nobody looks at a pool that another lets go.
+static CLOSED: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
 
-/// Destroys a pool. Blocks that are in use stay good, with their memory and keys; all goes with the last of them. No other call on the pool or its blocks
-/// goes on meanwhile.
+fn closed() -> MutexGuard<'static, BTreeMap<usize, u64>> {
+    CLOSED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Destroys a pool. Blocks that are in use stay good, with their memory and keys, and so does what caches hold; all goes with the last of it. No other
+/// call on the pool or its blocks goes on meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_status {
     guard(|| {
         let table = kvmem_pool::table();
         let gone = {
-            let _closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
-            match table.get(pool) {
-                Ok(of) if of.metrics().live == 0 => Some(table.take(pool)?),
-                Ok(_) => {
+            let mut closed = closed();
+            // A poisoned one goes at once.
+            match table.get(pool).map_or(0, Pool::raw_blocks) {
+                0 => Some(table.take(pool)?),
+                blocks => {
                     table.close(pool)?;
+                    closed.insert(pool.addr(), blocks);
                     None
                 }
-                // A poisoned one goes at once.
-                Err(_) => Some(table.take(pool)?),
             }
         };
         drop(gone);
@@ -512,25 +520,40 @@ pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_stat
 #[inline(always)]
 pub(crate) fn of_block(
     pool: *mut kvmem_pool,
+    block: RawHandle,
     run: impl FnOnce(&Pool) -> Result<(), Fail>,
 ) -> Result<(), Fail> {
     match kvmem_pool::table().get(pool) {
         Ok(of) => run(of),
-        Err(_) => of_block_of_closed(pool, run),
+        Err(_) => of_block_of_closed(pool, block, run),
     }
 }
 
 #[cold]
 fn of_block_of_closed(
     pool: *mut kvmem_pool,
+    block: RawHandle,
     run: impl FnOnce(&Pool) -> Result<(), Fail>,
 ) -> Result<(), Fail> {
     let table = kvmem_pool::table();
     let (done, gone) = {
-        let _closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut closed = closed();
         let of = table.get_even_closed(pool)?;
+        let is_good = || of.resolve_raw(block).is_ok();
+        let was_good = is_good();
         let done = run(of);
-        (done, if of.metrics().live == 0 { table.take_closed(pool) } else { None })
+        let mut gone = None;
+        if was_good
+            && !is_good()
+            && let Entry::Occupied(mut left) = closed.entry(pool.addr())
+        {
+            *left.get_mut() -= 1;
+            if *left.get() == 0 {
+                left.remove();
+                gone = table.take_closed(pool);
+            }
+        }
+        (done, gone)
     };
     drop(gone);
     done

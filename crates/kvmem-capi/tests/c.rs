@@ -3,17 +3,21 @@
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod support;
 
+#[macro_use]
+#[path = "support/under.rs"]
+mod under;
+
 use std::process::Command;
 
-use support::under::Under;
 use support::{STRICT, compile, crate_folder, has, prefix, scratch, succeed};
+use under::Under;
 
 fn run(name: &str, under: Under) {
     let source = crate_folder().join(format!("tests/c/{name}.c"));
     under.run(name, "cc", |name, flags| compile(&source, name, flags));
 }
 
-support::under::programs!(arena register offset slice pool threads gslice cost);
+programs!(arena register offset slice pool threads gslice cost);
 
 #[test]
 fn slices_beside_the_headers_of_glib() {

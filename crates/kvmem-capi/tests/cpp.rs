@@ -3,11 +3,15 @@
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod support;
 
+#[macro_use]
+#[path = "support/under.rs"]
+mod under;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::under::Under;
 use support::{crate_folder, has, prefix, scratch, succeed};
+use under::Under;
 
 /// The warnings that C++ code has to be free of.
 const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"];
@@ -45,7 +49,7 @@ fn run(name: &str, under: Under) {
     }
 }
 
-support::under::programs!(arena registration offset slice pool kv_cache threads mooncake mooncake_arena);
+programs!(arena registration offset slice pool kv_cache threads mooncake mooncake_arena);
 
 /// Every header, those that are made for inclusion by others too.
 fn headers(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -56,10 +56,12 @@ public:
 private:
     friend class KvCache;
     friend class KvRoom;
+    using Pin = detail::Handle<kvmem_kv_pin, kvmem_kv_pin_release>;
 
-    explicit KvValue(const kvmem_kv_value &value) noexcept : pin_(value.pin), value_(value) {}
+    KvValue(detail::Part<detail::PoolShare> pool, const kvmem_kv_value &value) noexcept
+        : pin_(std::move(pool), Pin(value.pin)), value_(value) {}
 
-    detail::Handle<kvmem_kv_pin, kvmem_kv_pin_release> pin_;
+    detail::Within<detail::PoolShare, Pin> pin_;
     kvmem_kv_value value_;
 };
 
@@ -85,10 +87,10 @@ public:
         kvmem_kv_value value = {};
         const kvmem_status status = kvmem_kv_commit(room_.get(), &value);
         if (status == KVMEM_OK) {
-            (void)room_.release();
+            room_.forget();
         }
         detail::check(status);
-        return KvValue(value);
+        return KvValue(room_.part(), value);
     }
 
     /// Whether there is room: not after it was moved from or committed.
@@ -97,13 +99,16 @@ public:
 private:
     friend class KvCache;
 
-    explicit KvRoom(const kvmem_kv_room &made) noexcept : room_(made.reservation), made_(made) {}
+    using Reservation = detail::Handle<kvmem_kv_reservation, kvmem_kv_abandon>;
 
-    detail::Handle<kvmem_kv_reservation, kvmem_kv_abandon> room_;
+    KvRoom(detail::Part<detail::PoolShare> pool, const kvmem_kv_room &made) noexcept
+        : room_(std::move(pool), Reservation(made.reservation)), made_(made) {}
+
+    detail::Within<detail::PoolShare, Reservation> room_;
     kvmem_kv_room made_;
 };
 
-/// Values under keys: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. It keeps its pool's memory.
+/// Values under keys: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. It keeps its pool, and so do its values.
 class KvCache {
 public:
     /// On a pool, which may have other users too.
@@ -118,7 +123,7 @@ public:
         wanted.shards = options.shards;
         kvmem_kv_cache *made = nullptr;
         detail::check(kvmem_kv_create(pool.native_handle(), &wanted, &made));
-        cache_.reset(made);
+        cache_ = detail::Within<detail::PoolShare, Cache>(pool.part(), Cache(made));
     }
 
     /// The value under a key, if there is one. It counts as used.
@@ -129,7 +134,7 @@ public:
             return std::nullopt;
         }
         detail::check(status);
-        return KvValue(value);
+        return KvValue(cache_.part(), value);
     }
 
     /// Whether there is a value under a key. It does not count as used.
@@ -155,7 +160,7 @@ public:
         if (!detail::granted(kvmem_kv_reserve(native_handle(), key.data(), key.size(), bytes, &room))) {
             return std::nullopt;
         }
-        return KvRoom(room);
+        return KvRoom(cache_.part(), room);
     }
 
     /// Takes the value under a key out; false if there is none. Its bytes are free when it is pinned no more.
@@ -189,7 +194,9 @@ public:
     kvmem_kv_cache *native_handle() const noexcept { return cache_.get(); }
 
 private:
-    detail::Handle<kvmem_kv_cache, kvmem_kv_destroy> cache_;
+    using Cache = detail::Handle<kvmem_kv_cache, kvmem_kv_destroy>;
+
+    detail::Within<detail::PoolShare, Cache> cache_;
 };
 
 } // namespace kvmem

@@ -283,6 +283,8 @@ public:
     kvmem_pool *native_handle() const noexcept { return get(); }
 
 private:
+    friend class KvCache;
+
     kvmem_pool *get() const noexcept { return pool_ ? pool_->get() : nullptr; }
 
     std::string report(std::uint32_t format) const {
@@ -315,6 +317,12 @@ private:
             all.back().take(pool_.get());
         }
         return all;
+    }
+
+    /// What keeps the pool.
+    detail::Part<detail::PoolShare> part() const noexcept {
+        pool_->keep();
+        return detail::Part<detail::PoolShare>(pool_.get());
     }
 
     detail::Owner<detail::PoolShare> pool_;

@@ -1,4 +1,5 @@
 /* Pool, blocks, sharing, and the cache of values. */
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -17,6 +18,18 @@ static kvmem_pool *pool_with(void (*change)(kvmem_pool_options *), uint64_t byte
     kvmem_pool *pool;
     OK(kvmem_pool_create(bytes, &options, &pool));
     return pool;
+}
+
+/* Whether anything is mapped there. */
+static int has_page(void *at) {
+    unsigned char resident;
+    return mincore(at, 4096, &resident) == 0;
+}
+
+static uint64_t keys_of(kvmem_registrars *nic) {
+    uint64_t keys;
+    OK(kvmem_registrars_live_keys(nic, 0, &keys));
+    return keys;
 }
 
 static void share(kvmem_pool_options *options) {
@@ -274,6 +287,68 @@ static void cache(void) {
     OK(kvmem_pool_destroy(pool));
 }
 
+/* A cache, its pins and its reservations keep the memory and the keys of a pool that is destroyed, in whatever order they go, but no longer. With blocks
+ * that the program has beside them, and without. */
+static void the_last_one_ends_the_pool(void) {
+    enum { BLOCK = 1, PIN = 2, RESERVATION = 4, ALL = 8 };
+    for (int with = 0; with < ALL; with++) {
+        kvmem_registrars *nic;
+        OK(kvmem_registrars_simulated(1, UINT64_MAX, UINT64_MAX, &nic));
+        kvmem_pool_options options;
+        OK(kvmem_pool_options_init(&options, sizeof options));
+        options.pages = "4k";
+        options.registrars = nic;
+        kvmem_pool *pool;
+        OK(kvmem_pool_create(MIB, &options, &pool));
+        kvmem_pool_info info;
+        OK(kvmem_pool_get_info(pool, &info));
+        kvmem_kv_cache *cache;
+        OK(kvmem_kv_create(pool, NULL, &cache));
+        OK(kvmem_kv_insert(cache, "key", 3, "value", 6));
+        kvmem_block block;
+        kvmem_kv_value value;
+        kvmem_kv_room room;
+        if (with & BLOCK)
+            OK(kvmem_pool_allocate(pool, 1000, &block));
+        if (with & PIN)
+            OK(kvmem_kv_get(cache, "key", 3, &value));
+        if (with & RESERVATION)
+            OK(kvmem_kv_reserve(cache, "other", 5, 1000, &room));
+
+        OK(kvmem_pool_destroy(pool));
+        IS(KVMEM_BAD_HANDLE, kvmem_pool_destroy(pool));
+        CHECK(has_page(info.data) && keys_of(nic) == 1);
+        kvmem_block freed = {0};
+        if (with & BLOCK) {
+            memset(block.data, 1, block.bytes);
+            OK(kvmem_block_shrink(&block, 500));
+            freed = block;
+            if (with & PIN) {
+                OK(kvmem_block_free(&block));
+                IS(KVMEM_BAD_HANDLE, kvmem_block_free(&freed));
+            }
+        }
+        OK(kvmem_kv_destroy(cache));
+        if (with != 0)
+            CHECK(has_page(info.data) && keys_of(nic) == 1);
+        if (with & RESERVATION) {
+            memset(room.data, 2, room.bytes);
+            OK(kvmem_kv_abandon(room.reservation));
+        }
+        if (with & PIN) {
+            CHECK(strcmp(value.data, "value") == 0);
+            OK(kvmem_kv_pin_release(value.pin));
+        }
+        if (with & BLOCK && !(with & PIN)) {
+            CHECK(has_page(info.data) && keys_of(nic) == 1);
+            OK(kvmem_block_free(&block));
+            IS(KVMEM_BAD_HANDLE, kvmem_block_free(&freed));
+        }
+        CHECK(!has_page(info.data) && keys_of(nic) == 0);
+        OK(kvmem_registrars_destroy(nic));
+    }
+}
+
 int main(void) {
     sizes();
     blocks();
@@ -281,5 +356,6 @@ int main(void) {
     resizing();
     shared();
     cache();
+    the_last_one_ends_the_pool();
     return 0;
 }

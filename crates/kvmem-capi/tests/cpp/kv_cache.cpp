@@ -23,11 +23,10 @@ int main() {
         options.shards = 1;
         std::optional<kvmem::Pool> pool(std::in_place, MIB, small);
         kvmem::KvCache cache(*pool, options);
-        // It keeps the memory.
-        pool.reset();
-
         CHECK(!cache.get("one") && !cache.contains("one") && !cache.remove("one"));
         CHECK(cache.insert("one", "first", 5) && cache.contains("one"));
+        // It keeps the memory.
+        pool.reset();
         CHECK(cache.insert(std::string_view("with\0nul", 8), "other", 5) && !cache.contains("with"));
         auto value = cache.get("one");
         CHECK(value && *value && text(*value) == "first");
@@ -81,6 +80,14 @@ int main() {
     }
     // Both outlive the cache and the pool.
     CHECK(text(*kept) == "first" && nics.live_keys(0) == 1);
+    {
+        kvmem::PoolOptions small;
+        small.pages = "4k";
+        kvmem::KvCache other(kvmem::Pool(MIB, small));
+        CHECK(other.insert("other", "value", 5));
+        *kept = std::move(*other.get("other"));
+        CHECK(text(*kept) == "value");
+    }
     left->bytes()[9] = std::byte{1};
     kept.reset();
     left.reset();

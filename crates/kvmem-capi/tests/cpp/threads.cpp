@@ -98,7 +98,7 @@ static void together() {
 // Allocators go while other threads let their last allocations go.
 template <class Make, class Take>
 static void going(Make make, Take take) {
-    for (int round = 0; round < 200; ++round) {
+    for (int round = 0; round < 50; ++round) {
         auto owner = make();
         std::vector<decltype(take(*owner))> kept[THREADS];
         for (auto &of_thread : kept) {
@@ -111,6 +111,7 @@ static void going(Make make, Take take) {
         on_threads([&](int thread) {
             ++ready;
             while (ready < THREADS) {
+                std::this_thread::yield();
             }
             if (thread == 0) {
                 owner.reset();

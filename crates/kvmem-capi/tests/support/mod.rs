@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 
 #[path = "../../../../xtask/src/layout.rs"]
 mod layout;
-pub(crate) mod under;
 
 /// The folder of this crate.
 pub(crate) fn crate_folder() -> PathBuf {

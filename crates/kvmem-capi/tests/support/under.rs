@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{scratch, succeed, succeed_under};
+use crate::support::{scratch, succeed, succeed_under};
 
 /// How a program is run.
 #[derive(Clone, Copy, PartialEq)]
@@ -78,4 +78,3 @@ macro_rules! programs {
         })*
     };
 }
-pub(crate) use programs;

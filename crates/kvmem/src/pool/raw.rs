@@ -105,6 +105,13 @@ impl Pool {
         Ok(self.number().map(reference).ok_or(PoolError::Private))
     }
 
+    /// Raw blocks alive, of about one moment while other threads go on: those that go with the last clone of the pool, where other
+    /// blocks keep the memory. O(the most blocks that ever were at a time).
+    #[must_use]
+    pub fn raw_blocks(&self) -> u64 {
+        self.space.raw_extents()
+    }
+
     /// The first address of the pool, to which offsets are added.
     #[inline]
     #[must_use]

@@ -121,6 +121,12 @@ impl RawTable {
         self.0.bytes()
     }
 
+    /// Seals that are whole.
+    fn whole(&self) -> u64 {
+        // Relaxed: a number, of about one moment while others go on.
+        self.0.iter().filter(|(_, entry)| entry.seal.load(Ordering::Relaxed) & WHOLE != 0).count() as u64
+    }
+
     /// Frees all that is named by a seal: nobody has the space any more.
     pub(super) fn close(&self, ground: Ground) {
         for (slot, entry) in self.0.iter() {
@@ -241,6 +247,12 @@ impl ExtentCache {
         let entry = self.entry(handle)?;
         entry.take(handle.generation, handle.generation & !WHOLE).ok_or_else(|| stale(handle))?;
         Ok(Extent::new(entry.allocation(self.ground, handle.slot)))
+    }
+
+    /// Raw extents alive, of about one moment while other threads go on. O(the most ranges that ever were on the books).
+    #[must_use]
+    pub fn raw_extents(&self) -> u64 {
+        self.instance.raw.whole()
     }
 
     /// Runs with the range while others who have the handle wait.

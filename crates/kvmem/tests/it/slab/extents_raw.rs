@@ -223,3 +223,21 @@ fn who_resolves_sees_one_length_or_the_other() {
     });
     assert_eq!(space.free_raw(raw.handle), Ok(100));
 }
+
+/// Only what has a raw handle counts, not what is held otherwise or cached.
+#[test]
+fn raw_extents_are_counted() {
+    let space = named(1 << 30, &[4096]);
+    let (a, b) = (space.allocate_raw(4096).unwrap(), space.allocate_raw(5 << 20).unwrap());
+    let held = space.allocate(4096).unwrap();
+    assert_eq!(space.raw_extents(), 2);
+    space.shrink_raw(b.handle, 100).unwrap();
+    space.free_raw(a.handle).unwrap();
+    space.free_raw(a.handle).unwrap_err();
+    assert_eq!(space.raw_extents(), 1);
+    let other = space.seal_raw(held).unwrap();
+    let adopted = space.adopt_raw(b.handle).unwrap();
+    assert_eq!((space.raw_extents(), adopted.size()), (1, 100));
+    space.free_raw(other.handle).unwrap();
+    assert_eq!(space.raw_extents(), 0);
+}
