@@ -14,17 +14,18 @@
 //!   free(4096, 12288) is  ▲─────── b and half of c ──▲
 //! ```
 //!
-//! The caller names a range by its address, and the space by a handle, so they are kept by where they begin, in order. That which is
-//! freed as it was granted is found in one descent of the tree. Else the ranges from the one on that `address` lies in are walked, before
-//! anything is changed: if they leave a gap, nothing is.
+//! The caller names a range by its address, and the space by a handle, so handles are kept in a hash table by where they begin. What is
+//! freed as it was granted is one look there; several that follow each other are as many, for each ends where the next begins. Only if
+//! `address` is within a range are they all looked through. All of that comes before anything is changed: if there is a gap, nothing is.
 //!
 //! Nothing here releases the GIL, so that no lock is held by another thread when the process forks: a child goes on with its copy.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use foldhash::fast::FixedState;
 use kvmem::offset::{AllocError, Allocation, OffsetAllocator, SpaceError};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
@@ -39,7 +40,7 @@ struct Heap {
     /// None while the heap has no whole unit.
     space: Option<OffsetAllocator>,
     /// What is granted, by where it begins.
-    ranges: BTreeMap<u64, Allocation>,
+    ranges: HashMap<u64, Allocation, FixedState>,
     granted: u64,
 }
 
@@ -52,7 +53,7 @@ enum NotFreed {
 
 impl Heap {
     fn new(units: u64) -> Result<Heap, SpaceError> {
-        let mut heap = Heap { space: None, ranges: BTreeMap::new(), granted: 0 };
+        let mut heap = Heap { space: None, ranges: HashMap::default(), granted: 0 };
         heap.grow(units)?;
         Ok(heap)
     }
@@ -138,16 +139,18 @@ impl Heap {
 
     /// Where the ranges begin that have bytes in `part`, the ones to be cut first. They must cover all of it.
     fn touched(&self, part: &Range<u64>) -> Result<Vec<u64>, NotFreed> {
-        let first = self.ranges.range(..=part.start).next_back().map_or(part.start, |(at, _)| *at);
+        let holds = |allocation: &&Allocation| allocation.range().contains(&part.start);
+        let first = match self.ranges.get(&part.start) {
+            Some(_) => part.start,
+            None => self.ranges.values().find(holds).ok_or(NotFreed::Gap(part.start))?.offset(),
+        };
         let mut touched = Vec::new();
-        let mut reached = part.start;
-        for (at, allocation) in self.ranges.range(first..part.end) {
-            let range = allocation.range();
-            if *at > reached || range.end <= reached {
-                break;
-            }
-            touched.push(*at);
-            reached = range.end;
+        let mut reached = first;
+        while reached < part.end
+            && let Some(allocation) = self.ranges.get(&reached)
+        {
+            touched.push(reached);
+            reached = allocation.range().end;
         }
         if reached < part.end {
             return Err(NotFreed::Gap(reached));

@@ -315,7 +315,7 @@ class AddressManager:
         """``raw_size``, rounded up to a multiple of the alignment."""
 
     def allocate(self, size: int) -> tuple[int, int]:
-        """A range of at least ``size`` bytes: where it begins, and how long it is. O(log ranges).
+        """A range of at least ``size`` bytes: where it begins, and how long it is. O(1).
 
         Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a ``RuntimeError``.
         """
@@ -327,8 +327,9 @@ class AddressManager:
         """
 
     def free(self, address: int, size: int) -> None:
-        """Gives ``size`` bytes from ``address`` on back: one range, several that follow each other, or a part. O(log ranges) for each.
+        """Gives ``size`` bytes from ``address`` on back: one range, several that follow each other, or a part.
 
+        O(1) for each; O(ranges) if ``address`` is within a range.
         Raises :class:`BadValueError` if not all of it is allocated, or not aligned; nothing is freed then.
         """
 

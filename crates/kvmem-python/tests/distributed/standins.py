@@ -51,6 +51,9 @@ class Finder:
             made = {"Tensor": Tensor, "dtype": np.dtype, "device": str, "Size": tuple, "frombuffer": frombuffer, "empty": empty}
             types_ = {name: np.dtype(name) for name in ("uint8", "float16", "float32", "int64")}
             vars(module).update(made, **types_)
+            for name in ("cuda", "xpu", "hpu", "musa", "npu", "mlu"):
+                setattr(module, name, MagicMock(is_available=lambda: False))
+            module.cpu = MagicMock(is_available=lambda: True, current_device=lambda: "cpu")  # type: ignore[attr-defined]
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1) -> Any:
