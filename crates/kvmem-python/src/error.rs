@@ -123,6 +123,36 @@ pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
     .err()
 }
 
+/// A heap of addresses has no room for `n` ranges of `size` bytes. `free`: bytes free, and the most in one piece.
+#[cold]
+pub(crate) fn heap_full(
+    py: Python<'_>,
+    n: usize,
+    size: &Bound<'_, PyAny>,
+    (free, largest): (u64, u64),
+    ranges: Option<u64>,
+) -> PyErr {
+    let what = if n == 1 { format!("{size} bytes") } else { format!("{n} × {size} bytes") };
+    let message = match ranges {
+        Some(ranges) => format!("no room for {what}: the books are full with {ranges} ranges; free some"),
+        None => format!(
+            "no room for {what}: {free} bytes are free, at most {largest} of them in one piece; free some, or let the heap grow (sbrk)"
+        ),
+    };
+    Raised::new(py, "HeapFullError", message)
+        .with("asked", size)
+        .with("free", free)
+        .with("largest_free", largest)
+        .with("ranges", ranges)
+        .err()
+}
+
+/// A batch of less than nothing.
+#[cold]
+pub(crate) fn bad_batch(py: Python<'_>, n: &Bound<'_, PyAny>) -> PyErr {
+    Raised::new(py, "BadBatchError", format!("batch_size is {n}: say 0 or more")).err()
+}
+
 /// An arena refused.
 #[cold]
 pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {

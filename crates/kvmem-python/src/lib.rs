@@ -9,6 +9,7 @@
     reason = "what `#[pymethods]` makes of `__getbuffer__`; our own blocks are marked"
 )]
 
+mod address_manager;
 mod attached;
 mod batch;
 mod block;
@@ -43,6 +44,7 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<offsets::PyOffsetAllocator>()?;
     module.add_class::<offsets::PyAllocation>()?;
     module.add_class::<offsets::PyAllocationBatch>()?;
+    module.add_class::<address_manager::PyAddressManager>()?;
     module.add_class::<pool::PyPool>()?;
     module.add_class::<block::PyBlock>()?;
     module.add_class::<block::PyBlockBatch>()?;

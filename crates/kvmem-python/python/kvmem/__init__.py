@@ -39,11 +39,13 @@ from ._kvmem import (
 )
 from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
 from .errors import (
+    BadBatchError,
     BadValueError,
     CancelledError,
     ClosedError,
     ExportedError,
     ForkedError,
+    HeapFullError,
     InUseError,
     KvmemError,
     MappingError,
@@ -61,6 +63,7 @@ __all__ = [
     "AllocationBatch",
     "AttachedBlock",
     "AttachedPool",
+    "BadBatchError",
     "BadValueError",
     "Block",
     "BlockBatch",
@@ -72,6 +75,7 @@ __all__ = [
     "Diagnosis",
     "ExportedError",
     "ForkedError",
+    "HeapFullError",
     "InUseError",
     "Key",
     "KvCache",

@@ -20,6 +20,7 @@ _Progress: TypeAlias = Callable[[int, int], object]
 _Name: TypeAlias = int | bytes | str
 
 __all__ = [
+    "AddressManager",
     "Allocation",
     "AllocationBatch",
     "AttachedBlock",
@@ -300,6 +301,56 @@ class AllocationBatch(_Manager):
     def freed(self) -> bool: ...
     def split(self) -> list[Allocation]:
         """The allocations one by one; the batch has none of them afterwards."""
+
+class AddressManager:
+    """A heap of addresses from 0 on, with the face of LMCache's class of this name: see :mod:`kvmem.lmcache`.
+
+    ``align_bytes``, a power of two: what addresses and sizes are multiples of. Goes on in a forked child, as a copy.
+    """
+
+    ALIGN_BYTES: int
+
+    def __new__(cls, size: int, align_bytes: int = 4096) -> Self: ...
+    def compute_aligned_size(self, raw_size: int) -> int:
+        """``raw_size``, rounded up to a multiple of the alignment."""
+
+    def allocate(self, size: int) -> tuple[int, int]:
+        """A range of at least ``size`` bytes: where it begins, and how long it is. O(1).
+
+        Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a ``RuntimeError``.
+        """
+
+    def batched_allocate(self, size: int, batch_size: int) -> list[tuple[int, int]]:
+        """``batch_size`` ranges of at least ``size`` bytes each, all of them or none, in order of addresses.
+
+        Raises as ``allocate``, and :class:`BadBatchError`, which is a ``RuntimeError``, below 0 of them.
+        """
+
+    def free(self, address: int, size: int) -> None:
+        """Gives ``size`` bytes from ``address`` on back: one range, several that follow each other, or a part.
+
+        O(1) for each; O(ranges) if ``address`` is within a range.
+        Raises :class:`BadValueError` if not all of it is allocated, or not aligned; nothing is freed then.
+        """
+
+    def sbrk(self, size: int) -> None:
+        """Moves the end of the heap up by ``size`` bytes, rounded up to a multiple of the alignment."""
+
+    def get_heap_size(self) -> int:
+        """Length of the heap in bytes."""
+
+    def get_free_size(self) -> int:
+        """Bytes that are not allocated."""
+
+    @property
+    def total_allocated_size(self) -> int:
+        """Bytes that are allocated."""
+
+    def check_consistency(self) -> bool:
+        """Whether the books agree with each other: for tests. O(ranges)."""
+
+    def map(self) -> list[tuple[int, int, bool]]:
+        """The whole heap in order of addresses: address, size, whether it is used."""
 
 @final
 class Pool(_Manager):

@@ -52,6 +52,10 @@ class OutOfSpaceError(KvmemError, MemoryError):
     """Bytes of those."""
 
 
+class HeapFullError(OutOfSpaceError, RuntimeError):
+    """:class:`kvmem.lmcache.AddressManager` has no room; LMCache takes it as a ``RuntimeError``."""
+
+
 class NotReadyError(OutOfSpaceError):
     """There is no room in what is ready, and more is being made ready: ``Pool.wait_ready``."""
 
@@ -84,6 +88,10 @@ class MappingError(KvmemError, MemoryError):
 
 class BadValueError(KvmemError, ValueError):
     """What was asked for makes no sense."""
+
+
+class BadBatchError(BadValueError, RuntimeError):
+    """A batch of less than nothing was asked of :class:`kvmem.lmcache.AddressManager`; LMCache takes it as a ``RuntimeError``."""
 
 
 class ClosedError(KvmemError, ValueError):

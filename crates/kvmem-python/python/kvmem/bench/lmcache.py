@@ -1,0 +1,206 @@
+"""*LMCache*: kvmem's AddressManager against LMCache's own, in one run.
+
+    LMCACHE_DIR=FOLDER python -m kvmem.bench.lmcache [--rounds N] [--pairs N]
+
+``FOLDER`` is an unpacked wheel (``pip download --no-deps lmcache``, then ``unzip``); the class is cut out of it, and runs without LMCache's other
+modules. It needs ``sortedcontainers``. Where LMCache is installed, ``LMCACHE_DIR`` need not be set.
+
+A *pair* is a free and an allocation, in a heap that is nine tenths full: whatever dies is drawn at random, and what comes for it is of the
+size that the row says. Both classes do the same requests, in turn, a round each; the figure is the median of the rounds, loop
+included. A *hole* is a longest piece of free heap.
+
+The exit status is 1 if a goal is missed, and 2 if LMCache's class cannot be had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import logging
+import math
+import os
+import statistics
+import sys
+import threading
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from random import Random
+from time import perf_counter_ns
+from typing import Any
+
+from .._kvmem import AddressManager
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+FULL = 0.9
+"""How much of the heap is in use."""
+
+HOW_TO_GET = "pip download --no-deps lmcache && unzip -d FOLDER lmcache-*.whl && export LMCACHE_DIR=FOLDER; pip install sortedcontainers"
+"""What makes LMCache's class available."""
+
+
+class NotThere(Exception):
+    """LMCache's class cannot be had; says why, and what would help."""
+
+
+def their_class() -> type[Any]:
+    """LMCache's own AddressManager, of ``LMCACHE_DIR`` or else of the LMCache that is installed. Raises :class:`NotThere`."""
+    folder = os.environ.get("LMCACHE_DIR")
+    if folder is None:
+        try:
+            found: type[Any] = importlib.import_module("lmcache.v1.memory_management").AddressManager
+        except ImportError as error:
+            raise NotThere(f"LMCache is not installed ({error}), and LMCACHE_DIR is not set: {HOW_TO_GET}") from error
+        if found is not AddressManager:
+            return found
+        raise NotThere("LMCache's class has been replaced in this process")
+    source = Path(folder, "lmcache", "v1", "memory_management.py")
+    if not source.exists():
+        raise NotThere(f"there is no {source}: {HOW_TO_GET}")
+    if importlib.util.find_spec("sortedcontainers") is None:
+        raise NotThere("LMCache's class needs sortedcontainers: pip install sortedcontainers")
+    return cut_out(source)
+
+
+def cut_out(source: Path) -> type[Any]:
+    """The class by itself: the rest of its module needs PyTorch. Tracing and warnings are left out, in its favour."""
+    quiet = logging.getLogger("kvmem.bench.lmcache.theirs")
+    quiet.disabled = True
+    names: dict[str, Any] = {
+        "dataclass": dataclasses.dataclass,
+        "wraps": functools.wraps,
+        "threading": threading,
+        "Optional": typing.Optional,
+        "SortedList": importlib.import_module("sortedcontainers").SortedList,
+        "logger": quiet,
+        "_lmcache_nvtx_annotate": lambda function: function,
+    }
+    wanted = ("synchronized", "FreeBlock", "AddressManager")
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if getattr(node, "name", None) in wanted]
+    exec(compile(tree, str(source), "exec"), names)
+    theirs: type[Any] = names["AddressManager"]
+    return theirs
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One kind of requests, and by how much kvmem is to be faster."""
+
+    name: str
+    heap: int
+    size: Callable[[Random], int]
+    goal: float
+
+
+def log_uniform(least: int, most: int) -> Callable[[Random], int]:
+    """Sizes of which each octave has as many."""
+    return lambda random: int(math.exp(random.uniform(math.log(least), math.log(most))))
+
+
+ROWS = [
+    Row("uniform, 64 KiB in 1 GiB", GIB, lambda _: 64 * KIB, 5),
+    Row("uniform, 2 MiB in 64 GiB", 64 * GIB, lambda _: 2 * MIB, 5),
+    Row("random, 4 KiB to 4 MiB in 16 GiB", 16 * GIB, log_uniform(4 * KIB, 4 * MIB), 20),
+    Row("random, 4 KiB to 8 MiB in 64 GiB", 64 * GIB, log_uniform(4 * KIB, 8 * MIB), 20),
+]
+
+
+class Side:
+    """One of the two classes, with a heap that is kept nine tenths full."""
+
+    def __init__(self, kind: type[Any], row: Row) -> None:
+        random = Random(1)
+        self.manager = kind(row.heap)
+        self.live: list[tuple[int, int]] = []
+        self.refused = 0
+        self.took: list[float] = []
+        while self.manager.total_allocated_size < FULL * row.heap:
+            try:
+                self.live.append(self.manager.allocate(row.size(random)))
+            except RuntimeError:
+                break
+
+    def run(self, plan: Iterable[tuple[float, int]], timed: bool = True) -> None:
+        """Carries out the requests: which is freed, as a share of those that live, and what comes for it."""
+        live, allocate, free = self.live, self.manager.allocate, self.manager.free
+        requests = [(int(share * len(live)), size) for share, size in plan]
+        start = perf_counter_ns()
+        for index, size in requests:
+            address, length = live[index]
+            free(address, length)
+            try:
+                live[index] = allocate(size)
+            except RuntimeError:
+                # There is room for one as long as the last.
+                live[index] = allocate(length)
+                self.refused += 1
+        if timed:
+            self.took.append((perf_counter_ns() - start) / len(requests))
+
+    def holes(self) -> int:
+        """How many there are."""
+        ends = 0
+        reached = 0
+        for address, length in sorted(self.live):
+            ends += address > reached
+            reached = address + length
+        return ends + (reached < self.manager.get_heap_size())
+
+
+def measure(row: Row, theirs: type[Any], rounds: int, pairs: int) -> tuple[Side, Side]:
+    """Runs both, in turn."""
+    ours, other = Side(AddressManager, row), Side(theirs, row)
+    random = Random(2)
+
+    def plan() -> list[tuple[float, int]]:
+        return [(random.random(), row.size(random)) for _ in range(pairs)]
+
+    # At first the heap is in order; its holes come with time.
+    for _ in range(3):
+        requests = plan()
+        ours.run(requests, timed=False)
+        other.run(requests, timed=False)
+    for turn in range(rounds):
+        requests = plan()
+        for side in (ours, other) if turn % 2 else (other, ours):
+            side.run(requests)
+    return ours, other
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark; returns its exit status."""
+    options = argparse.ArgumentParser(
+        prog="python -m kvmem.bench.lmcache", description="kvmem's AddressManager against LMCache's own"
+    )
+    options.add_argument("--rounds", type=int, default=9, help="rounds of each class (default: %(default)s)")
+    options.add_argument("--pairs", type=int, default=4000, help="frees and allocations a round (default: %(default)s)")
+    given = options.parse_args(arguments)
+    try:
+        theirs = their_class()
+    except NotThere as missing:
+        print(f"kvmem: {missing}", file=sys.stderr)
+        return 2
+    width = max(len(row.name) for row in ROWS)
+    print(f"{'ns for a free and an allocation':{width}}  {'kvmem':>7}  {'LMCache':>8}  {'holes':>13}  {'refused':>11}  times  goal")
+    missed = 0
+    for row in ROWS:
+        ours, other = measure(row, theirs, max(given.rounds, 1), max(given.pairs, 1))
+        least, most = statistics.median(ours.took), statistics.median(other.took)
+        times = most / least
+        missed += times < row.goal
+        print(
+            f"{row.name:{width}}  {least:7.0f}  {most:8.0f}  {ours.holes():6}/{other.holes():6}  {ours.refused:5}/{other.refused:5}"
+            f"  {times:5.1f}  {row.goal:.0f}: {'met' if times >= row.goal else 'MISSED'}",
+            flush=True,
+        )
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

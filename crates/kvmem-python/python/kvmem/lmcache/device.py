@@ -1,0 +1,146 @@
+"""*Device*: the backend that ``LMCACHE_DEVICE_BACKEND=kvmem`` chooses.
+
+It is the backend of the machine's accelerator (CUDA's where there is one, else the processor's) with other host memory: transfers,
+kernels, streams and interprocess handles are the ones LMCache ships. Importing this module imports LMCache, which does so itself when it looks
+for plugins.
+
+What is set in the environment: ``LMCACHE_DEVICE_BACKEND=kvmem``; ``KVMEM_LMCACHE_BASE``, the name of another LMCache backend to build upon;
+``KVMEM_LMCACHE_DEVICES`` and ``KVMEM_LMCACHE_PAGES``, as ``devices`` and ``pages`` of :class:`~kvmem.lmcache.HostMemory`;
+``KVMEM_LMCACHE_ADDRESS_MANAGER=0`` leaves LMCache's class in place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from lmcache.v1.platform.base.device_spec import DeviceSpec
+
+from ._replace import HOME, replace_address_manager
+from .memory import HostMemory
+
+NAME = "kvmem"
+"""What ``LMCACHE_DEVICE_BACKEND`` is set to."""
+
+
+def is_chosen() -> bool:
+    """Whether LMCache was told to use this backend."""
+    return os.environ.get("LMCACHE_DEVICE_BACKEND", "").strip().lower() == NAME
+
+
+def base_spec() -> type[Any]:
+    """The DeviceSpec of the machine: as the environment says, else CUDA's if it can be used, else the processor's."""
+    named = os.environ.get("KVMEM_LMCACHE_BASE", "").strip().lower()
+    for name in [named] if named else ["cuda", "cpu"]:
+        module = importlib.import_module(f"lmcache.v1.platform.devices.{name}")
+        for found in vars(module).values():
+            ours = isinstance(found, type) and issubclass(found, DeviceSpec) and found.__module__ == module.__name__
+            if ours and (named or name == "cpu" or found().is_available()):
+                return found
+    raise ImportError(f"LMCache has no backend {named!r}: set KVMEM_LMCACHE_BASE to cuda or cpu, or do not set it")
+
+
+class MemoryOps:
+    """LMCache's allocations and frees, made and done by a :class:`HostMemory`. It is mixed into the ops of another backend."""
+
+    host_memory: HostMemory
+
+    def _allocate(self, allocate: Callable[[], int]) -> int:
+        module = sys.modules.get(HOME)
+        if module is not None and os.environ.get("KVMEM_LMCACHE_ADDRESS_MANAGER", "1") != "0":
+            # The memory is asked for before the addresses in it are managed.
+            replace_address_manager()
+        try:
+            return allocate()
+        except (MemoryError, OSError) as error:
+            # What LMCache catches, in words that it looks for.
+            raise RuntimeError(f"mmap failed: {error}") from error
+
+    def alloc_pinned_ptr(self, size: int, device_id: int = 0) -> int:
+        return self._allocate(lambda: self.host_memory.allocate(size))
+
+    def alloc_pinned_numa_ptr(self, size: int, numa_id: int = 0) -> int:
+        return self._allocate(lambda: self.host_memory.allocate(size, numa=numa_id))
+
+    def alloc_numa_ptr(self, size: int, numa_id: int = 0) -> int:
+        return self._allocate(lambda: self.host_memory.allocate(size, numa=numa_id, pinned=False))
+
+    def alloc_hugepage_pinned_ptr(self, size: int, device_id: int = 0) -> int:
+        return self._allocate(lambda: self.host_memory.allocate(size, hugepages=True))
+
+    def alloc_hugepage_pinned_numa_ptr(self, size: int, numa_id: int = 0) -> int:
+        return self._allocate(lambda: self.host_memory.allocate(size, numa=numa_id, hugepages=True))
+
+    def alloc_shm_pinned_ptr(self, size: int, shm_name: str = "") -> int:
+        return self._allocate(lambda: self.host_memory.allocate_shared(size, shm_name))
+
+    def free_pinned_ptr(self, ptr: int) -> None:
+        self.host_memory.free(ptr)
+
+    def free_pinned_numa_ptr(self, ptr: int, size: int | None = None) -> None:
+        self.host_memory.free(ptr)
+
+    def free_numa_ptr(self, ptr: int, size: int | None = None) -> None:
+        self.host_memory.free(ptr)
+
+    def free_hugepage_pinned_ptr(self, ptr: int, size: int = 0) -> None:
+        self.host_memory.free(ptr)
+
+    def free_hugepage_pinned_numa_ptr(self, ptr: int, size: int = 0) -> None:
+        self.host_memory.free(ptr)
+
+    def free_shm_pinned_ptr(self, ptr: int, size: int = 0, shm_name: str = "") -> None:
+        self.host_memory.free(ptr)
+
+
+OPERATIONS = [name for name in vars(MemoryOps) if name.startswith(("alloc_", "free_"))]
+"""Those of LMCache's operations that are kvmem's."""
+
+
+def memory_ops(base: type[Any], device_type: str) -> type[Any]:
+    """The ops of a backend, with those of :class:`MemoryOps` in their place."""
+
+    class KvmemOps(MemoryOps, base):  # type: ignore[misc]
+        """Another backend's operations, with kvmem's host memory."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            # CUDA has to know pinned memory; elsewhere it is enough that it stays.
+            devices = os.environ.get("KVMEM_LMCACHE_DEVICES", "cuda" if device_type == "cuda" else None)
+            self.host_memory = HostMemory(pages=os.environ.get("KVMEM_LMCACHE_PAGES") or None, devices=devices)
+
+        def bind_native(self, module: object) -> None:
+            super().bind_native(module)
+            # It has put the module's functions into the instance, where they hide the class's.
+            for name in OPERATIONS:
+                vars(self).pop(name, None)
+
+    return KvmemOps
+
+
+def device_spec(base: type[Any]) -> type[Any]:
+    """A backend named ``kvmem`` upon another one."""
+
+    class KvmemDeviceSpec(base):  # type: ignore[misc]
+        """Another backend, with kvmem's host memory."""
+
+        @property
+        def backend_name(self) -> str:
+            return NAME
+
+        def is_available(self) -> bool:
+            # Not unless it was chosen: a second backend that can be used would be picked, or refused as one too many.
+            return is_chosen() and (self.device_type == "cpu" or bool(super().is_available()))
+
+        @property
+        def ops_cls(self) -> type[Any]:
+            return memory_ops(super().ops_cls, self.device_type)
+
+    return KvmemDeviceSpec
+
+
+KvmemDeviceSpec = device_spec(base_spec())
+"""What the entry point names."""

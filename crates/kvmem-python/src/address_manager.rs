@@ -1,0 +1,377 @@
+//! *AddressManager*: a heap of addresses from 0 on, where a range is given back by its numbers.
+//!
+//! Its face is that of LMCache's class of this name; what the two have not in common is told in `docs/distributed/lmcache.md`.
+//!
+//! Addresses and sizes are multiples of the alignment, so the space below is counted in *units* of it: every range that it hands out is
+//! aligned, wherever it is put. What is at the end of the heap and not a whole unit long belongs to nobody.
+//!
+//! ```text
+//!   bytes     0       4096     8192              24576      28672
+//!             ├────────┼────────┼─────────────────┼──────────┤
+//!   units     │ 1 unit │ 1 unit │ 4 units         │ free     │          the space: kvmem::offset
+//!   ranges    0 ──▶ a  1 ──▶ b  2 ──▶ c                                 where each begins, and its handle
+//!
+//!   free(4096, 12288) is  ▲─────── b and half of c ──▲
+//! ```
+//!
+//! The caller names a range by its address, and the space by a handle, so handles are kept in a hash table by where they begin. What is
+//! freed as it was granted is one look there; several that follow each other are as many, for each ends where the next begins. Only if
+//! `address` is within a range are they all looked through. All of that comes before anything is changed: if there is a gap, nothing is.
+//!
+//! Nothing here releases the GIL, so that no lock is held by another thread when the process forks: a child goes on with its copy.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::FixedState;
+use kvmem::offset::{AllocError, Allocation, OffsetAllocator, SpaceError};
+use pyo3::exceptions::PyOverflowError;
+use pyo3::prelude::*;
+
+use crate::error;
+
+/// What the ranges are multiples of, unless something else is said.
+const ALIGN_BYTES: i64 = 4096;
+
+/// The books: all numbers are units.
+struct Heap {
+    /// None while the heap has no whole unit.
+    space: Option<OffsetAllocator>,
+    /// What is granted, by where it begins.
+    ranges: HashMap<u64, Allocation, FixedState>,
+    granted: u64,
+}
+
+/// Why a range is not freed.
+enum NotFreed {
+    /// Here nothing is granted.
+    Gap(u64),
+    Refused(AllocError),
+}
+
+impl Heap {
+    fn new(units: u64) -> Result<Heap, SpaceError> {
+        let mut heap = Heap { space: None, ranges: HashMap::default(), granted: 0 };
+        heap.grow(units)?;
+        Ok(heap)
+    }
+
+    /// The heap is so long afterwards.
+    fn grow(&mut self, units: u64) -> Result<(), SpaceError> {
+        match &self.space {
+            _ if units == 0 => {}
+            Some(space) if space.capacity() == units => {}
+            Some(space) => space.grow(units)?,
+            None => self.space = Some(OffsetAllocator::new(units)?),
+        }
+        Ok(())
+    }
+
+    fn space(&self) -> Result<&OffsetAllocator, AllocError> {
+        self.space.as_ref().ok_or(AllocError::NoRoom { asked: 0, free: 0, largest_free: 0 })
+    }
+
+    fn allocate(&mut self, units: u64) -> Result<u64, AllocError> {
+        let allocation = self.space()?.allocate(units)?;
+        let at = allocation.offset();
+        self.ranges.insert(at, allocation);
+        self.granted += units;
+        Ok(at)
+    }
+
+    /// As many ranges, in order of addresses.
+    fn allocate_batch(&mut self, units: u64, n: usize) -> Result<Vec<u64>, AllocError> {
+        let batch = self.space()?.allocate_batch(units, n)?;
+        let mut starts: Vec<u64> = batch.iter().map(Allocation::offset).collect();
+        self.ranges.extend(batch.into_iter().map(|allocation| (allocation.offset(), allocation)));
+        self.granted += units * n as u64;
+        starts.sort_unstable();
+        Ok(starts)
+    }
+
+    fn free(&mut self, part: Range<u64>) -> Result<(), NotFreed> {
+        let units = part.end - part.start;
+        match self.ranges.entry(part.start) {
+            Entry::Occupied(whole) if whole.get().size() == units => {
+                drop(whole.remove());
+                self.granted -= units;
+                Ok(())
+            }
+            _ => self.free_others(part),
+        }
+    }
+
+    /// Several ranges, or parts of them.
+    #[cold]
+    fn free_others(&mut self, part: Range<u64>) -> Result<(), NotFreed> {
+        let touched = self.touched(&part)?;
+        let mut whole = Vec::with_capacity(touched.len());
+        // Those that are cut come first: only to cut can be refused, if there are as many ranges as can have names.
+        for at in touched {
+            let Some(allocation) = self.ranges.remove(&at) else { continue };
+            let range = allocation.range();
+            let cut = range.start.max(part.start)..range.end.min(part.end);
+            if cut == range {
+                whole.push(allocation);
+                continue;
+            }
+            let units = cut.end - cut.start;
+            match allocation.free_range(cut) {
+                Ok((left, right)) => {
+                    self.granted -= units;
+                    self.ranges.extend(left.into_iter().chain(right).map(|rest| (rest.offset(), rest)));
+                }
+                Err((allocation, refused)) => {
+                    whole.push(allocation);
+                    self.ranges.extend(whole.into_iter().map(|kept| (kept.offset(), kept)));
+                    return Err(NotFreed::Refused(refused));
+                }
+            }
+        }
+        self.granted -= whole.iter().map(Allocation::size).sum::<u64>();
+        if let Some(space) = &self.space {
+            space.free_run(whole);
+        }
+        Ok(())
+    }
+
+    /// Where the ranges begin that have bytes in `part`, the ones to be cut first. They must cover all of it.
+    fn touched(&self, part: &Range<u64>) -> Result<Vec<u64>, NotFreed> {
+        let holds = |allocation: &&Allocation| allocation.range().contains(&part.start);
+        let first = match self.ranges.get(&part.start) {
+            Some(_) => part.start,
+            None => self.ranges.values().find(holds).ok_or(NotFreed::Gap(part.start))?.offset(),
+        };
+        let mut touched = Vec::new();
+        let mut reached = first;
+        while reached < part.end
+            && let Some(allocation) = self.ranges.get(&reached)
+        {
+            touched.push(reached);
+            reached = allocation.range().end;
+        }
+        if reached < part.end {
+            return Err(NotFreed::Gap(reached));
+        }
+        // The last one, if it is cut, goes to the front; the first one is there.
+        if reached > part.end {
+            touched.rotate_right(1);
+        }
+        Ok(touched)
+    }
+
+    /// Whether both books say the same.
+    fn is_consistent(&self) -> bool {
+        let listed = self.ranges.iter().all(|(at, allocation)| *at == allocation.offset());
+        let sum: u64 = self.ranges.values().map(Allocation::size).sum();
+        let of_space = self.space.as_ref().is_none_or(|space| {
+            let metrics = space.metrics();
+            metrics.allocated == sum && metrics.live == self.ranges.len() as u64 && space.check().is_ok()
+        });
+        listed && sum == self.granted && of_space
+    }
+}
+
+/// Hands out addresses, and takes them back by number.
+#[pyclass(name = "AddressManager", module = "kvmem.lmcache", frozen, subclass, weakref)]
+pub(crate) struct PyAddressManager {
+    /// With the length of the heap in bytes, which need not be a whole number of units.
+    heap: Mutex<(Heap, u64)>,
+    /// Bits of an address within a unit.
+    shift: u32,
+}
+
+impl PyAddressManager {
+    fn lock(&self) -> MutexGuard<'_, (Heap, u64)> {
+        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn align(&self) -> u64 {
+        1 << self.shift
+    }
+
+    /// How many units hold so many bytes. A number that no heap has, if they are too many.
+    fn units(&self, bytes: Bytes) -> u64 {
+        bytes.0.map_or(u64::MAX, |bytes| bytes.div_ceil(self.align()))
+    }
+
+    #[cold]
+    fn full(&self, py: Python<'_>, n: usize, size: &Bound<'_, PyAny>, refused: &AllocError) -> PyErr {
+        let free = |units: u64| units << self.shift;
+        let metrics = self.lock().0.space.as_ref().map(OffsetAllocator::metrics);
+        let (whole, largest) = metrics.map_or((0, 0), |it| (free(it.free), free(it.largest_free)));
+        let ranges = match refused {
+            AllocError::BooksFull { ranges } => Some(u64::from(*ranges)),
+            _ => None,
+        };
+        error::heap_full(py, n, size, (whole, largest), ranges)
+    }
+}
+
+/// A number of bytes that is not below 1. None: more than any heap has.
+#[derive(Clone, Copy)]
+struct Bytes(Option<u64>);
+
+impl Bytes {
+    #[inline]
+    fn above_zero(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+        match signed(given)? {
+            Some(bytes) if bytes > 0 => Ok(Bytes(Some(bytes.unsigned_abs()))),
+            None if given.gt(0)? => Ok(Bytes(None)),
+            _ => Err(error::bad_value(given.py(), format!("{name} is {given}: say more than 0"))),
+        }
+    }
+}
+
+/// An integer of Python. None: one beyond ±2^63.
+#[inline]
+fn signed(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    match given.extract::<i64>() {
+        Ok(number) => Ok(Some(number)),
+        Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[pymethods]
+impl PyAddressManager {
+    /// What addresses and sizes are multiples of, unless something else is said.
+    #[classattr]
+    const ALIGN_BYTES: i64 = ALIGN_BYTES;
+
+    #[new]
+    #[pyo3(signature = (size, align_bytes=ALIGN_BYTES))]
+    fn create(py: Python<'_>, size: i64, align_bytes: i64) -> PyResult<PyAddressManager> {
+        if align_bytes <= 0 || !align_bytes.unsigned_abs().is_power_of_two() {
+            let message = format!("align_bytes is {align_bytes}: say a power of two");
+            return Err(error::bad_value(py, message));
+        }
+        let Ok(size) = u64::try_from(size) else {
+            return Err(error::bad_value(py, format!("size is {size}: say 0 or more")));
+        };
+        let shift = align_bytes.trailing_zeros();
+        let heap = Heap::new(size >> shift).map_err(|refused| error::space(py, &refused))?;
+        Ok(PyAddressManager { heap: Mutex::new((heap, size)), shift })
+    }
+
+    /// `raw_size`, rounded up to a multiple of the alignment.
+    fn compute_aligned_size(&self, py: Python<'_>, raw_size: i64) -> PyResult<i64> {
+        let below = (1 << self.shift) - 1;
+        match raw_size.checked_add(below) {
+            Some(size) => Ok(size & !below),
+            None => Err(error::bad_value(py, format!("raw_size is {raw_size}: no heap is so long"))),
+        }
+    }
+
+    /// A range of at least `size` bytes: where it begins, and how long it is.
+    fn allocate(&self, size: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
+        let units = self.units(Bytes::above_zero("size", size)?);
+        let granted = self.lock().0.allocate(units);
+        match granted {
+            Ok(at) => Ok((at << self.shift, units << self.shift)),
+            Err(refused) => Err(self.full(size.py(), 1, size, &refused)),
+        }
+    }
+
+    /// `batch_size` ranges of at least `size` bytes each, all of them or none, in order of addresses.
+    fn batched_allocate(
+        &self,
+        size: &Bound<'_, PyAny>,
+        batch_size: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<(u64, u64)>> {
+        let py = size.py();
+        let units = self.units(Bytes::above_zero("size", size)?);
+        let n = match signed(batch_size)? {
+            Some(0) => return Ok(Vec::new()),
+            Some(n) if n > 0 => usize::try_from(n).unwrap_or(usize::MAX),
+            None if batch_size.gt(0)? => usize::MAX,
+            _ => return Err(error::bad_batch(py, batch_size)),
+        };
+        let granted = self.lock().0.allocate_batch(units, n);
+        match granted {
+            Ok(starts) => Ok(starts.into_iter().map(|at| (at << self.shift, units << self.shift)).collect()),
+            Err(refused) => Err(self.full(py, n, size, &refused)),
+        }
+    }
+
+    /// Gives `size` bytes from `address` on back: one range, several that follow each other, or a part.
+    fn free(&self, py: Python<'_>, address: i64, size: i64) -> PyResult<()> {
+        let below = (1 << self.shift) - 1;
+        let end = address.checked_add(size).filter(|_| address >= 0 && size > 0 && (address | size) & below == 0);
+        let Some(end) = end else {
+            let message = format!(
+                "{size} bytes at {address} are no range of this heap: say an address that it gave, and a size that is more than 0, both \
+                 multiples of {}",
+                self.align()
+            );
+            return Err(error::bad_value(py, message));
+        };
+        let part = address.unsigned_abs() >> self.shift..end.unsigned_abs() >> self.shift;
+        let freed = self.lock().0.free(part);
+        freed.map_err(|wrong| match wrong {
+            NotFreed::Refused(refused) => error::alloc(py, &refused),
+            NotFreed::Gap(at) => {
+                let at = at << self.shift;
+                let message = format!(
+                    "{size} bytes at {address} cannot be freed, and none are: at {at} nothing is allocated; was it freed before?"
+                );
+                error::bad_value(py, message)
+            }
+        })
+    }
+
+    /// Moves the end of the heap up by `size` bytes, rounded up to a multiple of the alignment.
+    fn sbrk(&self, py: Python<'_>, size: i64) -> PyResult<()> {
+        let more = self.compute_aligned_size(py, size)?;
+        let grown = {
+            let (heap, bytes) = &mut *self.lock();
+            let longer = u64::try_from(more).ok().and_then(|more| bytes.checked_add(more));
+            longer.filter(|_| size >= 0).map(|longer| {
+                heap.grow(longer >> self.shift).map(|()| *bytes = longer)
+            })
+        };
+        match grown {
+            Some(grown) => grown.map_err(|refused| error::space(py, &refused)),
+            None => Err(error::bad_value(py, format!("the heap cannot grow by {size} bytes: say 0 or more"))),
+        }
+    }
+
+    /// Length of the heap in bytes.
+    fn get_heap_size(&self) -> u64 {
+        self.lock().1
+    }
+
+    /// Bytes that are not allocated.
+    fn get_free_size(&self) -> u64 {
+        let (heap, bytes) = &*self.lock();
+        bytes - (heap.granted << self.shift)
+    }
+
+    /// Bytes that are allocated.
+    #[getter]
+    fn total_allocated_size(&self) -> u64 {
+        self.lock().0.granted << self.shift
+    }
+
+    /// Whether the books agree with each other.
+    fn check_consistency(&self) -> bool {
+        self.lock().0.is_consistent()
+    }
+
+    /// The whole heap in order of addresses: (address, size, used).
+    fn map(&self) -> Vec<(u64, u64, bool)> {
+        let map = self.lock().0.space.as_ref().map(OffsetAllocator::map).unwrap_or_default();
+        map.into_iter().map(|it| (it.offset << self.shift, it.size << self.shift, it.used)).collect()
+    }
+
+    fn __repr__(&self) -> String {
+        let (heap, bytes) = &*self.lock();
+        format!(
+            "<kvmem.lmcache.AddressManager of {bytes} bytes, {} allocated in {} ranges>",
+            heap.granted << self.shift,
+            heap.ranges.len()
+        )
+    }
+}

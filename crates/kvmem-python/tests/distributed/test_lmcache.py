@@ -1,0 +1,543 @@
+"""LMCache's addresses, against its own class out of its wheel, and its host memory, through its own plugin interface."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from engines import DOCS, missing, run_with, unpacked
+
+import kvmem
+from kvmem.bench import lmcache as bench
+from kvmem.lmcache import AddressManager, HostMemory
+
+KIB, MIB = 1 << 10, 1 << 20
+
+PRELUDE = "import standins; standins.lmcache()"
+
+
+@pytest.fixture(scope="module")
+def theirs() -> type[Any]:
+    """LMCache's own class."""
+    try:
+        return bench.their_class()
+    except bench.NotThere as reason:
+        missing(str(reason))
+        raise
+
+
+def lmcache(program: str, **environment: str) -> str:
+    return run_with("lmcache", PRELUDE, program, **environment)
+
+
+# ---- addresses: what LMCache's class does ----
+
+
+class Heap:
+    """One of the two classes, and what was allocated from it: as pieces by their place in what was granted."""
+
+    def __init__(self, kind: type[Any], size: int, align: int) -> None:
+        self.manager = kind(size, align)
+        self.live: dict[int, list[tuple[int, int]]] = {}
+
+    def ask(self, call: Callable[[Any], Any]) -> Any:
+        """What comes of a call, or which kind of exception."""
+        try:
+            return call(self.manager)
+        except ValueError:
+            return ValueError
+        except RuntimeError:
+            return RuntimeError
+
+    def holes(self) -> list[tuple[int, int]]:
+        """The longest pieces of free heap, from what is live alone."""
+        found, reached = [], 0
+        for address, length in sorted(piece for pieces in self.live.values() for piece in pieces):
+            assert address >= reached, "two of them overlap"
+            if address > reached:
+                found.append((reached, address - reached))
+            reached = address + length
+        end = self.manager.get_heap_size()
+        assert reached <= end
+        return [*found, (reached, end - reached)] if reached < end else found
+
+    def fits(self, size: int, n: int = 1) -> bool:
+        return sum(length // size for _, length in self.holes()) >= n
+
+    def free(self, names: list[int]) -> None:
+        """Frees all that these have; what lies side by side in one call."""
+        pieces = sorted(piece for name in names for piece in self.live.pop(name))
+        start, length = pieces[0]
+        for address, more in pieces[1:]:
+            if address == start + length:
+                length += more
+            else:
+                self.manager.free(start, length)
+                start, length = address, more
+        self.manager.free(start, length)
+
+    def cut(self, name: int, skip: int, length: int) -> None:
+        """Frees a part of what one has, which is in one piece."""
+        [(address, size)] = self.live.pop(name)
+        self.manager.free(address + skip, length)
+        rest = [(address, skip), (address + skip + length, size - skip - length)]
+        self.live[name] = [piece for piece in rest if piece[1]]
+
+
+def same(heaps: list[Heap], call: Callable[[Any], Any]) -> Any:
+    """What both answer to the same question."""
+    first, second = (heap.ask(call) for heap in heaps)
+    assert first == second
+    return first
+
+
+def differ(theirs: type[Any], seed: int, align: int, sizes: list[int], heap: int, exact: bool) -> int:
+    """A few hundred calls of both classes; returns how many were refused.
+
+    They place ranges differently. So where sizes are mixed one may refuse what the other has room for in one piece: each must have refused
+    rightly, and what only one has granted is given back. With ``exact``, where one size fills the heap, both must say the same.
+    """
+    random = Random(seed)
+    both = [Heap(AddressManager, heap, align), Heap(theirs, heap, align)]
+    refused = 0
+    for name in range(300):
+        live = sorted(both[0].live)
+        [what] = random.choices(["allocate", "batch", "free", "cut", "sbrk"], [40, 10, 17, 8, 1])
+        size = random.choice(sizes)
+        aligned = same(both, lambda manager: manager.compute_aligned_size(size))
+        if what in ("allocate", "batch"):
+            n = 1 if what == "allocate" else random.randrange(0, 7)
+            single = what == "allocate"
+            got = [heap.ask(lambda m: [m.allocate(size)] if single else m.batched_allocate(size, n)) for heap in both]
+            for heap_, granted in zip(both, got, strict=True):
+                assert (granted is not RuntimeError) == heap_.fits(aligned, n) and granted is not ValueError
+            refused += RuntimeError in got
+            if RuntimeError in got:
+                assert not exact or got == [RuntimeError, RuntimeError]
+                for heap_, granted in zip(both, got, strict=True):
+                    if granted is not RuntimeError:
+                        for address, length in granted:
+                            heap_.manager.free(address, length)
+            else:
+                for heap_, granted in zip(both, got, strict=True):
+                    assert len(granted) == n and all(length == aligned for _, length in granted)
+                    assert all(address % align == 0 for address, _ in granted)
+                    assert granted == sorted(granted)
+                    if granted:
+                        heap_.live[name] = granted
+        elif what == "free" and live:
+            names = random.sample(live, min(len(live), random.randrange(1, 5)))
+            for heap_ in both:
+                heap_.free(names)
+        elif what == "cut" and live and not exact:
+            name = random.choice(live)
+            if len(both[0].live[name]) == len(both[1].live[name]) == 1:
+                units = both[0].live[name][0][1] // align
+                skip = random.randrange(units)
+                length = random.randrange(1, units - skip + 1)
+                for heap_ in both:
+                    heap_.cut(name, skip * align, length * align)
+                    if not heap_.live[name]:
+                        del heap_.live[name]
+        elif what == "sbrk":
+            more = random.choice(sizes) if not exact else random.choice([0, aligned])
+            for heap_ in both:
+                heap_.manager.sbrk(more)
+        for question in ("get_heap_size", "get_free_size", "check_consistency"):
+            same(both, lambda manager: getattr(manager, question)())
+        same(both, lambda manager: manager.total_allocated_size)
+        in_use = sum(length for pieces in both[0].live.values() for _, length in pieces)
+        assert both[0].manager.total_allocated_size == in_use
+        if name % 10 == 0:
+            for heap_ in both:
+                heap_.holes()
+    names = sorted(both[0].live)
+    for heap_ in both:
+        if names:
+            heap_.free(names)
+        assert heap_.manager.total_allocated_size == 0 and heap_.manager.check_consistency()
+        assert heap_.fits(heap_.manager.get_heap_size() // align * align), "all of it is one piece again"
+    return refused
+
+
+@pytest.mark.parametrize("align", [1, 64, 4096])
+def test_uniform_sizes_are_granted_and_refused_alike(theirs: type[Any], align: int) -> None:
+    refused = 0
+    for seed in range(8):
+        size = Random(seed).randrange(1, 5) * max(align, 16)
+        refused += differ(theirs, seed, align, [size], 40 * size, exact=True)
+    assert refused > 20
+
+
+@pytest.mark.parametrize("align", [1, 512, 4096])
+def test_mixed_sizes_are_accounted_alike_and_refused_only_rightly(theirs: type[Any], align: int) -> None:
+    refused = 0
+    for seed in range(8):
+        random = Random(seed)
+        sizes = [random.randrange(1, 12 * align + 50) for _ in range(12)]
+        refused += differ(theirs, seed, align, sizes, random.randrange(100 * align, 140 * align + 1000), exact=False)
+    assert refused > 20
+
+
+@pytest.mark.parametrize("size", [0, -1, -(2**70), 2**62, 2**64, 2**70, 1.5, "1"])
+def test_bad_sizes_get_the_same_kind_of_exception(theirs: type[Any], size: Any) -> None:
+    for call in (lambda m: m.allocate(size), lambda m: m.batched_allocate(size, 1), lambda m: m.batched_allocate(1, size)):
+        kinds = []
+        for kind in (AddressManager, theirs):
+            manager = kind(MIB)
+            try:
+                kinds.append(call(manager))
+            except (ValueError, RuntimeError, TypeError) as error:
+                kinds.append(next(one for one in (RuntimeError, ValueError, TypeError) if isinstance(error, one)))
+            assert manager.total_allocated_size == 0 and manager.check_consistency()
+        assert kinds[0] == kinds[1]
+
+
+def test_a_heap_may_begin_with_nothing_and_end_within_a_unit(theirs: type[Any]) -> None:
+    for first in (0, 1, 4095, 4096, 5000, 8191):
+        both = [Heap(AddressManager, first, 4096), Heap(theirs, first, 4096)]
+        for more in (0, 1, 4096, 5000):
+            same(both, lambda manager: manager.sbrk(more))
+            same(both, lambda manager: manager.get_heap_size())
+            same(both, lambda manager: manager.get_free_size())
+            granted = same(both, lambda manager: len(manager.batched_allocate(1, 1)))
+            assert granted in (1, RuntimeError)
+            same(both, lambda manager: manager.check_consistency())
+
+
+# ---- addresses: what kvmem's class does besides ----
+
+
+def test_what_is_not_allocated_is_not_freed() -> None:
+    manager = AddressManager(MIB)
+    (a, _), (b, _), (c, _) = manager.batched_allocate(8192, 3)
+    assert (a, b, c) == tuple(sorted((a, b, c)))
+    manager.free(b, 8192)
+    wrong = [(b, 8192), (b, 4096), (b + 4096, 4096), (MIB, 4096), (MIB - 4096, 8192), (0, 0), (0, -1), (-4096, 4096), (1, 4096), (0, 1), (2**62, 2**62)]
+    if b == a + 8192 and c == b + 8192:
+        wrong += [(a, 3 * 8192), (a + 4096, 8192), (a, 8192 + 4096)]
+    for address, size in wrong:
+        with pytest.raises(kvmem.BadValueError):
+            manager.free(address, size)
+        assert manager.total_allocated_size == 2 * 8192 and manager.check_consistency()
+    manager.free(a, 8192)
+    manager.free(c, 8192)
+    assert manager.map() == [(0, MIB, False)]
+
+
+def test_one_free_spans_ranges_and_parts_of_them() -> None:
+    manager = AddressManager(10 * 4096)
+    assert [address for address, _ in manager.batched_allocate(8192, 5)] == [0, 8192, 16384, 24576, 32768]
+    manager.free(4096, 5 * 4096)  # half of the first, the second, the third
+    assert manager.total_allocated_size == 5 * 4096
+    assert manager.map() == [(0, 4096, True), (4096, 20480, False), (24576, 8192, True), (32768, 8192, True)]
+    manager.free(0, 4096)
+    manager.free(28672, 4096)  # the middle of the rest: what is before and behind it stays
+    manager.free(24576, 4096)
+    with pytest.raises(ValueError):
+        manager.free(24576, 4096)
+    manager.free(32768, 8192)
+    assert manager.map() == [(0, 40960, False)] and manager.check_consistency()
+
+
+def test_errors_say_what_there_is() -> None:
+    manager = AddressManager(4 * 4096)
+    manager.free(4096, 4096) if manager.batched_allocate(4096, 4) else None
+    with pytest.raises(kvmem.HeapFullError, match="8192 bytes.*4096 bytes are free") as full:
+        manager.allocate(8192)
+    assert isinstance(full.value, RuntimeError) and isinstance(full.value, kvmem.OutOfSpaceError)
+    assert (full.value.asked, full.value.free, full.value.largest_free) == (8192, 4096, 4096)
+    with pytest.raises(kvmem.BadBatchError):
+        manager.batched_allocate(1, -1)
+    for arguments in ((-1,), (4096, 0), (4096, 3), (4096, -4096)):
+        with pytest.raises(kvmem.BadValueError):
+            AddressManager(*arguments)
+    with pytest.raises(kvmem.BadValueError):
+        manager.sbrk(-1)
+    with pytest.raises(kvmem.BadValueError):
+        manager.sbrk(2**63 - 1)
+    with pytest.raises(kvmem.BadValueError):
+        manager.compute_aligned_size(2**63 - 1)
+    assert manager.get_heap_size() == 4 * 4096 and "3 ranges" in repr(manager)
+
+
+def test_it_can_be_derived_from() -> None:
+    class Counted(AddressManager):
+        calls = 0
+
+        def allocate(self, size: int) -> tuple[int, int]:
+            self.calls += 1
+            return super().allocate(size)
+
+    counted = Counted(MIB, align_bytes=64)
+    assert counted.allocate(1) == (counted.map()[0][0] if counted.map()[0][2] else counted.map()[1][0], 64)
+    assert counted.calls == 1 and Counted.ALIGN_BYTES == 4096
+
+
+def test_threads_never_get_the_same() -> None:
+    manager = AddressManager(64 * MIB)
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        random = Random(seed)
+        mine: list[tuple[int, int]] = []
+        for _ in range(3000):
+            if mine and random.random() < 0.5:
+                manager.free(*mine.pop(random.randrange(len(mine))))
+            else:
+                mine.append(manager.allocate(random.randrange(1, 64 * KIB)))
+        held[seed] = mine
+
+    held: dict[int, list[tuple[int, int]]] = {}
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    reached = 0
+    for address, length in sorted(piece for mine in held.values() for piece in mine):
+        assert address >= reached
+        reached = address + length
+    assert not wrong and manager.check_consistency()
+    assert manager.total_allocated_size == sum(length for mine in held.values() for _, length in mine)
+
+
+def test_a_forked_child_goes_on_with_its_copy() -> None:
+    manager = AddressManager(MIB)
+    range_ = manager.allocate(4096)
+    child = os.fork()
+    if child == 0:
+        try:
+            manager.free(*range_)
+            os._exit(0 if manager.get_free_size() == MIB else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert manager.total_allocated_size == 4096
+
+
+def test_the_benchmark_runs(theirs: type[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    row = bench.Row("few", 8 * MIB, bench.log_uniform(4 * KIB, 256 * KIB), 1)
+    ours, other = bench.measure(row, theirs, rounds=1, pairs=50)
+    assert len(ours.took) == len(other.took) == 1 and ours.took[0] > 0 and ours.holes() > 0
+    assert ours.manager.check_consistency() and other.manager.check_consistency()
+
+
+def test_the_benchmark_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LMCACHE_DIR", "/nowhere")
+    assert bench.main([]) == 2
+    assert "pip download" in capsys.readouterr().err
+
+
+# ---- host memory ----
+
+
+def at(pointer: int, size: int) -> memoryview:
+    import ctypes
+
+    return memoryview((ctypes.c_uint8 * size).from_address(pointer)).cast("B")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"numa": 0}, {"pinned": False}])
+def test_memory_by_pointer(arguments: dict[str, Any]) -> None:
+    memory = HostMemory(pages="4k")
+    pointer = memory.allocate(100_000, **arguments)
+    assert pointer % 4096 == 0 and len(memory) == 1 and memory.nbytes >= 100_000
+    seen = at(pointer, 100_000)
+    assert not any(seen)
+    seen[99_999] = 1
+    assert memory.region(pointer).residency().resident_bytes >= 100_000
+    memory.free(pointer)
+    assert len(memory) == 0
+    with pytest.raises(kvmem.BadValueError, match="freed before"):
+        memory.free(pointer)
+
+
+def test_hugepages_or_not_at_all() -> None:
+    memory = HostMemory()
+    try:
+        pointer = memory.allocate(3 * MIB, hugepages=True)
+    except kvmem.MappingError as error:
+        assert "2M" in str(error) or "2 MiB" in str(error)
+        assert len(memory) == 0
+    else:
+        assert pointer % (2 * MIB) == 0
+        memory.close()
+
+
+def test_shared_memory_has_a_name() -> None:
+    memory = HostMemory()
+    name = f"kvmem-test-{os.getpid()}"
+    path = Path("/dev/shm", name)
+    path.write_bytes(b"of someone who died")
+    try:
+        pointer = memory.allocate_shared(10_000, f"/{name}")
+        assert path.stat().st_size == 10_000 and path.stat().st_mode & 0o777 == 0o600
+        at(pointer, 10_000)[9_999] = 77
+        assert path.read_bytes() == bytes(9_999) + b"M"
+        with path.open("r+b") as other:
+            other.write(b"hello")
+        assert bytes(at(pointer, 5)) == b"hello"
+        memory.free(pointer)
+        assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_what_cannot_be_had_leaves_nothing() -> None:
+    memory = HostMemory()
+    for name in ("", "/", "a/b", ".."):
+        with pytest.raises(kvmem.BadValueError):
+            memory.allocate_shared(4096, name)
+    name = f"kvmem-test-{os.getpid()}"
+    with pytest.raises((OSError, MemoryError)):
+        memory.allocate_shared(1 << 50, name)
+    assert not Path("/dev/shm", name).exists()
+    for call in (memory.allocate, lambda size: memory.allocate_shared(size, name)):
+        with pytest.raises(kvmem.BadValueError):
+            call(0)
+    with pytest.raises(kvmem.KvmemError):
+        HostMemory(devices="verbs:nowhere").allocate(4096)
+    assert len(memory) == 0
+
+
+def test_memory_that_is_viewed_is_kept() -> None:
+    memory = HostMemory(pages="4k")
+    pointer = memory.allocate(4096)
+    view = memoryview(memory.region(pointer))
+    with pytest.raises(BufferError):
+        memory.free(pointer)
+    view.release()
+    gc.collect()
+    memory.free(pointer)
+
+
+# ---- the backend, through LMCache's own modules ----
+
+CHOSEN = {"LMCACHE_DEVICE_BACKEND": "kvmem", "KVMEM_LMCACHE_PAGES": "4k"}
+
+# LMCache's own functions out of its module, which as a whole needs more than PyTorch's name.
+CUT = """
+import ast, ctypes, dataclasses, os, types, typing
+import lmcache, torch
+source = os.path.join(sys.path[1], "lmcache", "v1", "memory_management.py")
+tree = ast.parse(open(source).read())
+wanted = ("PinnedAllocFree", "_resolve_pinned_alloc_free", "_allocate_cpu_memory", "_free_cpu_memory", "_read_hugepage_info")
+tree.body = [node for node in tree.body if getattr(node, "name", "") in wanted]
+said = []
+logger = types.SimpleNamespace(error=lambda *words: said.append(words), debug=print, warning=print, info=print)
+cut = dict(
+    dataclass=dataclasses.dataclass, Any=typing.Any, Optional=typing.Optional, Tuple=tuple, NUMAMapping=object, ctypes=ctypes, os=os,
+    torch=torch, torch_dev=lmcache.torch_dev, device_ops=lmcache.device_ops, logger=logger,
+)
+exec(compile(tree, source, "exec"), cut)
+"""
+
+
+def test_the_entry_point_gives_lmcache_its_memory() -> None:
+    out = lmcache(
+        CUT
+        + """
+from lmcache.v1.platform._device_detect import current_device_spec
+assert current_device_spec().backend_name == "kvmem"
+ops = lmcache.device_ops
+memory = ops.host_memory
+mapping = types.SimpleNamespace(gpu_to_numa_mapping={cut["torch_dev"].current_device(): 0})
+shm = f"/kvmem-test-{os.getpid()}"
+for how in (dict(), dict(numa_mapping=mapping), dict(shm_name=shm)):
+    tensor = cut["_allocate_cpu_memory"](100_000, **how)
+    assert len(memory) == 1 and len(tensor) == 100_000 and tensor.data_ptr() in memory._held
+    tensor[99_999] = 5
+    cut["_free_cpu_memory"](tensor, 100_000, **how)
+    assert len(memory) == 0
+assert not os.path.exists("/dev/shm" + shm)
+for how in (dict(), dict(numa_mapping=mapping)):
+    try:
+        tensor = cut["_allocate_cpu_memory"](2 << 20, use_hugepages=True, **how)
+    except RuntimeError as error:
+        assert "mmap failed" in str(error) and said, "LMCache says how many hugepages are missing"
+    else:
+        cut["_free_cpu_memory"](tensor, 2 << 20, use_hugepages=True, **how)
+pointer = ops.alloc_numa_ptr(4096, 0)
+ops.free_numa_ptr(pointer, 4096)
+assert len(memory) == 0
+print("all of them")
+""",
+        **CHOSEN,
+    )
+    assert "all of them" in out
+
+
+def test_native_functions_do_not_hide_ours() -> None:
+    lmcache(
+        """
+        import types
+        import lmcache
+        from kvmem.lmcache.device import OPERATIONS
+        assert len(OPERATIONS) == 12
+        ops = lmcache.device_ops
+        native = {name: (lambda *_: 1 / 0) for name in [*OPERATIONS, "batched_memcpy"]}
+        ops.bind_native(types.SimpleNamespace(**native))
+        ops.free_pinned_ptr(ops.alloc_pinned_ptr(4096))
+        assert ops.batched_memcpy is native["batched_memcpy"]
+        """,
+        **CHOSEN,
+    )
+
+
+def test_it_does_nothing_unless_it_is_chosen() -> None:
+    lmcache(
+        """
+        import lmcache
+        from lmcache.v1.platform import _device_detect, get_device_spec
+        assert "kvmem" in _device_detect._build_backend_registry()
+        spec = get_device_spec("cpu")
+        assert spec.backend_name == "cpu", spec.backend_name
+        assert not hasattr(lmcache.device_ops, "host_memory")
+        """,
+        LMCACHE_DEVICE_BACKEND="",
+    )
+
+
+def test_a_base_that_is_not_there_is_told() -> None:
+    out = lmcache(
+        """
+        try:
+            import kvmem.lmcache.device
+        except ImportError as error:
+            print(error)
+        """,
+        KVMEM_LMCACHE_BASE="nowhere",
+    )
+    assert "nowhere" in out
+
+
+def test_its_address_manager_is_replaced_with_the_first_memory() -> None:
+    program = """
+        home, importer = type(sys)("lmcache.v1.memory_management"), type(sys)("lmcache.v1.importer")
+        class AddressManager: pass
+        home.AddressManager = importer.AddressManager = AddressManager
+        import lmcache
+        sys.modules.update({home.__name__: home, importer.__name__: importer})
+        ops = lmcache.device_ops
+        ops.free_pinned_ptr(ops.alloc_pinned_ptr(4096))
+        from kvmem.lmcache import AddressManager as ours, replace_address_manager
+        replaced = [module.AddressManager is ours for module in (home, importer)]
+        print(replaced, replace_address_manager())
+        """
+    assert "[True, True] 0" in lmcache(program, **CHOSEN)
+    assert "[False, False] 2" in lmcache(program, KVMEM_LMCACHE_ADDRESS_MANAGER="0", **CHOSEN)
+
+
+def test_the_page_of_documentation_runs() -> None:
+    unpacked("lmcache")
+    examples = re.findall(r"^```python\n(.*?)^```$", (DOCS / "lmcache.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert examples
+    lmcache("\n".join(examples), KVMEM_LMCACHE_PAGES="4k")
