@@ -29,14 +29,16 @@ SIZE, COUNT = 1 << 20, 16
 INSTALL = "pip install --no-deps nixl-cu12 nixl && pip install numpy"
 
 
-def there_is_nixl() -> bool:
-    there = importlib.util.find_spec("nixl") is not None
-    if not there and os.environ.get("KVMEM_REQUIRE_ENGINES"):
-        pytest.fail(f"NIXL is not installed, and KVMEM_REQUIRE_ENGINES is set: {INSTALL}")
-    return there
+needs_nixl = pytest.mark.usefixtures("nixl")
 
 
-needs_nixl = pytest.mark.skipif("not __import__('test_nixl').there_is_nixl()", reason=f"NIXL is not installed: {INSTALL}")
+@pytest.fixture
+def nixl() -> None:
+    if importlib.util.find_spec("nixl") is None:
+        reason = f"NIXL is not installed: {INSTALL}"
+        if os.environ.get("KVMEM_REQUIRE_ENGINES") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
 
 
 class Other:
@@ -101,7 +103,7 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def agent(pool: kvmem.Pool) -> Iterator[kvmem.nixl.Agent]:
+def agent(nixl: None, pool: kvmem.Pool) -> Iterator[kvmem.nixl.Agent]:
     with kvmem.nixl.Agent(pool) as agent:
         yield agent
 
@@ -114,7 +116,7 @@ def pool() -> Iterator[kvmem.Pool]:
 
 
 @pytest.fixture
-def other() -> Iterator[Callable[[str], Other]]:
+def other(nixl: None) -> Iterator[Callable[[str], Other]]:
     with ExitStack() as all_of_them:
         yield lambda name: all_of_them.enter_context(Other(name))
 
@@ -149,13 +151,13 @@ def test_blocks_go_there_and_back(
             assert peer.name == "there" and agent.name == "here"
             blocks = pool.allocate_batch(SIZE, COUNT).split()
             wanted = noise(blocks, 1)
-            transfer = agent.write(blocks, peer, there.descriptors, notify=b"all of it")
+            transfer = agent.write(blocks, peer, there.descriptors, notify=b"all of it \xc3\xa9")
             assert transfer.nbytes == COUNT * SIZE
             transfer.wait(20.0)
             assert transfer.done
             transfer.wait()  # again
             said = there.ask(sums=1, notifications=1)
-            assert said["sums"] == wanted and said["notifications"] == [["here", "all of it"]]
+            assert said["sums"] == wanted and said["notifications"] == [["here", "all of it é"]]
 
             # Back, into a batch, with a notification of our own.
             back = pool.allocate_batch(SIZE, COUNT)
@@ -374,24 +376,23 @@ def test_a_peer_dies_in_the_middle_and_another_takes_its_place(
     with kvmem.nixl.Agent(pool, name="here") as agent:
         blocks = pool.allocate_batch(SIZE, COUNT).split()
         wanted = noise(blocks, 3)
-        for _ in range(2):
-            there = other("there")  # under the same name
-            peer = agent.connect(there.metadata)
-            begin = getattr(agent, operation)
-            begin(blocks, peer, there.descriptors).wait(20.0)
-            there.stop()
-            transfer = begin(blocks, peer, there.descriptors)
-            assert not transfer.done
-            there.kill()
-            for _ in range(2):
-                with pytest.raises(kvmem.nixl.PeerLostError, match="has gone") as raised:
-                    transfer.wait(20.0)
-            assert transfer.done and raised.value.code == "nixlRemoteDisconnectError"
-            # What comes too late is refused as well.
-            with pytest.raises(kvmem.nixl.TransferError):
-                begin(blocks, peer, there.descriptors).wait(20.0)
-            peer.close()
         there = other("there")
+        peer = agent.connect(there.metadata)
+        begin = getattr(agent, operation)
+        begin(blocks, peer, there.descriptors).wait(20.0)
+        there.stop()
+        transfer = begin(blocks, peer, there.descriptors)
+        assert not transfer.done
+        there.kill()
+        for _ in range(2):
+            with pytest.raises(kvmem.nixl.PeerLostError, match="has gone") as raised:
+                transfer.wait(20.0)
+        assert transfer.done and raised.value.code == "nixlRemoteDisconnectError"
+        # What comes too late is refused as well.
+        with pytest.raises(kvmem.nixl.TransferError):
+            begin(blocks, peer, there.descriptors).wait(20.0)
+        peer.close()
+        there = other("there")  # under the same name
         with agent.connect(there.metadata) as peer:
             wanted = noise(blocks, 3)
             agent.write(blocks, peer, there.descriptors).wait(20.0)
@@ -415,23 +416,25 @@ def test_a_peer_that_has_died_over_shared_memory(agent: kvmem.nixl.Agent, pool: 
 
 
 @needs_nixl
-@pytest.mark.parametrize("work", ["write", "read"])
+@pytest.mark.parametrize(("transports", "work"), [("all", "write"), ("all", "read"), ("tcp", "write")])
 def test_we_live_on_when_the_one_who_copies_is_killed(
-    tcp: None, agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other], work: str
+    pool: kvmem.Pool, other: Callable[[str], Other], monkeypatch: pytest.MonkeyPatch, transports: str, work: str
 ) -> None:
-    blocks = pool.allocate_batch(SIZE, COUNT).split()
-    asked: dict[str, Any] = {"metadata": agent.metadata.hex(), "descriptors": agent.descriptors(blocks).hex()}
-    for turn in range(3):
+    # Not so over TCP where it was reading: UCX aborts the process that answers, if it comes to that.
+    monkeypatch.setenv("UCX_TLS", transports)
+    with kvmem.nixl.Agent(pool) as agent:
+        blocks = pool.allocate_batch(SIZE, COUNT).split()
+        asked: dict[str, Any] = {"metadata": agent.metadata.hex(), "descriptors": agent.descriptors(blocks).hex()}
         there = other("there")
         assert there.ask(work=work, wait=True, **asked)["done"]
         there.begin(work=work, **asked)
-        time.sleep(0.005 * turn)
+        time.sleep(0.002)
         there.kill()
-    wanted = noise(blocks, 4)
-    there = other("there")
-    assert there.ask(work="read", wait=True, **asked)["done"]
-    assert there.ask(sums=1)["sums"] == wanted
-    assert there.end() == 0
+        wanted = noise(blocks, 4)
+        there = other("there")
+        assert there.ask(work="read", wait=True, **asked)["done"]
+        assert there.ask(sums=1)["sums"] == wanted
+        assert there.end() == 0
 
 
 @needs_nixl
@@ -455,7 +458,6 @@ def test_closing_ends_what_is_under_way(tcp: None, pool: kvmem.Pool, other: Call
     assert sums(blocks) == wanted
     for block in blocks:
         block.free()
-    pool.close()
 
 
 @needs_nixl
@@ -540,4 +542,4 @@ def test_the_benchmark_runs() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "kvmem.bench.nixl", "--rounds", "3", "--transfers", "5"], capture_output=True, text=True, timeout=60
     )
-    assert done.returncode in (0, 1) and re.search(r"ratio +[0-9.]+ .*goal", done.stdout), done.stdout + done.stderr
+    assert done.returncode in (0, 1) and re.search(r"^ratio [0-9.]+, goal 1\.00", done.stdout, re.M), done.stdout + done.stderr

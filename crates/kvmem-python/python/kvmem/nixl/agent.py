@@ -152,8 +152,8 @@ class Agent:
             failure = raised(what, error)
             engine.land(flight, failure)
             raise failure from error
-        if state != "PROC":
-            engine.is_over(flight)
+        if state == "DONE":
+            engine.land(flight, None)
         return flight
 
     def notifications(self, timeout: float = 0.0) -> list[Notification]:

@@ -11,8 +11,9 @@ from .engine import Flight
 if TYPE_CHECKING:
     from .agent import Agent
 
-# How often is looked: at once at first, since the next thread may want this core; then at growing intervals.
-_AT_ONCE = 64
+# How often is looked: all the time at first, for so many seconds, since to sleep takes longer than most transfers where the machine is
+# busy, and NIXL releases the GIL in each look; then at growing intervals.
+_HOT = 2e-3
 _SHORTEST, _LONGEST = 20e-6, 1e-3
 
 
@@ -40,24 +41,23 @@ class Transfer:
         Raises :class:`TimeLimitError` if it is not over by then: it goes on, and can be waited for again. Raises
         :class:`PeerLostError` if the peer has gone, and :class:`TransferError` for anything else.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        looks, pause = 0, _SHORTEST
-        while not self.done:
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeLimitError(
-                    f"{self._flight.what}: it is not over after {timeout} s; it goes on, and its blocks cannot be freed until it "
-                    "is over or the agent is closed",
-                    total=self.nbytes,
-                    seconds=timeout,
-                )
-            looks += 1
-            if looks <= _AT_ONCE:
-                time.sleep(0)
-            else:
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST)
-        if self._flight.error is not None:
-            raise self._flight.error
+        flight, is_over = self._flight, self._agent._engine.is_over
+        if not is_over(flight):
+            begun, pause = time.monotonic(), _SHORTEST
+            while not is_over(flight):
+                waited = time.monotonic() - begun
+                if timeout is not None and waited >= timeout:
+                    raise TimeLimitError(
+                        f"{flight.what}: it is not over after {timeout} s; it goes on, and its blocks cannot be freed until it "
+                        "is over or the agent is closed",
+                        total=self.nbytes,
+                        seconds=timeout,
+                    )
+                if waited > _HOT:
+                    time.sleep(pause)
+                    pause = min(2 * pause, _LONGEST)
+        if flight.error is not None:
+            raise flight.error
 
     def __del__(self) -> None:
         flight = getattr(self, "_flight", None)
