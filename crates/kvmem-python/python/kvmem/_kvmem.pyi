@@ -27,6 +27,7 @@ __all__ = [
     "Block",
     "BlockBatch",
     "BumpArena",
+    "Hold",
     "KvCache",
     "OffsetAllocator",
     "Piece",
