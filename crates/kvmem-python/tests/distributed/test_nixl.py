@@ -242,9 +242,9 @@ def test_what_makes_no_sense_is_refused(agent: kvmem.nixl.Agent, pool: kvmem.Poo
         (pinned, one, "read-only"),
         (gone, one, "freed"),
     ]:
-        with pytest.raises(ValueError, match=words) as raised:
+        with pytest.raises(ValueError, match=words) as refused:
             agent.read(blocks, peer, descriptors)
-        assert isinstance(raised.value, kvmem.KvmemError), words
+        assert isinstance(refused.value, kvmem.KvmemError), words
     for metadata in (b"", b"rubbish", agent.metadata[:50]):
         with pytest.raises(kvmem.BadValueError, match="no agent's metadata"):
             agent.connect(metadata)
@@ -252,7 +252,7 @@ def test_what_makes_no_sense_is_refused(agent: kvmem.nixl.Agent, pool: kvmem.Poo
     agent.write(pinned, peer, one).wait(10.0)
     agent.write(array[: SIZE // 2], peer, pack(name, [(spans[0][0], SIZE // 2)])).wait(10.0)
     assert agent.descriptors(pinned)
-    del array, raised, blocks
+    del array, refused, blocks
     pinned.release()
     block.free()
     batch.free()
