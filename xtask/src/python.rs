@@ -32,6 +32,7 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     let folder = root.join("target/python");
     let Some(environment) = fresh_environment(&folder) else { return };
     let python = environment.join("bin/python");
+    lend_nixl(root, &environment);
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-input", "--quiet"]);
     install.arg(root.join("crates/kvmem-python"));
@@ -128,6 +129,20 @@ fn fresh_environment(folder: &Path) -> Option<PathBuf> {
         missing.join(", ")
     );
     None
+}
+
+/// Lets the environment see NIXL where that is installed for the library's tests, so that it is got once: a line in a `.pth` file puts it
+/// behind the environment's own packages. It must be by the same Python.
+fn lend_nixl(root: &Path, environment: &Path) {
+    let packages = setup::packages(&root.join(setup::NIXL));
+    for mine in setup::packages(environment) {
+        let theirs = packages
+            .iter()
+            .find(|theirs| theirs.parent().map(Path::file_name) == mine.parent().map(Path::file_name));
+        if let Some(theirs) = theirs {
+            let _ = std::fs::write(mine.join("nixl.pth"), format!("{}\n", theirs.display()));
+        }
+    }
 }
 
 /// A Python that will do, if need be after its Debian package was installed.

@@ -4,7 +4,7 @@
 //! What can be had without asking is installed (rustup components; the linker and the library when running as root where
 //! there is `apt-get`); for anything else the error names the command that gets it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -109,7 +109,7 @@ pub(crate) fn rdma_library() {
 }
 
 /// The virtual environment in which tests look for NIXL.
-const NIXL: &str = "target/nixl-venv";
+pub(crate) const NIXL: &str = "target/nixl-venv";
 
 /// Gets NIXL's wheels into a virtual environment, where that is possible. The tests that meet the library say that they are skipped
 /// where it is not there, so it is no failure. Nothing of CUDA is needed: that is what `--no-deps` leaves out.
@@ -132,8 +132,13 @@ pub(crate) fn nixl(root: &Path) {
 
 /// Whether a virtual environment has a file among its packages, whichever its Python.
 fn has_wheel(venv: &Path, file: &str) -> bool {
+    packages(venv).iter().any(|packages| packages.join(file).exists())
+}
+
+/// Where a virtual environment has its packages.
+pub(crate) fn packages(venv: &Path) -> Vec<PathBuf> {
     let pythons = std::fs::read_dir(venv.join("lib")).into_iter().flatten().flatten();
-    pythons.into_iter().any(|python| python.path().join("site-packages").join(file).exists())
+    pythons.map(|python| python.path().join("site-packages")).filter(|packages| packages.is_dir()).collect()
 }
 
 /// Whether something is there, if need be after its Debian package was installed: as root, where there is `apt-get`.

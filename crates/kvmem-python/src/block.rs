@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::batch::{Batch, Offsets};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
 use crate::error;
+use crate::hold::PyHold;
 use crate::holder::{Held, Holder};
 use crate::registration;
 use crate::report;
@@ -159,6 +160,7 @@ impl PyBlock {
 impl Held for Vec<Block> {
     const NAME: &'static str = "batch";
     const END: &'static str = "freed";
+    const VIEWS: &'static str = "hold(s), such as a transfer's: wait until it is over";
 }
 
 impl Batch for Vec<Block> {
@@ -206,6 +208,11 @@ impl PyBlockBatch {
     /// Frees all of them.
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
+    }
+
+    /// Keeps them from being freed or taken apart.
+    fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
+        PyHold::batch(slf)
     }
 
     /// Whether they have been freed, or taken apart.

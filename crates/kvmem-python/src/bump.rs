@@ -58,7 +58,7 @@ impl PyBumpArena {
             }
             None => Arc::strong_count(arena) - 1,
         })?;
-        if pieces == 0 { Ok(()) } else { Err(error::viewed(Arena::NAME, pieces)) }
+        if pieces == 0 { Ok(()) } else { Err(error::viewed(Arena::NAME, Arena::VIEWS, pieces)) }
     }
 
     /// Whether an address is one of this memory.

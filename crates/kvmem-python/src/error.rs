@@ -70,10 +70,8 @@ pub(crate) fn gone(name: &str, end: &str) -> PyErr {
 
 /// Something was to be freed, or moved, that others look at.
 #[cold]
-pub(crate) fn viewed(name: &str, views: usize) -> PyErr {
-    let message = format!(
-        "the {name} has {views} view(s), such as a memoryview, an array or a tensor: drop them before it is freed or changed"
-    );
+pub(crate) fn viewed(name: &str, what: &str, views: usize) -> PyErr {
+    let message = format!("the {name} has {views} {what} before it is freed, closed or changed");
     Python::try_attach(|py| Raised::new(py, "ExportedError", &message).with("views", views).err())
         .unwrap_or_else(|| PyRuntimeError::new_err(message))
 }

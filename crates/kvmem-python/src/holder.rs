@@ -25,6 +25,8 @@ pub(crate) trait Held: Send + Sized {
     const NAME: &'static str;
     /// What giving it up is called.
     const END: &'static str = "closed";
+    /// What those are called that it cannot be given up for, and what to do about them.
+    const VIEWS: &'static str = "view(s), such as a memoryview, an array or a tensor: drop them";
     /// Whether dropping it can take long, or wait for a thread that calls into Python.
     const SLOW: bool = false;
     /// Whether a forked child can use its copy.
@@ -71,7 +73,7 @@ impl<T: Held> Holder<T> {
         result.map_err(|refused| match refused {
             Refused::Forked => error::forked(T::NAME),
             Refused::Gone => error::gone(T::NAME, T::END),
-            Refused::Viewed(views) => error::viewed(T::NAME, views),
+            Refused::Viewed(views) => error::viewed(T::NAME, T::VIEWS, views),
         })
     }
 

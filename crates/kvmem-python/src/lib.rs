@@ -18,6 +18,7 @@ mod bump;
 mod dlpack;
 mod doctor;
 mod error;
+mod hold;
 mod holder;
 mod kv_cache;
 mod long;
@@ -48,6 +49,7 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pool::PyPool>()?;
     module.add_class::<block::PyBlock>()?;
     module.add_class::<block::PyBlockBatch>()?;
+    module.add_class::<hold::PyHold>()?;
     module.add_class::<attached::PyAttachedPool>()?;
     module.add_class::<attached::PyAttachedBlock>()?;
     module.add_class::<kv_cache::PyKvCache>()?;

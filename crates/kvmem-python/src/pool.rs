@@ -13,6 +13,7 @@ use pyo3::types::PyTuple;
 use crate::batch::take_all;
 use crate::block::{PyBlock, PyBlockBatch};
 use crate::error;
+use crate::hold::PyHold;
 use crate::holder::{Held, Holder, Lent};
 use crate::long;
 use crate::offsets;
@@ -28,6 +29,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 impl Held for Pool {
     const NAME: &'static str = "pool";
+    const VIEWS: &'static str = "hold(s), such as an engine's that has registered it: end that";
     const SLOW: bool = true;
 }
 
@@ -46,6 +48,11 @@ impl PyPool {
     /// The pool, for work that takes longer than a call.
     pub(crate) fn pool(&self) -> PyResult<Lent<Pool>> {
         self.held.with(Pool::clone).map(Lent::new)
+    }
+
+    /// Likewise, if nobody has a hold on it now. Who gets one while it shrinks asks then how long it is, as everybody does.
+    fn free_to_shrink(&self) -> PyResult<Lent<Pool>> {
+        self.held.change(|pool| pool.clone()).map(Lent::new)
     }
 }
 
@@ -240,14 +247,14 @@ impl PyPool {
 
     /// The pool is as short as whole parts allow, but not shorter than this; returns by how many bytes it is shorter.
     fn shrink_to(&self, py: Python<'_>, size: Size) -> PyResult<u64> {
-        let pool = self.pool()?;
+        let pool = self.free_to_shrink()?;
         let shrunk = py.detach(|| pool.shrink_to(size.0));
         Ok(shrunk.map_err(|error| error::pool(py, &error))?.bytes)
     }
 
     /// As `shrink_to`, as far as what is in use allows.
     fn shrink(&self, py: Python<'_>) -> PyResult<u64> {
-        let pool = self.pool()?;
+        let pool = self.free_to_shrink()?;
         let shrunk = py.detach(|| pool.shrink());
         Ok(shrunk.map_err(|error| error::pool(py, &error))?.bytes)
     }
@@ -319,6 +326,11 @@ impl PyPool {
         share(&pool, writable).map(IntoRawFd::into_raw_fd).map_err(|error| error::pool(py, &error))
     }
 
+    /// Keeps it from being closed or made shorter.
+    fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
+        PyHold::pool(slf)
+    }
+
     /// Checks the books.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         let pool = self.pool()?;
@@ -327,8 +339,9 @@ impl PyPool {
 
     /// Gives the pool up. Blocks stay good; the memory goes with the last of them.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.end(py)?;
         *self.fd.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.held.end(py)
+        Ok(())
     }
 
     /// Whether it has been closed.

@@ -388,3 +388,30 @@ def test_two_processes_share_a_pool() -> None:
         ours.send(pickle.dumps(block.reference()))
         assert os.waitpid(child, 0)[1] == 0
         assert bytes(block) == b"\x4d" * 1000
+
+
+def test_a_hold_keeps_a_pool_and_a_batch_as_they_are() -> None:
+    pool = kvmem.Pool("8MiB", pages="4k", boundary="4MiB", shared=True)
+    batch = pool.allocate_batch(4096, 10)
+    with pool.hold() as hold, batch.hold():
+        assert isinstance(hold, kvmem.Hold) and not hold.released and repr(hold) == "<kvmem.Hold>"
+        for refused in (pool.close, pool.shrink, lambda: pool.shrink_to("4MiB"), batch.free, batch.split, lambda: pool.free_batch(batch)):
+            with pytest.raises(kvmem.ExportedError, match="1 hold") as raised:
+                refused()
+            assert raised.value.views == 1
+        assert not pool.closed and pool.fileno() >= 0 and len(batch) == 10
+        pool.allocate(100).free()
+        more = pool.hold()
+        with pytest.raises(kvmem.ExportedError, match="2 hold"):
+            pool.close()
+        del more
+    assert hold.released and "released" in repr(hold)
+    hold.release()
+    batch.free()
+    forgotten = pool.hold()
+    del forgotten
+    assert pool.shrink() > 0
+    pool.close()
+    for gone in (pool, batch):
+        with pytest.raises(kvmem.ClosedError):
+            gone.hold()

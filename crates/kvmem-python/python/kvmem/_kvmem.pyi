@@ -28,6 +28,7 @@ __all__ = [
     "Block",
     "BlockBatch",
     "BumpArena",
+    "Hold",
     "KvCache",
     "OffsetAllocator",
     "Piece",
@@ -463,6 +464,9 @@ class Pool(_Manager):
     def share(self, *, writable: bool = False) -> int:
         """A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to another process."""
 
+    def hold(self) -> Hold:
+        """Keeps it from being closed or made shorter, for engines that have registered its memory: :class:`ExportedError` meanwhile."""
+
     def check(self) -> None:
         """Checks the books against their invariants: for tests."""
 
@@ -524,8 +528,21 @@ class BlockBatch(_Manager):
     def free(self) -> None: ...
     @property
     def freed(self) -> bool: ...
+    def hold(self) -> Hold:
+        """Keeps them from being freed or taken apart: :class:`ExportedError` meanwhile."""
+
     def split(self) -> list[Block]:
         """The blocks one by one; the batch has none of them afterwards."""
+
+@final
+class Hold(_Manager):
+    """Keeps a pool or a batch as it is, until it is released or forgotten."""
+
+    def release(self) -> None:
+        """Lets go of it. A second time does nothing."""
+
+    @property
+    def released(self) -> bool: ...
 
 @final
 class AttachedPool(_Manager):

@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m kvmem.bench.NAME`."""

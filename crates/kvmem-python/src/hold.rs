@@ -1,0 +1,88 @@
+//! *Hold*: what others rely on stays as it is.
+//!
+//! A pool has no bytes to be viewed, and a batch none that lie in one piece. Yet there are those who rely on the memory of either: an engine
+//! that has registered it, a transfer under way. They have a hold, which is counted as a view is.
+
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::block::PyBlockBatch;
+use crate::pool::PyPool;
+
+/// What is held.
+enum What {
+    Pool(Py<PyPool>),
+    Batch(Py<PyBlockBatch>),
+}
+
+impl What {
+    fn release(&self) {
+        match self {
+            What::Pool(pool) => pool.get().held.release(),
+            What::Batch(batch) => batch.get().held.release(),
+        }
+    }
+}
+
+/// Keeps memory where it is, until it is released or forgotten.
+#[pyclass(name = "Hold", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyHold {
+    what: Mutex<Option<What>>,
+}
+
+impl PyHold {
+    fn new(what: What) -> PyHold {
+        PyHold { what: Mutex::new(Some(what)) }
+    }
+
+    pub(crate) fn pool(pool: &Bound<'_, PyPool>) -> PyResult<PyHold> {
+        pool.get().held.view(|_| ())?;
+        Ok(PyHold::new(What::Pool(pool.clone().unbind())))
+    }
+
+    pub(crate) fn batch(batch: &Bound<'_, PyBlockBatch>) -> PyResult<PyHold> {
+        batch.get().held.view(|_| ())?;
+        Ok(PyHold::new(What::Batch(batch.clone().unbind())))
+    }
+
+    fn take(&self) -> Option<What> {
+        self.what.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[pymethods]
+impl PyHold {
+    /// Lets go of it. A second time does nothing.
+    fn release(&self) {
+        if let Some(what) = self.take() {
+            what.release();
+        }
+    }
+
+    /// Whether it has been released.
+    #[getter]
+    fn released(&self) -> bool {
+        self.what.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exc))]
+    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) {
+        self.release();
+    }
+
+    fn __repr__(&self) -> &'static str {
+        if self.released() { "<kvmem.Hold, released>" } else { "<kvmem.Hold>" }
+    }
+}
+
+impl Drop for PyHold {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

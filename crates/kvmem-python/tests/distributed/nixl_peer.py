@@ -1,0 +1,41 @@
+"""The other process of the tests of NIXL: a pool, an agent, and a line of JSON for each line of JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+import kvmem
+import kvmem.nixl
+
+SIZE, COUNT = 1 << 20, 16
+
+
+def main() -> None:
+    with kvmem.Pool(2 * SIZE * COUNT, pages="4k") as pool, kvmem.nixl.Agent(pool, name=sys.argv[1]) as agent:
+        blocks = pool.allocate_batch(SIZE, COUNT).split()
+        for at, block in enumerate(blocks):
+            block.write(bytes([at + 1]) * SIZE)
+        print(json.dumps({"metadata": agent.metadata.hex(), "descriptors": agent.descriptors(blocks).hex()}), flush=True)
+        for line in sys.stdin:
+            asked = json.loads(line)
+            said: dict[str, object] = {}
+            if "sums" in asked:
+                said["sums"] = [hashlib.sha256(block).hexdigest() for block in blocks]
+            if "notifications" in asked:
+                found = agent.notifications(timeout=5.0)
+                said["notifications"] = [[one.peer, one.message.decode()] for one in found]
+            if "work" in asked:
+                # Begins to read and write, and does not wait.
+                peer = agent.connect(bytes.fromhex(asked["metadata"]))
+                begin = getattr(agent, asked["work"])
+                transfer = begin(blocks, peer, bytes.fromhex(asked["descriptors"]), asked.get("notify", "").encode())
+                if asked.get("wait"):
+                    transfer.wait(10.0)
+                said["done"] = transfer.done
+            print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()

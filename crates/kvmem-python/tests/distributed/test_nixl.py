@@ -1,0 +1,545 @@
+"""NIXL: transfers between pools of two processes, over shared memory and TCP on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvmem
+import kvmem.nixl
+from kvmem.nixl.descriptors import pack
+
+HERE = Path(__file__).parent
+SIZE, COUNT = 1 << 20, 16
+INSTALL = "pip install --no-deps nixl-cu12 nixl && pip install numpy"
+
+
+needs_nixl = pytest.mark.usefixtures("nixl")
+
+
+@pytest.fixture
+def nixl() -> None:
+    if importlib.util.find_spec("nixl") is None:
+        reason = f"NIXL is not installed: {INSTALL}"
+        if os.environ.get("KVMEM_REQUIRE_ENGINES") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+class Other:
+    """The other process."""
+
+    def __init__(self, name: str) -> None:
+        program = [sys.executable, str(HERE / "nixl_peer.py"), name]
+        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.name = name
+        first = self.line()
+        self.metadata, self.descriptors = bytes.fromhex(first["metadata"]), bytes.fromhex(first["descriptors"])
+
+    def line(self) -> dict[str, Any]:
+        assert self.process.stdout
+        found = json.loads(self.process.stdout.readline())
+        assert isinstance(found, dict)
+        return found
+
+    def begin(self, **asked: object) -> None:
+        assert self.process.stdin
+        print(json.dumps(asked), file=self.process.stdin, flush=True)
+
+    def ask(self, **asked: object) -> dict[str, Any]:
+        self.begin(**asked)
+        return self.line()
+
+    def stop(self) -> None:
+        """It does nothing from now on, as a host that has hung."""
+        self.process.send_signal(signal.SIGSTOP)
+        while Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self) -> int:
+        self.process.communicate(timeout=20)
+        return self.process.returncode
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                stream.close()
+
+    def __enter__(self) -> Other:
+        return self
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("UCX_NET_DEVICES", "lo")
+    shared = set(os.listdir("/dev/shm"))
+    yield
+    assert set(os.listdir("/dev/shm")) <= shared
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    assert not children.exists() or not children.read_text().split()
+
+
+@pytest.fixture
+def agent(nixl: None, pool: kvmem.Pool) -> Iterator[kvmem.nixl.Agent]:
+    with kvmem.nixl.Agent(pool) as agent:
+        yield agent
+
+
+@pytest.fixture
+def pool() -> Iterator[kvmem.Pool]:
+    with kvmem.Pool(2 * SIZE * COUNT, pages="4k") as pool:
+        yield pool
+        pool.check()
+
+
+@pytest.fixture
+def other(nixl: None) -> Iterator[Callable[[str], Other]]:
+    with ExitStack() as all_of_them:
+        yield lambda name: all_of_them.enter_context(Other(name))
+
+
+@pytest.fixture
+def tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over TCP a transfer waits for its peer; over shared memory it is over before anybody can be stopped."""
+    monkeypatch.setenv("UCX_TLS", "tcp")
+
+
+def noise(blocks: list[kvmem.Block], seed: int) -> list[str]:
+    """Fills blocks; returns their sums."""
+    random = np.random.default_rng(seed)
+    for block in blocks:
+        block.write(random.integers(0, 256, block.nbytes, np.uint8))
+    return sums(blocks)
+
+
+def sums(blocks: list[kvmem.Block]) -> list[str]:
+    return [hashlib.sha256(block).hexdigest() for block in blocks]
+
+
+@needs_nixl
+@pytest.mark.parametrize("transports", ["all", "tcp"])
+def test_blocks_go_there_and_back(
+    pool: kvmem.Pool, other: Callable[[str], Other], monkeypatch: pytest.MonkeyPatch, transports: str
+) -> None:
+    monkeypatch.setenv("UCX_TLS", transports)
+    there = other("there")
+    with kvmem.nixl.Agent(pool, name="here") as agent:
+        with agent.connect(there.metadata) as peer:
+            assert peer.name == "there" and agent.name == "here"
+            blocks = pool.allocate_batch(SIZE, COUNT).split()
+            wanted = noise(blocks, 1)
+            transfer = agent.write(blocks, peer, there.descriptors, notify=b"all of it \xc3\xa9")
+            assert transfer.nbytes == COUNT * SIZE
+            transfer.wait(20.0)
+            assert transfer.done
+            transfer.wait()  # again
+            said = there.ask(sums=1, notifications=1)
+            assert said["sums"] == wanted and said["notifications"] == [["here", "all of it é"]]
+
+            # Back, into a batch, with a notification of our own.
+            back = pool.allocate_batch(SIZE, COUNT)
+            agent.read(back, peer, there.descriptors).wait(20.0)
+            assert sums(back.split()) == wanted
+            peer.notify(b"thanks")
+            assert there.ask(notifications=1)["notifications"] == [["here", "thanks"]]
+
+            # And it is the other who copies.
+            wanted = noise(blocks, 2)
+            asked = {"metadata": agent.metadata.hex(), "descriptors": agent.descriptors(blocks).hex(), "wait": True}
+            assert there.ask(work="read", notify="taken", **asked)["done"]
+            assert agent.notifications(timeout=5.0) == [kvmem.nixl.Notification("there", b"taken")]
+            assert agent.notifications() == []
+            assert there.ask(sums=1)["sums"] == wanted
+        # Orderly: the other forgets us (by its end) before our memory goes.
+        assert there.end() == 0
+
+
+@needs_nixl
+def test_unregistered_memory_is_refused(agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]) -> None:
+    there = other("there")
+    peer, nixl = agent.connect(there.metadata), agent.engine
+    block = pool.allocate(4096)
+    name, (first, *_) = kvmem.nixl.descriptors.unpack(there.descriptors)
+    remote = nixl.get_xfer_descs([(first[0], 4096, 0)], mem_type="DRAM")
+    good = nixl.get_xfer_descs([(block.ptr, 4096, 0)], mem_type="DRAM")
+    nixl.initialize_xfer("WRITE", good, remote, "there").release()
+
+    elsewhere = np.ones(4096, np.uint8)
+    bad = nixl.get_xfer_descs([(elsewhere.ctypes.data, 4096, 0)], mem_type="DRAM")
+    with pytest.raises(Exception) as raised:
+        nixl.initialize_xfer("WRITE", bad, remote, "there")
+    assert type(raised.value).__name__ == "nixlNotFoundError"
+
+    # The same there, past the end of the other's pool.
+    for begin in (agent.write, agent.read):
+        with pytest.raises(kvmem.nixl.UnregisteredError, match="not registered") as ours:
+            begin(block, peer, pack(name, [(first[0] + (1 << 40), 4096)]))
+        assert ours.value.code == "nixlNotFoundError" and isinstance(ours.value, kvmem.KvmemError) and ours.value.remedy
+    agent.write(block, peer, pack(name, [(first[0], 4096)])).wait(10.0)
+    block.free()  # nothing has kept it
+
+
+@needs_nixl
+def test_what_makes_no_sense_is_refused(agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]) -> None:
+    there = other("there")
+    peer = agent.connect(there.metadata)
+    name, spans = kvmem.nixl.descriptors.unpack(there.descriptors)
+    one = pack(name, spans[:1])
+    block = pool.allocate(SIZE)
+    with kvmem.Pool("4MiB", pages="4k") as stranger:
+        foreign = stranger.allocate(SIZE)
+        for use in (lambda: agent.descriptors(foreign), lambda: agent.write(foreign, peer, one), lambda: agent.read(foreign, peer, one)):
+            with pytest.raises(kvmem.nixl.NotInPoolError, match="do not lie in") as raised:
+                use()
+            assert raised.value.address == foreign.ptr and raised.value.nbytes == SIZE and raised.value.start == pool.ptr
+        mixed = [block, foreign]
+        with pytest.raises(kvmem.nixl.NotInPoolError):
+            agent.descriptors(mixed)
+        foreign.free()  # nothing has kept it
+    batch = pool.allocate_batch(4096, 10)
+    cache = kvmem.KvCache(pool)
+    cache.insert(1, bytes(SIZE))
+    pinned = cache.get(1)
+    assert pinned is not None
+    array = np.from_dlpack(block)
+    gone = pool.allocate(10)
+    gone.free()
+    for blocks, descriptors, words in [
+        ([], one, "no blocks"),
+        (block, pack(name, spans[:2]), "as many"),
+        (block, pack(name, [(spans[0][0], SIZE - 1)]), "as long"),
+        (memoryview(block)[:0], pack(name, [(spans[0][0], 0)]), "no bytes"),
+        (array[::2], pack(name, [(spans[0][0], SIZE // 2)]), "one piece"),
+        (batch, one, "10 block"),
+        (7, one, "int is no block"),
+        ([[block]], one, "list is no block"),
+        (block, b"rubbish", "7 bytes are no descriptors"),
+        (block, one[:-1], "no descriptors"),
+        (block, pack("somebody", spans[:1]), "of somebody, and the peer is there"),
+        (pinned, one, "read-only"),
+        (gone, one, "freed"),
+    ]:
+        with pytest.raises(ValueError, match=words) as refused:
+            agent.read(blocks, peer, descriptors)
+        assert isinstance(refused.value, kvmem.KvmemError), words
+    for metadata in (b"", b"rubbish", agent.metadata[:50]):
+        with pytest.raises(kvmem.BadValueError, match="no agent's metadata"):
+            agent.connect(metadata)
+    # What is read-only can be sent.
+    agent.write(pinned, peer, one).wait(10.0)
+    agent.write(array[: SIZE // 2], peer, pack(name, [(spans[0][0], SIZE // 2)])).wait(10.0)
+    assert agent.descriptors(pinned)
+    del array, refused, blocks
+    pinned.release()
+    block.free()
+    batch.free()
+    peer.close()
+    peer.close()
+    with pytest.raises(kvmem.ClosedError, match="forgotten"):
+        agent.write(pool.allocate(SIZE), peer, one)
+    cache.close()
+
+
+@needs_nixl
+def test_the_pool_stays_as_long_as_the_agent() -> None:
+    pool = kvmem.Pool("8MiB", pages="4k", max_size="16MiB", boundary="4MiB", shared=True)
+    agent = kvmem.nixl.Agent(pool)
+    for refused in (pool.close, pool.shrink, lambda: pool.shrink_to("4MiB")):
+        with pytest.raises(kvmem.ExportedError, match="hold") as raised:
+            refused()
+        assert raised.value.views == 1
+    assert pool.fileno() >= 0 and agent.descriptors(pool.allocate("4MiB"))
+    # What it grows by is not registered.
+    capacity = pool.capacity
+    pool.grow_to("16MiB")
+    blocks = [pool.allocate("4MiB") for _ in range(3)]
+    beyond = [block for block in blocks if block.offset >= capacity]
+    assert beyond
+    with pytest.raises(kvmem.nixl.NotInPoolError, match="when the agent was made"):
+        agent.descriptors(beyond)
+    assert "registered" in repr(agent) and not agent.closed
+    assert agent.close() == 0 and agent.close() == 0 and agent.closed and "closed" in repr(agent)
+    for use in (lambda: agent.metadata, lambda: agent.descriptors(blocks), lambda: agent.connect(b""), agent.notifications, lambda: agent.engine):
+        with pytest.raises(kvmem.ClosedError):
+            use()
+    pool.close()
+    assert pool.closed
+    with pytest.raises(kvmem.ClosedError):
+        kvmem.nixl.Agent(pool)
+
+
+@needs_nixl
+def test_an_agent_is_refused_with_a_reason(pool: kvmem.Pool) -> None:
+    with pytest.raises(kvmem.NotAvailableError, match="no backend 'PIGEON', only .*UCX") as raised:
+        kvmem.nixl.Agent(pool, backend="PIGEON")
+    assert raised.value.device == "nixl" and raised.value.remedy
+    with pytest.raises(kvmem.BadValueError, match="name"):
+        kvmem.nixl.Agent(pool, name="")
+    told = threading.Event()
+    with kvmem.Pool("64MiB", pages="4k", in_background=True, boundary="1MiB", progress=lambda *_: told.wait(5)) as slow:
+        with pytest.raises(kvmem.NotReadyError, match="wait_ready"):
+            kvmem.nixl.Agent(slow)
+        told.set()
+        slow.wait_ready()
+    # None of them has kept the pool.
+    with kvmem.nixl.Agent(pool):
+        pass
+
+
+def test_without_nixl_the_error_names_the_command() -> None:
+    program = """
+import sys, builtins
+sys.modules["nixl"] = None
+import kvmem, kvmem.nixl
+pool = kvmem.Pool("1MiB", pages="4k")
+try:
+    kvmem.nixl.Agent(pool)
+except kvmem.NotAvailableError as error:
+    assert "pip install --no-deps nixl-cu12 nixl" in str(error) and error.remedy in str(error)
+    pool.close()
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "refused\n", done.stderr
+
+
+@needs_nixl
+@pytest.mark.parametrize("operation", ["write", "read"])
+def test_blocks_cannot_be_freed_while_they_are_copied(
+    tcp: None, pool: kvmem.Pool, other: Callable[[str], Other], operation: str
+) -> None:
+    there = other("there")
+    with kvmem.nixl.Agent(pool) as agent:
+        peer = agent.connect(there.metadata)
+        batch, blocks = pool.allocate_batch(SIZE, COUNT - 1), [pool.allocate(SIZE)]
+        begin = getattr(agent, operation)
+        begin([batch, *blocks], peer, there.descriptors).wait(10.0)
+        there.stop()
+        transfer = begin([batch, *blocks], peer, there.descriptors)
+        with pytest.raises(kvmem.TimeLimitError, match="goes on") as raised:
+            transfer.wait(0.1)
+        assert raised.value.seconds == 0.1 and raised.value.total == COUNT * SIZE and isinstance(raised.value, TimeoutError)
+        assert not transfer.done
+        for refused in (blocks[0].free, batch.free, batch.split, pool.close):
+            with pytest.raises(kvmem.ExportedError):
+                refused()
+        with pytest.raises(kvmem.InUseError, match="1 transfer"):
+            peer.close()
+        # Nobody waits for it any more; it keeps its blocks all the same.
+        del transfer, raised
+        with pytest.raises(kvmem.ExportedError):
+            batch.free()
+        there.go_on()
+        again = pool.allocate_batch(SIZE, COUNT)
+        agent.read(again, peer, there.descriptors).wait(20.0)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            peer_done = begin(again, peer, there.descriptors)
+            peer_done.wait(10.0)
+            try:
+                batch.free()
+                break
+            except kvmem.ExportedError:
+                pass
+        blocks[0].free()
+        peer.close()
+
+
+@needs_nixl
+@pytest.mark.parametrize("operation", ["write", "read"])
+def test_a_peer_dies_in_the_middle_and_another_takes_its_place(
+    tcp: None, pool: kvmem.Pool, other: Callable[[str], Other], operation: str
+) -> None:
+    with kvmem.nixl.Agent(pool, name="here") as agent:
+        blocks = pool.allocate_batch(SIZE, COUNT).split()
+        wanted = noise(blocks, 3)
+        there = other("there")
+        peer = agent.connect(there.metadata)
+        begin = getattr(agent, operation)
+        begin(blocks, peer, there.descriptors).wait(20.0)
+        there.stop()
+        transfer = begin(blocks, peer, there.descriptors)
+        assert not transfer.done
+        there.kill()
+        for _ in range(2):
+            with pytest.raises(kvmem.nixl.PeerLostError, match="has gone") as raised:
+                transfer.wait(20.0)
+        assert transfer.done and raised.value.code == "nixlRemoteDisconnectError"
+        # What comes too late is refused as well.
+        with pytest.raises(kvmem.nixl.TransferError):
+            begin(blocks, peer, there.descriptors).wait(20.0)
+        peer.close()
+        there = other("there")  # under the same name
+        with agent.connect(there.metadata) as peer:
+            wanted = noise(blocks, 3)
+            agent.write(blocks, peer, there.descriptors).wait(20.0)
+            assert there.ask(sums=1)["sums"] == wanted
+        for block in blocks:
+            block.free()
+        assert there.end() == 0
+
+
+@needs_nixl
+def test_a_peer_that_has_died_over_shared_memory(agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]) -> None:
+    there = other("there")
+    block = pool.allocate(SIZE)
+    peer = agent.connect(there.metadata)
+    one = pack("there", kvmem.nixl.descriptors.unpack(there.descriptors)[1][:1])
+    agent.write(block, peer, one).wait(10.0)
+    there.kill()
+    with pytest.raises(kvmem.nixl.TransferError):
+        agent.write(block, peer, one).wait(10.0)
+    block.free()
+
+
+@needs_nixl
+@pytest.mark.parametrize(("transports", "work"), [("all", "write"), ("all", "read"), ("tcp", "write")])
+def test_we_live_on_when_the_one_who_copies_is_killed(
+    pool: kvmem.Pool, other: Callable[[str], Other], monkeypatch: pytest.MonkeyPatch, transports: str, work: str
+) -> None:
+    # Not so over TCP where it was reading: UCX aborts the process that answers, if it comes to that.
+    monkeypatch.setenv("UCX_TLS", transports)
+    with kvmem.nixl.Agent(pool) as agent:
+        blocks = pool.allocate_batch(SIZE, COUNT).split()
+        asked: dict[str, Any] = {"metadata": agent.metadata.hex(), "descriptors": agent.descriptors(blocks).hex()}
+        there = other("there")
+        assert there.ask(work=work, wait=True, **asked)["done"]
+        there.begin(work=work, **asked)
+        time.sleep(0.002)
+        there.kill()
+        wanted = noise(blocks, 4)
+        there = other("there")
+        assert there.ask(work="read", wait=True, **asked)["done"]
+        assert there.ask(sums=1)["sums"] == wanted
+        assert there.end() == 0
+
+
+@needs_nixl
+def test_closing_ends_what_is_under_way(tcp: None, pool: kvmem.Pool, other: Callable[[str], Other]) -> None:
+    there = other("there")
+    agent = kvmem.nixl.Agent(pool)
+    peer = agent.connect(there.metadata)
+    blocks = pool.allocate_batch(SIZE, COUNT).split()
+    agent.read(blocks, peer, there.descriptors).wait(10.0)
+    there.stop()
+    transfer = agent.read(blocks, peer, there.descriptors)
+    started = time.monotonic()
+    assert agent.close(timeout=0.2) == 1
+    assert 0.2 <= time.monotonic() - started < 5.0
+    with pytest.raises(kvmem.nixl.TransferError, match="closed before"):
+        transfer.wait()
+    # Nobody writes to them any more, also when the other wakes up.
+    wanted = noise(blocks, 5)
+    there.go_on()
+    time.sleep(0.3)
+    assert sums(blocks) == wanted
+    for block in blocks:
+        block.free()
+
+
+@needs_nixl
+def test_threads_share_an_agent(agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]) -> None:
+    there = other("there")
+    peer = agent.connect(there.metadata)
+    spans = kvmem.nixl.descriptors.unpack(there.descriptors)[1]
+    wrong: list[BaseException] = []
+
+    def work(me: int) -> None:
+        try:
+            block, back = pool.allocate(SIZE), pool.allocate(SIZE)
+            mine = pack("there", [spans[me]])
+            for turn in range(20):
+                block.write(bytes([16 * me + turn % 16]) * SIZE)
+                agent.write(block, peer, mine, notify=b"%d" % me).wait(20.0)
+                agent.read(back, peer, mine).wait(20.0)
+                assert bytes(back) == bytes(block)
+            block.free()
+            back.free()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(me,)) for me in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    told = 0
+    while told < 80:
+        told += len(there.ask(notifications=1)["notifications"])
+
+
+@needs_nixl
+def test_nothing_need_be_closed_at_exit_and_a_forked_child_is_refused() -> None:
+    program = """
+import os, sys, kvmem, kvmem.nixl
+pool, two = kvmem.Pool("4MiB", pages="4k"), kvmem.Pool("4MiB", pages="4k")
+agent, other = kvmem.nixl.Agent(pool), kvmem.nixl.Agent(two)
+peer = agent.connect(other.metadata)
+block, target = pool.allocate(1000), two.allocate(1000)
+descriptors = other.descriptors(target)
+kept = agent.write(block, peer, descriptors)
+kept.wait()
+child = os.fork()
+if child == 0:
+    refused = 0
+    for use in (lambda: agent.metadata, lambda: agent.write(block, peer, descriptors), agent.notifications, peer.close, lambda: peer.notify(b"x")):
+        try:
+            use()
+        except kvmem.ForkedError:
+            refused += 1
+    assert refused == 5, refused
+    agent.close()
+    del agent, other, peer, kept
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+agent.write(block, peer, descriptors).wait()
+print("alive")
+"""
+    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == "alive\n", done.stdout + done.stderr
+
+
+PAGE = next((folder / "docs/distributed/nixl.md" for folder in HERE.parents if (folder / "docs/distributed/nixl.md").exists()), None)
+
+
+@needs_nixl
+def test_the_page_runs(tmp_path: Path) -> None:
+    assert PAGE, "docs/distributed/nixl.md is missing"
+    examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    assert examples
+    program = tmp_path / "page.py"
+    program.write_text("\n".join(examples), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0 and "the same bytes" in done.stdout, done.stdout + done.stderr
+
+
+@needs_nixl
+def test_the_benchmark_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kvmem.bench.nixl", "--rounds", "3", "--transfers", "5"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode in (0, 1) and re.search(r"^ratio [0-9.]+, goal 1\.00", done.stdout, re.M), done.stdout + done.stderr
