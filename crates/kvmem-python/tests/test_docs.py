@@ -35,7 +35,7 @@ def mypy(*arguments: str, module: str = "mypy", cwd: Path) -> None:
 
 def test_types_are_strict(tmp_path: Path) -> None:
     shutil.copy(HERE.parent / "pyproject.toml", tmp_path)
-    for file in (*HERE.glob("*.py"), *HERE.parent.glob("benches/*.py")):
+    for file in (*HERE.glob("*.py"), *HERE.glob("distributed/*.py"), *HERE.parent.glob("benches/*.py")):
         shutil.copy(file, tmp_path)
     (tmp_path / "page.py").write_text("\n".join(EXAMPLES), encoding="utf-8")
     mypy("--strict", "-p", "kvmem", cwd=tmp_path)

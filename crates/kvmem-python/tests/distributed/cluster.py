@@ -10,10 +10,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import pytest
+from engines import require
 
 LOCAL = "127.0.0.1"
 CLIENT = Path(__file__).with_name("client.py")
@@ -146,3 +149,13 @@ class Client:
         """Its answer: what it found, or the name of what was raised."""
         self.send(verb, *arguments)
         return self.receive()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster with nothing in it but a master. It leaves nothing in /dev/shm."""
+    require("mooncake")
+    before = set(os.listdir("/dev/shm"))
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+    assert set(os.listdir("/dev/shm")) <= before

@@ -7,7 +7,9 @@ import subprocess
 import time
 
 import pytest
-from cluster import Client, Cluster, until
+from cluster import Client, Cluster, cluster, until
+
+__all__ = ["cluster"]
 
 MIB = 1 << 20
 SIZES = [1, 4096, 70_001, MIB]

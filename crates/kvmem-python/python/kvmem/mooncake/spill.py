@@ -9,7 +9,7 @@ value was dropped or could not be put is counted and logged, and what the cluste
 removed as soon as the cluster can be talked to.
 
 A master that does not answer takes seconds for each call to fail. So after the first such failure look-ups do not ask it, which is counted too, and insertions
-do not wait; the thread asks on, keeps what is in the queue, and all goes on when there is an answer.
+do not wait; the thread asks on, keeps what is in the queue, and all goes on when there is an answer and the segments are back.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _MOST_STALE = 1 << 16
 """Stale keys that are remembered one by one. Beyond that all is taken for stale, and removed."""
 _TRIES = 3
 """How often a value is put that a segment does not take."""
+_PATIENCE = 10.0
+"""Seconds after a master came back for which segments may be missing: servers mount theirs again when they find out."""
 
 
 class SpillStats(NamedTuple):
@@ -206,6 +208,7 @@ class _Work:
         self.stale: set[str] = set()
         self.all_stale = False
         self.down = False
+        self.patient_until = 0.0
         self.stopping = False
         self.last_error: str | None = None
         self.counts = _Counts()
@@ -302,13 +305,18 @@ class _Work:
             except Exception as error:  # Whatever it is, the thread goes on: it is counted.
                 tries += 1
                 gone = self._failed(error)
-                if not gone and next_one is not None and (tries >= _TRIES or not isinstance(error, errors.UnreachableError)):
+                if next_one is not None and not gone and not self._worth_another(error, tries):
                     self._done(next_one, error)
                     tries = 0
                 else:
                     with self.lock:
                         self.changed.wait_for(lambda: self.stopping, self.retry)
         self._give_up()
+
+    def _worth_another(self, error: Exception, tries: int) -> bool:
+        if isinstance(error, errors.NoRoomError):
+            return time.monotonic() < self.patient_until
+        return isinstance(error, errors.UnreachableError) and tries < _TRIES
 
     def _put(self, entry: _Entry) -> None:
         pinned, name = entry.pinned, entry.name
@@ -359,6 +367,7 @@ class _Work:
     def _answered(self) -> None:
         with self.lock:
             self.down = False
+            self.patient_until = time.monotonic() + _PATIENCE
             self.changed.notify_all()
         _log.warning("the master at %s answers again: %d values waited", self.store.master, len(self.queue))
 

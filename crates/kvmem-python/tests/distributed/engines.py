@@ -1,14 +1,11 @@
-"""What the tests of engines share: whether the engines are there, and clusters of them."""
+"""Whether the engines that some tests meet are there. Without one its tests are skipped by name, or fail where KVMEM_REQUIRE_ENGINES=1."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from cluster import Cluster
 
 # Module to import, and what gets it.
 ENGINES = {
@@ -26,18 +23,3 @@ def require(engine: str) -> None:
         if os.environ.get("KVMEM_REQUIRE_ENGINES") == "1":
             pytest.fail(message)
         pytest.skip(message)
-
-
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with nothing in it but a master. It leaves nothing in /dev/shm."""
-    require("mooncake")
-    before = shared_memory()
-    folder: Path = tmp_path_factory.mktemp("cluster")
-    with Cluster(folder) as cluster:
-        yield cluster
-    assert shared_memory() <= before
