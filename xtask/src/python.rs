@@ -13,6 +13,25 @@ use crate::step::{Kind, Report};
 /// What the wheel and its tests are built and run with.
 const TOOLS: [&str; 6] = ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy"];
 
+/// An engine that some tests meet, as it is installed.
+struct Engine {
+    name: &'static str,
+    /// What pip is asked for.
+    wheels: &'static [&'static str],
+    /// Debian packages, each with the library that shows that it is there.
+    debian: &'static [(&'static str, &'static str)],
+    /// What can be imported when all is there.
+    module: &'static str,
+}
+
+/// All of them. Where one cannot be had its tests are skipped by name, or fail if `KVMEM_REQUIRE_ENGINES=1`.
+const ENGINES: [Engine; 1] = [Engine {
+    name: "Mooncake",
+    wheels: &["mooncake-transfer-engine-non-cuda>=0.3.13"],
+    debian: &[("libibverbs1", "libibverbs.so.1"), ("libnuma1", "libnuma.so.1"), ("libcurl4", "libcurl.so.4")],
+    module: "mooncake.store",
+}];
+
 /// Interpreters to look for, first choice first.
 const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13", "python3.14"];
 
@@ -24,6 +43,9 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     let folder = root.join("target/python");
     let Some(environment) = fresh_environment(&folder) else { return };
     let python = environment.join("bin/python");
+    for engine in &ENGINES {
+        engine.install(&python);
+    }
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-input", "--quiet"]);
     install.arg(root.join("crates/kvmem-python"));
@@ -39,6 +61,28 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
         tests.env("KVMEM_COMMAND", command);
     }
     report.command("python: tests", Kind::Pytest, &mut tests);
+}
+
+impl Engine {
+    /// Installs it where that is possible, and says what is missing where it is not.
+    fn install(&self, python: &Path) {
+        for (package, library) in self.debian {
+            let missing = format!("{library} is missing");
+            // Whether it worked shows in the end.
+            let _ = setup::package(&missing, package, || setup::has_library(library));
+        }
+        let quiet = ["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"];
+        let _ = Command::new(python).args(quiet).args(self.wheels).stdin(Stdio::null()).status();
+        if !works(python, &["-c", &format!("import {}", self.module)]) {
+            println!("({} cannot be used, so its tests are skipped: {})", self.name, self.by_hand());
+        }
+    }
+
+    /// The command that gets it.
+    fn by_hand(&self) -> String {
+        let packages: Vec<&str> = self.debian.iter().map(|(package, _)| *package).collect();
+        format!("pip install '{}' && {}", self.wheels.join("' '"), setup::by_hand(&packages.join(" ")))
+    }
 }
 
 /// A new virtual environment with the tools in it, if it can be had; else says what is missing.
@@ -104,6 +148,15 @@ fn with_first(folder: &Path) -> std::ffi::OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_as_a_command() {
+        let command = ENGINES[0].by_hand();
+        assert_eq!(
+            command,
+            "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install libibverbs1 libnuma1 libcurl4"
+        );
+    }
 
     #[test]
     fn a_folder_comes_first() {

@@ -354,8 +354,8 @@ def test_a_value_that_still_waits_comes_back(spill: ClusterSpill, pool: kvmem.Po
 def test_a_full_queue_drops_and_counts(store: Store, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     hold, put = threading.Event(), Store.put_parts
     monkeypatch.setattr(Store, "put_parts", lambda *arguments: hold.wait(10) and put(*arguments))
-    spill = ClusterSpill(store, prefix="full/", queue=200_000)
-    with kvmem.KvCache(pool, max_bytes=500_000, spill=spill) as cache:
+    spill = ClusterSpill(store, prefix="full/", queue=200_000, wait=0)
+    with kvmem.KvCache(pool, max_bytes=500_000, shards=1, spill=spill) as cache:
         for n in range(30):
             cache.insert(n, data(n))
         stats = spill.stats()

@@ -4,7 +4,7 @@ Evicted values wait in a queue, pinned, until a thread has put them into the clu
 value of it again. With each value goes a *seal* of 32 bytes: a mark, the length, and checksums of the bytes and of the key. What does not match is
 not given to anybody.
 
-The queue is bounded in bytes. When it is full the value is dropped, or with ``wait`` the insertion waits so long at most, and then it is dropped. That a
+The queue is bounded in bytes. When it is full an insertion waits, ``wait`` seconds at most and not while the cluster fails, and then the value is dropped. That a
 value was dropped or could not be put is counted and logged, and what the cluster has under its key is *stale* from then on: it is not fetched, and it is
 removed as soon as the cluster can be talked to.
 
@@ -118,7 +118,7 @@ class ClusterSpill:
 
     ``prefix``: what the objects' keys begin with; caches with the same prefix share what they spill, so a key must mean the same value in all. ``queue``: bytes that
     may wait to be put; they are in use in the pool, so leave it that much more than the cache's limit (default: a sixteenth of the pool). ``wait``: seconds for which
-    an insertion waits when the queue is full, before the value is dropped. ``replace``: a value takes the place of what the cluster has under its key; without, what
+    an insertion waits when the queue is full, before the value is dropped; 0: insertions never wait. ``replace``: a value takes the place of what the cluster has under its key; without, what
     is there already is not put again, which is right where keys are hashes of what they stand for. ``retry``: seconds between two attempts to reach the master.
     """
 
@@ -128,7 +128,7 @@ class ClusterSpill:
         *,
         prefix: str = "kvmem/",
         queue: int | None = None,
-        wait: float = 0.0,
+        wait: float = 1.0,
         replace: bool = True,
         retry: float = 1.0,
     ) -> None:
@@ -208,6 +208,8 @@ class _Work:
         self.stale: set[str] = set()
         self.all_stale = False
         self.down = False
+        self.failing = False
+        """The latest call failed: who inserts does not wait."""
         self.patient_until = 0.0
         self.stopping = False
         self.last_error: str | None = None
@@ -235,7 +237,7 @@ class _Work:
                 return self.stopping or self.bytes + nbytes <= self.most
 
             if not fits() and self.wait > 0 and nbytes <= self.most:
-                self.changed.wait_for(lambda: fits() or self.down, self.wait)
+                self.changed.wait_for(lambda: fits() or self.failing, self.wait)
             entry = _Entry(pinned, self.name(pinned.cache_key))
             self._unwanted(entry.name)
             if fits() and not self.stopping:
@@ -340,6 +342,7 @@ class _Work:
                 # It may have been put just before: what is stale stays so.
                 self.counts.forgotten += 1
             elif error is None:
+                self.failing = False
                 self.counts.stored += 1
                 self.counts.stored_bytes += entry.nbytes
                 self.stale.discard(entry.name)
@@ -366,7 +369,7 @@ class _Work:
 
     def _answered(self) -> None:
         with self.lock:
-            self.down = False
+            self.down = self.failing = False
             self.patient_until = time.monotonic() + _PATIENCE
             self.changed.notify_all()
         _log.warning("the master at %s answers again: %d values waited", self.store.master, len(self.queue))
@@ -377,6 +380,7 @@ class _Work:
         with self.lock:
             self.counts.errors += 1
             self.last_error = str(error)
+            self.failing = True
             news = gone and not self.down
             self.down = self.down or gone
             self.changed.notify_all()

@@ -1,0 +1,1 @@
+"""Benchmarks of kvmem with the engines around it: ``python -m kvmem.bench NAME``."""
