@@ -7,12 +7,13 @@
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
 //! - [`setup`] looks for the tools the steps need and gets those it can,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
-//! - [`python`] builds the Python package and runs its tests,
+//! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`install`] builds the C interface and puts it, by the [`layout`], where C programs look for it,
 //! - [`record`] files a benchmark run under its date and machine, and draws what was filed.
 
 mod checks;
+mod engines;
 mod install;
 mod layout;
 mod python;

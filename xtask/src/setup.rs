@@ -164,7 +164,7 @@ pub(crate) fn by_hand(package: &str) -> String {
 }
 
 /// Whether the loader knows a library: by its cache, or in the folders that it looks into without one.
-fn has_library(name: &str) -> bool {
+pub(crate) fn has_library(name: &str) -> bool {
     let cached = ["ldconfig", "/sbin/ldconfig"].into_iter().any(|ldconfig| {
         let output = Command::new(ldconfig).arg("-p").stdin(Stdio::null()).stderr(Stdio::null()).output();
         output.is_ok_and(|output| lists(&String::from_utf8_lossy(&output.stdout), name))

@@ -299,7 +299,8 @@ impl PyAddressManager {
     /// Gives `size` bytes from `address` on back: one range, several that follow each other, or a part.
     fn free(&self, py: Python<'_>, address: i64, size: i64) -> PyResult<()> {
         let below = (1 << self.shift) - 1;
-        let end = address.checked_add(size).filter(|_| address >= 0 && size > 0 && (address | size) & below == 0);
+        let end =
+            address.checked_add(size).filter(|_| address >= 0 && size > 0 && (address | size) & below == 0);
         let Some(end) = end else {
             let message = format!(
                 "{size} bytes at {address} are no range of this heap: say an address that it gave, and a size that is more than 0, both \
@@ -328,9 +329,9 @@ impl PyAddressManager {
         let grown = {
             let (heap, bytes) = &mut *self.lock();
             let longer = u64::try_from(more).ok().and_then(|more| bytes.checked_add(more));
-            longer.filter(|_| size >= 0).map(|longer| {
-                heap.grow(longer >> self.shift).map(|()| *bytes = longer)
-            })
+            longer
+                .filter(|_| size >= 0)
+                .map(|longer| heap.grow(longer >> self.shift).map(|()| *bytes = longer))
         };
         match grown {
             Some(grown) => grown.map_err(|refused| error::space(py, &refused)),

@@ -1,4 +1,8 @@
 //! *KvCache*: values under keys, in blocks of a pool.
+//!
+//! With a *spill*, a lower tier, what is evicted is not lost. It is a Python object with four methods: `evicted(pinned)` is given each value
+//! that leaves the cache for room, `fetch(cache, key)` is asked for what the cache does not have, `forget(key)` and `forget_all()` are told what
+//! was taken out, and `close()` ends it. `evicted` is called by whoever inserts, with no lock held: neither the cache's nor a holder's.
 
 use kvmem::pool::KvCache;
 use kvmem::pool::kv_cache::{Eviction, Pinned, Reservation};
@@ -11,6 +15,7 @@ use crate::buffer::{Bytes, Source, Span, memory_methods};
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::pool::PyPool;
+use crate::process;
 use crate::report;
 use crate::size::Size;
 
@@ -68,6 +73,7 @@ impl Held for KvCache<Name> {
 pub(crate) struct PyKvCache {
     held: Holder<KvCache<Name>>,
     pool: Py<PyPool>,
+    spill: Option<Py<PyAny>>,
 }
 
 impl PyKvCache {
@@ -76,10 +82,20 @@ impl PyKvCache {
     }
 }
 
+/// Gives an evicted value to the spill. Where that raises, or the interpreter is ending, the value is dropped: its bytes are free.
+fn give(spill: &Py<PyAny>, pinned: Pinned<Name>) {
+    process::call(|py| {
+        let pinned = PyPinned { held: Holder::new(pinned) };
+        if let Err(error) = spill.call_method1(py, "evicted", (pinned,)) {
+            error.write_unraisable(py, Some(spill.bind(py)));
+        }
+    });
+}
+
 #[pymethods]
 impl PyKvCache {
     #[new]
-    #[pyo3(signature = (pool, *, max_bytes=None, max_blocks=None, watermarks=None, eviction="lru", shards=None))]
+    #[pyo3(signature = (pool, *, max_bytes=None, max_blocks=None, watermarks=None, eviction="lru", shards=None, spill=None))]
     fn create(
         pool: Bound<'_, PyPool>,
         max_bytes: Option<Size>,
@@ -87,6 +103,7 @@ impl PyKvCache {
         watermarks: Option<(Size, Size)>,
         eviction: &str,
         shards: Option<usize>,
+        spill: Option<Bound<'_, PyAny>>,
     ) -> PyResult<PyKvCache> {
         let py = pool.py();
         let eviction = match eviction {
@@ -111,8 +128,14 @@ impl PyKvCache {
         if let Some(shards) = shards {
             builder = builder.shards(shards);
         }
+        let spill =
+            spill.map(|spill| spill.call_method1("__spill__", (&pool,))).transpose()?.map(Bound::unbind);
+        if let Some(spill) = &spill {
+            let spill = spill.clone_ref(py);
+            builder = builder.on_evict(move |pinned| give(&spill, pinned));
+        }
         let cache = builder.build().map_err(|error| error::cache_setup(py, &error))?;
-        Ok(PyKvCache { held: Holder::new(cache), pool: pool.unbind() })
+        Ok(PyKvCache { held: Holder::new(cache), pool: pool.unbind(), spill })
     }
 
     /// Copies a value into a block and puts it under `key`. Evicts until it fits.
@@ -131,15 +154,24 @@ impl PyKvCache {
         Ok(PyReservation { held: Holder::new(room) })
     }
 
-    /// The value under `key`, pinned; None if there is none. It counts as used.
-    fn get(&self, key: Name) -> PyResult<Option<PyPinned>> {
-        let found = self.held.with(|cache| cache.get(&key))?;
-        Ok(found.map(|pinned| PyPinned { held: Holder::new(pinned) }))
+    /// The value under `key`, pinned; None if there is none. It counts as used. With a spill, that is asked for what is not here.
+    fn get<'py>(slf: &Bound<'py, Self>, key: Name) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (this, py) = (slf.get(), slf.py());
+        if let Some(pinned) = this.held.with(|cache| cache.get(&key))? {
+            let pinned = PyPinned { held: Holder::new(pinned) };
+            return Ok(Some(Bound::new(py, pinned)?.into_any()));
+        }
+        let Some(spill) = &this.spill else { return Ok(None) };
+        let found = spill.bind(py).call_method1("fetch", (slf, &key))?;
+        Ok((!found.is_none()).then_some(found))
     }
 
     /// Takes the value under `key` out, and returns it; None if there is none.
-    fn remove(&self, key: Name) -> PyResult<Option<PyPinned>> {
+    fn remove(&self, py: Python<'_>, key: Name) -> PyResult<Option<PyPinned>> {
         let found = self.held.with(|cache| cache.remove(&key))?;
+        if let Some(spill) = &self.spill {
+            spill.call_method1(py, "forget", (&key,))?;
+        }
         Ok(found.map(|pinned| PyPinned { held: Holder::new(pinned) }))
     }
 
@@ -155,6 +187,9 @@ impl PyKvCache {
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cache = self.cache()?;
         py.detach(|| cache.clear());
+        if let Some(spill) = &self.spill {
+            spill.call_method0(py, "forget_all")?;
+        }
         Ok(())
     }
 
@@ -174,6 +209,12 @@ impl PyKvCache {
     #[getter]
     fn pool(&self, py: Python<'_>) -> Py<PyPool> {
         self.pool.clone_ref(py)
+    }
+
+    /// The lower tier; None: there is none.
+    #[getter]
+    fn spill(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.spill.as_ref().map(|spill| spill.clone_ref(py))
     }
 
     /// Figures.
@@ -196,9 +237,13 @@ impl PyKvCache {
         )
     }
 
-    /// Gives the cache up, and all that it holds. Pins stay good.
+    /// Gives the cache up, and all that it holds; ends its spill. Pins stay good.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.held.end(py)
+        self.held.end(py)?;
+        if let Some(spill) = &self.spill {
+            spill.call_method0(py, "close")?;
+        }
+        Ok(())
     }
 
     /// Whether it has been closed.

@@ -1,4 +1,4 @@
-"""``python -m kvmem``: what ``kvmem doctor`` does.
+"""``python -m kvmem``: what ``kvmem doctor`` does; ``python -m kvmem serve-mooncake``: see :mod:`kvmem.mooncake.command`.
 
 Holds every limit of this machine against the memory you want, says how to change those that stand in the way, and lists what memory
 can be registered with. The exit status is 0 if nothing stands in the way, 1 if something does, 2 if the options make no sense.
@@ -8,22 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Sequence
-from decimal import Decimal
 
 from . import KvmemError, __version__, doctor
-
-
-def size(text: str) -> int:
-    """A number of bytes as the command reads it: ``64GiB`` is a power of 1024, ``64GB`` and ``64G`` one of 1000."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgtpe])(i?))?b?\s*", text, re.IGNORECASE)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; examples: 4096, 64GiB, 1.5TiB")
-    number, unit, binary = found.groups()
-    power = " kmgtpe".index(unit.lower()) if unit else 0
-    return int(Decimal(number) * (1024 if binary else 1000) ** power)
+from .size import size
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,6 +54,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["serve-mooncake"]:
+        from .mooncake import command
+
+        return command.main(arguments[1:])
     options = parser().parse_args(arguments)
     try:
         nodes = [int(node) for node in options.nodes.split(",") if node.strip()]

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self, SupportsIndex, TypeAlias, final, type_check_only
 
 from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
+from .spill import Spill, Spills
 
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer as _Buffer
@@ -580,7 +581,7 @@ class KvCache(_Manager):
     """Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed.
 
     Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``. ``watermarks``: (low, high) in bytes. ``eviction``: ``lru`` or
-    ``scan-resistant``.
+    ``scan-resistant``. ``spill``: a lower tier for what is evicted, such as :class:`kvmem.mooncake.Store`.
     """
 
     def __new__(
@@ -592,6 +593,7 @@ class KvCache(_Manager):
         watermarks: tuple[_Size, _Size] | None = None,
         eviction: str = "lru",
         shards: int | None = None,
+        spill: Spills | None = None,
     ) -> Self: ...
     def insert(self, key: _Name, value: _Buffer) -> None:
         """Copies a value into a block and puts it under ``key``. Evicts until it fits; raises :class:`OutOfSpaceError` if it cannot."""
@@ -600,7 +602,7 @@ class KvCache(_Manager):
         """Makes room for a value, to be written in place and then committed."""
 
     def get(self, key: _Name) -> Pinned | None:
-        """The value under ``key``, pinned; it counts as used."""
+        """The value under ``key``, pinned; it counts as used. With a spill, what is not here is fetched from there."""
 
     def remove(self, key: _Name) -> Pinned | None:
         """Takes the value under ``key`` out, and returns it."""
@@ -621,9 +623,13 @@ class KvCache(_Manager):
 
     @property
     def pool(self) -> Pool: ...
+    @property
+    def spill(self) -> Spill | None:
+        """The lower tier."""
+
     def stats(self) -> KvCacheStats: ...
     def close(self) -> None:
-        """Gives the cache up, and all that it holds. Pins stay good."""
+        """Gives the cache up, and all that it holds; closes its spill. Pins stay good."""
 
     @property
     def closed(self) -> bool: ...

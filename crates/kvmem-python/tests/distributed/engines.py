@@ -1,4 +1,4 @@
-"""What the tests of engines share: where their unpacked wheels are, and stand-ins for what those import and cannot be had here.
+"""What the tests of engines share: whether engines are there, where unpacked wheels are, and stand-ins for what those import and cannot be had here.
 
 ``LMCACHE_DIR`` and ``SGLANG_DIR`` name folders of unpacked wheels; ``cargo xtask test`` makes them. Where one is missing, its tests are skipped
 with the command that makes it, or fail if ``KVMEM_REQUIRE_ENGINES`` is 1.
@@ -6,6 +6,7 @@ with the command that makes it, or fail if ``KVMEM_REQUIRE_ENGINES`` is 1.
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -48,3 +49,18 @@ def run_with(engine: str, prelude: str, program: str, *, status: int = 0, **envi
     )
     assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
+
+
+# Module to import, and what gets it.
+ENGINES = {
+    "mooncake": ("mooncake.store", "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install libibverbs1 libnuma1 libcurl4"),
+}
+
+
+def require(engine: str) -> None:
+    """Skips what needs an engine that is not there; fails where it must be there."""
+    module, remedy = ENGINES[engine]
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        missing(f"{engine} cannot be imported ({error}): {remedy}")

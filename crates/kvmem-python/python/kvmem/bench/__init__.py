@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m kvmem.bench.NAME`."""
+"""Benchmarks of kvmem with the engines around it: ``python -m kvmem.bench NAME``."""

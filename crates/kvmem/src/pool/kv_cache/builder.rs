@@ -6,9 +6,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread;
 
+use super::evicted::Taker;
 use super::ledger::Limits;
 use super::source::Source;
-use super::{Eviction, KvCache, KvCacheSetupError};
+use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
 
 /// Slots are 32 bits, and a policy keeps one number for itself.
@@ -28,6 +29,7 @@ pub struct KvCacheBuilder<K> {
     shards: Option<usize>,
     exact: bool,
     source: Source,
+    taker: Taker<K>,
     keys: PhantomData<fn() -> K>,
 }
 
@@ -44,6 +46,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             shards: None,
             exact: false,
             source,
+            taker: None,
             keys,
         }
     }
@@ -102,6 +105,18 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
+    /// Who gets each value that is evicted, for room or by the watermarks: to keep it elsewhere. Default: nobody, and its bytes are free at
+    /// once. What is removed, replaced or cleared is not given.
+    ///
+    /// It is called by the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock of the cache's, and may call the cache for
+    /// what does not evict. The value counts for the cache no more. Its bytes are free when the pin is dropped, and until then the insertion
+    /// goes on to evict others: so whoever keeps pins must bound them to a part of the pool, and drop or wait beyond that. An insertion fails with
+    /// [`NothingToEvict`](super::KvCacheError::NothingToEvict) if it finds all there was in these hands.
+    pub fn on_evict(mut self, taker: impl Fn(Pinned<K>) + Send + Sync + 'static) -> Self {
+        self.taker = Some(Arc::new(taker));
+        self
+    }
+
     /// Makes the cache. It holds nothing yet and has asked the pool for nothing.
     ///
     /// # Errors
@@ -130,7 +145,16 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             None => usual_shards(blocks),
         };
         let limits = Limits { bytes, blocks, high, low };
-        Ok(KvCache::new(self.pool.clone(), self.source.clone(), limits, shards, &self.eviction, self.exact))
+        let taker = self.taker.clone();
+        Ok(KvCache::new(
+            self.pool.clone(),
+            self.source.clone(),
+            taker,
+            limits,
+            shards,
+            &self.eviction,
+            self.exact,
+        ))
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
+use super::evicted::Taker;
 use super::held::{Held, Pinned};
 use super::ledger::{Ledger, Limits};
 use super::shard::Shard;
@@ -52,6 +53,7 @@ pub(super) struct Inner<K> {
     hasher: RandomState,
     pool: Pool,
     source: Source,
+    taker: Taker<K>,
     eviction: Eviction,
     pub(super) ledger: Ledger,
     /// Somebody is evicting down to the low watermark.
@@ -73,6 +75,7 @@ impl<K: Hash + Eq> KvCache<K> {
     pub(super) fn new(
         pool: Pool,
         source: Source,
+        taker: Taker<K>,
         limits: Limits,
         shards: usize,
         eviction: &Eviction,
@@ -84,6 +87,7 @@ impl<K: Hash + Eq> KvCache<K> {
                 hasher: RandomState::default(),
                 pool,
                 source,
+                taker,
                 eviction: eviction.clone(),
                 ledger: Ledger::new(limits),
                 trimming: AtomicBool::new(false),
@@ -366,7 +370,7 @@ impl<K: Hash + Eq> Inner<K> {
             let mut books = shard.books();
             if let Some(held) = books.remove_unpinned(hash, key) {
                 shard.others.evictions.more();
-                self.let_go(held);
+                self.evicted(books, held);
                 return true;
             }
         }
@@ -376,7 +380,7 @@ impl<K: Hash + Eq> Inner<K> {
             let mut books = shard.books();
             if let Some(held) = books.evict() {
                 shard.others.evictions.more();
-                self.let_go(held);
+                self.evicted(books, held);
                 return true;
             }
         }
@@ -410,6 +414,15 @@ impl<K: Hash + Eq> Inner<K> {
         let _trimming = Trimming(&self.trimming);
         let mut turn = Turn { next: from, begun: true };
         while self.ledger.bytes() > self.ledger.limits.low && self.evict(&mut turn, None) {}
+    }
+
+    /// A block has left its index to make room. `lock` is that of its shard. Without a taker it goes under the lock, as in `let_go`; a
+    /// taker is called without.
+    fn evicted(&self, lock: impl Sized, held: Arc<Held<K>>) {
+        let Some(taker) = &self.taker else { return self.let_go(held) };
+        self.ledger.credit(held.len_bytes());
+        drop(lock);
+        taker(Pinned(held));
     }
 
     /// A block has left its index. Called under the lock of its shard: whoever comes to the shard afterwards finds the bytes

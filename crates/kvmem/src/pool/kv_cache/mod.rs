@@ -3,6 +3,7 @@
 mod builder;
 mod cache;
 mod error;
+mod evicted;
 mod held;
 mod ledger;
 mod lru;

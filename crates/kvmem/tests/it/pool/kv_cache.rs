@@ -1,5 +1,6 @@
 //! Keyed blocks: against a model, under threads, with pins, limits and every order of drops.
 
+mod evicted;
 mod limits;
 mod model;
 mod pins;

@@ -1,0 +1,85 @@
+"""``python -m kvmem serve-mooncake``: memory of this host as a segment of a Mooncake cluster, until a signal comes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from .. import KvmemError, Pool, doctor
+from ..size import size
+from . import engine
+from .segment import serve
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
+        prog="kvmem serve-mooncake",
+        description="Map, populate and mount memory of this host as a segment of a Mooncake cluster, and unmount it at the end: Ctrl-C or SIGTERM",
+    )
+    options.add_argument("--size", type=size, required=True, help="how much memory, in bytes or with a unit: 64GiB (GB is 10^9)")
+    options.add_argument("--master", default=engine.MASTER, metavar="HOST:PORT", help="the cluster's master (default: %(default)s)")
+    options.add_argument(
+        "--host",
+        default=engine.LOCAL,
+        metavar="ADDRESS",
+        help="the address that others reach this host by, and the only one listened on (default: %(default)s)",
+    )
+    options.add_argument(
+        "--pages", metavar="PAGES,…", default="2M,4k", help="the page sizes to try, of 1G, 2M, thp and 4k (default: %(default)s)"
+    )
+    options.add_argument("--numa", metavar="POLICY", help="where it lies: bind:0 or interleave:0-1 (default: anywhere)")
+    options.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="wait for the master (default: %(default)s)")
+    options.add_argument("--every", type=float, default=60.0, metavar="SECONDS", help="between two status lines (default: %(default)s)")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status: 0 after a signal, 1 if it cannot be done, 2 if the options make no sense."""
+    given = parser().parse_args(arguments)
+    try:
+        engine.address(given.master)
+        engine.module()
+        found = doctor(given.size, pages=given.pages, shared=True, pinned=False)
+        if not found.passes:
+            print(found, end="", file=sys.stderr)
+            print(f"kvmem: this machine cannot give {found.wish}: {', '.join(found.failed)}", file=sys.stderr)
+            return 1
+        with Pool(given.size, pages=given.pages, numa=given.numa, shared=True, progress=_Bar()) as pool:
+            with serve(pool, given.master, host=given.host, timeout=given.timeout) as segment:
+                print(pool.report(), file=sys.stderr)
+                start = time.monotonic()
+
+                def status() -> None:
+                    answers = "answers" if engine.answers(given.master) else "does not answer"
+                    seconds = time.monotonic() - start
+                    print(f"kvmem: {segment.nbytes} bytes at {segment.name} for {seconds:.0f} s, the master at {given.master} {answers}", flush=True)
+
+                status()
+                number = segment.wait(every=given.every, status=status)
+                print(f"kvmem: unmounted, after signal {number}", flush=True)
+    except ValueError as error:
+        print(f"kvmem: {error}", file=sys.stderr)
+        return 2
+    except (KvmemError, OSError) as error:
+        print(f"kvmem: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+class _Bar:
+    """A line on a terminal that says how far it is; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self.shown = -1
+
+    def __call__(self, done: int, total: int) -> None:
+        percent = done * 100 // total
+        if percent != self.shown and sys.stderr.isatty():
+            self.shown = percent
+            end = "\n" if done == total else ""
+            print(f"\rpopulating: {percent} %", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,103 @@
+"""*Errors*: the engine's numbers as exceptions with words."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ..errors import KvmemError
+
+
+class EngineMissingError(KvmemError, ImportError):
+    """The engine cannot be imported; the message has the command that gets it."""
+
+
+class StoreError(KvmemError):
+    """The engine, or the cluster, refuses."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("code", "key")
+
+    code: int | None
+    """The engine's number."""
+    key: str | None
+    """The object's key."""
+
+
+class ObjectMissingError(StoreError, KeyError):
+    """There is no such object, or not any more."""
+
+
+class NoRoomError(StoreError, MemoryError):
+    """The cluster has no room for it: its segments are full, or there is none."""
+
+
+class UnreachableError(StoreError, ConnectionError):
+    """The master does not answer, or the segment that has the bytes does not."""
+
+
+class CorruptError(StoreError):
+    """What was got back is not what was put in."""
+
+
+class BatchError(StoreError):
+    """Some objects of a batch failed; the others are done."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("code", "key", "failed")
+
+    failed: dict[str, StoreError]
+    """What failed, by key."""
+
+
+MASTER_GONE = -900
+"""The code of a master that does not answer."""
+
+# What the engine's numbers mean: the kind of exception, and words.
+_MEANINGS: dict[int, tuple[type[StoreError], str]] = {
+    -1: (StoreError, "it failed inside; its log on standard error may say why"),
+    -10: (NoRoomError, "a buffer is too small"),
+    -101: (NoRoomError, "no segment is mounted"),
+    -102: (StoreError, "this segment is mounted already"),
+    -103: (UnreachableError, "the master does not know this client any more; it will once they have spoken again"),
+    -200: (NoRoomError, "no segment has room for it: mount more, or lower the master's eviction_high_watermark_ratio"),
+    -400: (StoreError, "this is no key"),
+    -500: (UnreachableError, "writing to the segment failed"),
+    -600: (StoreError, "an argument makes no sense, or the buffer is shorter than the object"),
+    -601: (StoreError, "the object is another client's"),
+    -700: (StoreError, "it cannot be written now"),
+    -701: (StoreError, "it cannot be read now"),
+    -702: (StoreError, "the copy cannot be used now"),
+    -703: (ObjectMissingError, "it is still being written, or its writer died"),
+    -704: (ObjectMissingError, "there is no such object"),
+    -705: (StoreError, "there is such an object already"),
+    -706: (StoreError, "it was read just now and is kept for its readers: force=True removes it nevertheless"),
+    -707: (UnreachableError, "the transfer took longer than the object was kept for it"),
+    -708: (StoreError, "it is being copied to another segment"),
+    -710: (ObjectMissingError, "there is no copy of it"),
+    -712: (ObjectMissingError, "its copy is gone"),
+    -800: (UnreachableError, "the transfer failed: the segment that has the bytes does not answer"),
+    MASTER_GONE: (UnreachableError, "the master does not answer"),
+    -1010: (UnreachableError, "the master cannot do this now"),
+}
+
+
+def error(code: int, doing: str, key: str | None = None, **details: Any) -> StoreError:
+    """The exception for a code."""
+    kind, words = _MEANINGS.get(code, (StoreError, "the engine gives no reason that is known here"))
+    what = doing if key is None else f"{doing} {key!r}"
+    return kind(f"cannot {what}: {words} (code {code})", code=code, key=key, **details)
+
+
+def check(code: int, doing: str, key: str | None = None) -> int:
+    """The number itself unless it is a failure."""
+    if code < 0:
+        raise error(code, doing, key)
+    return code
+
+
+def check_all(codes: list[int], doing: str, keys: list[str], *, but: tuple[int, ...] = ()) -> list[int]:
+    """The numbers unless some of them are failures other than ``but``."""
+    failed = {key: error(code, doing, key) for key, code in zip(keys, codes) if code < 0 and code not in but}
+    if failed:
+        first = next(iter(failed.values()))
+        message = f"{len(failed)} of {len(codes)} failed, the first: {first}"
+        raise BatchError(message, code=first.code, key=first.key, failed=failed)
+    return codes

@@ -1,0 +1,161 @@
+"""A Mooncake cluster of real processes on free ports of the loopback interface, for tests and benchmarks of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from engines import require
+
+LOCAL = "127.0.0.1"
+CLIENT = Path(__file__).with_name("client.py")
+ENVIRONMENT = {**os.environ, "MC_TCP_BIND_ADDRESS": LOCAL, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOCAL, 0))
+        return int(probe.getsockname()[1])
+
+
+def until(true: Callable[[], object], seconds: float = 20.0) -> None:
+    """Waits for something to become true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def master_command() -> str | None:
+    beside = Path(sys.executable).with_name("mooncake_master")
+    return str(beside) if beside.exists() else shutil.which("mooncake_master")
+
+
+class Cluster:
+    """A master, and who else is started here. Everything is ended at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.metrics_port = free_port()
+        self.address = f"{LOCAL}:{self.port}"
+        self.processes: list[subprocess.Popen[str]] = []
+        self.master = self.start_master()
+
+    def start(self, name: str, *command: str) -> subprocess.Popen[str]:
+        with open(self.folder / f"{name}.log", "a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=ENVIRONMENT
+            )
+        self.processes.append(process)
+        return process
+
+    def start_master(self) -> subprocess.Popen[str]:
+        command = master_command()
+        assert command is not None
+        master = self.start(
+            "master",
+            command,
+            f"-rpc_address={LOCAL}",
+            f"-rpc_port={self.port}",
+            f"-metrics_host={LOCAL}",
+            f"-metrics_port={self.metrics_port}",
+            # Who is silent for so many seconds is taken for dead.
+            "-client_ttl=2",
+            "-enable_metric_reporting=false",
+        )
+
+        def listens() -> bool:
+            assert master.poll() is None, (self.folder / "master.log").read_text(encoding="utf-8")
+            with socket.socket() as probe:
+                return probe.connect_ex((LOCAL, self.port)) == 0
+
+        until(listens)
+        return master
+
+    def restart_master(self) -> None:
+        """Another one at the same address: it knows nothing of what the first one knew."""
+        self.kill(self.master)
+        self.master = self.start_master()
+
+    def serve(self, size: str = "64MiB") -> subprocess.Popen[str]:
+        server = self.start(
+            "server", sys.executable, "-m", "kvmem", "serve-mooncake", "--size", size, "--master", self.address, "--pages", "4k"
+        )
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert "answers" in line, line + (self.folder / "server.log").read_text(encoding="utf-8")
+        return server
+
+    def client(self) -> Client:
+        return Client(self.start("client", sys.executable, str(CLIENT), self.address))
+
+    @staticmethod
+    def kill(process: subprocess.Popen[str]) -> None:
+        """As a power cut does."""
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The master last: whoever says goodbye to it waits for an answer.
+        for process in reversed(self.processes):
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    self.kill(process)
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        assert all(process.poll() is not None for process in self.processes)
+
+
+class Client:
+    """A process with a pool and a store, that does what it is told: see client.py."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert self.receive() == "ready"
+
+    def send(self, verb: str, *arguments: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([verb, *arguments]) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the client has died"
+        return json.loads(line)
+
+    def do(self, verb: str, *arguments: Any) -> Any:
+        """Its answer: what it found, or the name of what was raised."""
+        self.send(verb, *arguments)
+        return self.receive()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster with nothing in it but a master. It leaves nothing in /dev/shm."""
+    require("mooncake")
+    before = set(os.listdir("/dev/shm"))
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+    assert set(os.listdir("/dev/shm")) <= before

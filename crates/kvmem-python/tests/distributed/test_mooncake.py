@@ -1,0 +1,493 @@
+"""The store and the lower tier, by one process against a real cluster."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import ENVIRONMENT, Cluster, cluster, until
+
+import kvmem
+from kvmem.mooncake import (
+    BatchError,
+    ClusterSpill,
+    EngineMissingError,
+    NoRoomError,
+    ObjectMissingError,
+    Segment,
+    Store,
+    StoreError,
+    UnreachableError,
+    errors,
+    serve,
+)
+
+__all__ = ["cluster"]
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def segment(cluster: Cluster) -> Iterator[Segment]:
+    with kvmem.Pool("32MiB", pages="4k", shared=True) as pool, serve(pool, cluster.address, nbytes="24MiB") as segment:
+        assert pool.metrics().allocated == 24 * MIB == segment.nbytes
+        yield segment
+
+
+@pytest.fixture(scope="module")
+def connected(cluster: Cluster, segment: Segment) -> Iterator[Store]:
+    with kvmem.Pool("4MiB", pages="4k") as pool, Store(pool, master=cluster.address) as store:
+        yield store
+
+
+@pytest.fixture
+def pool(connected: Store) -> Iterator[kvmem.Pool]:
+    yield connected.pool
+    gc.collect()
+    assert connected.pool.metrics().allocated == 0
+    connected.pool.check()
+
+
+@pytest.fixture
+def store(connected: Store, pool: kvmem.Pool) -> Iterator[Store]:
+    yield connected
+    connected.remove_matching(".*", force=True)
+
+
+def data(seed: int, nbytes: int = 50_000) -> bytes:
+    return random.Random(seed).randbytes(nbytes)
+
+
+# Without the engine.
+
+
+def test_what_is_missing_is_told_with_its_remedy() -> None:
+    code = """
+        import sys
+        sys.modules["mooncake.store"] = None
+        import kvmem.mooncake
+        try:
+            kvmem.mooncake.Store(kvmem.Pool("1MiB", pages="4k"))
+        except ImportError as error:
+            assert isinstance(error, kvmem.mooncake.EngineMissingError), error
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    assert "pip install 'mooncake-transfer-engine-non-cuda" in done.stdout, done.stderr
+    assert issubclass(EngineMissingError, ImportError)
+
+
+def test_numbers_become_exceptions_with_words() -> None:
+    assert errors.check(7, "get", "k") == 7
+    missing = errors.error(-704, "get", "k")
+    assert isinstance(missing, ObjectMissingError) and isinstance(missing, KeyError)
+    assert (missing.code, missing.key, str(missing)) == (-704, "k", "cannot get 'k': there is no such object (code -704)")
+    assert isinstance(errors.error(-200, "put"), MemoryError)
+    assert isinstance(errors.error(-900, "put"), ConnectionError)
+    assert type(errors.error(-12345, "put")) is StoreError
+    with pytest.raises(BatchError, match="2 of 3 failed, the first: cannot put 'b'") as raised:
+        errors.check_all([0, -800, -200], "put", ["a", "b", "c"])
+    assert list(raised.value.failed) == ["b", "c"] and raised.value.code == -800
+    assert errors.check_all([0, -704], "remove", ["a", "b"], but=(-704,)) == [0, -704]
+
+
+# A segment.
+
+
+def test_a_segment_is_the_memory_of_the_pool(cluster: Cluster, store: Store) -> None:
+    """What is put is found in the pool's own memory, by a look at the file."""
+    with kvmem.Pool("2MiB", pages="4k", shared=True) as pool:
+        assert os.pread(pool.fileno(), 4096, 0) == bytes(4096)
+        mark = data(99, 4096)
+        with serve(pool, cluster.address, nbytes=MIB) as segment:
+            assert pool.metrics().allocated == MIB
+            with store.pool.allocate(4096) as block:
+                block.write(mark)
+                # The cluster chooses where: the smaller segment gets some of many.
+                for n in range(200):
+                    store.put(f"mark{n}", block)
+            found = os.pread(pool.fileno(), MIB, segment.offset)
+            assert mark in found
+        assert segment.closed and pool.metrics().allocated == 0
+        segment.close()
+
+
+def test_a_segment_refuses_what_it_cannot_be(cluster: Cluster) -> None:
+    with kvmem.Pool("1MiB", pages="4k") as private, pytest.raises(kvmem.KvmemError):
+        serve(private, cluster.address)
+    with kvmem.Pool("1MiB", pages="4k", shared=True) as pool:
+        with pytest.raises(UnreachableError, match="the master does not answer"):
+            serve(pool, "127.0.0.1:1", timeout=0)
+        for address in ("nowhere", "host:", ":1", "host:99999"):
+            with pytest.raises(ValueError, match="no HOST:PORT"):
+                serve(pool, address)
+        with pool.allocate(4096), pytest.raises(kvmem.OutOfSpaceError):
+            serve(pool, cluster.address)
+        assert pool.metrics().allocated == 0
+
+
+def test_a_segment_of_huge_pages(cluster: Cluster, store: Store) -> None:
+    try:
+        pool = kvmem.Pool("4MiB", pages="2M", strict=True, shared=True)
+    except kvmem.MappingError as error:
+        pytest.skip(f"no huge pages here: {error}")
+    with pool, serve(pool, cluster.address) as segment:
+        assert segment.nbytes == 4 * MIB
+        with store.pool.allocate(MIB) as block:
+            block.write(data(1, MIB))
+            for n in range(6):
+                store.put(f"huge{n}", block)
+        assert all(bytes(store.get(f"huge{n}")) == data(1, MIB) for n in range(6))
+        assert any(os.pread(pool.fileno(), 4 * MIB, 0))
+
+
+# A store.
+
+
+def test_blocks_go_there_and_back(store: Store, pool: kvmem.Pool) -> None:
+    with pool.allocate(50_000) as block:
+        block.write(data(1))
+        store.put("k", block)
+        with store.get("k") as found:
+            assert bytes(found) == data(1) and found.offset != block.offset
+        # Objects do not change, unless that is said.
+        block.write(data(2))
+        store.put("k", block)
+        assert bytes(store.get("k")) == data(1)
+        store.put("k", block, replace=True)
+        assert bytes(store.get("k")) == data(2)
+        store.put_from("part", block.offset + 100, 900)
+        assert store.size("part") == 900
+        assert store.get_into("part", block.offset, 50_000) == 900
+        assert bytes(block)[:900] == data(2)[100:1000]
+        assert store.exists("part") and store.remove("part", force=True) and not store.exists("part")
+        assert store.exists_batch(["k", "part"]) == [True, False]
+        assert store.remove_matching("^k$", force=True) == 1
+    cache = kvmem.KvCache(pool)
+    cache.insert("v", data(3))
+    pinned = cache.get("v")
+    assert pinned is not None
+    store.put("pinned", pinned)
+    with cache.reserve("w", 50_000) as room:
+        store.get_parts("pinned", [room])
+    assert bytes(cache.get("w") or b"") == data(3)
+
+
+def test_what_does_not_lie_in_the_pool_is_refused(store: Store) -> None:
+    with kvmem.Pool("1MiB", pages="4k") as other, other.allocate(4096) as foreign:
+        for refused in (store.put, lambda key, block: store.put_parts(key, [block]), lambda key, block: store.put_batch([key], [block])):
+            with pytest.raises(kvmem.BadValueError, match="does not lie in"):
+                refused("foreign", foreign)
+    with pytest.raises(TypeError):
+        store.put("bytes", bytearray(100))  # type: ignore[arg-type]
+    for offset, nbytes in ((-1, 10), (4 * MIB - 5, 10), (0, -1), (1 << 63, 10)):
+        with pytest.raises(kvmem.BadValueError, match="do not lie in"):
+            store.put_from("range", offset, nbytes)
+        with pytest.raises(kvmem.BadValueError, match="do not lie in"):
+            store.get_into("range", offset, nbytes)
+    assert not store.exists("foreign") and not store.exists("bytes") and not store.exists("range")
+
+
+def test_failures_leave_no_block_behind(store: Store, pool: kvmem.Pool) -> None:
+    with pytest.raises(ObjectMissingError):
+        store.get("none")
+    with pool.allocate(3 * MIB) as block:
+        store.put("large", block)
+        with pytest.raises(kvmem.OutOfSpaceError):
+            store.get("large")
+        with pytest.raises(StoreError, match="shorter than the object"):
+            store.get_into("large", block.offset, 100)
+        with pytest.raises(NoRoomError, match="no segment has room"):
+            for n in range(10):
+                store.put(f"more{n}", block)
+    assert pool.metrics().allocated == 0
+    with pytest.raises(kvmem.BadValueError, match="2 keys and 0 blocks"):
+        store.put_batch(["a", "b"], [])
+    assert store.get_batch([]) == [] and store.get_batch(["none"]) == [None]
+    assert store.remove("none") is False
+    store.remove_batch(["none", "large"], force=True)
+
+
+def test_a_block_that_is_on_its_way_cannot_be_freed(store: Store, pool: kvmem.Pool) -> None:
+    block = pool.allocate(100)
+    with store._place(block), pytest.raises(kvmem.ExportedError):
+        block.free()
+    block.free()
+
+
+def test_the_registration_ends_before_the_memory(cluster: Cluster) -> None:
+    pool = kvmem.Pool("1MiB", pages="4k")
+    store = Store(pool, master=cluster.address)
+    at = pool.ptr
+    pool.close()
+
+    def mapped() -> bool:
+        ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+        return any(int(start, 16) <= at < int(end, 16) for start, end in ranges)
+
+    # The pool has been closed, and what is registered is still there.
+    assert mapped()
+    ends: list[object] = []
+    weakref.finalize(store, ends.append, "gone")
+    del store, pool
+    gc.collect()
+    assert ends == ["gone"] and not mapped()
+
+
+def test_a_closed_store_and_a_forked_one_refuse(store: Store, cluster: Cluster) -> None:
+    with kvmem.Pool("1MiB", pages="4k") as pool:
+        other = Store(pool, master=cluster.address)
+        with pool.allocate(10) as block:
+            other.close()
+            other.close()
+            with pytest.raises(kvmem.ClosedError):
+                other.put("k", block)
+    child = os.fork()
+    if child == 0:
+        try:
+            store.exists("k")
+        except kvmem.ForkedError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# The lower tier.
+
+
+@pytest.fixture
+def spill(store: Store) -> Iterator[ClusterSpill]:
+    spill = ClusterSpill(store, prefix="t/", queue=MIB, retry=0.2)
+    yield spill
+    spill.close()
+    stats = spill.stats()
+    assert stats.evicted == stats.stored + stats.dropped + stats.failed + stats.forgotten
+    assert (stats.queued, stats.queued_bytes) == (0, 0)
+
+
+def test_what_is_evicted_comes_back(spill: ClusterSpill, pool: kvmem.Pool) -> None:
+    with kvmem.KvCache(pool, max_bytes=500_000, spill=spill) as cache:
+        assert cache.spill is spill
+        for n in range(40):
+            cache.insert(n, data(n))
+            assert spill.flush(10)
+        assert len(cache) == 10
+        for n in range(40):
+            found = cache.get(n)
+            assert found is not None and bytes(found) == data(n), n
+            found.release()
+            assert spill.flush(10)
+        stats = spill.stats()
+        assert (stats.dropped, stats.failed, stats.corrupt, stats.refused, stats.errors) == (0, 0, 0, 0, 0)
+        assert stats.fetched >= 30 and stats.stored == stats.evicted and stats.reachable and stats.last_error is None
+        assert cache.get("never") is None and spill.stats().absent == 1
+        # 1, "1" and b"1" are three.
+        cache.insert("1", b"text")
+        cache.insert(b"1", b"bytes")
+        cache.evict_to(0)
+        assert spill.flush(10)
+        for key, value in ((1, data(1)), ("1", b"text"), (b"1", b"bytes")):
+            found = cache.get(key)
+            assert found is not None and bytes(found) == value
+            found.release()
+    assert pool.metrics().allocated == 0
+
+
+def test_the_store_itself_will_do(store: Store, pool: kvmem.Pool) -> None:
+    with kvmem.KvCache(pool, max_bytes=100_000, spill=store) as cache:
+        for n in range(6):
+            cache.insert(n, data(n))
+        assert isinstance(cache.spill, ClusterSpill) and cache.spill.flush(10)
+        found = cache.get(0)
+        assert found is not None and bytes(found) == data(0)
+        found.release()
+    assert "KvCache" in repr(cache)
+    with kvmem.Pool("1MiB", pages="4k") as other, pytest.raises(kvmem.BadValueError, match="another pool"):
+        kvmem.KvCache(other, spill=store)
+
+
+def test_what_was_removed_or_changed_does_not_come_back(spill: ClusterSpill, pool: kvmem.Pool) -> None:
+    with kvmem.KvCache(pool, spill=spill) as cache:
+        cache.insert("k", data(1))
+        cache.evict_to(0)
+        cache.insert("k", data(2))
+        cache.evict_to(0)
+        assert spill.flush(10)
+        found = cache.get("k")
+        assert found is not None and bytes(found) == data(2)
+        found.release()
+        cache.evict_to(0)
+        assert cache.remove("k") is None and cache.get("k") is None
+        assert spill.flush(10) and cache.get("k") is None
+        cache.insert("k", data(3))
+        cache.insert("j", data(3))
+        cache.evict_to(0)
+        cache.clear()
+        assert cache.get("k") is None and cache.get("j") is None
+        assert spill.flush(10) and cache.get("k") is None and cache.get("j") is None
+
+
+def test_a_value_that_still_waits_comes_back(spill: ClusterSpill, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold, put = threading.Event(), Store.put_parts
+    monkeypatch.setattr(Store, "put_parts", lambda *arguments: hold.wait(10) and put(*arguments))
+    with kvmem.KvCache(pool, spill=spill) as cache:
+        cache.insert("k", data(1))
+        cache.evict_to(0)
+        assert spill.stats().queued == 1
+        found = cache.get("k")
+        assert found is not None and bytes(found) == data(1)
+        hold.set()
+        assert spill.flush(10)
+        found.release()
+
+
+def test_a_full_queue_drops_and_counts(store: Store, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold, put = threading.Event(), Store.put_parts
+    monkeypatch.setattr(Store, "put_parts", lambda *arguments: hold.wait(10) and put(*arguments))
+    spill = ClusterSpill(store, prefix="full/", queue=200_000, wait=0)
+    with kvmem.KvCache(pool, max_bytes=500_000, shards=1, spill=spill) as cache:
+        for n in range(30):
+            cache.insert(n, data(n))
+        stats = spill.stats()
+        assert (stats.evicted, stats.queued, stats.queued_bytes, stats.dropped, stats.stale) == (20, 4, 200_000, 16, 16)
+        assert cache.get(10) is None, "it was dropped"
+        hold.set()
+        assert spill.flush(10)
+        stats = spill.stats()
+        assert (stats.stored, stats.dropped, stats.stale) == (4, 16, 0)
+    assert pool.metrics().allocated == 0
+
+
+def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
+    spill = ClusterSpill(store, prefix="wait/", queue=100_000, wait=10)
+    with kvmem.KvCache(pool, max_bytes=500_000, spill=spill) as cache:
+
+        def put(thread: int) -> None:
+            for n in range(40):
+                cache.insert(thread * 100 + n, data(n))
+
+        threads = [threading.Thread(target=put, args=(thread,)) for thread in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert spill.flush(10)
+        stats = spill.stats()
+        assert (stats.evicted, stats.stored, stats.dropped) == (110, 110, 0)
+        for thread in range(3):
+            for n in range(0, 40, 7):
+                found = cache.get(thread * 100 + n)
+                assert found is not None and bytes(found) == data(n)
+                found.release()
+    assert pool.metrics().allocated == 0
+
+
+def test_what_comes_back_wrong_is_given_to_nobody(spill: ClusterSpill, store: Store, pool: kvmem.Pool) -> None:
+    with kvmem.KvCache(pool, spill=spill) as cache:
+        for key in ("k", "short", "swapped"):
+            cache.insert(key, data(1))
+        cache.evict_to(0)
+        assert spill.flush(10)
+        with store.get("t/s:k") as whole, pool.allocate(8) as tiny:
+            assert bytes(whole)[:50_000] == data(1) and whole.nbytes > 50_000
+            # Another key's value, sealed as it is.
+            store.put("t/s:swapped", whole, replace=True)
+            memoryview(whole)[20_000] ^= 1
+            store.put("t/s:k", whole, replace=True)
+            store.put("t/s:short", tiny, replace=True)
+        for count, key in enumerate(("k", "short", "swapped"), 1):
+            assert cache.get(key) is None and spill.stats().corrupt == count
+        assert spill.flush(10) and not any(store.exists_batch(["t/s:k", "t/s:short", "t/s:swapped"]))
+
+
+def test_content_that_is_there_is_not_put_again(store: Store, pool: kvmem.Pool) -> None:
+    spill = ClusterSpill(store, prefix="once/", queue=MIB, replace=False)
+    with kvmem.KvCache(pool, spill=spill) as cache:
+        for value in (data(1), data(2)):
+            cache.insert("hash", value)
+            cache.evict_to(0)
+            assert spill.flush(10)
+        found = cache.get("hash")
+        assert found is not None and bytes(found) == data(1) and spill.stats().stored == 2
+        found.release()
+
+
+def test_a_spill_ends_with_its_cache_and_settings_are_checked(store: Store, pool: kvmem.Pool) -> None:
+    for queue in (0, -1, 3 * MIB):
+        with pytest.raises(kvmem.BadValueError):
+            ClusterSpill(store, queue=queue)
+    before = threading.active_count()
+    cache = kvmem.KvCache(pool, spill=store)
+    assert threading.active_count() == before + 1
+    del cache
+    gc.collect()
+    assert threading.active_count() == before
+    assert pool.metrics().allocated == 0
+
+
+def test_the_cache_serves_on_without_a_master_and_recovers(cluster: Cluster, tmp_path: Path) -> None:
+    """A cluster of its own: its master is killed while values are on their way."""
+    with Cluster(tmp_path) as own, kvmem.Pool("4MiB", pages="4k") as pool:
+        own.serve("16MiB")
+        with Store(pool, master=own.address) as store:
+            spill = ClusterSpill(store, queue=MIB, retry=0.2)
+            with kvmem.KvCache(pool, max_bytes=500_000, spill=spill) as cache:
+                for n in range(20):
+                    cache.insert(n, data(n))
+                own.kill(own.master)
+                until(lambda: cache.insert(-1, data(0)) is None and not (cache.evict_to(0) or spill.stats().reachable))
+                start = time.monotonic()
+                for n in range(100, 200):
+                    cache.insert(n, data(n))
+                    found = cache.get(n)
+                    assert found is not None and bytes(found) == data(n)
+                    found.release()
+                assert cache.get("never") is None and cache.get("nor this") is None
+                assert time.monotonic() - start < 2, "nothing waits for who is not there"
+                stats = spill.stats()
+                assert stats.skipped >= 2 and stats.errors >= 1 and stats.dropped > 0 and not stats.reachable
+                assert stats.last_error is not None and "master" in stats.last_error
+                own.master = own.start_master()
+                until(lambda: spill.stats().reachable, 30)
+                assert spill.flush(30)
+                for n in range(200, 230):
+                    cache.insert(n, data(n))
+                    assert spill.flush(10)
+                # The new master knows nothing of before; what was put since is there.
+                until(lambda: spill.stats().queued == 0)
+                for n in range(200, 230):
+                    found = cache.get(n)
+                    assert found is not None and bytes(found) == data(n)
+                    found.release()
+                    assert spill.flush(10)
+                assert spill.stats().failed == 0
+        assert pool.metrics().allocated == 0
+
+
+# The command.
+
+
+def serve_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kvmem", "serve-mooncake", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+
+
+def test_the_command_says_what_is_wrong(cluster: Cluster) -> None:
+    assert "HOST:PORT" in serve_command("--help").stdout
+    assert serve_command("--size", "nonsense").returncode == 2
+    wrong = serve_command("--size", "1MiB", "--master", "nowhere")
+    assert wrong.returncode == 2 and "no HOST:PORT" in wrong.stderr
+    alone = serve_command("--size", "1MiB", "--master", "127.0.0.1:1", "--timeout", "0", "--pages", "4k")
+    assert alone.returncode == 1 and "the master does not answer" in alone.stderr
+    large = serve_command("--size", "1000TiB", "--master", cluster.address)
+    assert large.returncode == 1 and "cannot give" in large.stderr
