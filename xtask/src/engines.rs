@@ -122,3 +122,17 @@ impl Engine {
         format!("pip install '{}' && {}", self.wheels.join("' '"), setup::by_hand(&packages.join(" ")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_as_a_command() {
+        let command = ENGINES[0].by_hand();
+        assert_eq!(
+            command,
+            "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install libibverbs1 libnuma1 libcurl4"
+        );
+    }
+}

@@ -111,15 +111,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_as_a_command() {
-        let command = ENGINES[0].by_hand();
-        assert_eq!(
-            command,
-            "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install libibverbs1 libnuma1 libcurl4"
-        );
-    }
-
-    #[test]
     fn a_folder_comes_first() {
         let path = with_first(Path::new("/here/first"));
         assert_eq!(std::env::split_paths(&path).next().unwrap(), Path::new("/here/first"));
