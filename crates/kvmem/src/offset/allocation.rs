@@ -8,7 +8,7 @@ use std::ops;
 use super::core::Core;
 use super::error::AllocError;
 use super::heap::{Grant, Heap};
-use super::range::{LONG, Range};
+use super::range::{LONG, Range, known_size, short_size};
 use super::raw::RawHandle;
 use super::registry;
 
@@ -178,7 +178,7 @@ impl Allocation {
         let handle = core.with(|books| RawHandle {
             allocator: books.id,
             slot: self.as_range().node(),
-            generation: books.seals.seal(self.as_range().node()),
+            generation: books.seals.seal(self.as_range().node(), self.as_range().size()),
         });
         let index = self.forget();
         // If the allocator is gone, nobody can free it any more; if it was the last that could be freed, the books go.
@@ -192,8 +192,7 @@ impl Allocation {
 impl Drop for Allocation {
     #[inline]
     fn drop(&mut self) {
-        let size = Some(self.as_range().size()).filter(|size| *size != LONG).map(u64::from);
-        if self.core().free(self.grant(), size) {
+        if self.core().free(self.grant(), known_size(self.as_range().size())) {
             registry::discharge(self.core_index());
         }
     }
@@ -203,11 +202,6 @@ impl fmt::Debug for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Allocation").field("offset", &self.offset()).field("size", &self.size()).finish()
     }
-}
-
-#[inline(always)]
-fn short_size(size: u64) -> u32 {
-    u32::try_from(size).unwrap_or(LONG)
 }
 
 #[cold]

@@ -9,6 +9,7 @@ use super::core::{Books, Core, refusal};
 use super::error::{AllocError, CheckError, RawError, SpaceError};
 use super::heap::{Grant, Heap};
 use super::placement::Placement;
+use super::range::{known_size, short_size};
 use super::raw::{RawAllocation, RawHandle};
 use super::registry;
 use super::report::{BinReport, MapRange, Metrics};
@@ -388,7 +389,11 @@ impl OffsetAllocator {
     /// # Errors
     /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::shrink`] says.
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_raw(handle, |books, grant, _| Ok(resize_down(&mut books.heap, grant, new_size)?))
+        self.with_raw(handle, |books, grant, _| {
+            resize_down(&mut books.heap, grant, new_size)?;
+            books.seals.resize(grant.node, short_size(new_size));
+            Ok(())
+        })
     }
 
     /// As [`Allocation::extend`], raw; the handle stays good.
@@ -396,7 +401,11 @@ impl OffsetAllocator {
     /// # Errors
     /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::extend`] says.
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_raw(handle, |books, grant, _| Ok(resize_up(&mut books.heap, grant, new_size)?))
+        self.with_raw(handle, |books, grant, _| {
+            resize_up(&mut books.heap, grant, new_size)?;
+            books.seals.resize(grant.node, short_size(new_size));
+            Ok(())
+        })
     }
 
     /// Turns a raw allocation into an RAII one; the handle is stale afterwards. O(1).
@@ -417,9 +426,10 @@ impl OffsetAllocator {
         let RawHandle { slot, generation, .. } = handle;
         self.own(handle)?;
         self.core.with(|books| {
-            books.seals.take(slot, generation)?;
-            let range = books.heap.range_of(slot);
-            Ok(run(books, Grant { node: slot, offset: range.start }, range.end - range.start))
+            let size = known_size(books.seals.take(slot, generation)?);
+            let grant = Grant { node: slot, offset: books.heap.offset_of(slot) };
+            let size = size.unwrap_or_else(|| books.heap.size_of(grant));
+            Ok(run(books, grant, size))
         })
     }
 
@@ -448,7 +458,7 @@ impl OffsetAllocator {
 
 #[inline(always)]
 fn sealed(books: &mut Books, grant: Grant, size: u64) -> RawAllocation {
-    let generation = books.seals.seal(grant.node);
+    let generation = books.seals.seal(grant.node, short_size(size));
     let handle = RawHandle { allocator: books.id, slot: grant.node, generation };
     RawAllocation { handle, offset: grant.offset, size }
 }

@@ -507,6 +507,12 @@ impl Heap {
         node.hole().map_or(node.word, |id| self.bins.holes[id].offset)
     }
 
+    /// Where the used range `node` begins.
+    #[inline]
+    pub(crate) fn offset_of(&self, node: u32) -> u64 {
+        self.nodes[node].word
+    }
+
     /// Where the used range `node` lies.
     pub(crate) fn range_of(&self, node: u32) -> Range<u64> {
         self.nodes[node].word..self.start_of(self.nodes[node].next)

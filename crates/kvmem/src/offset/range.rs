@@ -6,6 +6,18 @@ use super::table::NIL;
 /// As the length of a range: it does not fit; the books know it.
 pub(crate) const LONG: u32 = u32::MAX;
 
+/// A length as a range has it.
+#[inline(always)]
+pub(super) fn short_size(size: u64) -> u32 {
+    u32::try_from(size).unwrap_or(LONG)
+}
+
+/// A length that the books need not be asked for.
+#[inline(always)]
+pub(super) fn known_size(size: u32) -> Option<u64> {
+    (size != LONG).then_some(u64::from(size))
+}
+
 /// A range that is allocated: what a handle knows of it. An array, so that it goes from memory to memory by one move of 16 bytes: what is
 /// written in two pieces and soon read in one makes the processor wait, 2 of 17 ns in a full space of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@
 //! 32-bit counter for each allocator: a stale handle could pass only if exactly a multiple of 2^32 − 1 handles were
 //! made since, the last of them on the same slot.
 //!
-//! Seals stand beside the nodes and exist only where raw handles do: a program that uses RAII pays nothing.
+//! Seals stand beside the nodes and exist only where raw handles do: a program that uses RAII pays nothing. Each has the length of its
+//! range with it, as an RAII handle has: from the books it would take two reads more, one after the other, and a branch by chance.
 
 use super::error::RawError;
 
@@ -49,10 +50,27 @@ pub struct RawAllocation {
     pub size: u64,
 }
 
+/// That of a slot, and the length of the slot's range.
+#[derive(Clone, Copy)]
+struct Seal {
+    /// 0: no raw handle names this slot.
+    generation: u32,
+    /// As a [`Range`](super::Range) has it.
+    size: u32,
+}
+
+impl Seal {
+    const NONE: Seal = Seal { generation: 0, size: 0 };
+
+    #[inline(always)]
+    fn is(self, generation: u32) -> bool {
+        self.generation != 0 && self.generation == generation
+    }
+}
+
 /// The seals of some neighbouring slots.
 struct Lane {
-    /// 0: no raw handle names this slot.
-    seals: [u32; LANE],
+    seals: [Seal; LANE],
     sealed: u32,
 }
 
@@ -82,16 +100,16 @@ impl Seals {
             + self.lanes.iter().flatten().chain(&self.spare).count() * size_of::<Lane>()
     }
 
-    /// Puts a new seal on a slot that has none.
+    /// Puts a new seal on a slot that has none, and whose range is so long.
     #[inline]
-    pub(crate) fn seal(&mut self, slot: u32) -> u32 {
+    pub(crate) fn seal(&mut self, slot: u32, size: u32) -> u32 {
         self.last = self.last.checked_add(1).unwrap_or(1);
         let chunk = slot as usize / LANE;
         let lane = match self.lanes.get_mut(chunk) {
             Some(Some(lane)) => lane,
             _ => Self::open(&mut self.lanes, &mut self.spare, chunk),
         };
-        lane.seals[slot as usize % LANE] = self.last;
+        lane.seals[slot as usize % LANE] = Seal { generation: self.last, size };
         lane.sealed += 1;
         self.sealed += 1;
         self.last
@@ -108,7 +126,7 @@ impl Seals {
         if chunk >= lanes.len() {
             lanes.resize_with(chunk + 1, || None);
         }
-        let new = || Box::new(Lane { seals: [0; LANE], sealed: 0 });
+        let new = || Box::new(Lane { seals: [Seal::NONE; LANE], sealed: 0 });
         lanes[chunk].get_or_insert_with(|| spare.take().unwrap_or_else(new))
     }
 
@@ -116,28 +134,36 @@ impl Seals {
     pub(crate) fn verify(&self, slot: u32, generation: u32) -> Result<(), RawError> {
         let lane = self.lanes.get(slot as usize / LANE).and_then(Option::as_ref);
         match lane.map(|lane| lane.seals[slot as usize % LANE]) {
-            Some(seal) if seal != 0 && seal == generation => Ok(()),
+            Some(seal) if seal.is(generation) => Ok(()),
             _ => Err(RawError::Stale { slot, generation }),
         }
     }
 
-    /// Breaks the seal of a slot, if it bears this one.
+    /// The range of a sealed slot is so long from now on.
+    pub(crate) fn resize(&mut self, slot: u32, size: u32) {
+        if let Some(Some(lane)) = self.lanes.get_mut(slot as usize / LANE) {
+            lane.seals[slot as usize % LANE].size = size;
+        }
+    }
+
+    /// Breaks the seal of a slot, if it bears this one; how long the range is.
     #[inline]
-    pub(crate) fn take(&mut self, slot: u32, generation: u32) -> Result<(), RawError> {
-        let lane = self.lanes.get_mut(slot as usize / LANE).and_then(Option::as_mut);
-        let Some(lane) = lane.filter(|lane| {
-            let seal = lane.seals[slot as usize % LANE];
-            seal != 0 && seal == generation
-        }) else {
+    pub(crate) fn take(&mut self, slot: u32, generation: u32) -> Result<u32, RawError> {
+        let Some(Some(lane)) = self.lanes.get_mut(slot as usize / LANE) else {
             return Err(RawError::Stale { slot, generation });
         };
-        lane.seals[slot as usize % LANE] = 0;
+        let seal = &mut lane.seals[slot as usize % LANE];
+        if !seal.is(generation) {
+            return Err(RawError::Stale { slot, generation });
+        }
+        let size = seal.size;
+        *seal = Seal::NONE;
         lane.sealed -= 1;
         self.sealed -= 1;
         if lane.sealed == 0 {
             self.retire(slot as usize / LANE);
         }
-        Ok(())
+        Ok(size)
     }
 
     /// Puts a lane without seals away.
@@ -164,14 +190,16 @@ mod tests {
     #[test]
     fn a_seal_is_good_once() {
         let mut seals = Seals::new();
-        let first = seals.seal(300);
+        let first = seals.seal(300, 10);
         assert_eq!(seals.verify(300, first), Ok(()));
         assert!(seals.verify(300, first + 1).is_err());
         assert!(seals.verify(299, 0).is_err(), "an unsealed slot has no generation 0");
-        assert_eq!(seals.take(300, first), Ok(()));
+        seals.resize(300, 11);
+        seals.resize(1 << 20, 12);
+        assert_eq!(seals.take(300, first), Ok(11));
         assert!(seals.take(300, first).is_err());
         assert!(seals.verify(300, first).is_err());
         assert!(seals.bytes() <= KEPT * size_of::<usize>() + size_of::<Lane>());
-        assert!(seals.verify(300, 0).is_err() && seals.seal(300) > first);
+        assert!(seals.verify(300, 0).is_err() && seals.seal(300, 10) > first);
     }
 }
