@@ -125,16 +125,22 @@ class Agent:
                     "there: there must be as many, and each as long as its counterpart"
                 )
             what = f"{operation.lower()} of {here.nbytes} bytes in {len(there)} block(s), {'to' if operation == 'WRITE' else 'from'} {peer.name}"
-            with self._engine.lock:
-                flight = self._launch(operation, what, Flight(what, peer.name, None, here), there, peer, notify)
+            flight = Flight(what, peer.name, None, here)
         except BaseException:
             here.let_go()
             raise
+        try:
+            with self._engine.lock:
+                self._launch(operation, flight, there, peer, notify)
+        except BaseException:
+            flight.forgotten = True
+            if flight not in self._engine.flights:
+                here.let_go()
+            # Else Ctrl-C came when it had begun: it is looked after as any other that nobody waits for.
+            raise
         return Transfer(self, flight)
 
-    def _launch(
-        self, operation: str, what: str, flight: Flight, there: list[tuple[int, int]], peer: Peer, notify: bytes
-    ) -> Flight:
+    def _launch(self, operation: str, flight: Flight, there: list[tuple[int, int]], peer: Peer, notify: bytes) -> None:
         engine, agent = self._engine, self._engine.use()
         peer._check()
         engine.sweep()
@@ -143,18 +149,17 @@ class Agent:
             remote = agent.get_xfer_descs([(address, nbytes, 0) for address, nbytes in there], mem_type="DRAM")
             flight.handle = agent.initialize_xfer(operation, local, remote, peer.name, notify, [self.backend])
         except Exception as error:
-            raise raised(what, error) from error
+            raise raised(flight.what, error) from error
         # From here on NIXL may use the memory, whatever it says.
         engine.flights.add(flight)
         try:
             state = agent.transfer(flight.handle)
         except Exception as error:
-            failure = raised(what, error)
+            failure = raised(flight.what, error)
             engine.land(flight, failure)
             raise failure from error
         if state == "DONE":
             engine.land(flight, None)
-        return flight
 
     def notifications(self, timeout: float = 0.0) -> list[Notification]:
         """What peers have said since the last call; waits so many seconds for the first."""
