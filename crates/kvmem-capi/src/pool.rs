@@ -2,7 +2,6 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::IntoRawFd;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kvmem::offset::RawAllocation;
@@ -12,6 +11,7 @@ use crate::block::kvmem_block;
 use crate::call::{guard, list, on, out, report, size, some_text, write_list, write_text};
 use crate::cancel::{kvmem_cancel, token};
 use crate::fail::Fail;
+use crate::generation::Generations;
 use crate::offset::{kvmem_bin, kvmem_map_range, kvmem_metrics, numbers};
 use crate::options::{self, Options, backing, flag, ladder, numa, policy, populate};
 use crate::progress::{Listener, kvmem_progress_fn};
@@ -483,7 +483,7 @@ pub unsafe extern "C" fn kvmem_pool_share(
 
 /// Pools that were destroyed and go with their last block. Whoever destroys or frees such a one has this lock, so that nobody looks at a pool that
 /// another lets go.
-static CLOSED: Mutex<()> = Mutex::new(());
+static CLOSED: Generations = Generations::new();
 
 /// Destroys a pool. Blocks that are in use stay good, with their memory and keys; all goes with the last of them. No other call on the pool or its blocks
 /// goes on meanwhile.
@@ -492,7 +492,7 @@ pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_stat
     guard(|| {
         let table = kvmem_pool::table();
         let gone = {
-            let _closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+            let _closed = CLOSED.lock();
             match table.get(pool) {
                 Ok(of) if of.metrics().live == 0 => Some(table.take(pool)?),
                 Ok(_) => {
@@ -527,7 +527,7 @@ fn of_block_of_closed(
 ) -> Result<(), Fail> {
     let table = kvmem_pool::table();
     let (done, gone) = {
-        let _closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+        let _closed = CLOSED.lock();
         let of = table.get_even_closed(pool)?;
         let done = run(of);
         (done, if of.metrics().live == 0 { table.take_closed(pool) } else { None })
