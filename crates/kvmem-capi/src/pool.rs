@@ -1,10 +1,9 @@
 //! *Pool*: all four layers in one: memory that is mapped, populated, registered and handed out in blocks.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ffi::{c_char, c_int, c_void};
+use std::ops::Deref;
 use std::os::fd::IntoRawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kvmem::offset::{RawAllocation, RawHandle};
@@ -14,6 +13,7 @@ use crate::block::kvmem_block;
 use crate::call::{guard, list, on, out, report, size, some_text, write_list, write_text};
 use crate::cancel::{kvmem_cancel, token};
 use crate::fail::Fail;
+use crate::generation::Generations;
 use crate::offset::{kvmem_bin, kvmem_map_range, kvmem_metrics, numbers};
 use crate::options::{self, Options, backing, flag, ladder, numa, policy, populate};
 use crate::progress::{Listener, kvmem_progress_fn};
@@ -27,7 +27,7 @@ pub struct kvmem_pool {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_pool, Pool, Pool);
+object!(kvmem_pool, Tabled, Pool);
 
 /// How a pool is to be. Fill it with kvmem_pool_options_init first.
 #[repr(C)]
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn kvmem_pool_create(
         let made = out(out_pool, "out_pool")?;
         // SAFETY: the caller's promise.
         let (pool, _) = unsafe { builder(bytes, &options::read(options)?) }?.build()?;
-        made.put(kvmem_pool::table().insert(pool)?);
+        made.put(kvmem_pool::table().insert(Tabled { pool, left: AtomicU64::new(0) })?);
         Ok(())
     })
 }
@@ -483,15 +483,24 @@ pub unsafe extern "C" fn kvmem_pool_share(
     })
 }
 
-/// Pools that were destroyed while there were blocks of the caller's: how many there still are, by the bits of the pool's handle. The pool stays until
-/// the last of them is freed, for they are freed through it. Everything else, such as what a cache holds, keeps the memory by itself.
-///
-/// Whoever destroys a pool, or uses a block of one that is destroyed, has this lock, so that nobody looks at a pool that another lets go.
-static CLOSED: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
-
-fn closed() -> MutexGuard<'static, BTreeMap<usize, u64>> {
-    CLOSED.lock().unwrap_or_else(PoisonError::into_inner)
+/// A pool in its table.
+pub(crate) struct Tabled {
+    pool: Pool,
+    /// Once it was destroyed: how many blocks of the caller's there still are. The pool stays until the last of them is freed, for they are freed
+    /// through it. Everything else, such as what a cache holds, keeps the memory by itself. Changed under [`CLOSED`].
+    left: AtomicU64,
 }
+
+impl Deref for Tabled {
+    type Target = Pool;
+
+    fn deref(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+/// Whoever destroys a pool, or uses a block of one that is destroyed, has this lock, so that nobody looks at a pool that another lets go.
+static CLOSED: Generations = Generations::new();
 
 /// Destroys a pool. Blocks that are in use stay good, with their memory and keys, and so does what caches hold; all goes with the last of it. No other
 /// call on the pool or its blocks goes on meanwhile.
@@ -500,13 +509,14 @@ pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_stat
     guard(|| {
         let table = kvmem_pool::table();
         let gone = {
-            let mut closed = closed();
+            let _closed = CLOSED.lock();
             // A poisoned one goes at once.
-            match table.get(pool).map_or(0, Pool::raw_blocks) {
+            match table.get(pool).map_or(0, |of| of.raw_blocks()) {
                 0 => Some(table.take(pool)?),
                 blocks => {
+                    // Relaxed, here and below: under the lock.
+                    table.get(pool)?.left.store(blocks, Ordering::Relaxed);
                     table.close(pool)?;
-                    closed.insert(pool.addr(), blocks);
                     None
                 }
             }
@@ -537,23 +547,14 @@ fn of_block_of_closed(
 ) -> Result<(), Fail> {
     let table = kvmem_pool::table();
     let (done, gone) = {
-        let mut closed = closed();
+        let _closed = CLOSED.lock();
         let of = table.get_even_closed(pool)?;
         let is_good = || of.resolve_raw(block).is_ok();
         let was_good = is_good();
         let done = run(of);
-        let mut gone = None;
-        if was_good
-            && !is_good()
-            && let Entry::Occupied(mut left) = closed.entry(pool.addr())
-        {
-            *left.get_mut() -= 1;
-            if *left.get() == 0 {
-                left.remove();
-                gone = table.take_closed(pool);
-            }
-        }
-        (done, gone)
+        let freed = was_good && !is_good();
+        let last = freed && of.left.fetch_sub(1, Ordering::Relaxed) == 1;
+        (done, if last { table.take_closed(pool) } else { None })
     };
     drop(gone);
     done

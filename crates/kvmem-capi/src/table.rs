@@ -13,6 +13,10 @@
 //! find an object is a bounds check, a load and a compare: no lock, and nothing is written. The two upper flags are never in a
 //! handle, only in a slot's word: then the handle does not compare equal, and the slow path says why.
 //!
+//! Free slots are a stack: each bears the next, and the top stands in one word with the number of changes, so that a thread that was
+//! kept waiting does not take an old top for the new one. There is no lock: a program may fork while another thread makes or destroys objects, and the
+//! child has the table whole, but perhaps for the slot that the other thread was at.
+//!
 //! A generation is used again after 2^32 objects of one slot.
 //!
 //! Destroying an object while another thread uses it is the caller's to prevent, as with `free`. Two threads that destroy the same
@@ -21,8 +25,7 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use kvmem::{FIRST, Stable};
 
@@ -34,6 +37,11 @@ const KIND_SHIFT: u32 = SLOT_BITS + GENERATION_BITS;
 const MARK: u64 = 0b11 << 62;
 const POISONED: u64 = 1 << 61;
 const CLOSED: u64 = 1 << 60;
+
+/// In the word of the free slots, where there is none.
+const NONE: u32 = 1 << SLOT_BITS;
+/// What that word has above the top: how often it was changed.
+const CHANGE: u64 = 2 << SLOT_BITS;
 
 /// What a handle can stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +114,10 @@ struct Slot<V> {
     word: AtomicU64,
     /// There is a value if `word` is not 0.
     value: UnsafeCell<MaybeUninit<V>>,
-    /// The last handle given out. Written under the roll's lock.
+    /// The last handle given out. Written by who has taken the slot from the free ones.
     last: AtomicU64,
+    /// The free slot below it, or [`NONE`], while it is free.
+    below: AtomicU32,
 }
 
 // SAFETY: values are `Send + Sync` (`Object::Value`). One is written before its handle is known, and taken by the one thread that
@@ -120,6 +130,7 @@ impl<V> Slot<V> {
             word: AtomicU64::new(0),
             value: UnsafeCell::new(MaybeUninit::uninit()),
             last: AtomicU64::new(0),
+            below: AtomicU32::new(NONE),
         }
     }
 }
@@ -127,48 +138,88 @@ impl<V> Slot<V> {
 /// The objects of one kind.
 pub(crate) struct Table<T: Object> {
     slots: Stable<Slot<T::Value>>,
-    roll: Mutex<Roll>,
-}
-
-/// Which slots are in use.
-struct Roll {
-    free: Vec<u32>,
-    used: u32,
+    /// The topmost free slot, or [`NONE`], and how often it has changed.
+    free: AtomicU64,
+    /// Slots that were ever in use.
+    used: AtomicU32,
 }
 
 impl<T: Object> Table<T> {
     pub(crate) const fn new() -> Self {
         Table {
             slots: Stable::new([const { Slot::new() }; FIRST], Slot::new),
-            roll: Mutex::new(Roll { free: Vec::new(), used: 0 }),
+            free: AtomicU64::new(NONE as u64),
+            used: AtomicU32::new(0),
         }
     }
 
     /// Takes an object in.
     pub(crate) fn insert(&self, value: T::Value) -> Result<*mut T, Fail> {
-        let mut roll = self.roll.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = match roll.free.pop() {
-            Some(index) => index,
-            None if roll.used >> SLOT_BITS != 0 => return Err(Fail::TooManyObjects(1 << SLOT_BITS)),
-            None => {
-                roll.used += 1;
-                roll.used - 1
-            }
-        };
+        let index = self.pop().or_else(|| self.fresh()).ok_or(Fail::TooManyObjects(1 << SLOT_BITS))?;
         let slot = self.slots.get(index);
-        // Relaxed, both: under the lock.
+        // Relaxed, both: the slot is this thread's, and came to it by `pop`, which acquires.
         let generation = (slot.last.load(Ordering::Relaxed) >> SLOT_BITS) as u32;
         let bits = MARK
             | (T::KIND as u64) << KIND_SHIFT
             | u64::from(generation.wrapping_add(1)) << SLOT_BITS
             | u64::from(index);
         slot.last.store(bits, Ordering::Relaxed);
-        drop(roll);
         // SAFETY: the slot is free, and was given to this thread alone.
         unsafe { (*slot.value.get()).write(value) };
         // Release pairs with the Acquire in `get` and `take`.
         slot.word.store(bits, Ordering::Release);
         Ok(std::ptr::without_provenance_mut(bits as usize))
+    }
+
+    /// A slot that was never in use.
+    fn fresh(&self) -> Option<u32> {
+        let next = |used: u32| (used < NONE).then_some(used + 1);
+        // Relaxed: nobody has written to it.
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
+    }
+
+    /// A slot that was given back.
+    fn pop(&self) -> Option<u32> {
+        // Acquire, here and below, pairs with the Release in `push`: what was done with the slot is over, and what lies below it is known.
+        let mut free = self.free.load(Ordering::Acquire);
+        loop {
+            let index = top(free);
+            if index == NONE {
+                return None;
+            }
+            // Relaxed: if another thread takes the slot and writes here, `free` has changed.
+            let below = self.slots.get(index).below.load(Ordering::Relaxed);
+            match self.free.compare_exchange_weak(
+                free,
+                changed(free, below),
+                Ordering::Acquire,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(index),
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// Gives a slot back.
+    fn push(&self, index: u32) {
+        let slot = self.slots.get(index);
+        // Relaxed: only compared below.
+        let mut free = self.free.load(Ordering::Relaxed);
+        loop {
+            // Relaxed: the Release below makes it known.
+            slot.below.store(top(free), Ordering::Relaxed);
+            // Release pairs with the Acquire in `pop`; Relaxed: as above.
+            match self.free.compare_exchange_weak(
+                free,
+                changed(free, index),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => free = now,
+            }
+        }
     }
 
     /// The object of a handle.
@@ -265,8 +316,7 @@ impl<T: Object> Table<T> {
     fn empty(&self, slot: &Slot<T::Value>, bits: u64) -> T::Value {
         // SAFETY: there was a value, and this thread alone has taken it.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
-        let mut roll = self.roll.lock().unwrap_or_else(PoisonError::into_inner);
-        roll.free.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
+        self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
         value
     }
 
@@ -318,6 +368,16 @@ impl<T: Object> Table<T> {
         };
         Fail::Handle { wanted, bits, why }
     }
+}
+
+/// The slot in the word of the free ones.
+fn top(free: u64) -> u32 {
+    (free & (CHANGE - 1)) as u32
+}
+
+/// The word after `free`, with another slot at the top.
+fn changed(free: u64, top: u32) -> u64 {
+    (free & !(CHANGE - 1)).wrapping_add(CHANGE) | u64::from(top)
 }
 
 #[cfg(test)]

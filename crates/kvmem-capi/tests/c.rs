@@ -19,6 +19,17 @@ fn run(name: &str, under: Under) {
 
 programs!(arena register offset slice pool threads gslice cost);
 
+// Not under Valgrind: what other threads were making is leaked in a child, and it runs one thread at a time.
+#[test]
+fn a_fork_in_the_middle() {
+    run("fork", Under::Nothing);
+}
+
+#[test]
+fn a_fork_in_the_middle_under_the_sanitizers() {
+    run("fork", Under::Sanitizers);
+}
+
 #[test]
 fn slices_beside_the_headers_of_glib() {
     let Ok(output) = Command::new("pkg-config").args(["--cflags", "glib-2.0"]).output() else {

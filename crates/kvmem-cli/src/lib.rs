@@ -3,6 +3,7 @@
 //! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in [`replay`], that
 //! of recorded allocator calls in [`ops`].
 
+pub mod address_map;
 pub mod args;
 mod bench_command;
 mod doctor_command;

@@ -5,7 +5,6 @@
 
 mod benchmarks;
 mod page;
-mod payload;
 mod sampling;
 mod serving;
 mod setting_up;

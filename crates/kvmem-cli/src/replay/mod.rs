@@ -288,7 +288,7 @@ struct Run<'a, R> {
 /// What one thread has done.
 struct Done {
     counters: Counters,
-    inserted: HashSet<u64>,
+    inserted: Vec<u64>,
     moves: Moves,
     calls: Calls,
     took: Duration,
@@ -309,7 +309,7 @@ impl<'a, R: BufRead> Run<'a, R> {
             feed: Mutex::new(feed),
             options,
             pool_bytes,
-            payloads: options.backed.then(|| Payloads::new(&options.layout)),
+            payloads: options.backed.then(|| Payloads::new(options.layout.objects())),
             recorder,
             timer_overhead_ns: latency::timer_overhead_ns(),
             full: AtomicBool::new(false),
@@ -397,15 +397,20 @@ impl<'a, R: BufRead> Run<'a, R> {
         let of_pool = |bytes: f64| bytes / pool_bytes as f64;
 
         let (mut counters, mut calls) = (Counters::default(), Calls::default());
+        let (mut bytes_per_s, mut checked_per_s) = (0.0, 0.0);
         let (mut inserted, mut moves, mut per_thread) = (HashSet::new(), Vec::new(), Vec::new());
         for one in done {
-            let Counters { requests, blocks, written_bytes, verified_bytes, .. } = one.counters;
+            let Counters { requests, blocks, written_bytes, verified_bytes, moving, checking, .. } =
+                one.counters;
             let seconds = one.took.as_secs_f64();
+            let rate = share((written_bytes + verified_bytes) as f64, moving.as_secs_f64());
+            bytes_per_s += rate;
+            checked_per_s += share(verified_bytes as f64, checking.as_secs_f64());
             per_thread.push(ThreadFigures {
                 requests,
                 blocks,
                 blocks_per_s: share(blocks as f64, seconds),
-                bytes_per_s: options.backed.then(|| share((written_bytes + verified_bytes) as f64, seconds)),
+                bytes_per_s: options.backed.then_some(rate),
             });
             counters.add(&one.counters);
             calls.add(&one.calls);
@@ -418,7 +423,6 @@ impl<'a, R: BufRead> Run<'a, R> {
         let (evictions, metadata_bytes) = (store.evictions(), store.metadata_bytes());
         let backed = payloads.map(|payloads| {
             let moved = counters.written_bytes + counters.verified_bytes;
-            let bytes_per_s = share(moved as f64, wall_s);
             let plain_bytes_per_s = store
                 .into_memory()
                 .and_then(|mut memory| moves::plain_bytes_per_s(moves, &mut memory, layout, &payloads));
@@ -429,6 +433,8 @@ impl<'a, R: BufRead> Run<'a, R> {
                 bytes_per_s,
                 plain_bytes_per_s,
                 of_plain: plain_bytes_per_s.map(|plain| share(bytes_per_s, plain)),
+                checked_bytes_per_s: (checked_per_s > 0.0).then_some(checked_per_s),
+                whole_bytes_per_s: share(moved as f64, wall_s),
             }
         });
 

@@ -1,14 +1,17 @@
 //! *Page*: a replay as something to look at.
 
 use indicatif::BinaryBytes;
-use kvmem_report::{Bars, Chapter, Heat, Lines, Page, Scale, Section, Table};
+use kvmem_report::{Bars, Chapter, Lines, Page, Scale, Section, Table};
 
 use super::report::Report;
-use super::sampling::{Map, Sample, Sampling};
+use super::sampling::{Sample, Sampling};
+use crate::address_map;
 
 /// The page of a replay that was sampled.
 pub fn page(report: &Report, sampling: &Sampling) -> Page {
     let pool = BinaryBytes(report.pool_bytes);
+    let maps = sampling.samples().iter();
+    let maps = maps.filter_map(|sample| Some((sample.requests as f64, sample.map.as_ref()?)));
     let title = format!("{} on {}, {pool}", report.model, report.contender);
     let chapter = Chapter::new(title)
         .line(format!("kvmem {}, {} requests of {}", report.version, report.requests, report.trace))
@@ -16,7 +19,7 @@ pub fn page(report: &Report, sampling: &Sampling) -> Page {
     Page::new("kvmem replay").chapter(
         chapter
             .section(over_time(sampling.samples()))
-            .section(address_space(sampling.samples(), report.pool_bytes))
+            .section(address_map::over_time("requests served", report.pool_bytes, maps))
             .section(free_ranges(sampling.free()))
             .section(Section::new("Figures").literal(report.to_string())),
     )
@@ -53,50 +56,10 @@ fn over_time(samples: &[Sample]) -> Section {
             format!("{:.4}", sample.utilization),
             format!("{:.4}", share(sample.hits, sample.blocks)),
             format!("{:.4}", lately(number)),
-            sample.map.as_ref().map_or_else(|| "–".to_owned(), |map| holes(map).to_string()),
+            sample.map.as_ref().map_or_else(|| "–".to_owned(), |map| map.free_ranges().to_string()),
         ])
     });
     Section::new("Over time").plot(lines.plot()).table(table)
-}
-
-fn holes(map: &Map) -> u32 {
-    map.holes.iter().sum()
-}
-
-/// Where objects lie, and into how many pieces what is free is broken.
-fn address_space(samples: &[Sample], pool_bytes: u64) -> Section {
-    let (unit, name) = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
-        .into_iter()
-        .find(|(unit, _)| pool_bytes >= *unit)
-        .unwrap_or((1, "B"));
-    let range = (0.0, pool_bytes as f64 / unit as f64);
-    let heat = |title: &str| Heat::new(title, "requests served", &format!("address, {name}"), range);
-    let most = samples
-        .iter()
-        .filter_map(|sample| sample.map.as_ref()?.holes.iter().max())
-        .max()
-        .copied()
-        .unwrap_or(0);
-    let mut used = heat("In use: the fuller the colour the more, from nothing to all");
-    let mut broken =
-        heat(&format!("Free ranges that begin here: the fuller the colour the more, from 0 to {most}"));
-    let mut before = 0.0;
-    for sample in samples {
-        let Some(map) = &sample.map else { continue };
-        let to = sample.requests as f64;
-        used.column(before, to, map.used.iter().map(|used| f64::from(*used)));
-        let shade = |holes: &u32| f64::from(*holes) / f64::from(most.max(1));
-        broken.column(before, to, map.holes.iter().map(shade));
-        before = to;
-    }
-    let section = Section::new("Address space over time");
-    if used.is_empty() {
-        return section.text("This allocator hands out no places.");
-    }
-    section
-        .plot(used.plot())
-        .plot(broken.plot())
-        .text("Each cell is a 64th of the pool. What is free in one range is not fragmented: it begins once.")
 }
 
 /// The free ranges at the end, by size.

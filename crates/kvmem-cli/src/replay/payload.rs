@@ -1,14 +1,14 @@
 //! *Payload*: what objects are filled with, to prove that none shares a byte with another.
 //!
 //! An allocator of offsets can be wrong without anybody noticing: two blocks that share a byte look fine until one of
-//! them is read. So every object of a backed replay gets a payload of its own, and its checksum is compared whenever the object
+//! them is read. So every object of a backed replay, or of the tour, gets a payload of its own, and its checksum is compared whenever the object
 //! is hit. A payload is 16 bytes that name the object, and then one of 64 pieces of a random stream, which come with their checksums as
 //! what an engine stores comes with its own: so to write is to copy, and what a replay moves in a second can be held
 //! against a plain copy. Pieces begin in different places of the stream: bytes of another payload are never the same.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::model::BlockLayout;
 use super::object::ObjectId;
 
 /// How many pieces of the stream there are.
@@ -21,10 +21,18 @@ const STAMP: usize = 16;
 /// All payloads of the objects of a block.
 pub struct Payloads {
     stream: Vec<u8>,
-    /// Length and kind of each object; objects of one length are of one kind.
-    objects: Vec<(usize, usize)>,
+    objects: Vec<Object>,
     /// Checksum of each piece of each kind, behind the stamp, once it was needed.
     sums: Vec<[OnceLock<u32>; PIECES]>,
+}
+
+/// An object of a block.
+struct Object {
+    len: usize,
+    /// Where it begins in the block, if its objects stand one after the other.
+    at: usize,
+    /// Objects of one length are of one kind.
+    kind: usize,
 }
 
 /// A payload is not what was written: the checksums then and now.
@@ -37,13 +45,19 @@ pub struct Damage {
 }
 
 impl Payloads {
-    /// Those of all blocks of `layout`. The stream is as long as the longest object, and 256 KiB.
-    pub fn new(layout: &BlockLayout) -> Self {
-        let mut kinds: Vec<u64> = layout.objects().to_vec();
+    /// Those of all blocks whose objects have these sizes. The stream is as long as the longest object, and 256 KiB.
+    pub fn new(sizes: &[u64]) -> Self {
+        let mut kinds: Vec<u64> = sizes.to_vec();
         kinds.sort_unstable();
         kinds.dedup();
         let kind = |size: &u64| kinds.partition_point(|kind| kind < size);
-        let objects = layout.objects().iter().map(|size| (*size as usize, kind(size))).collect();
+        let mut end = 0;
+        let objects = sizes.iter().map(|size| {
+            let (at, len) = (end, *size as usize);
+            end += len;
+            Object { len, at, kind: kind(size) }
+        });
+        let objects = objects.collect();
         let longest = kinds.last().map_or(0, |size| *size as usize);
         let mut state = 0u64;
         let words = (longest + PIECES * APART).div_ceil(8);
@@ -59,8 +73,19 @@ impl Payloads {
 
     /// The object's piece of the stream, without the stamp.
     pub fn piece(&self, id: ObjectId) -> &[u8] {
-        let (len, _) = self.objects[id.number as usize];
+        let Object { len, .. } = self.objects[id.number as usize];
         &self.stream[number(id) * APART..][..len]
+    }
+
+    /// Room for the objects of a block, one after the other.
+    pub fn block(&self) -> Vec<u8> {
+        vec![0; self.objects.last().map_or(0, |last| last.at + last.len)]
+    }
+
+    /// Where in such a room the object stands.
+    pub fn within(&self, id: ObjectId) -> Range<usize> {
+        let Object { at, len, .. } = self.objects[id.number as usize];
+        at..at + len
     }
 
     /// Writes the payload of an object.
@@ -71,18 +96,19 @@ impl Payloads {
         bytes[..len].copy_from_slice(&stamp[..len]);
     }
 
-    /// Compares the bytes of an object with what was written.
+    /// Compares the bytes of an object, as many as there are, with what was written.
     ///
     /// # Errors
     /// [`Damage`] if they are not the same.
     pub fn verify(&self, id: ObjectId, bytes: &[u8]) -> Result<(), Damage> {
         let (head, body) = bytes.split_at(bytes.len().min(STAMP));
-        let (_, kind) = self.objects[id.number as usize];
-        let sum = self.sums[kind][number(id)].get_or_init(|| crc32fast::hash(&self.piece(id)[head.len()..]));
-        if head == &stamp(id)[..head.len()] && crc32fast::hash(body) == *sum {
+        let Object { kind, len, .. } = self.objects[id.number as usize];
+        let of_piece = || crc32fast::hash(&self.piece(id)[len.min(STAMP)..]);
+        let sum = self.sums[kind][number(id)].get_or_init(of_piece);
+        if bytes.len() == len && head == &stamp(id)[..head.len()] && crc32fast::hash(body) == *sum {
             return Ok(());
         }
-        let mut written = vec![0; bytes.len()];
+        let mut written = self.piece(id).to_vec();
         self.write(id, &mut written);
         Err(Damage { written: crc32fast::hash(&written), found: crc32fast::hash(bytes) })
     }
@@ -112,7 +138,7 @@ mod tests {
     use super::*;
 
     fn payloads() -> Payloads {
-        Payloads::new(&BlockLayout::of_objects(&[1000, 13, 1000], 512).unwrap())
+        Payloads::new(&[1000, 13, 1000])
     }
 
     #[test]
@@ -128,7 +154,9 @@ mod tests {
                 let damage = payloads.verify(id, &bytes).unwrap_err();
                 assert_ne!(damage.written, damage.found, "byte {at} of {len}");
                 bytes[at] ^= 1;
+                assert!(payloads.verify(id, &bytes[..at]).is_err(), "{at} bytes of {len}");
             }
+            assert_eq!(payloads.verify(id, &bytes), Ok(()));
         }
     }
 

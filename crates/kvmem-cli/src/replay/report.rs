@@ -99,7 +99,7 @@ pub struct ThreadFigures {
     pub blocks: u64,
     /// Those over the time that the thread was at work.
     pub blocks_per_s: f64,
-    /// Bytes written and verified over the same, where there is memory.
+    /// Bytes written and copied out over the time of that, where there is memory; checksums count for themselves.
     pub bytes_per_s: Option<f64>,
 }
 
@@ -117,16 +117,20 @@ pub struct Recorded {
 pub struct Backed {
     /// Bytes of objects that were written.
     pub written_bytes: u64,
-    /// Bytes whose checksum was compared when their block was hit.
+    /// Bytes that were copied out when their block was hit, and whose checksum was compared.
     pub verified_on_hits_bytes: u64,
     /// Bytes whose checksum was compared at the end: all objects held.
     pub verified_at_end_bytes: u64,
-    /// Bytes written and verified, over the whole replay's time.
+    /// Bytes written and copied out, over the time of that: look-ups, making room, and copying; all threads together.
     pub bytes_per_s: f64,
-    /// Bytes that a plain copy of the same objects, by as many threads, moves in a second; absent where nothing was moved.
+    /// Bytes that a loop of plain copies of the same objects, by as many threads, moves in a second; absent where nothing was moved.
     pub plain_bytes_per_s: Option<f64>,
     /// The one over the other.
     pub of_plain: Option<f64>,
+    /// Bytes whose checksum was compared, over the time of that; all threads together. Absent where none was.
+    pub checked_bytes_per_s: Option<f64>,
+    /// Bytes written and copied out, over the whole replay's time: with checksums, and with reading the trace.
+    pub whole_bytes_per_s: f64,
 }
 
 impl fmt::Display for Report {
@@ -231,20 +235,24 @@ impl fmt::Display for Report {
                     count(backed.verified_at_end_bytes)
                 ),
             )?;
+            let gb = |bytes_per_s: f64| format!("{:.2} GB/s", bytes_per_s / 1e9);
             let plain = match (backed.plain_bytes_per_s, backed.of_plain) {
-                (Some(plain), Some(share)) => {
-                    format!("; a plain copy of the same {:.2} GB/s: {}", plain / 1e9, percent(share))
-                }
+                (Some(plain), Some(share)) => format!(", {} of a plain copy's {}", percent(share), gb(plain)),
                 _ => String::new(),
             };
             line(
                 "moved",
                 format!(
-                    "{} bytes written, {:.2} GB/s with verifying{plain}",
+                    "{} bytes in, {} out: {}{plain}",
                     count(backed.written_bytes),
-                    backed.bytes_per_s / 1e9
+                    count(backed.verified_on_hits_bytes),
+                    gb(backed.bytes_per_s)
                 ),
             )?;
+            let checked = backed
+                .checked_bytes_per_s
+                .map_or_else(String::new, |rate| format!("checksums {}, ", gb(rate)));
+            line("", format!("{checked}with reading the trace and all {}", gb(backed.whole_bytes_per_s)))?;
         }
         if let Some(Recorded { file, calls }) = &self.recorded {
             line("recorded", format!("{} calls in {file}", count(*calls)))?;

@@ -4,17 +4,15 @@
 //! part of it that there will be [`MOST`] samples. Where it is not, every second sample is dropped and the distance doubled as soon as
 //! there are twice as many.
 //!
-//! What is free is what lies between the objects that are held, so it is known of every allocator in the same way. To sort all objects takes
-//! some ten milliseconds where there are half a million; a replay is sampled only if somebody wants to see it.
+//! To sort all objects takes some ten milliseconds where there are half a million; a replay is sampled only if somebody wants to see it.
 
 use std::ops::Range;
 
 use super::store::Store;
+use crate::address_map::Map;
 
 /// How many samples are taken, and the most that are kept is twice that.
 pub const MOST: usize = 96;
-/// Into how many equal parts the pool is divided.
-pub const CELLS: usize = 64;
 /// Bytes of a trace of unknown length before the second sample.
 const FIRST: u64 = 16 << 10;
 
@@ -55,15 +53,6 @@ pub struct Sample {
     pub hits: u64,
     /// Where objects lie; `None` if the allocator places nothing.
     pub map: Option<Map>,
-}
-
-/// Where objects lie, for each part of the pool from the bottom up.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Map {
-    /// The share in use.
-    pub used: Box<[f32; CELLS]>,
-    /// Free ranges that begin in it.
-    pub holes: Box<[u32; CELLS]>,
 }
 
 impl Sampling {
@@ -126,35 +115,15 @@ impl Sampling {
 
     /// The map of what is in `spans`, and its free ranges.
     fn map(&mut self, pool_bytes: u64) -> Map {
-        let mut map = Map { used: Box::new([0.0; CELLS]), holes: Box::new([0; CELLS]) };
-        let edge = |cell: usize| (u128::from(pool_bytes) * cell as u128 / CELLS as u128) as u64;
-        let cell = |at: u64| {
-            ((u128::from(at) * CELLS as u128 / u128::from(pool_bytes.max(1))) as usize).min(CELLS - 1)
-        };
-        self.free.clear();
-        let mut hole = |range: Range<u64>| {
-            if let Some(bytes) = range.end.checked_sub(range.start).filter(|bytes| *bytes > 0) {
-                map.holes[cell(range.start)] += 1;
-                let size = bytes.ilog2() as usize;
-                self.free.resize(self.free.len().max(size + 1), (0, 0));
-                self.free[size].0 += 1;
-                self.free[size].1 += bytes;
-            }
-        };
-        let mut end = 0;
-        for span in &self.spans {
-            hole(end..span.start);
-            end = end.max(span.end);
-        }
-        hole(end..pool_bytes);
-        for span in &self.spans {
-            for cell in cell(span.start)..=cell(span.end.saturating_sub(1)) {
-                let (low, high) = (edge(cell), edge(cell + 1));
-                let within = span.end.min(high).saturating_sub(span.start.max(low));
-                map.used[cell] += (within as f64 / (high - low).max(1) as f64) as f32;
-            }
-        }
-        map
+        let Sampling { spans, free, .. } = self;
+        free.clear();
+        Map::of(pool_bytes, spans, |hole| {
+            let bytes = hole.end - hole.start;
+            let size = bytes.ilog2() as usize;
+            free.resize(free.len().max(size + 1), (0, 0));
+            free[size].0 += 1;
+            free[size].1 += bytes;
+        })
     }
 }
 
@@ -179,20 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_and_what_lies_between() {
+    fn free_ranges_are_counted_by_size() {
         let mut sampling = Sampling::new(None);
         sampling.spans = vec![0..100, 100..150, 164..640];
-        let map = sampling.map(640);
-        assert!(
-            (map.used.iter().sum::<f32>() - 62.6).abs() < 1e-3,
-            "626 of 640 bytes, ten a cell: {:?}",
-            map.used
-        );
-        assert_eq!((map.used[0], map.used[15], map.used[16]), (1.0, 0.0, 0.6));
-        assert_eq!((map.holes.iter().sum::<u32>(), map.holes[15]), (1, 1));
+        assert_eq!(sampling.map(640).free_ranges(), 1);
         assert_eq!(sampling.free, [(0, 0), (0, 0), (0, 0), (1, 14)]);
         sampling.spans.clear();
-        assert_eq!(sampling.map(640).holes.iter().sum::<u32>(), 1, "an empty pool is one hole");
+        sampling.map(640);
         assert_eq!(sampling.free.last(), Some(&(1, 640)));
     }
 

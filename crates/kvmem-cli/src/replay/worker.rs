@@ -14,7 +14,9 @@
 //!   rest is not cached.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
+use super::latency::timed;
 use super::model::BlockLayout;
 use super::moves::Moves;
 use super::object::ObjectId;
@@ -43,8 +45,12 @@ pub struct Counters {
     pub not_cached: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Bytes whose checksum was compared when their block was found.
+    /// Bytes that were copied out when their block was found, and whose checksum was compared.
     pub verified_bytes: u64,
+    /// Time spent on requests, where objects are filled: look-ups, making room, copying in and out.
+    pub moving: Duration,
+    /// Time spent on checksums, which is not in `moving`.
+    pub checking: Duration,
     /// Requests after which utilization was sampled: all since the first call that found no room.
     pub full_samples: u64,
     /// Sum of those samples, in bytes held.
@@ -71,6 +77,8 @@ impl Counters {
         self.not_cached += other.not_cached;
         self.written_bytes += other.written_bytes;
         self.verified_bytes += other.verified_bytes;
+        self.moving += other.moving;
+        self.checking += other.checking;
         self.full_samples += other.full_samples;
         self.full_sum_bytes += other.full_sum_bytes;
     }
@@ -90,8 +98,8 @@ pub struct Worker<'a, S: Store> {
     /// What objects are filled with, if they are.
     payloads: Option<&'a Payloads>,
     counters: Counters,
-    /// Blocks that this worker has inserted.
-    inserted: HashSet<u64>,
+    /// Blocks that this worker has inserted, as often as it has.
+    inserted: Vec<u64>,
     moves: Moves,
     /// All that the request has used so far.
     pins: Vec<S::Pin>,
@@ -99,6 +107,8 @@ pub struct Worker<'a, S: Store> {
     rooms: Vec<(ObjectId, S::Room)>,
     /// The blocks of those.
     taken: HashSet<u64>,
+    /// A block, copied out.
+    out: Vec<u8>,
 }
 
 impl<'a, S: Store> Worker<'a, S> {
@@ -109,11 +119,12 @@ impl<'a, S: Store> Worker<'a, S> {
             layout,
             payloads,
             counters: Counters::default(),
-            inserted: HashSet::new(),
+            inserted: Vec::new(),
             moves: Moves::new(),
             pins: Vec::new(),
             rooms: Vec::new(),
             taken: HashSet::new(),
+            out: payloads.map(Payloads::block).unwrap_or_default(),
         }
     }
 
@@ -127,8 +138,8 @@ impl<'a, S: Store> Worker<'a, S> {
         self.counters.full_sample(self.store.bytes());
     }
 
-    /// What happened, which blocks were inserted, and what was moved last.
-    pub fn finish(self) -> (Counters, HashSet<u64>, Moves) {
+    /// What happened, which blocks were inserted, some more than once, and what was moved last.
+    pub fn finish(self) -> (Counters, Vec<u64>, Moves) {
         (self.counters, self.inserted, self.moves)
     }
 
@@ -137,10 +148,14 @@ impl<'a, S: Store> Worker<'a, S> {
     /// # Errors
     /// [`StoreError`] if a hit block is damaged, or the empty pool cannot hold a block.
     pub fn serve(&mut self, request: &Request) -> Result<(), StoreError> {
+        let (start, checked) = (Instant::now(), self.counters.checking);
         let served = self.walk(request);
         self.pins.clear();
         self.rooms.clear();
         self.taken.clear();
+        if self.payloads.is_some() {
+            self.counters.moving += start.elapsed().saturating_sub(self.counters.checking - checked);
+        }
         served
     }
 
@@ -183,7 +198,7 @@ impl<'a, S: Store> Worker<'a, S> {
         Ok(())
     }
 
-    /// Pins a block and verifies it; false if some of it is not held.
+    /// Pins a block, copies it out and verifies the copy; false if some of it is not held.
     fn find(&mut self, block: u64) -> Result<bool, StoreError> {
         let before = self.pins.len();
         for number in 0..self.layout.objects().len() as u32 {
@@ -196,11 +211,18 @@ impl<'a, S: Store> Worker<'a, S> {
             }
         }
         if let Some(payloads) = self.payloads {
-            for (number, pin) in (0..).zip(&self.pins[before..]) {
-                let id = ObjectId { block, number };
-                verify(self.store, payloads, id, pin)?;
+            let ids = || (0..).map(|number| ObjectId { block, number });
+            for (id, pin) in ids().zip(&self.pins[before..]) {
+                let out = &mut self.out[payloads.within(id)];
+                self.store.read(pin, |bytes| out.copy_from_slice(bytes))?;
                 self.moves.read(self.store.offset(pin), id);
             }
+            let whole = |id| {
+                payloads.verify(id, &self.out[payloads.within(id)]).map_err(|damage| damaged(id, damage))
+            };
+            let (whole, took) = timed(|| ids().take(self.layout.objects().len()).try_for_each(whole));
+            self.counters.checking += took;
+            whole?;
             self.counters.verified_bytes += self.layout.bytes();
         }
         Ok(true)
@@ -279,7 +301,10 @@ pub fn verify_all<S: Store>(
                 None if store.holds(id) => {}
                 None => continue,
                 Some(payloads) => match store.get(id) {
-                    Some(pin) => verify(store, payloads, id, &pin)?,
+                    Some(pin) => {
+                        let whole = store.read(&pin, |bytes| payloads.verify(id, bytes))?;
+                        whole.map_err(|damage| damaged(id, damage))?;
+                    }
                     None => continue,
                 },
             }
@@ -291,9 +316,8 @@ pub fn verify_all<S: Store>(
     Ok(holding)
 }
 
-fn verify<S: Store>(store: &S, payloads: &Payloads, id: ObjectId, pin: &S::Pin) -> Result<(), StoreError> {
-    let mismatch = |Damage { written, found }| StoreError::Mismatch { object: id, written, found };
-    store.read(pin, |bytes| payloads.verify(id, bytes))?.map_err(mismatch)
+fn damaged(object: ObjectId, Damage { written, found }: Damage) -> StoreError {
+    StoreError::Mismatch { object, written, found }
 }
 
 #[cfg(test)]

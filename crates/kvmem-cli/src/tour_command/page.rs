@@ -3,12 +3,13 @@
 use indicatif::HumanCount;
 use kvmem::arena::preflight::{Report, Value};
 use kvmem::pool::PoolReport;
-use kvmem_report::{Bars, Chapter, Heat, Lines, Scale, Section, Table};
+use kvmem_report::{Bars, Chapter, Lines, Scale, Section, Table};
 
-use super::sampling::{Sample, Sampling};
+use super::sampling::Sample;
 use super::serving::Served;
 use super::setting_up::SetUp;
 use super::telling::{Missing, bytes};
+use crate::address_map;
 use crate::mount_command::receipt;
 
 /// The limits, and what was missing.
@@ -92,9 +93,11 @@ pub(super) fn served(served: &Served) -> Chapter {
         super::serving::THREADS,
         served.seconds
     ));
+    let sampling = &served.sampling;
+    let maps = sampling.samples().iter().map(|sample| (gib(sample.asked), &sample.map));
     chapter
-        .section(over_time(served.sampling.samples()))
-        .section(address_space(&served.sampling))
+        .section(over_time(sampling.samples()))
+        .section(address_map::over_time("GiB asked for", sampling.capacity(), maps))
         .section(figures(served))
 }
 
@@ -127,33 +130,10 @@ fn over_time(samples: &[Sample]) -> Section {
             format!("{:.4}", sample.utilization),
             format!("{:.4}", share(sample.hits, sample.lookups)),
             sample.evictions.to_string(),
-            sample.holes.iter().sum::<u32>().to_string(),
+            sample.map.free_ranges().to_string(),
         ])
     });
     Section::new("Over time").plot(lines.plot()).table(table)
-}
-
-/// Where objects lie, and into how many pieces what is free is broken.
-fn address_space(sampling: &Sampling) -> Section {
-    let samples = sampling.samples();
-    let range = (0.0, sampling.capacity() as f64 / f64::from(1 << 20));
-    let most = samples.iter().flat_map(|sample| sample.holes).max().unwrap_or(0);
-    let heat = |title: &str| Heat::new(title, "GiB asked for", "address, MiB", range);
-    let mut used = heat("In use: the fuller the colour the more, from nothing to all");
-    let mut broken =
-        heat(&format!("Free ranges that begin here: the fuller the colour the more, from 0 to {most}"));
-    let mut before = 0.0;
-    for sample in samples {
-        let to = gib(sample.asked);
-        used.column(before, to, sample.used.iter().map(|used| f64::from(*used)));
-        let shade = |holes: &u32| f64::from(*holes) / f64::from(most.max(1));
-        broken.column(before, to, sample.holes.iter().map(shade));
-        before = to;
-    }
-    Section::new("Address space over time").plot(used.plot()).plot(broken.plot()).text(format!(
-        "Each cell is a {}th of the pool. What is free in one range is not fragmented: it begins once.",
-        super::sampling::CELLS
-    ))
 }
 
 fn figures(served: &Served) -> Section {

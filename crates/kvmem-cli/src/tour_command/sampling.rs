@@ -5,10 +5,10 @@ use std::hash::Hash;
 use kvmem::pool::KvCache;
 use kvmem::slab::ExtentState;
 
+use crate::address_map::Map;
+
 /// How many samples are taken.
 const SAMPLES: usize = 96;
-/// Into how many equal parts the pool is divided.
-pub(super) const CELLS: usize = 64;
 
 /// All samples so far.
 #[derive(Clone, Debug)]
@@ -29,10 +29,8 @@ pub(super) struct Sample {
     pub(super) evictions: u64,
     /// The share of the pool that objects have.
     pub(super) utilization: f64,
-    /// The share of each part in use, from the lowest address on.
-    pub(super) used: [f32; CELLS],
-    /// Free ranges that begin in each.
-    pub(super) holes: [u32; CELLS],
+    /// Where they lie.
+    pub(super) map: Map,
 }
 
 impl Sampling {
@@ -60,42 +58,22 @@ impl Sampling {
     /// can be told. O(ranges of the pool).
     pub(super) fn take<K: Hash + Eq>(&mut self, asked: u64, cache: &KvCache<K>) {
         let stats = cache.stats();
-        let mut sample = Sample {
+        let map = cache.pool().map();
+        let used = map.iter().filter(|range| range.state == ExtentState::Used);
+        let used: Vec<_> = used.map(|range| range.offset..range.offset + range.size).collect();
+        let sample = Sample {
             asked,
             lookups: stats.hits + stats.misses,
             hits: stats.hits,
             evictions: stats.evictions,
             utilization: stats.bytes as f64 / self.capacity.max(1) as f64,
-            used: [0.0; CELLS],
-            holes: [0; CELLS],
+            map: Map::of(self.capacity, &used, |_| {}),
         };
-        for range in cache.pool().map() {
-            let used = range.state == ExtentState::Used;
-            self.enter(range.offset, range.size, used, &mut sample);
-        }
         let near = asked / (2 * SAMPLES as u64);
         if self.samples.last().is_some_and(|last| asked - last.asked.min(asked) <= near) {
             self.samples.pop();
         }
         self.samples.push(sample);
-    }
-
-    /// Puts one range on the map.
-    fn enter(&self, offset: u64, size: u64, used: bool, sample: &mut Sample) {
-        let edge = |cell: usize| (u128::from(self.capacity) * cell as u128 / CELLS as u128) as u64;
-        let cell = |at: u64| {
-            ((u128::from(at) * CELLS as u128 / u128::from(self.capacity.max(1))) as usize).min(CELLS - 1)
-        };
-        if !used {
-            sample.holes[cell(offset)] += 1;
-            return;
-        }
-        let end = offset + size;
-        for cell in cell(offset)..=cell(end.saturating_sub(1)) {
-            let (low, high) = (edge(cell), edge(cell + 1));
-            let within = end.min(high).saturating_sub(offset.max(low));
-            sample.used[cell] += (within as f64 / (high - low).max(1) as f64) as f32;
-        }
     }
 
     /// The mean utilization since something was evicted first; `None` if nothing was.
@@ -129,10 +107,9 @@ mod tests {
         drop(cache.remove(&1));
         sampling.take(1 << 20, &cache);
         let [empty, some] = sampling.samples() else { panic!("two samples") };
-        assert_eq!((empty.utilization, empty.used[0], empty.holes.iter().sum::<u32>()), (0.0, 0.0, 1));
+        assert_eq!((empty.utilization, empty.map.used[0], empty.map.free_ranges()), (0.0, 0.0, 1));
         assert_eq!(some.utilization, 3.0 / 16.0);
-        let used: f32 = some.used.iter().sum();
-        // What was removed may be cached, which is no use.
+        let used: f32 = some.map.used.iter().sum();
         assert!((used - 12.0).abs() < 1e-3, "three sixteenths of 64 cells: {used}");
         assert_eq!(sampling.utilization_full(), None, "nothing was evicted");
         assert!(!sampling.is_due(0.0) && sampling.is_due(0.5));

@@ -12,11 +12,12 @@ use kvmem::pool::kv_cache::{KvCacheError, KvCacheStats};
 use kvmem::pool::{KvCache, Pool};
 use kvmem_testkit::workload::{Conversations, Page};
 
-use super::payload;
 use super::sampling::Sampling;
 use super::telling::Going;
 use crate::replay::latency::{Latency, LatencyFigures, timed};
 use crate::replay::model::Model;
+use crate::replay::object::ObjectId;
+use crate::replay::payload::Payloads;
 
 /// The models that are served.
 pub(super) const MODELS: [Model; 3] = [Model::Glm51Dsa, Model::DeepseekV3, Model::Llama31_8b];
@@ -87,8 +88,9 @@ impl Layout {
 
 /// What both threads add to.
 struct Shared<'a> {
-    cache: KvCache<(Page, u8)>,
-    objects: Vec<Vec<u64>>,
+    cache: KvCache<(Page, u32)>,
+    /// By model: the sizes of a page's objects, and what they are filled with.
+    objects: Vec<(Vec<u64>, Payloads)>,
     asked: AtomicU64,
     end: u64,
     start: Instant,
@@ -168,7 +170,11 @@ impl<'a> Shared<'a> {
         let capacity = pool.capacity();
         Shared {
             cache: KvCache::new_on(pool),
-            objects: layout.objects(),
+            objects: layout
+                .objects()
+                .into_iter()
+                .map(|sizes| (sizes.clone(), Payloads::new(&sizes)))
+                .collect(),
             asked: AtomicU64::new(0),
             end: ROUNDS * capacity,
             start: Instant::now(),
@@ -184,8 +190,8 @@ impl<'a> Shared<'a> {
         let mut part = Part::default();
         for request in requests {
             for page in request.pages {
-                for (number, &bytes) in self.objects[request.model].iter().enumerate() {
-                    self.object((page, number as u8), bytes, &mut part);
+                for number in 0..self.objects[request.model].0.len() as u32 {
+                    self.object(request.model, (page, number), &mut part);
                 }
             }
             part.requests += 1;
@@ -202,10 +208,12 @@ impl<'a> Shared<'a> {
     }
 
     /// Finds one object and verifies it, or writes it.
-    fn object(&self, key: (Page, u8), bytes: u64, part: &mut Part) {
-        let name = key.0.number().rotate_left(8) ^ u64::from(key.1);
+    fn object(&self, model: usize, key: (Page, u32), part: &mut Part) {
+        let (sizes, payloads) = &self.objects[model];
+        let id = ObjectId { block: key.0.number(), number: key.1 };
+        let bytes = sizes[key.1 as usize];
         if let Some(found) = self.cache.get(&key) {
-            if payload::is_whole(name, &found) && found.len() as u64 == bytes {
+            if payloads.verify(id, &found).is_ok() {
                 part.verified += bytes;
             } else {
                 let range = found.block().range();
@@ -217,7 +225,7 @@ impl<'a> Shared<'a> {
             match room {
                 Ok(mut room) => {
                     self.room.lock().unwrap_or_else(PoisonError::into_inner).record(took);
-                    payload::write(name, room.bytes_mut());
+                    payloads.write(id, room.bytes_mut());
                     drop(room.commit());
                     part.written += bytes;
                 }
@@ -277,21 +285,22 @@ mod tests {
         let going = Going::new("a test", None);
         let shared = Shared::new(&pool, Layout::of(pool.capacity()), Duration::from_secs(1), &going);
         let mut requests = Conversations::new(SEED, 0, MODELS.len(), 4);
-        let page = requests.next().expect("requests do not end").pages[0];
+        let request = requests.find(|request| request.model == 0).expect("requests do not end");
+        let (page, [first, second]) = (request.pages[0], [51_168, 10_288]);
         let mut part = Part::default();
-        let look = |key, part: &mut Part| shared.object(key, 4096, part);
+        let look = |key, part: &mut Part| shared.object(0, key, part);
         look((page, 0), &mut part);
         look((page, 0), &mut part);
-        assert_eq!((part.written, part.verified, part.wrong.len()), (4096, 4096, 0));
-        // The other object's bytes under this one's key.
+        assert_eq!((part.written, part.verified, part.wrong.len()), (first, first, 0));
+        // As many of the other object's bytes under this one's key.
         let held = shared.cache.get(&(page, 0)).expect("it is held").to_vec();
-        shared.cache.insert((page, 1), &held).expect("room");
+        shared.cache.insert((page, 1), &held[..second as usize]).expect("room");
         look((page, 1), &mut part);
-        assert_eq!((part.verified, part.wrong.len()), (4096, 1), "{:?}", part.wrong);
+        assert_eq!((part.verified, part.wrong.len()), (first, 1), "{:?}", part.wrong);
         // Cut short.
         shared.cache.insert((page, 0), &held[..4000]).expect("room");
         look((page, 0), &mut part);
-        assert_eq!((part.verified, part.wrong.len()), (4096, 2), "{:?}", part.wrong);
+        assert_eq!((part.verified, part.wrong.len()), (first, 2), "{:?}", part.wrong);
     }
 
     #[test]

@@ -170,7 +170,7 @@ impl PoolBuilder {
     }
 
     /// How long calls of [`Pool::allocate`] take is measured, of one in about so many; 0: of none, which is the default and costs nothing.
-    /// Measured is from the thread that asks; 1000 costs each request about two nanoseconds. See [`Pool::latency`].
+    /// Measured is from the thread that asks; 1000 costs each request less than a nanosecond. See [`Pool::latency`].
     pub fn measure_latency(mut self, one_in: u32) -> PoolBuilder {
         self.measured = one_in;
         self

@@ -147,7 +147,7 @@ fn hits_end_where_the_prefix_ends() {
     struct Test;
     impl OnStore for Test {
         fn run<S: Store>(&self, store: &S) {
-            let (layout, payloads) = (layout(), Payloads::new(&layout()));
+            let (layout, payloads) = (layout(), Payloads::new(layout().objects()));
             let mut worker = Worker::new(store, &layout, Some(&payloads));
             worker.serve(&request(&[1, 2, 3])).unwrap();
             assert_eq!(worker.counters().hits, 0);
@@ -245,7 +245,7 @@ fn a_block_that_does_not_fit_the_empty_pool_is_an_error() {
 #[test]
 fn an_allocator_that_hands_out_a_place_twice_is_found_out() {
     let layout = BlockLayout::of_objects(&[64], BLOCK_TOKENS).unwrap();
-    let payloads = Payloads::new(&layout);
+    let payloads = Payloads::new(layout.objects());
     let store = placed::<Broken>(128);
     let mut worker = Worker::new(&store, &layout, Some(&payloads));
     worker.serve(&request(&[1, 2])).unwrap();
@@ -295,7 +295,7 @@ fn random_prefix_trees_follow_the_model_and_leave_no_gap() {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) % below
             };
-            let (layout, payloads) = (layout(), Payloads::new(&layout()));
+            let (layout, payloads) = (layout(), Payloads::new(layout().objects()));
             let mut worker = Worker::new(store, &layout, Some(&payloads));
             let mut model = Model::default();
             // Every id has one parent, as in a real trace: equal ids mean equal prefixes.
@@ -321,7 +321,7 @@ fn random_prefix_trees_follow_the_model_and_leave_no_gap() {
                 assert_eq!(store.objects(), 2 * model.held.len() as u64, "and nothing else");
                 assert_eq!(store.bytes(), BLOCK * model.held.len() as u64);
             }
-            let (_, inserted, _) = worker.finish();
+            let inserted = worker.finish().1.into_iter().collect();
             let holding = verify_all(store, &layout, Some(&payloads), &inserted).unwrap();
             let whole_blocks = model.held.len() as u64;
             assert_eq!(holding, Holding { whole_blocks, bytes: whole_blocks * BLOCK });

@@ -139,7 +139,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// Makes room for a value of `len` bytes, to be written in place and then [committed](Reservation::commit). Evicts until it
     /// fits: the value that `key` has, if need be, and then what the policy says. What is pinned or being written stays.
     ///
-    /// O(log blocks) for each block that is evicted, and for each pinned one that is met; O(1) where none has to go.
+    /// O(1) for each block that is evicted, and for each pinned one that is met, if the policy needs no more.
     ///
     /// # Errors
     /// [`TooLarge`](KvCacheError::TooLarge) if it can never fit, for which nothing is evicted;

@@ -1,104 +1,115 @@
-//! *LRU*: when each block was used last, and a queue that learns of it late.
+//! *LRU*: the blocks of a shard in the order of their last uses.
 //!
-//! A list by last use would change five entries at each use, on lines that other threads have just changed for other blocks. Here a
-//! use writes one number, the *stamp*, and leaves the queue as it is: a heap of slots by the stamps that they had when they were queued.
-//! When a block is wanted, the first of the heap is taken; if it was used since, it goes back with its new stamp. What comes out with the stamp it
-//! went in with is the least recently used of all, for all others have later stamps than they are queued with, or the same. So the order is
-//! exact, and each use costs at most one such return.
+//! A ring of slots with a head: behind the head the least recently used, before it the one used last. A use takes its slot out and
+//! puts it in before the head; the victim is what follows the head: both O(1), and exact.
 //!
-//! Invariants: (1) `stamps[s]` is 0 just if there is no block at slot *s*; (2) each block has one entry in the heap with the stamp
-//! `queued[s]`, and that is no later than its own; all other entries are of blocks that have gone, and after a removal they are at most 64
-//! more than there are blocks.
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+//! Such a use writes to the links of five slots. That would be dear in a look-up, on lines that other threads have just changed for other blocks; but
+//! uses are told late, many at a time, by who has the shard to himself anyway. (A heap of stamps, of which a use writes one and the victim's search sets
+//! right what has become old, costs less at a use, but more at each eviction than all uses since the last one: its entries
+//! lie far apart, and O(log blocks) of them are moved.)
+//!
+//! Invariants: (1) `links[0]` is the head, `links[s + 1]` is of slot *s*; (2) `links[links[p].next].prev` is *p* for each place *p*, and the other way
+//! round; (3) from the head on there are just the slots with a block, each once; the place of any other is linked to itself.
 
 use super::{Policy, Slot};
 
-/// The least recently used goes first.
-#[derive(Debug, Default)]
+/// Number of a link: 0 is the head, any other the slot before it.
+type Place = u32;
+
+const HEAD: Place = 0;
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    prev: Place,
+    next: Place,
+}
+
+impl Link {
+    /// Linked to itself.
+    fn alone(at: usize) -> Link {
+        Link { prev: at as Place, next: at as Place }
+    }
+}
+
+/// The least recently used goes first. 8 bytes for each slot.
+#[derive(Debug)]
 pub(super) struct Lru {
-    /// Uses so far.
-    now: u64,
-    /// By slot: when it was used last.
-    stamps: Vec<u64>,
-    /// By slot: its stamp in the heap.
-    queued: Vec<u64>,
-    /// The earliest first.
-    heap: BinaryHeap<Reverse<(u64, Slot)>>,
+    links: Vec<Link>,
     len: usize,
+}
+
+impl Default for Lru {
+    fn default() -> Self {
+        Lru { links: vec![Link::alone(0)], len: 0 }
+    }
 }
 
 impl Lru {
     #[inline]
-    fn stamp(&mut self, slot: Slot) -> u64 {
-        self.now += 1;
-        self.stamps[slot as usize] = self.now;
-        self.now
+    fn link(&mut self, at: Place) -> &mut Link {
+        &mut self.links[at as usize]
     }
 
-    fn queue(&mut self, slot: Slot, stamp: u64) {
-        self.queued[slot as usize] = stamp;
-        self.heap.push(Reverse((stamp, slot)));
+    /// Puts in as the one used last what is linked to itself.
+    #[inline]
+    fn push(&mut self, at: Place) {
+        let last = self.link(HEAD).prev;
+        *self.link(at) = Link { prev: last, next: HEAD };
+        self.link(last).next = at;
+        self.link(HEAD).prev = at;
     }
 
-    /// Takes entries of blocks that have gone out of the heap when they are the most.
-    fn tidy(&mut self) {
-        if self.heap.len() > 2 * self.len + 64 {
-            let Lru { stamps, queued, heap, .. } = self;
-            heap.retain(|&Reverse((stamp, slot))| {
-                stamps[slot as usize] != 0 && queued[slot as usize] == stamp
-            });
-        }
+    /// Takes out; it is linked to nothing then.
+    #[inline]
+    fn unlink(&mut self, at: Place) {
+        let Link { prev, next } = *self.link(at);
+        self.link(prev).next = next;
+        self.link(next).prev = prev;
+    }
+
+    /// As `unlink`, for what does not come in again at once.
+    fn take(&mut self, at: Place) {
+        self.unlink(at);
+        *self.link(at) = Link::alone(at as usize);
+        self.len -= 1;
     }
 }
 
 impl Policy for Lru {
     fn insert(&mut self, slot: Slot, _hash: u64) {
-        if slot as usize >= self.stamps.len() {
-            self.stamps.resize(slot as usize + 1, 0);
-            self.queued.resize(slot as usize + 1, 0);
-        }
-        let stamp = self.stamp(slot);
-        self.queue(slot, stamp);
+        let at = slot + 1;
+        let known = self.links.len();
+        self.links.extend((known..=at as usize).map(Link::alone));
+        self.push(at);
         self.len += 1;
     }
 
     #[inline]
     fn touch(&mut self, slot: Slot) {
-        self.stamp(slot);
+        let at = slot + 1;
+        self.unlink(at);
+        self.push(at);
     }
 
     fn remove(&mut self, slot: Slot) {
-        self.stamps[slot as usize] = 0;
-        self.len -= 1;
-        self.tidy();
+        self.take(slot + 1);
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
         // What is pinned counts as used, so that the next search does not meet it again; after all have been met the search ends.
-        let mut left = self.len;
-        while left > 0 {
-            let Reverse((queued, slot)) = self.heap.pop()?;
-            let stamp = self.stamps[slot as usize];
-            if stamp == 0 || self.queued[slot as usize] != queued {
-                continue;
-            }
-            if stamp != queued {
-                self.queue(slot, stamp);
-            } else if may_go(slot) {
-                self.stamps[slot as usize] = 0;
-                self.len -= 1;
+        for _ in 0..self.len {
+            let at = self.link(HEAD).next;
+            let slot = at - 1;
+            if may_go(slot) {
+                self.take(at);
                 return Some(slot);
-            } else {
-                let stamp = self.stamp(slot);
-                self.queue(slot, stamp);
-                left -= 1;
             }
+            self.touch(slot);
         }
         None
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
