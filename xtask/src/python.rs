@@ -13,8 +13,8 @@ use crate::step::{Kind, Report};
 /// What the wheel and its tests are built and run with.
 const TOOLS: [&str; 6] = ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy"];
 
-/// Engines whose own modules are tests' other half: what pip calls the wheel, and what tells the tests where it lies unpacked. They are not
-/// installed, for they depend on PyTorch, which is large and needs CUDA's libraries.
+/// Engines whose own modules are the other half of tests: the wheel, its versions, and what tells the tests where it lies unpacked. They are
+/// not installed, for they depend on PyTorch, which is large and needs CUDA's libraries.
 const ENGINES: [(&str, &str, &str); 2] =
     [("lmcache", ">=0.5.6", "LMCACHE_DIR"), ("sglang", ">=0.5.23", "SGLANG_DIR")];
 
@@ -56,7 +56,11 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
 fn engines(python: &Path, folder: &Path) -> Vec<(&'static str, PathBuf)> {
     let pip = |arguments: &[&str]| {
         let mut command = Command::new(python);
-        command.args(["-m", "pip"]).args(arguments).args(["--quiet", "--no-input", "--disable-pip-version-check"]);
+        command.args(["-m", "pip"]).args(arguments).args([
+            "--quiet",
+            "--no-input",
+            "--disable-pip-version-check",
+        ]);
         command.stdin(Stdio::null()).status().is_ok_and(|status| status.success())
     };
     if !pip(&["install", FOR_ENGINES]) {
@@ -76,8 +80,13 @@ fn engines(python: &Path, folder: &Path) -> Vec<(&'static str, PathBuf)> {
             std::fs::rename(&part, &place).ok()
         };
         let there = place.exists()
-            || pip(&["download", "--no-deps", "--dest", &wheels.to_string_lossy(), &format!("{name}{version}")])
-                && unpack().is_some();
+            || pip(&[
+                "download",
+                "--no-deps",
+                "--dest",
+                &wheels.to_string_lossy(),
+                &format!("{name}{version}"),
+            ]) && unpack().is_some();
         if there {
             found.push((variable, place));
         } else {

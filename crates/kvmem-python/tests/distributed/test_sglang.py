@@ -85,8 +85,8 @@ def test_pages_are_those_that_were_asked_for() -> None:
         import logging
         logging.basicConfig(level=logging.INFO)
         import torch
-        from kvmem.sglang import allocator_class
-        allocator = allocator_class()()
+        from kvmem.sglang.allocator import RegionHostTensorAllocator
+        allocator = RegionHostTensorAllocator()
         small = allocator.allocate((1 << 16,), torch.uint8)
         try:
             allocator.allocate((1,), torch.uint8, device="cuda")
@@ -108,9 +108,9 @@ def test_bad_pages_are_told() -> None:
     sglang(
         """
         import torch, kvmem
-        from kvmem.sglang import allocator_class
+        from kvmem.sglang.allocator import RegionHostTensorAllocator
         try:
-            allocator_class()().allocate((1,), torch.uint8)
+            RegionHostTensorAllocator().allocate((1,), torch.uint8)
         except kvmem.BadValueError as error:
             assert "3M" in str(error), error
         else:
