@@ -32,9 +32,6 @@ use pyo3::prelude::*;
 
 use crate::error;
 
-/// What the ranges are multiples of, unless something else is said.
-const ALIGN_BYTES: i64 = 4096;
-
 /// The books: all numbers are units.
 struct Heap {
     /// None while the heap has no whole unit.
@@ -175,7 +172,7 @@ impl Heap {
 }
 
 /// Hands out addresses, and takes them back by number.
-#[pyclass(name = "AddressManager", module = "kvmem.lmcache", frozen, subclass, weakref)]
+#[pyclass(name = "AddressManager", module = "kvmem.lmcache", frozen, weakref)]
 pub(crate) struct PyAddressManager {
     /// With the length of the heap in bytes, which need not be a whole number of units.
     heap: Mutex<(Heap, u64)>,
@@ -203,7 +200,7 @@ impl PyAddressManager {
         let metrics = self.lock().0.space.as_ref().map(OffsetAllocator::metrics);
         let (whole, largest) = metrics.map_or((0, 0), |it| (free(it.free), free(it.largest_free)));
         let ranges = match refused {
-            AllocError::BooksFull { ranges } => Some(u64::from(*ranges)),
+            AllocError::BooksFull { ranges } => Some(*ranges),
             _ => None,
         };
         error::heap_full(py, n, size, (whole, largest), ranges)
@@ -239,10 +236,10 @@ fn signed(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
 impl PyAddressManager {
     /// What addresses and sizes are multiples of, unless something else is said.
     #[classattr]
-    const ALIGN_BYTES: i64 = ALIGN_BYTES;
+    const ALIGN_BYTES: i64 = 4096;
 
     #[new]
-    #[pyo3(signature = (size, align_bytes=ALIGN_BYTES))]
+    #[pyo3(signature = (size, align_bytes=4096))]
     fn create(py: Python<'_>, size: i64, align_bytes: i64) -> PyResult<PyAddressManager> {
         if align_bytes <= 0 || !align_bytes.unsigned_abs().is_power_of_two() {
             let message = format!("align_bytes is {align_bytes}: say a power of two");

@@ -43,4 +43,6 @@ def test_types_are_strict(tmp_path: Path) -> None:
 
 
 def test_stubs_say_what_is_there(tmp_path: Path) -> None:
-    mypy("kvmem", "--allowlist", str(HERE / "stubtest.txt"), "--ignore-unused-allowlist", module="mypy.stubtest", cwd=tmp_path)
+    allowed = ("--allowlist", str(HERE / "stubtest.txt"), "--ignore-unused-allowlist")
+    settings = ("--mypy-config-file", str(HERE.parent / "pyproject.toml"))
+    mypy("kvmem", *allowed, *settings, module="mypy.stubtest", cwd=tmp_path)

@@ -304,6 +304,7 @@ class AllocationBatch(_Manager):
     def split(self) -> list[Allocation]:
         """The allocations one by one; the batch has none of them afterwards."""
 
+@final
 class AddressManager:
     """A heap of addresses from 0 on, with the face of LMCache's class of this name: see :mod:`kvmem.lmcache`.
 

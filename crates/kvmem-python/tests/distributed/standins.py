@@ -25,7 +25,7 @@ class Anything(types.ModuleType):
         return value
 
 
-class Tensor(np.ndarray):  # type: ignore[type-arg]
+class Tensor(np.ndarray):
     """An array that says where it is, as tensors do."""
 
     def data_ptr(self) -> int:
@@ -67,7 +67,7 @@ def empty(shape: Any, dtype: Any = None, **_: object) -> Any:
 def stand_in(*names: str) -> bool:
     """Stands in for those of the modules that are not there. Whether PyTorch is one of them."""
     # After all others: what is there comes first.
-    sys.meta_path.append(Finder(names))  # type: ignore[arg-type]
+    sys.meta_path.append(Finder(names))
     import torch
 
     return isinstance(torch, Anything)

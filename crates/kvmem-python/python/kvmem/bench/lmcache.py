@@ -150,7 +150,7 @@ class Side:
         for address, length in sorted(self.live):
             ends += address > reached
             reached = address + length
-        return ends + (reached < self.manager.get_heap_size())
+        return ends + int(reached < self.manager.get_heap_size())
 
 
 def measure(row: Row, theirs: type[Any], rounds: int, pairs: int) -> tuple[Side, Side]:

@@ -39,7 +39,8 @@ def base_spec() -> type[Any]:
         for found in vars(module).values():
             ours = isinstance(found, type) and issubclass(found, DeviceSpec) and found.__module__ == module.__name__
             if ours and (named or name == "cpu" or found().is_available()):
-                return found
+                spec: type[Any] = found
+                return spec
     raise ImportError(f"LMCache has no backend {named!r}: set KVMEM_LMCACHE_BASE to cuda or cpu, or do not set it")
 
 
@@ -116,7 +117,7 @@ def memory_ops(base: type[Any], device_type: str) -> type[Any]:
             super().bind_native(module)
             # It has put the module's functions into the instance, where they hide the class's.
             for name in OPERATIONS:
-                vars(self).pop(name, None)
+                self.__dict__.pop(name, None)
 
     return KvmemOps
 

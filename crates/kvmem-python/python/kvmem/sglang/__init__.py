@@ -13,17 +13,16 @@ This module imports neither SGLang nor PyTorch; its functions do when they are c
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._kvmem import Region
-from .errors import BadValueError
+from .._kvmem import Region
+from ..errors import BadValueError
 
-__all__ = ["TARGET", "allocator_class", "region_tensor", "register"]
+__all__ = ["TARGET", "region_tensor", "register"]
 
 _log = logging.getLogger("kvmem")
 
@@ -50,26 +49,6 @@ def region_tensor(dims: Sequence[int], dtype: Any, *, pages: str | None = None, 
     return torch.frombuffer(region, dtype=torch.uint8, count=nbytes).view(dtype).reshape(tuple(dims))
 
 
-@functools.cache
-def allocator_class() -> type[Any]:
-    """The subclass of SGLang's HostTensorAllocator whose tensors are in regions. It needs SGLang."""
-    from sglang.srt.mem_cache.pool_host.common import HostTensorAllocator
-
-    class RegionHostTensorAllocator(HostTensorAllocator):  # type: ignore[misc]
-        """Allocates host tensors in regions of kvmem."""
-
-        def allocate(self, dims: Sequence[int], dtype: Any, device: str = "cpu") -> Any:
-            """A tensor of zeros in host memory."""
-            if str(device) != "cpu":
-                raise BadValueError(f"host pools are in the processor's memory: say device=\"cpu\", not {device!r}")
-            self.dtype = dtype
-            self.dims = dims
-            pages = os.environ.get("KVMEM_SGLANG_PAGES") or None
-            return region_tensor(dims, dtype, pages=pages, numa=os.environ.get("KVMEM_SGLANG_NUMA") or None)
-
-    return RegionHostTensorAllocator
-
-
 def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """The hook: another allocator in the place of the default one."""
     from sglang.srt.mem_cache.pool_host import common
@@ -80,7 +59,9 @@ def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     if getattr(common, "_is_hip", False) and os.environ.get("HSA_USERPTR_FOR_PAGED_MEM") == "0":
         # SGLang takes these from HIP itself, if the allocator is its own.
         return chosen
-    return allocator_class()()
+    from .allocator import RegionHostTensorAllocator
+
+    return RegionHostTensorAllocator()
 
 
 def register() -> None:
