@@ -100,11 +100,7 @@ public:
     /// Takes over a part that was counted.
     explicit Part(S *counted) noexcept : shared_(counted) {}
     Part(Part &&other) noexcept : shared_(std::exchange(other.shared_, nullptr)) {}
-    Part &operator=(Part &&other) noexcept {
-        Part taken(std::move(other));
-        swap(taken);
-        return *this;
-    }
+    Part &operator=(Part &&other) = delete;
     Part(const Part &) = delete;
     ~Part() {
         if (shared_ != nullptr) {
@@ -119,39 +115,6 @@ public:
 
 private:
     S *shared_ = nullptr;
-};
-
-/// An object of its own that needs `S` until it is gone.
-template <class S, class H>
-class Within {
-public:
-    Within() noexcept = default;
-    Within(Part<S> part, H handle) noexcept : part_(std::move(part)), handle_(std::move(handle)) {}
-    Within(Within &&other) noexcept = default;
-    /// The one that was here goes in the right order: member by member it would not.
-    Within &operator=(Within &&other) noexcept {
-        Within taken(std::move(other));
-        part_.swap(taken.part_);
-        handle_.swap(taken.handle_);
-        return *this;
-    }
-
-    auto get() const noexcept { return handle_.get(); }
-    explicit operator bool() const noexcept { return static_cast<bool>(handle_); }
-
-    /// Another part of `S`.
-    Part<S> part() const noexcept {
-        part_->keep();
-        return Part<S>(part_.get());
-    }
-
-    /// The object is gone.
-    void forget() noexcept { (void)handle_.release(); }
-
-private:
-    /// Before the object, and so it goes after it.
-    Part<S> part_;
-    H handle_;
 };
 
 /// A text of the C interface: `call(buffer, capacity, needed)`, again if it has grown meanwhile.

@@ -56,12 +56,10 @@ public:
 private:
     friend class KvCache;
     friend class KvRoom;
-    using Pin = detail::Handle<kvmem_kv_pin, kvmem_kv_pin_release>;
 
-    KvValue(detail::Part<detail::PoolShare> pool, const kvmem_kv_value &value) noexcept
-        : pin_(std::move(pool), Pin(value.pin)), value_(value) {}
+    explicit KvValue(const kvmem_kv_value &value) noexcept : pin_(value.pin), value_(value) {}
 
-    detail::Within<detail::PoolShare, Pin> pin_;
+    detail::Handle<kvmem_kv_pin, kvmem_kv_pin_release> pin_;
     kvmem_kv_value value_;
 };
 
@@ -87,10 +85,10 @@ public:
         kvmem_kv_value value = {};
         const kvmem_status status = kvmem_kv_commit(room_.get(), &value);
         if (status == KVMEM_OK) {
-            room_.forget();
+            (void)room_.release();
         }
         detail::check(status);
-        return KvValue(room_.part(), value);
+        return KvValue(value);
     }
 
     /// Whether there is room: not after it was moved from or committed.
@@ -99,16 +97,13 @@ public:
 private:
     friend class KvCache;
 
-    using Reservation = detail::Handle<kvmem_kv_reservation, kvmem_kv_abandon>;
+    explicit KvRoom(const kvmem_kv_room &made) noexcept : room_(made.reservation), made_(made) {}
 
-    KvRoom(detail::Part<detail::PoolShare> pool, const kvmem_kv_room &made) noexcept
-        : room_(std::move(pool), Reservation(made.reservation)), made_(made) {}
-
-    detail::Within<detail::PoolShare, Reservation> room_;
+    detail::Handle<kvmem_kv_reservation, kvmem_kv_abandon> room_;
     kvmem_kv_room made_;
 };
 
-/// Values under keys: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. It keeps its pool, and so do its values.
+/// Values under keys: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. It keeps its pool's memory.
 class KvCache {
 public:
     /// On a pool, which may have other users too.
@@ -123,7 +118,7 @@ public:
         wanted.shards = options.shards;
         kvmem_kv_cache *made = nullptr;
         detail::check(kvmem_kv_create(pool.native_handle(), &wanted, &made));
-        cache_ = detail::Within<detail::PoolShare, Cache>(pool.part(), Cache(made));
+        cache_.reset(made);
     }
 
     /// The value under a key, if there is one. It counts as used.
@@ -134,7 +129,7 @@ public:
             return std::nullopt;
         }
         detail::check(status);
-        return KvValue(cache_.part(), value);
+        return KvValue(value);
     }
 
     /// Whether there is a value under a key. It does not count as used.
@@ -160,7 +155,7 @@ public:
         if (!detail::granted(kvmem_kv_reserve(native_handle(), key.data(), key.size(), bytes, &room))) {
             return std::nullopt;
         }
-        return KvRoom(cache_.part(), room);
+        return KvRoom(room);
     }
 
     /// Takes the value under a key out; false if there is none. Its bytes are free when it is pinned no more.
@@ -194,9 +189,7 @@ public:
     kvmem_kv_cache *native_handle() const noexcept { return cache_.get(); }
 
 private:
-    using Cache = detail::Handle<kvmem_kv_cache, kvmem_kv_destroy>;
-
-    detail::Within<detail::PoolShare, Cache> cache_;
+    detail::Handle<kvmem_kv_cache, kvmem_kv_destroy> cache_;
 };
 
 } // namespace kvmem

@@ -283,8 +283,6 @@ public:
     kvmem_pool *native_handle() const noexcept { return get(); }
 
 private:
-    friend class KvCache;
-
     kvmem_pool *get() const noexcept { return pool_ ? pool_->get() : nullptr; }
 
     std::string report(std::uint32_t format) const {
@@ -317,12 +315,6 @@ private:
             all.back().take(pool_.get());
         }
         return all;
-    }
-
-    /// What keeps the pool.
-    detail::Part<detail::PoolShare> part() const noexcept {
-        pool_->keep();
-        return detail::Part<detail::PoolShare>(pool_.get());
     }
 
     detail::Owner<detail::PoolShare> pool_;
