@@ -384,9 +384,9 @@ def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
         assert spill.flush(10)
         stats = spill.stats()
         assert (stats.evicted, stats.stored, stats.dropped) == (110, 110, 0)
-        for thread in range(3):
+        for number in range(3):
             for n in range(0, 40, 7):
-                found = cache.get(thread * 100 + n)
+                found = cache.get(number * 100 + n)
                 assert found is not None and bytes(found) == data(n)
                 found.release()
     assert pool.metrics().allocated == 0
@@ -445,7 +445,13 @@ def test_the_cache_serves_on_without_a_master_and_recovers(cluster: Cluster, tmp
                 for n in range(20):
                     cache.insert(n, data(n))
                 own.kill(own.master)
-                until(lambda: cache.insert(-1, data(0)) is None and not (cache.evict_to(0) or spill.stats().reachable))
+
+                def noticed() -> bool:
+                    cache.insert(-1, data(0))
+                    cache.evict_to(0)
+                    return not spill.stats().reachable
+
+                until(noticed)
                 start = time.monotonic()
                 for n in range(100, 200):
                     cache.insert(n, data(n))

@@ -1,7 +1,7 @@
 """*Mooncake*: put and get into a segment that is a populated pool, against a segment of the engine's own memory.
 
 Each kind is a process that serves, in a cluster of its own with a master of its own, so that objects go where they are meant to; one client has a
-connection to each. The kinds take turns, round by round, and each figure is the median of the rounds. A segment of the engine's is memory
+connection to each. The kinds take turns, batch by batch, and each figure is the median of the batches of all rounds. A segment of the engine's is memory
 that nobody has touched: the first put to a place waits for its pages. So *first put* writes each place of the segment once, after a fresh start of both servers;
 *put* writes again where something was before, and *get* reads.
 """
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(command: str, nbytes: int, objects: Sequence[int], rounds: int, pages: str) -> dict[tuple[int, str, str], list[float]]:
-    """GB/s by size of object, what is done, and kind."""
+    """GB/s of each batch, by size of object, what is done, and kind."""
     rates: dict[tuple[int, str, str], list[float]] = {}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -99,13 +99,11 @@ def _round(
         batches = max(1, int(nbytes * 0.6) // (length * BATCH))
         # Small pieces in turn: what else the machine does meets both alike.
         for doing in ("first put", "put", "get"):
-            seconds = dict.fromkeys(KINDS, 0.0)
             for batch in range(batches):
                 for kind in KINDS if (batch + turn) % 2 == 0 else reversed(KINDS):
                     keys = [f"{turn}-{length}-{batch}-{n}" for n in range(BATCH)]
-                    seconds[kind] += _once(stores[kind], doing, keys, blocks, length)
-            for kind in KINDS:
-                rates.setdefault((length, doing, kind), []).append(batches * BATCH * length / seconds[kind] / 1e9)
+                    seconds = _once(stores[kind], doing, keys, blocks, length)
+                    rates.setdefault((length, doing, kind), []).append(BATCH * length / seconds / 1e9)
         for store in stores.values():
             store.remove_matching(".*", force=True)
         pool.free_batch(blocks)
@@ -128,13 +126,12 @@ def _print(rates: dict[tuple[int, str, str], list[float]]) -> int:
     missed = 0
     print(f"{'object':>8}  {'':9}  {'kvmem':>10}  {'engine':>10}  {'ratio':>6}  goal")
     for length, doing in dict.fromkeys((length, doing) for length, doing, _ in rates):
-        ours, theirs = (rates[length, doing, kind] for kind in KINDS)
-        ratio = statistics.median(one / other for one, other in zip(ours, theirs))
+        rate, other = (statistics.median(rates[length, doing, kind]) for kind in KINDS)
+        ratio = rate / other
         goal = GOALS.get(doing)
         met = goal is None or ratio >= goal
         missed += not met
         words = "" if goal is None else f"≥ {goal}: {'met' if met else 'MISSED'}"
-        rate, other = statistics.median(ours), statistics.median(theirs)
         print(f"{_words(length):>8}  {doing:9}  {rate:5.2f} GB/s  {other:5.2f} GB/s  {ratio:5.2f}×  {words}")
     return 1 if missed else 0
 
