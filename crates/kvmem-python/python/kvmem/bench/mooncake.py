@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,11 +23,11 @@ from typing import IO
 from .. import Block, KvmemError, Pool
 from ..mooncake import Store, engine
 from ..size import size
+from ._processes import LOCAL, free_port, master_command
 
 KINDS = ("kvmem", "engine")
 GOALS = {"first put": 1.3, "get": 1.0}
 BATCH = 8
-_LOCAL = engine.LOCAL
 
 _ENGINES_OWN = """
 import sys
@@ -52,21 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = options.parse_args(arguments)
     try:
         engine.module()
-        command = _master_command()
-        times = _measure(command, given.size, given.objects, given.rounds, given.pages)
+        rates = _measure(given.size, given.objects, given.rounds, given.pages)
     except (KvmemError, OSError) as error:
         print(f"kvmem: {error}", file=sys.stderr)
         return 2
-    return _print(times)
+    return _print(rates)
 
 
-def _measure(command: str, nbytes: int, objects: Sequence[int], rounds: int, pages: str) -> dict[tuple[int, str, str], list[float]]:
+def _measure(nbytes: int, objects: Sequence[int], rounds: int, pages: str) -> dict[tuple[int, str, str], list[float]]:
     """GB/s of each batch, by size of object, what is done, and kind."""
     rates: dict[tuple[int, str, str], list[float]] = {}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         log = stack.enter_context(open(folder / "log", "w", encoding="utf-8"))
-        masters = {kind: stack.enter_context(_master(command, log)) for kind in KINDS}
+        masters = {kind: stack.enter_context(_master(log)) for kind in KINDS}
         pool = stack.enter_context(Pool(max(objects) * BATCH + (1 << 20), pages="thp,4k"))
         stores = {kind: stack.enter_context(Store(pool, master=masters[kind])) for kind in KINDS}
         for turn in range(rounds):
@@ -140,23 +137,9 @@ def _words(length: int) -> str:
     return f"{length >> 20} MiB" if length % (1 << 20) == 0 else f"{length >> 10} KiB"
 
 
-def _master_command() -> str:
-    beside = Path(sys.executable).with_name("mooncake_master")
-    command = str(beside) if beside.exists() else shutil.which("mooncake_master")
-    if command is None:
-        raise FileNotFoundError("the command mooncake_master of the wheel is not in PATH")
-    return command
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOCAL, 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def _process(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "MC_TCP_BIND_ADDRESS": _LOCAL}
+    environment = {**os.environ, "MC_TCP_BIND_ADDRESS": LOCAL}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
     with process:
         try:
@@ -170,11 +153,10 @@ def _process(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[
 
 
 @contextlib.contextmanager
-def _master(command: str, log: IO[str]) -> Iterator[str]:
-    port = _free_port()
-    address = f"{_LOCAL}:{port}"
-    options = [f"-rpc_address={_LOCAL}", f"-rpc_port={port}", f"-metrics_host={_LOCAL}", f"-metrics_port={_free_port()}", "-client_ttl=2"]
-    with _process([command, *options], log):
+def _master(log: IO[str]) -> Iterator[str]:
+    port = free_port()
+    address = f"{LOCAL}:{port}"
+    with _process(master_command(port), log):
         _wait(lambda: engine.answers(address), f"the master at {address}")
         yield address
 
