@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,15 +17,10 @@ from typing import Any, Self
 import pytest
 from engines import require
 
-LOCAL = "127.0.0.1"
+from kvmem.bench._processes import LOCAL, free_port, master_command
+
 CLIENT = Path(__file__).with_name("client.py")
 ENVIRONMENT = {**os.environ, "MC_TCP_BIND_ADDRESS": LOCAL, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOCAL, 0))
-        return int(probe.getsockname()[1])
 
 
 def until(true: Callable[[], object], seconds: float = 20.0) -> None:
@@ -37,18 +31,12 @@ def until(true: Callable[[], object], seconds: float = 20.0) -> None:
         time.sleep(0.05)
 
 
-def master_command() -> str | None:
-    beside = Path(sys.executable).with_name("mooncake_master")
-    return str(beside) if beside.exists() else shutil.which("mooncake_master")
-
-
 class Cluster:
     """A master, and who else is started here. Everything is ended at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
-        self.metrics_port = free_port()
         self.address = f"{LOCAL}:{self.port}"
         self.processes: list[subprocess.Popen[str]] = []
         self.master = self.start_master()
@@ -62,19 +50,7 @@ class Cluster:
         return process
 
     def start_master(self) -> subprocess.Popen[str]:
-        command = master_command()
-        assert command is not None
-        master = self.start(
-            "master",
-            command,
-            f"-rpc_address={LOCAL}",
-            f"-rpc_port={self.port}",
-            f"-metrics_host={LOCAL}",
-            f"-metrics_port={self.metrics_port}",
-            # Who is silent for so many seconds is taken for dead.
-            "-client_ttl=2",
-            "-enable_metric_reporting=false",
-        )
+        master = self.start("master", *master_command(self.port))
 
         def listens() -> bool:
             assert master.poll() is None, (self.folder / "master.log").read_text(encoding="utf-8")
@@ -83,11 +59,6 @@ class Cluster:
 
         until(listens)
         return master
-
-    def restart_master(self) -> None:
-        """Another one at the same address: it knows nothing of what the first one knew."""
-        self.kill(self.master)
-        self.master = self.start_master()
 
     def serve(self, size: str = "64MiB") -> subprocess.Popen[str]:
         server = self.start(

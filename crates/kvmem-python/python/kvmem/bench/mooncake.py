@@ -1,7 +1,7 @@
 """*Mooncake*: put and get into a segment that is a populated pool, against a segment of the engine's own memory.
 
 Each kind is a process that serves, in a cluster of its own with a master of its own, so that objects go where they are meant to; one client has a
-connection to each. The kinds take turns, round by round, and each figure is the median of the rounds. A segment of the engine's is memory
+connection to each. The kinds take turns, batch by batch, and each figure is the median of the batches of all rounds. A segment of the engine's is memory
 that nobody has touched: the first put to a place waits for its pages. So *first put* writes each place of the segment once, after a fresh start of both servers;
 *put* writes again where something was before, and *get* reads.
 """
@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,11 +23,11 @@ from typing import IO
 from .. import Block, KvmemError, Pool
 from ..mooncake import Store, engine
 from ..size import size
+from ._processes import LOCAL, free_port, master_command
 
 KINDS = ("kvmem", "engine")
 GOALS = {"first put": 1.3, "get": 1.0}
 BATCH = 8
-_LOCAL = engine.LOCAL
 
 _ENGINES_OWN = """
 import sys
@@ -52,21 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = options.parse_args(arguments)
     try:
         engine.module()
-        command = _master_command()
-        times = _measure(command, given.size, given.objects, given.rounds, given.pages)
+        rates = _measure(given.size, given.objects, given.rounds, given.pages)
     except (KvmemError, OSError) as error:
         print(f"kvmem: {error}", file=sys.stderr)
         return 2
-    return _print(times)
+    return _print(rates)
 
 
-def _measure(command: str, nbytes: int, objects: Sequence[int], rounds: int, pages: str) -> dict[tuple[int, str, str], list[float]]:
-    """GB/s by size of object, what is done, and kind."""
+def _measure(nbytes: int, objects: Sequence[int], rounds: int, pages: str) -> dict[tuple[int, str, str], list[float]]:
+    """GB/s of each batch, by size of object, what is done, and kind."""
     rates: dict[tuple[int, str, str], list[float]] = {}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         log = stack.enter_context(open(folder / "log", "w", encoding="utf-8"))
-        masters = {kind: stack.enter_context(_master(command, log)) for kind in KINDS}
+        masters = {kind: stack.enter_context(_master(log)) for kind in KINDS}
         pool = stack.enter_context(Pool(max(objects) * BATCH + (1 << 20), pages="thp,4k"))
         stores = {kind: stack.enter_context(Store(pool, master=masters[kind])) for kind in KINDS}
         for turn in range(rounds):
@@ -99,13 +96,11 @@ def _round(
         batches = max(1, int(nbytes * 0.6) // (length * BATCH))
         # Small pieces in turn: what else the machine does meets both alike.
         for doing in ("first put", "put", "get"):
-            seconds = dict.fromkeys(KINDS, 0.0)
             for batch in range(batches):
                 for kind in KINDS if (batch + turn) % 2 == 0 else reversed(KINDS):
                     keys = [f"{turn}-{length}-{batch}-{n}" for n in range(BATCH)]
-                    seconds[kind] += _once(stores[kind], doing, keys, blocks, length)
-            for kind in KINDS:
-                rates.setdefault((length, doing, kind), []).append(batches * BATCH * length / seconds[kind] / 1e9)
+                    seconds = _once(stores[kind], doing, keys, blocks, length)
+                    rates.setdefault((length, doing, kind), []).append(BATCH * length / seconds / 1e9)
         for store in stores.values():
             store.remove_matching(".*", force=True)
         pool.free_batch(blocks)
@@ -128,13 +123,12 @@ def _print(rates: dict[tuple[int, str, str], list[float]]) -> int:
     missed = 0
     print(f"{'object':>8}  {'':9}  {'kvmem':>10}  {'engine':>10}  {'ratio':>6}  goal")
     for length, doing in dict.fromkeys((length, doing) for length, doing, _ in rates):
-        ours, theirs = (rates[length, doing, kind] for kind in KINDS)
-        ratio = statistics.median(one / other for one, other in zip(ours, theirs))
+        rate, other = (statistics.median(rates[length, doing, kind]) for kind in KINDS)
+        ratio = rate / other
         goal = GOALS.get(doing)
         met = goal is None or ratio >= goal
         missed += not met
         words = "" if goal is None else f"≥ {goal}: {'met' if met else 'MISSED'}"
-        rate, other = statistics.median(ours), statistics.median(theirs)
         print(f"{_words(length):>8}  {doing:9}  {rate:5.2f} GB/s  {other:5.2f} GB/s  {ratio:5.2f}×  {words}")
     return 1 if missed else 0
 
@@ -143,23 +137,9 @@ def _words(length: int) -> str:
     return f"{length >> 20} MiB" if length % (1 << 20) == 0 else f"{length >> 10} KiB"
 
 
-def _master_command() -> str:
-    beside = Path(sys.executable).with_name("mooncake_master")
-    command = str(beside) if beside.exists() else shutil.which("mooncake_master")
-    if command is None:
-        raise FileNotFoundError("the command mooncake_master of the wheel is not in PATH")
-    return command
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOCAL, 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def _process(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "MC_TCP_BIND_ADDRESS": _LOCAL}
+    environment = {**os.environ, "MC_TCP_BIND_ADDRESS": LOCAL}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
     with process:
         try:
@@ -173,11 +153,10 @@ def _process(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[
 
 
 @contextlib.contextmanager
-def _master(command: str, log: IO[str]) -> Iterator[str]:
-    port = _free_port()
-    address = f"{_LOCAL}:{port}"
-    options = [f"-rpc_address={_LOCAL}", f"-rpc_port={port}", f"-metrics_host={_LOCAL}", f"-metrics_port={_free_port()}", "-client_ttl=2"]
-    with _process([command, *options], log):
+def _master(log: IO[str]) -> Iterator[str]:
+    port = free_port()
+    address = f"{LOCAL}:{port}"
+    with _process(master_command(port), log):
         _wait(lambda: engine.answers(address), f"the master at {address}")
         yield address
 
