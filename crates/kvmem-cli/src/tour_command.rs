@@ -4,6 +4,7 @@
 //! those that were written are one.
 
 mod benchmarks;
+mod others;
 mod page;
 mod sampling;
 mod serving;
@@ -23,6 +24,7 @@ use kvmem::register::{Devices, NotAvailable, Registrar};
 use kvmem_report::{Chapter, Page};
 
 use self::benchmarks::Goals;
+use self::others::Ticks;
 use self::serving::{Layout, Served};
 use self::setting_up::{SetUp, rings, set_up};
 use self::sizing::Sizing;
@@ -38,6 +40,9 @@ const REPORT: &str = "kvmem-report.html";
 const TOLD_LATER: [&str; 2] = ["rlimit.memlock", "kernel.io_uring"];
 /// What the doctor is asked about before the size of the pool is known.
 const SMALL: u64 = 4096;
+
+/// What other programs may have of the processors before it is told beside the figures.
+const OTHERS: f64 = 0.1;
 
 /// Takes the tour.
 pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
@@ -250,6 +255,7 @@ fn workload(telling: &Telling, served: &Served) -> Result<(), Failure> {
 
 fn measure(telling: &mut Telling, begun: Instant, chapters: &mut Vec<Chapter>) -> Result<(), Failure> {
     let mut goals = Goals::default();
+    let before = Ticks::now();
     let left_out = benchmarks::run(begun, |name, found| match found {
         Ok(found) => {
             chapters.push(found.chapter.chapter());
@@ -267,6 +273,14 @@ fn measure(telling: &mut Telling, begun: Instant, chapters: &mut Vec<Chapter>) -
         let why = "the time of a tour is over: this machine has other work, or is slow";
         telling
             .found("left out", &format!("{}; {why}. kvmem bench --quick runs them", left_out.join(", ")))?;
+    }
+    let had = before.zip(Ticks::now()).map(|(before, now)| now.others_since(before));
+    if let Some(had) = had.filter(|&had| had > OTHERS) {
+        let had = format!("other programs had {:.0} % of the processors meanwhile", 100.0 * had);
+        telling.found(
+            "not alone",
+            &format!("{had}: times are longer than they would be, some of them many times"),
+        )?;
     }
     let reached = goals.all - goals.missed.len();
     let missed = match goals.missed.as_slice() {

@@ -6,7 +6,7 @@
 
 #include "check.h"
 
-enum { THREADS = 3, FORKS = 300, HELD = 40 };
+enum { THREADS = 3, FORKS = 100, HELD = 40 };
 
 static atomic_int stop;
 
