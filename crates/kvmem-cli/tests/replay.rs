@@ -438,7 +438,6 @@ fn options_that_make_no_sense_are_refused() {
         assert!(message.contains("cannot be used with"), "{option:?}: {message}");
     }
     assert!(refused(&["replay", &trace, "--verify"]).contains("--ops"));
-    refused(&[]);
 }
 
 /// The published conversation trace, where it lies beside the checkout.
