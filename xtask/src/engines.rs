@@ -34,6 +34,14 @@ const ENGINES: [Engine; 1] = [Engine {
     module: "mooncake.store",
 }];
 
+/// Set to 1 where nothing may be skipped for want of an engine, or of Python itself: in CI.
+pub(crate) const REQUIRED: &str = "KVMEM_REQUIRE_ENGINES";
+
+/// Whether it is.
+pub(crate) fn required() -> bool {
+    std::env::var_os(REQUIRED).is_some_and(|value| value == "1")
+}
+
 /// Installs into the environment what is to be installed, and lends it the rest.
 pub(crate) fn install(root: &Path, environment: &Path) {
     lend_nixl(root, environment);

@@ -23,7 +23,14 @@ const WILL_DO: &str = "import sys, venv, ensurepip; sys.exit(sys.version_info < 
 /// Builds, installs, tests.
 pub(crate) fn run(root: &Path, report: &mut Report) {
     let folder = root.join("target/python");
-    let Some(environment) = fresh_environment(&folder) else { return };
+    let Some(environment) = fresh_environment(&folder) else {
+        if engines::required() {
+            report.check("python: environment", || {
+                anyhow::bail!("there is none, and {} is 1", engines::REQUIRED)
+            });
+        }
+        return;
+    };
     let python = environment.join("bin/python");
     engines::install(root, &environment);
     let mut install = Command::new(&python);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use kvmem::pool::{Access, AttachedPool, BlockRef};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use crate::block::write;
 use crate::buffer::{Bytes, Span, memory_methods};
+use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::region::duplicate;
@@ -80,16 +80,6 @@ impl PyAttachedPool {
         self.held.is_gone()
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().held.with(|_| ())?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, py: Python<'_>, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
-    }
-
     fn __repr__(&self) -> String {
         match self.held.with(|pool| (pool.number(), pool.len())) {
             Ok((number, len)) => format!("<kvmem.AttachedPool {number} of {len} bytes>"),
@@ -97,6 +87,8 @@ impl PyAttachedPool {
         }
     }
 }
+
+context_manager!(PyAttachedPool, PyAttachedPool::close);
 
 /// Bytes of an attached pool.
 pub(crate) struct Attached {

@@ -3,10 +3,11 @@
 use kvmem::pool::{Block, BlockRef, PoolError};
 use kvmem::register::Key;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyDict;
 
 use crate::batch::{Batch, Offsets};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::context::context_manager;
 use crate::error;
 use crate::hold::PyHold;
 use crate::holder::{Held, Holder};
@@ -139,16 +140,6 @@ impl PyBlock {
         self.held.is_gone()
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().held.with(|_| ())?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.held.take_if_any().map(drop)
-    }
-
     fn __repr__(&self) -> String {
         match self.held.with(|block| (block.offset(), block.len())) {
             Ok((offset, len)) => format!("<kvmem.Block of {len} bytes at offset {offset}>"),
@@ -156,6 +147,8 @@ impl PyBlock {
         }
     }
 }
+
+context_manager!(PyBlock, |it, _| it.held.take_if_any().map(drop));
 
 impl Held for Vec<Block> {
     const NAME: &'static str = "batch";
@@ -226,16 +219,6 @@ impl PyBlockBatch {
         Ok(self.held.take()?.into_iter().map(PyBlock::new).collect())
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().held.with(|_| ())?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.held.take_if_any().map(drop)
-    }
-
     fn __repr__(&self) -> String {
         match self.held.with(|all| (all.len(), Batch::size(all))) {
             Ok((n, len)) => format!("<kvmem.BlockBatch of {n} × {len} bytes>"),
@@ -243,3 +226,5 @@ impl PyBlockBatch {
         }
     }
 }
+
+context_manager!(PyBlockBatch, |it, _| it.held.take_if_any().map(drop));

@@ -12,6 +12,7 @@ use pyo3::types::{PyBytes, PyDict, PyInt, PyString, PyTuple};
 
 use crate::block::{key, keys, write};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::pool::PyPool;
@@ -252,16 +253,6 @@ impl PyKvCache {
         self.held.is_gone()
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().held.with(|_| ())?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, py: Python<'_>, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
-    }
-
     fn __repr__(&self) -> String {
         match self.held.with(|cache| (cache.len(), cache.bytes())) {
             Ok((blocks, bytes)) => format!("<kvmem.KvCache of {blocks} blocks, {bytes} bytes>"),
@@ -269,6 +260,8 @@ impl PyKvCache {
         }
     }
 }
+
+context_manager!(PyKvCache, PyKvCache::close);
 
 impl Held for Pinned<Name> {
     const NAME: &'static str = "pinned value";
@@ -324,16 +317,6 @@ impl PyPinned {
         self.held.take().map(drop)
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().held.with(|_| ())?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.held.take_if_any().map(drop)
-    }
-
     fn __repr__(&self) -> String {
         match self.held.with(|pinned| (pinned.bytes().len(), pinned.block().offset())) {
             Ok((len, offset)) => format!("<kvmem.Pinned of {len} bytes at offset {offset}>"),
@@ -341,6 +324,8 @@ impl PyPinned {
         }
     }
 }
+
+context_manager!(PyPinned, |it, _| it.held.take_if_any().map(drop));
 
 impl Held for Reservation<Name> {
     const NAME: &'static str = "reservation";

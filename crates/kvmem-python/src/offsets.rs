@@ -4,9 +4,9 @@
 
 use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use crate::batch::{Batch, Offsets, take_all};
+use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::report;
@@ -229,16 +229,6 @@ impl PyAllocation {
         self.held.change(|allocation| allocation.extend(size.0))?.map_err(|error| error::alloc(py, &error))
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().held.with(|_| ())?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.held.take_if_any().map(drop)
-    }
-
     fn __repr__(&self) -> String {
         match self.held.with(|allocation| (allocation.offset(), allocation.size())) {
             Ok((offset, size)) => format!("<kvmem.Allocation of {size} bytes at offset {offset}>"),
@@ -246,6 +236,8 @@ impl PyAllocation {
         }
     }
 }
+
+context_manager!(PyAllocation, |it, _| it.held.take_if_any().map(drop));
 
 /// Many ranges of one size.
 #[pyclass(name = "AllocationBatch", module = "kvmem", frozen, weakref)]
@@ -288,16 +280,6 @@ impl PyAllocationBatch {
         Ok(all.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().held.with(|_| ())?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.held.take_if_any().map(drop)
-    }
-
     fn __repr__(&self) -> String {
         match self.held.with(|all| (all.len(), Batch::size(all))) {
             Ok((n, size)) => format!("<kvmem.AllocationBatch of {n} × {size} bytes>"),
@@ -305,3 +287,5 @@ impl PyAllocationBatch {
         }
     }
 }
+
+context_manager!(PyAllocationBatch, |it, _| it.held.take_if_any().map(drop));

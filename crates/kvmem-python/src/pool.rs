@@ -8,10 +8,10 @@ use std::time::Duration;
 use kvmem::arena::{Cancel, Populate};
 use kvmem::pool::{Pool, PoolError};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use crate::batch::take_all;
 use crate::block::{PyBlock, PyBlockBatch};
+use crate::context::context_manager;
 use crate::error;
 use crate::hold::PyHold;
 use crate::holder::{Held, Holder, Lent};
@@ -350,16 +350,6 @@ impl PyPool {
         self.held.is_gone()
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().held.with(|_| ())?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, py: Python<'_>, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
-    }
-
     fn __repr__(&self) -> String {
         match self.held.with(|pool| (pool.capacity(), pool.metrics())) {
             Ok((capacity, metrics)) => {
@@ -370,6 +360,8 @@ impl PyPool {
         }
     }
 }
+
+context_manager!(PyPool, PyPool::close);
 
 fn share(pool: &Pool, writable: bool) -> Result<OwnedFd, PoolError> {
     if writable {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kvmem::arena::Cancel;
 use kvmem::register::{Key, RegistrationSet};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
+use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::long;
@@ -131,16 +131,6 @@ impl PyRegistration {
         self.held.is_gone()
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().held.with(|_| ())?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, py: Python<'_>, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py).map(drop)
-    }
-
     fn __repr__(&self) -> String {
         match self.held.with(|set| (set.region().len(), set.devices().collect::<Vec<_>>().join(", "))) {
             Ok((len, devices)) => format!("<kvmem.Registration of {len} bytes with {devices}>"),
@@ -148,3 +138,5 @@ impl PyRegistration {
         }
     }
 }
+
+context_manager!(PyRegistration, |it, py| it.close(py).map(drop));
