@@ -1,6 +1,7 @@
 //! The layers from outside, through their public faces alone.
 
 mod arena;
+mod ground;
 mod offset;
 mod pool;
 mod random;

@@ -1,7 +1,6 @@
 //! Many threads on one space.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
@@ -10,36 +9,10 @@ use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement, RawHandl
 use kvmem_testkit::random::Random;
 
 use super::space;
+use crate::ground::Ground;
 
 const THREADS: u64 = 8;
 const STEPS: u64 = 4000;
-
-/// Who has which byte: a second owner is seen at once, from whatever thread.
-struct Ground(Vec<AtomicU8>);
-
-impl Ground {
-    fn new(capacity: u64) -> Self {
-        Ground((0..capacity).map(|_| AtomicU8::new(0)).collect())
-    }
-
-    fn of(&self, range: Range<u64>) -> &[AtomicU8] {
-        &self.0[range.start as usize..range.end as usize]
-    }
-
-    /// Marks a range that was just granted.
-    fn take(&self, range: Range<u64>) {
-        for byte in self.of(range.clone()) {
-            assert_eq!(byte.swap(1, Ordering::Relaxed), 0, "a byte of {range:?} has an owner");
-        }
-    }
-
-    /// Clears a range before it is freed.
-    fn leave(&self, range: Range<u64>) {
-        for byte in self.of(range.clone()) {
-            assert_eq!(byte.swap(0, Ordering::Relaxed), 1, "a byte of {range:?} has no owner");
-        }
-    }
-}
 
 enum Parcel {
     Own(Allocation),

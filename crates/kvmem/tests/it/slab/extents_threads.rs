@@ -1,14 +1,15 @@
 //! Cached spaces under many threads: nothing is lost or given twice, and nothing is refused for want of what is cached.
 
-use std::ops::Range;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 use kvmem::offset::{AllocError, OffsetAllocator, RawHandle};
 use kvmem::slab::{Extent, ExtentCache};
 use kvmem_testkit::random::Random;
+
+use crate::ground::Ground;
 
 const THREADS: u64 = 8;
 /// More in an optimized build.
@@ -20,31 +21,6 @@ fn named(capacity: u64, hot: &[u64], stranded: u64) -> ExtentCache {
     builder.hot_sizes(hot.iter().copied()).stranded(stranded).build().expect("good settings")
 }
 
-/// Who has which byte: a second owner is seen at once, from whatever thread.
-struct Bytes(Vec<AtomicU8>);
-
-impl Bytes {
-    fn new() -> Self {
-        Bytes((0..CAPACITY).map(|_| AtomicU8::new(0)).collect())
-    }
-
-    fn of(&self, range: Range<u64>) -> &[AtomicU8] {
-        &self.0[range.start as usize..range.end as usize]
-    }
-
-    fn take(&self, range: Range<u64>) {
-        for byte in self.of(range.clone()) {
-            assert_eq!(byte.swap(1, Ordering::Relaxed), 0, "a byte of {range:?} has an owner");
-        }
-    }
-
-    fn leave(&self, range: Range<u64>) {
-        for byte in self.of(range.clone()) {
-            assert_eq!(byte.swap(0, Ordering::Relaxed), 1, "a byte of {range:?} has no owner");
-        }
-    }
-}
-
 enum Parcel {
     Own(Extent),
     Raw(RawHandle),
@@ -52,7 +28,7 @@ enum Parcel {
 
 struct Worker<'a> {
     space: &'a ExtentCache,
-    bytes: &'a Bytes,
+    bytes: &'a Ground,
     random: Random,
     inbox: &'a mut Receiver<Parcel>,
     outboxes: &'a [Sender<Parcel>],
@@ -159,7 +135,7 @@ fn nothing_is_lost_or_given_twice() {
         let hot = if learns { &[][..] } else { &[16, 32, 64, 128, 256] };
         let builder = ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).learn(learns);
         let space = builder.hot_sizes(hot.iter().copied()).stranded(CAPACITY / 4).build().unwrap();
-        let (bytes, done) = (Bytes::new(), AtomicBool::new(false));
+        let (bytes, done) = (Ground::new(CAPACITY), AtomicBool::new(false));
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
         thread::scope(|scope| {
             let (space, bytes, done) = (&space, &bytes, &done);

@@ -1,0 +1,31 @@
+//! *Ground*: bytes that threads have, to see when two have the same.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Who has which byte: a second owner is seen at once, from whatever thread.
+pub(crate) struct Ground(Vec<AtomicU8>);
+
+impl Ground {
+    pub(crate) fn new(capacity: u64) -> Self {
+        Ground((0..capacity).map(|_| AtomicU8::new(0)).collect())
+    }
+
+    fn of(&self, range: Range<u64>) -> &[AtomicU8] {
+        &self.0[range.start as usize..range.end as usize]
+    }
+
+    /// Marks a range that was just granted.
+    pub(crate) fn take(&self, range: Range<u64>) {
+        for byte in self.of(range.clone()) {
+            assert_eq!(byte.swap(1, Ordering::Relaxed), 0, "a byte of {range:?} has an owner");
+        }
+    }
+
+    /// Clears a range before it is freed.
+    pub(crate) fn leave(&self, range: Range<u64>) {
+        for byte in self.of(range.clone()) {
+            assert_eq!(byte.swap(0, Ordering::Relaxed), 1, "a byte of {range:?} has no owner");
+        }
+    }
+}
