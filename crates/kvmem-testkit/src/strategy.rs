@@ -276,9 +276,26 @@ mod tests {
                 prop_assert!((1..=1 << 63).contains(&config.capacity) && config.boundary != Some(0));
                 prop_assert!(ops.len() <= bytes.len());
             } else {
-                // Two numbers and two flags.
-                prop_assert!(bytes.len() < 2 * 9 + 2);
+                prop_assert!(bytes.len() < encode(&FULL, &[]).len());
             }
+        }
+    }
+
+    /// A configuration that has every part, so that no other takes more bytes.
+    const FULL: Config = Config {
+        capacity: 1 << 63,
+        boundary: Some(1),
+        placement: Placement::BestFit,
+        max_ranges: Some(16),
+        cache: None,
+    };
+
+    #[test]
+    fn a_configuration_that_ends_early_is_no_test() {
+        let whole = encode(&FULL, &[]);
+        assert_eq!(decode(&whole), Some((FULL, Vec::new())));
+        for len in 0..whole.len() {
+            assert_eq!(decode(&whole[..len]), None, "{len} bytes");
         }
     }
 }
