@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::lay::{Laid, lay};
 use super::mapping::{self, Mapping};
 use super::populate::{Part, Populated, populate};
-use super::{ArenaError, Cancel, Ladder, Numa, Populate, Progress, Receipt, Region, Watch};
+use super::{ArenaError, Cancel, Ladder, Numa, PageSize, Populate, Progress, Receipt, Region, Watch};
 use crate::trace::{event, span};
 
 /// What is behind the addresses.
@@ -44,6 +44,16 @@ pub(crate) struct Wish {
     pub(crate) guard_pages: bool,
     pub(crate) dont_fork: bool,
     pub(crate) dont_dump: bool,
+    /// All of it will be populated, now or later, before it is used.
+    pub(crate) populated: bool,
+}
+
+impl Wish {
+    /// Whether hugepages of shared memory may come by collapsing: not those of a small region, which would be rounded up to one, and not
+    /// where pages are dealt out to nodes, since a hugepage lies where its first page lay, and those are often dealt to the same node.
+    pub(crate) fn can_collapse(&self) -> bool {
+        self.populated && self.asked >= PageSize::Thp.bytes() && !matches!(self.numa, Numa::Interleave(_))
+    }
 }
 
 /// A region to be. See [`Region::builder`].
@@ -65,6 +75,7 @@ impl RegionBuilder {
             guard_pages: false,
             dont_fork: true,
             dont_dump: true,
+            populated: false,
         };
         RegionBuilder { wish, populate: Populate::None, watch: Watch::new() }
     }
@@ -132,6 +143,14 @@ impl RegionBuilder {
     /// Whether, and by how many threads, all pages are made resident before the region is returned. Default: not at all.
     pub fn populate(mut self, populate: Populate) -> RegionBuilder {
         self.populate = populate;
+        self.wish.populated = populate != Populate::None;
+        self
+    }
+
+    /// As [`populate`](Self::populate), but later: by [`Region::populate`], part by part, and all of it before it is used.
+    pub(crate) fn populate_later(mut self) -> RegionBuilder {
+        self.populate = Populate::None;
+        self.wish.populated = true;
         self
     }
 

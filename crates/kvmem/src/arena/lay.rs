@@ -8,7 +8,8 @@
 //! before it asks the pool, so a refusal leaves a hole into which another thread's mapping could come to lie. So the pool
 //! is asked with a mapping elsewhere first.
 //!
-//! Shared memory is one file, and a file has pages of one kind: the first rung that can take all of it.
+//! Shared memory is one file, and a file has pages of one kind: the first rung that can take all of it. Transparent hugepages that the
+//! machine's settings do not give it can still be made when it is populated; see `collapse.rs`.
 
 use std::fs::File;
 use std::ops::Range;
@@ -17,7 +18,7 @@ use std::ptr::NonNull;
 use super::builder::Wish;
 use super::diagnose::refused;
 use super::span::{Span, unmap};
-use super::{ArenaError, Backing, Call, Errno, Fallback, Limit, Numa, PageSize, file, pool};
+use super::{ArenaError, Backing, Call, Errno, Fallback, Limit, Numa, PageSize, collapse, file, pool};
 use crate::sys;
 
 /// A part of a region that consists of pages of one kind.
@@ -28,6 +29,8 @@ pub(crate) struct Piece {
     pub(crate) asked: PageSize,
     pub(crate) got: PageSize,
     pub(crate) fallbacks: Vec<Fallback>,
+    /// Transparent hugepages that faults do not make: populating does. See `collapse.rs`.
+    pub(crate) by_collapse: bool,
 }
 
 /// A span with pages in it.
@@ -107,7 +110,13 @@ fn private(wish: &Wish) -> Result<Laid, ArenaError> {
         };
         if got > 0 {
             let fallbacks = reasons.clone();
-            pieces.push(Piece { range: at..at + got, asked: rungs[0], got: page, fallbacks });
+            pieces.push(Piece {
+                range: at..at + got,
+                asked: rungs[0],
+                got: page,
+                fallbacks,
+                by_collapse: false,
+            });
             at += got;
         }
         if at < len {
@@ -224,12 +233,15 @@ fn shared(wish: &Wish) -> Result<Laid, ArenaError> {
     let mut reasons: Vec<Fallback> = Vec::new();
     for &page in rungs {
         let len = whole_pages(wish.asked, page.bytes())?;
+        let mut by_collapse = false;
         let reason = if page.is_pooled() {
             let wanted = len / page.bytes();
             let (pages, reason) = offer(page, wanted, &wish.numa);
             (pages < wanted).then_some(reason).flatten()
         } else if page == PageSize::Thp {
-            thp_off(Backing::Shared)
+            let off = thp_off(Backing::Shared);
+            by_collapse = off.is_some() && wish.can_collapse() && collapse::is_possible();
+            off.filter(|_| !by_collapse)
         } else {
             None
         };
@@ -239,7 +251,8 @@ fn shared(wish: &Wish) -> Result<Laid, ArenaError> {
         };
         match tried {
             Ok((span, file)) => {
-                let piece = Piece { range: 0..len, asked: rungs[0], got: page, fallbacks: reasons };
+                let piece =
+                    Piece { range: 0..len, asked: rungs[0], got: page, fallbacks: reasons, by_collapse };
                 return Ok(Laid { span, pieces: vec![piece], file: Some(file), policy_verified: false });
             }
             Err(reason) => reasons.push(reason),
@@ -286,7 +299,11 @@ pub(crate) fn map_whole(
     write: bool,
 ) -> Result<Span, ArenaError> {
     let error = |errno| refused(Call::MapFile, len, errno);
-    let span = Span::reserve(len, page.bytes(), guards)?;
+    // Of a file that somebody else made it is not known whether it consists of hugepages. If so, they are hugepages here too if they lie
+    // where a hugepage can lie.
+    let align =
+        if len < PageSize::Thp.bytes() { page.bytes() } else { page.bytes().max(PageSize::Thp.bytes()) };
+    let span = Span::reserve(len, align, guards)?;
     if page.is_pooled() {
         // The pool promises pages to the file, not to the mapping: what this gets, the next one has.
         // SAFETY: without an address.

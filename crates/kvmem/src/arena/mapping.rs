@@ -50,7 +50,8 @@ impl Mapping {
 
     pub(crate) fn foreign(at: NonNull<u8>, len: usize, owner: Box<dyn Any + Send + Sync>) -> Mapping {
         let page = page_of(at);
-        let piece = Piece { range: 0..len, asked: page, got: page, fallbacks: Vec::new() };
+        let piece =
+            Piece { range: 0..len, asked: page, got: page, fallbacks: Vec::new(), by_collapse: false };
         let receipt = Receipt {
             asked_bytes: len,
             mapped_bytes: len,
@@ -155,6 +156,7 @@ pub(crate) fn parts(laid: &Laid) -> Vec<Part> {
             at: laid.span.at(piece.range.start),
             range: piece.range.clone(),
             page: piece.got,
+            by_collapse: piece.by_collapse,
         })
         .collect()
 }

@@ -5,11 +5,14 @@ mod bump;
 mod bump_error;
 mod byte_size;
 mod cgroup;
+mod collapse;
 mod cores;
 mod crew;
 mod cursor;
 mod diagnose;
 mod discard;
+#[cfg(not(loom))]
+mod elsewhere;
 mod error;
 mod file;
 #[cfg(not(loom))]

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::collapse::collapse;
 use super::crew::lead;
 use super::diagnose::limit_behind;
 use super::headroom::Headroom;
@@ -116,6 +117,8 @@ pub(crate) struct Part {
     /// Its place in the region, for errors.
     pub(crate) range: Range<usize>,
     pub(crate) page: PageSize,
+    /// Hugepages are made here, not by faults.
+    pub(crate) by_collapse: bool,
 }
 
 // SAFETY: a part is a range of addresses; what threads do with them changes no byte.
@@ -308,6 +311,10 @@ impl Work<'_> {
         if !part.page.is_pooled() {
             self.ask(at, chunk.len(), threads)?;
         }
+        if part.by_collapse {
+            // What does not become a hugepage is populated page by page.
+            collapse(at, chunk.len());
+        }
         let filled = if self.known { fill(at, chunk.len()) } else { touch(at, chunk.len(), part.page) };
         filled.map_err(|(call, errno)| {
             let range = part.range.start + chunk.start..part.range.start + chunk.end;
@@ -381,7 +388,7 @@ mod tests {
             for pages in [1, 2, 3, 7, 64, 1000] {
                 for skew in [0, size / 2] {
                     let at = NonNull::without_provenance((1 << 40 | skew).try_into().unwrap());
-                    let part = Part { at, range: 0..pages * size, page };
+                    let part = Part { at, range: 0..pages * size, page, by_collapse: false };
                     for threads in 1..=pages.min(9) {
                         let mut end = 0;
                         for thread in 0..threads {

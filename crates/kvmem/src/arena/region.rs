@@ -73,7 +73,8 @@ impl Region {
         let (len, page) = file::inspect(&file, expected_bytes)?;
         let span = lay::map_whole(&file, len, page, false, write)?;
         shield(&span, true, true)?;
-        let piece = Piece { range: 0..len, asked: page, got: page, fallbacks: Vec::new() };
+        let piece =
+            Piece { range: 0..len, asked: page, got: page, fallbacks: Vec::new(), by_collapse: false };
         let laid = Laid { span, pieces: vec![piece], file: Some(file), policy_verified: false };
         let receipt = Receipt {
             asked_bytes: expected_bytes.unwrap_or(len),
@@ -259,7 +260,12 @@ impl Region {
                 // SAFETY: the offset is within the region.
                 let at = unsafe { self.base().add(within.start) };
                 let (at, len) = outward(at, within.len());
-                Part { at, range: within.start..within.start + len, page: piece.got }
+                Part {
+                    at,
+                    range: within.start..within.start + len,
+                    page: piece.got,
+                    by_collapse: piece.by_collapse,
+                }
             })
             .collect();
         let resident = |part: &Part| match measure(part.at, part.range.len()) {

@@ -122,8 +122,11 @@ fn map(wish: &PoolBuilder, most: usize, populate: bool) -> Result<Region, PoolEr
         .numa(wish.numa.clone())
         .backing(wish.backing)
         .guard_pages(wish.guard_pages)
-        .populate(if populate { wish.populate } else { Populate::None })
+        .populate(wish.populate)
         .cancel(wish.cancel.clone());
+    if !populate && wish.populate != Populate::None {
+        builder = builder.populate_later();
+    }
     if let Some(listener) = wish.on_populate.clone() {
         builder = builder.progress(move |progress| listening(|| listener(progress)));
     }

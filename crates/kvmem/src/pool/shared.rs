@@ -13,7 +13,7 @@ use std::slice;
 use serde::{Deserialize, Serialize};
 
 use super::{Pool, PoolError};
-use crate::arena::{ReadOnlyRegion, Region};
+use crate::arena::{Populate, ReadOnlyRegion, Region, Watch};
 use crate::trace::span;
 
 /// A block by plain data: what another process needs to find it in the pool that it has [attached](AttachedPool).
@@ -60,6 +60,17 @@ impl Pool {
     /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left, or `/proc` is not mounted.
     pub fn share_read_only(&self) -> Result<OwnedFd, PoolError> {
         self.memory.parts()[0].region.share_read_only()?.ok_or(PoolError::Private)
+    }
+
+    /// Makes the pool's pages resident in all other mappings that this process has of its memory: those of an engine that was given the
+    /// descriptor, say. See [`Region::populate_elsewhere`]. Returns how many bytes those mappings have.
+    ///
+    /// # Errors
+    /// [`PoolError::Private`]; [`PoolError::Memory`].
+    pub fn populate_elsewhere(&self, how: Populate, watch: &Watch) -> Result<u64, PoolError> {
+        let first = &self.memory.parts()[0].region;
+        first.fd().ok_or(PoolError::Private)?;
+        Ok(first.populate_elsewhere(how, watch)?)
     }
 
     /// By what references name this pool; `None`: its memory is private.

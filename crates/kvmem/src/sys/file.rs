@@ -64,6 +64,26 @@ pub(crate) fn file_number(file: &File) -> Result<u64> {
     file.metadata().map(|data| data.ino()).map_err(|error| Errno::of(&error))
 }
 
+/// What a file is called in `/proc/PID/maps`.
+#[cfg(not(loom))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    /// Numbers of the device of its file system.
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    /// Its number there.
+    pub(crate) number: u64,
+}
+
+/// See [`FileId`].
+#[cfg(not(loom))]
+pub(crate) fn file_id(file: &File) -> Result<FileId> {
+    gate(Call::FileSize)?;
+    let data = file.metadata().map_err(|error| Errno::of(&error))?;
+    let (major, minor) = (libc::major(data.dev()), libc::minor(data.dev()));
+    Ok(FileId { major, minor, number: data.ino() })
+}
+
 /// The size of a file in bytes.
 pub(crate) fn file_size(file: &File) -> Result<u64> {
     gate(Call::FileSize)?;

@@ -72,6 +72,20 @@ fn shared(numa: Numa) -> Result<(), ArenaError> {
     Ok(())
 }
 
+/// Hugepages that faults need not make.
+fn populated(numa: Numa) -> Result<(), ArenaError> {
+    let region = Region::builder(SIZE)
+        .ladder(Ladder::new([PageSize::Thp, PageSize::Base]))
+        .backing(Backing::Shared)
+        .numa(numa)
+        .populate(Populate::threads(2))
+        .map()?;
+    check(&region);
+    // Whatever kind of pages it came to be.
+    assert_eq!(region.receipt().resident_bytes(), region.len() as u64);
+    Ok(())
+}
+
 fn strict(_: Numa) -> Result<(), ArenaError> {
     let region = Region::builder(SIZE).ladder(Ladder::only(PageSize::Thp)).populate(Populate::Auto).map()?;
     check(&region);
@@ -111,9 +125,10 @@ fn any_call_may_fail_and_nothing_leaks() {
     });
     let bind = policy(Numa::Bind(vec![0]));
     let interleave = policy(Numa::Interleave(vec![0]));
-    let scenarios: [Scenario<'_>; 4] = [
+    let scenarios: [Scenario<'_>; 5] = [
         ("private", private, &bind),
         ("shared", shared, &interleave),
+        ("populated", populated, &bind),
         ("strict", strict, &bind),
         ("foreign", foreign, &bind),
     ];

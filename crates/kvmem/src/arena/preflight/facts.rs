@@ -186,6 +186,11 @@ impl<'a> Facts<'a> {
         self.nodes_online.as_ref().is_ok_and(|nodes| nodes.len() > 1)
     }
 
+    /// Major and minor number of the kernel's release.
+    pub(super) fn kernel(&self) -> Read<(u32, u32)> {
+        self.machine.value("/proc/sys/kernel/osrelease", parse::release)
+    }
+
     /// A field of `/proc/self/status`.
     pub(super) fn status<T>(&self, key: &str, parse: impl FnOnce(&str, &str) -> Option<T>) -> Read<T> {
         field(&self.status, "/proc/self/status", key, parse)

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::process::{Command, Stdio};
 
 use super::{MIB, base, ordinary, page};
-use kvmem::arena::{ArenaError, Backing, Populate, Region};
+use kvmem::arena::{ArenaError, Backing, Fallback, Numa, PageSize, Populate, Region, Watch};
 
 /// This test again in a process of its own, as the child of that name.
 fn again(test: &str) -> Command {
@@ -130,4 +130,118 @@ fn nothing_is_left_after_a_kill() {
         shared_memory() + (LEN as u64 / 2) < with
     });
     assert!(freed, "{with} bytes of shared memory with the child, {} without", shared_memory());
+}
+
+/// Whether shared memory can be collapsed here, whatever its setting says: since Linux 6.1, and not where it is denied.
+fn can_collapse() -> bool {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let release = read("/proc/sys/kernel/osrelease");
+    let numbers: Vec<u32> =
+        release.split(['.', '-']).map_while(|number| number.parse().ok()).take(2).collect();
+    let denied = read("/sys/kernel/mm/transparent_hugepage/shmem_enabled").contains("[deny]");
+    let off = read("/proc/self/status").lines().any(|line| line.replace('\t', " ") == "THP_enabled: 0");
+    numbers >= vec![6, 1] && !denied && !off
+}
+
+#[test]
+fn populated_shared_memory_is_in_hugepages_whatever_the_setting() {
+    if !can_collapse() {
+        return println!("skipped: this kernel cannot collapse shared memory");
+    }
+    const LEN: usize = 40 * MIB;
+    let region = ordinary(LEN).memfd(true).populate(Populate::Auto).map().expect("little memory");
+    let [part] = &region.receipt().ranges[..] else { panic!("{:?}", region.receipt()) };
+    assert_eq!((part.got, part.resident_bytes), (PageSize::Thp, LEN as u64));
+    if let Some(huge) = part.huge_bytes {
+        // The kernel may have few that are free, and then says so; but not none.
+        let partial = [Fallback::ThpPartial { huge, wanted: LEN as u64 }];
+        assert!(
+            huge > 0 && part.fallbacks == if huge == LEN as u64 { &[][..] } else { &partial },
+            "{part:?}"
+        );
+    }
+    // Another mapping of it is of hugepages too: a first touch brings 2 MiB.
+    let attached =
+        Region::attach(region.share().expect("a descriptor").expect("shared memory has one"), Some(LEN))
+            .expect("our own");
+    assert_eq!(attached.base().addr().get() % PageSize::Thp.bytes(), 0);
+    attached.populate(.., Populate::threads(1), &Watch::new()).expect("it is there");
+    let found = |region: &Region| region.residency(..).expect("asked").huge_bytes;
+    assert_eq!(found(&attached), found(&region));
+}
+
+#[test]
+fn collapsing_changes_no_byte_and_mends_what_was_discarded() {
+    const LEN: usize = 12 * MIB;
+    let region = ordinary(LEN).memfd(true).populate(Populate::threads(1)).map().expect("little memory");
+    // SAFETY: nobody else knows of this memory.
+    let bytes = || unsafe { region.slice(..).expect("all of it").as_mut_bytes() };
+    let pattern = |at: usize| (at / 4096) as u8 ^ at as u8;
+    for (at, byte) in bytes().iter_mut().enumerate() {
+        *byte = pattern(at);
+    }
+    // Holes: within a hugepage, at its edge, and a whole one.
+    let holes = [MIB..MIB + 5 * page(), 4 * MIB - page()..4 * MIB, 6 * MIB..8 * MIB];
+    for hole in &holes {
+        region.discard(hole.clone()).expect("nobody uses it");
+    }
+    for range in [3..LEN - 3, MIB..5 * MIB, 0..LEN] {
+        region.populate(range, Populate::threads(2), &Watch::new()).expect("little memory");
+    }
+    assert!(region.is_resident(..).expect("asked"));
+    for (at, byte) in bytes().iter().enumerate() {
+        let wanted = if holes.iter().any(|hole| hole.contains(&at)) { 0 } else { pattern(at) };
+        assert_eq!(*byte, wanted, "at {at}");
+    }
+}
+
+#[test]
+fn nothing_is_promised_of_shared_memory_that_is_not_collapsed() {
+    let setting =
+        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    if !setting.contains("[never]") {
+        return println!("skipped: faults make hugepages of shared memory here");
+    }
+    let got = |region: &Region| region.receipt().ranges[0].got;
+    // Not populated; populated, but dealt out to nodes; and shorter than a hugepage.
+    let lazy = ordinary(4 * MIB).memfd(true).map().expect("little memory");
+    assert_eq!(got(&lazy), PageSize::Base);
+    assert!(matches!(lazy.receipt().ranges[0].fallbacks[..], [Fallback::ThpOff { .. }]));
+    match ordinary(4 * MIB).memfd(true).numa(Numa::Interleave(vec![0])).populate(Populate::Auto).map() {
+        Ok(dealt) => assert_eq!(got(&dealt), PageSize::Base),
+        Err(ArenaError::PolicyRefused { .. }) => println!("no policies here"),
+        Err(error) => panic!("{error}"),
+    }
+    let short = ordinary(MIB).memfd(true).populate(Populate::Auto).map().expect("little memory");
+    assert_eq!((got(&short), short.len()), (PageSize::Base, MIB));
+}
+
+#[test]
+fn page_tables_of_other_mappings_are_filled() {
+    const LEN: usize = 3 * MIB;
+    let region = base(LEN).memfd(true).populate(Populate::Auto).map().expect("little memory");
+    let watch = Watch::new();
+    assert_eq!(region.populate_elsewhere(Populate::Auto, &watch).expect("nothing else"), 0);
+    // As an engine does: some of it, by the descriptor.
+    let fd = region.fd().expect("shared memory has one");
+    let flags = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: without an address.
+    let theirs =
+        unsafe { libc::mmap(std::ptr::null_mut(), 2 * MIB, flags.0, flags.1, fd.as_raw_fd(), MIB as i64) };
+    assert_ne!(theirs, libc::MAP_FAILED);
+    let at = std::ptr::NonNull::new(theirs.cast::<u8>()).expect("an address");
+    // SAFETY: mapped until the end of this test, and no reference is made of it.
+    let view = unsafe { Region::from_raw(at, 2 * MIB, ()) }.expect("a view");
+    assert_eq!(view.residency(..).expect("asked").resident_bytes, 0);
+    // A private mapping and a part of the region are none of its business, and one that is only read cannot be.
+    let (left, right) = region.split_at(MIB).expect("within");
+    for part in [&left, &right] {
+        assert_eq!(part.populate_elsewhere(Populate::threads(2), &watch).expect("resident"), 2 << 20);
+    }
+    assert_eq!(view.residency(..).expect("asked").resident_bytes, 2 << 20);
+    drop(view);
+    // SAFETY: mapped above.
+    assert_eq!(unsafe { libc::munmap(theirs, 2 * MIB) }, 0);
+    let private = base(LEN).map().expect("little memory");
+    assert_eq!(private.populate_elsewhere(Populate::Auto, &watch).expect("nothing to do"), 0);
 }

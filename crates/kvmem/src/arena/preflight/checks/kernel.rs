@@ -17,7 +17,7 @@ pub(super) fn checks(facts: &Facts<'_>, checks: &mut Vec<Check>) {
 }
 
 fn populate(facts: &Facts<'_>) -> Read<Check> {
-    let (major, minor) = facts.machine.value("/proc/sys/kernel/osrelease", parse::release)?;
+    let (major, minor) = facts.kernel()?;
     let check = Check::new("kernel.populate", Value::Text(format!("{major}.{minor}")));
     if (major, minor) >= POPULATE {
         return Ok(check.judge(Verdict::Ok, "it has MADV_POPULATE_WRITE"));

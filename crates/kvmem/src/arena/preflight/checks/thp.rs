@@ -67,11 +67,17 @@ fn defrag(facts: &Facts<'_>, asked: bool) -> Read<Check> {
 
 fn shmem(facts: &Facts<'_>, asked: bool, below: Verdict) -> Read<Check> {
     let (word, path) = facts.thp_2m("shmem_enabled")?;
+    // Those of shared memory can be collapsed since Linux 6.1, whatever the setting says but `deny`.
+    let collapses = facts.kernel().is_ok_and(|version| version >= (6, 1));
     let check = Check::new("thp.shmem", Value::Text(word.clone()));
     Ok(match word.as_str() {
         "always" | "within_size" | "advise" | "force" => {
             check.judge(Verdict::Ok, "shared memory that asks for it gets transparent hugepages")
         }
+        "never" if asked && collapses => check.judge(
+            Verdict::Ok,
+            "off, so shared memory is collected into transparent hugepages when it is populated (MADV_COLLAPSE)",
+        ),
         "never" | "deny" if asked => {
             let why = "shared memory gets no transparent hugepages: they will be base pages";
             check.judge(below, why).fix(format!("echo advise > {path}"))
