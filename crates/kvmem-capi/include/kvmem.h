@@ -862,6 +862,13 @@ kvmem_status kvmem_region_populate(const struct kvmem_region *region,
                                    void *user,
                                    const struct kvmem_cancel *cancel);
 
+/// Makes the pages of a region's memory file resident in all other writable mappings that this process has of it, such as those of an engine
+/// that was given the descriptor: else each page is a fault when it is first touched there. `how` as above. `out_bytes` (may be NULL):
+/// how many bytes those mappings have; 0 for private memory.
+kvmem_status kvmem_region_populate_elsewhere(const struct kvmem_region *region,
+                                             uint32_t how,
+                                             uint64_t *out_bytes);
+
 /// How much of `[offset, offset + bytes)` is resident now, in bytes, and the greatest error of that.  `out_error_bytes` may be NULL.
 kvmem_status kvmem_region_residency(const struct kvmem_region *region,
                                     uint64_t offset,
@@ -1324,6 +1331,13 @@ kvmem_status kvmem_pool_check(const struct kvmem_pool *pool);
 kvmem_status kvmem_pool_share(const struct kvmem_pool *pool,
                               uint32_t read_only,
                               int *out_fd);
+
+/// Makes a pool's pages resident in all other writable mappings that this process has of its memory, such as those of an engine that was given
+/// the descriptor: else each page is a fault when it is first touched there. `how` is KVMEM_POPULATE_AUTO or a number of threads.
+/// `out_bytes` (may be NULL): how many bytes those mappings have.
+kvmem_status kvmem_pool_populate_elsewhere(const struct kvmem_pool *pool,
+                                           uint32_t how,
+                                           uint64_t *out_bytes);
 
 /// Destroys a pool. Blocks that are in use stay good, with their memory and keys, and so does what caches hold; all goes with the last of it. No other
 /// call on the pool or its blocks goes on meanwhile.

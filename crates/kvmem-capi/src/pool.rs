@@ -6,6 +6,7 @@ use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kvmem::arena::Watch;
 use kvmem::offset::{RawAllocation, RawHandle};
 use kvmem::pool::{Pool, PoolBuilder, PoolSize};
 
@@ -479,6 +480,24 @@ pub unsafe extern "C" fn kvmem_pool_share(
             unsafe { pool.share() }?
         };
         made.put(fd.into_raw_fd());
+        Ok(())
+    })
+}
+
+/// Makes a pool's pages resident in all other writable mappings that this process has of its memory, such as those of an engine that was given
+/// the descriptor: else each page is a fault when it is first touched there. `how` is KVMEM_POPULATE_AUTO or a number of threads.
+/// `out_bytes` (may be NULL): how many bytes those mappings have.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_pool_populate_elsewhere(
+    pool: *const kvmem_pool,
+    how: u32,
+    out_bytes: *mut u64,
+) -> kvmem_status {
+    on(pool, |pool| {
+        let bytes = pool.populate_elsewhere(populate(how), &Watch::new())?;
+        if let Ok(made) = out(out_bytes, "") {
+            made.put(bytes);
+        }
         Ok(())
     })
 }

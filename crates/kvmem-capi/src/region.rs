@@ -362,6 +362,24 @@ pub unsafe extern "C" fn kvmem_region_populate(
     })
 }
 
+/// Makes the pages of a region's memory file resident in all other writable mappings that this process has of it, such as those of an engine
+/// that was given the descriptor: else each page is a fault when it is first touched there. `how` as above. `out_bytes` (may be NULL):
+/// how many bytes those mappings have; 0 for private memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_region_populate_elsewhere(
+    region: *const kvmem_region,
+    how: u32,
+    out_bytes: *mut u64,
+) -> kvmem_status {
+    on(region, |region| {
+        let bytes = region.populate_elsewhere(populate(how), &Watch::new())?;
+        if let Ok(made) = out(out_bytes, "") {
+            made.put(bytes);
+        }
+        Ok(())
+    })
+}
+
 /// How much of `[offset, offset + bytes)` is resident now, in bytes, and the greatest error of that.  `out_error_bytes` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_residency(

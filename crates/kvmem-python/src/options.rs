@@ -58,6 +58,11 @@ pub(crate) fn populate(py: Python<'_>, threads: Option<&Threads>) -> PyResult<Po
     }
 }
 
+/// Who does so where that is what the caller came for: automatic, unless something else is said.
+pub(crate) fn populate_now(py: Python<'_>, threads: Option<&Threads>) -> PyResult<Populate> {
+    threads.map_or(Ok(Populate::Auto), |threads| populate(py, Some(threads)))
+}
+
 pub(crate) fn backing(shared: bool) -> Backing {
     if shared { Backing::Shared } else { Backing::Private }
 }

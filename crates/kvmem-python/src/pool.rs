@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use kvmem::arena::{Cancel, Populate};
+use kvmem::arena::{Cancel, Populate, Watch};
 use kvmem::pool::{Pool, PoolError};
 use pyo3::prelude::*;
 
@@ -324,6 +324,17 @@ impl PyPool {
     fn share(&self, py: Python<'_>, writable: bool) -> PyResult<c_int> {
         let pool = self.pool()?;
         share(&pool, writable).map(IntoRawFd::into_raw_fd).map_err(|error| error::pool(py, &error))
+    }
+
+    /// Makes its pages resident in the other mappings that this process has of its memory; returns how many bytes those have.
+    #[pyo3(signature = (*, threads=None))]
+    fn populate_elsewhere(&self, py: Python<'_>, threads: Option<Threads>) -> PyResult<u64> {
+        let how = options::populate_now(py, threads.as_ref())?;
+        let cancel = Cancel::new();
+        let watch = Watch::new().cancel(cancel.clone());
+        let pool = self.pool()?;
+        let done = long::run(py, &cancel, || pool.populate_elsewhere(how, &watch))?;
+        done.map_err(|error| error::pool(py, &error))
     }
 
     /// Keeps it from being closed or made shorter.

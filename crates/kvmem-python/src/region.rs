@@ -133,10 +133,7 @@ impl PyRegion {
     ) -> PyResult<f64> {
         let region = self.region()?;
         let stop = stop.unwrap_or(region.len());
-        let how = match threads {
-            Some(threads) => options::populate(py, Some(&threads))?,
-            None => kvmem::arena::Populate::Auto,
-        };
+        let how = options::populate_now(py, threads.as_ref())?;
         let cancel = Cancel::new();
         let mut watch = Watch::new().cancel(cancel.clone());
         if let Some(limit) = options::seconds(py, time_limit)? {
@@ -150,6 +147,17 @@ impl PyRegion {
         let done = long::run(py, &cancel, || region.populate(start..stop, how, &watch));
         let done = done.and_then(|done| done.map_err(|error| error::arena(py, &error)));
         Ok(progress::end(py, listener.as_ref(), done)?.seconds)
+    }
+
+    /// Makes its pages resident in the other mappings that this process has of its memory file; returns how many bytes those have.
+    #[pyo3(signature = (*, threads=None))]
+    fn populate_elsewhere(&self, py: Python<'_>, threads: Option<Threads>) -> PyResult<u64> {
+        let how = options::populate_now(py, threads.as_ref())?;
+        let cancel = Cancel::new();
+        let watch = Watch::new().cancel(cancel.clone());
+        let region = self.region()?;
+        let done = long::run(py, &cancel, || region.populate_elsewhere(how, &watch))?;
+        done.map_err(|error| error::arena(py, &error))
     }
 
     /// How much of a range is resident now.

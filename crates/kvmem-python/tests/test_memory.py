@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib.util
 import mmap
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -205,19 +207,39 @@ def test_the_fields_of_a_versioned_tensor() -> None:
     assert managed(read_only).flags == 1
 
 
-def test_torch_shares_memory() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch (its CPU wheel) for this test")
-    block = make_block()
-    tensor = torch.from_dlpack(block)
-    tensor.fill_(7)
-    assert tensor.data_ptr() == block.ptr and bytes(block) == b"\x07" * 5000
-    half = tensor[:1024].view(torch.bfloat16)
-    assert half.shape == (512,)
-    with pytest.raises(BufferError):
+def test_torch_shares_memory(script: Callable[..., str]) -> None:
+    folder = os.environ.get("TORCH_DIR")
+    if not folder and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install torch")
+    # In a process of its own, since other modules do other things once it is imported.
+    script(
+        f"""
+        import gc, sys
+        sys.path[:0] = {[folder] if folder else []!r}
+        import torch
+        import kvmem
+        pool = kvmem.Pool("1MiB", pages="4k")
+        block = pool.allocate(5000)
+        tensor = torch.from_dlpack(block)
+        tensor.fill_(7)
+        assert tensor.data_ptr() == block.ptr and bytes(block) == b"\\x07" * 5000
+        for dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.int64):
+            typed = tensor[:1024].view(dtype)
+            assert typed.shape == (1024 // dtype.itemsize,) and typed.data_ptr() == block.ptr
+        try:
+            block.free()
+        except BufferError:
+            pass
+        else:
+            raise AssertionError("a block that a tensor looks at was freed")
+        storage = typed.untyped_storage()
+        del tensor, typed
+        assert not block.freed
+        del storage
+        gc.collect()
         block.free()
-    del tensor, half
-    gc.collect()
-    block.free()
+        """
+    )
 
 
 def test_writing() -> None:
@@ -289,6 +311,10 @@ def test_shared_regions_are_attached_by_descriptor() -> None:
     region = kvmem.Region(1 << 20, pages="4k", shared=True)
     memoryview(region)[:5] = b"hello"
     other = kvmem.Region.attach(region.fileno(), size="1MiB")
+    region.populate()
+    assert other.residency().resident_bytes == 0
+    assert region.populate_elsewhere() == region.populate_elsewhere(threads=1) == other.nbytes == other.residency().resident_bytes
+    assert kvmem.Region("1MiB", pages="4k").populate_elsewhere() == 0
     region.close()
     assert bytes(other)[:5] == b"hello"
     with pytest.raises(kvmem.BadValueError):

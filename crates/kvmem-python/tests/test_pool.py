@@ -342,6 +342,7 @@ def test_shared_pools_are_attached_by_descriptor() -> None:
             os.close(read_only)
             assert writer.number == reader.number == pool.number and reader.nbytes == MIB
             there, here = writer.block(reference), reader.block(reference)
+            assert pool.populate_elsewhere() == MIB  # the writer's
             assert there.writable and not here.writable and here.offset == block.offset and here.nbytes == 5
             there.write(b"J")
             assert bytes(here) == bytes(block) == b"Jello"

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -239,6 +240,30 @@ def test_it_says_what_the_command_says() -> None:
         for report in (json.loads(theirs.stdout), json.loads(ours.stdout))
     ]
     assert names[0] == names[1] and theirs.returncode == ours.returncode
+
+
+def test_the_script_has_its_commands_and_hands_on_the_others(tmp_path: Path) -> None:
+    """The ``kvmem`` that the package installs, and another one behind it in PATH."""
+    script = Path(sys.executable).parent / "kvmem"
+    if not script.exists():
+        pytest.skip("the package is not installed with its scripts")
+
+    def run(*arguments: str, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PATH": f"{script.parent}:{path}"}
+        return subprocess.run(["kvmem", *arguments], capture_output=True, text=True, timeout=60, env=environment)
+
+    assert run("doctor", "--size", "4KiB", "--pages", "4k", "--no-pin").stdout.startswith("4 KiB of 4k pages")
+    assert "--master HOST:PORT" in run("serve-mooncake", "--help").stdout
+    alone = run("bench", "offset")
+    assert alone.returncode == 2 and "'bench'" in alone.stderr and "cargo install" in alone.stderr
+    other = tmp_path / "kvmem"
+    other.write_text('#!/bin/sh\necho "other: $*"\nexit 7\n', encoding="utf-8")
+    other.chmod(0o755)
+    handed = run("bench", "offset", "--quick", path=f"{tmp_path}:/usr/bin:/bin")
+    assert (handed.returncode, handed.stdout) == (7, "other: bench offset --quick\n")
+    # A second script of this package is not handed to and fro for ever.
+    other.write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
+    assert run("bench", path=f"{tmp_path}:/usr/bin:/bin").returncode == 2
 
 
 def test_doctor_as_a_function() -> None:

@@ -272,6 +272,14 @@ public:
     /// Checks the books against their invariants; throws with KVMEM_CHECK_FAILED, which is a defect of the library.
     void verify() const { detail::check(kvmem_pool_check(get())); }
 
+    /// Makes the pages resident in all other mappings that this process has of its memory, such as an engine's that was given the
+    /// descriptor. Returns how many bytes those have.
+    std::uint64_t populate_elsewhere(std::uint32_t how = populate_auto) const {
+        std::uint64_t bytes = 0;
+        detail::check(kvmem_pool_populate_elsewhere(get(), how, &bytes));
+        return bytes;
+    }
+
     /// A descriptor by which another process attaches the memory. The caller closes it.
     int share(bool read_only) const {
         int fd = -1;

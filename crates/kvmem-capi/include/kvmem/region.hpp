@@ -144,6 +144,14 @@ public:
                                             detail::native(cancel)));
     }
 
+    /// Makes the pages resident in all other mappings that this process has of its memory, such as an engine's that was given the
+    /// descriptor. Returns how many bytes those have.
+    std::uint64_t populate_elsewhere(std::uint32_t how = populate_auto) const {
+        std::uint64_t bytes = 0;
+        detail::check(kvmem_region_populate_elsewhere(get(), how, &bytes));
+        return bytes;
+    }
+
     /// How many bytes of `[offset, offset + bytes)` are resident now.
     std::uint64_t resident_bytes(std::uint64_t offset, std::uint64_t bytes) const {
         std::uint64_t resident = 0;

@@ -157,6 +157,11 @@ static void shared_and_wrapped(void) {
     close(fd);
     IS(KVMEM_INVALID_ARGUMENT, kvmem_region_attach(fd, 0, &other));
     IS(KVMEM_INVALID_ARGUMENT, kvmem_region_attach(-1, 0, &other));
+    uint64_t resident, mapped;
+    OK(kvmem_region_populate(region, 0, 64 * KIB, 1, NULL, NULL, NULL));
+    OK(kvmem_region_populate_elsewhere(region, KVMEM_POPULATE_AUTO, &mapped));
+    OK(kvmem_region_residency(other, 0, 64 * KIB, &resident, NULL));
+    CHECK(mapped == 64 * KIB && resident == mapped);
     OK(kvmem_region_get_info(other, &seen));
     strcpy(info.data, "from one to the other");
     CHECK(seen.data != info.data && strcmp(seen.data, "from one to the other") == 0);

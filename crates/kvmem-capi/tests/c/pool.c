@@ -185,6 +185,10 @@ static void shared(void) {
     OK(kvmem_pool_attach(fds[1], 0, &reader));
     close(fds[0]);
     close(fds[1]);
+    uint64_t bytes;
+    OK(kvmem_pool_populate_elsewhere(pool, KVMEM_POPULATE_AUTO, &bytes));
+    CHECK(bytes == MIB); // the writer's; the reader's cannot be
+    OK(kvmem_pool_populate_elsewhere(pool, 1, NULL));
     IS(KVMEM_INVALID_ARGUMENT, kvmem_pool_attach(fds[0], 0, &writer));
     kvmem_attached_info info;
     OK(kvmem_attached_get_info(reader, &info));

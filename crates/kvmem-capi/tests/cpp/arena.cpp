@@ -94,6 +94,7 @@ static void shared() {
     const int fd = region.share(false);
     kvmem::Region same = kvmem::Region::attach(fd, 64 * KIB);
     close(fd);
+    CHECK(region.populate_elsewhere() == 64 * KIB && same.resident_bytes(0, 64 * KIB) == 64 * KIB);
     region.bytes()[100] = std::byte{42};
     CHECK(same.data() != region.data() && same.bytes()[100] == std::byte{42});
 }

@@ -136,6 +136,7 @@ static void attached() {
     const kvmem::AttachedPool writer(writable, true);
     close(readable);
     close(writable);
+    CHECK(pool.populate_elsewhere(1) == MIB);
     const kvmem::BlockRef reference = block->reference();
     CHECK(reader.info().number == pool.info().number && !reader.info().writable);
     const kvmem::bytes_view bytes = reader.bytes(reference);
