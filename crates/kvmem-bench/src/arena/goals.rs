@@ -26,6 +26,10 @@ pub(super) fn of(rows: &[Row], mapped_resident_bytes: Option<u64>) -> Vec<Goal> 
     goals.extend(Goal::at_least("populate, THP, two threads: rate over that of map-populate", two, 1.7));
     let auto = rows.rate_over_populate(|row| row.contender == ContenderId::KvmemAuto);
     goals.extend(Goal::at_least("populate, threads chosen: rate over that of map-populate", auto, 1.0));
+    let shared = rows.rate_over_populate(|row| {
+        row.contender == ContenderId::KvmemAuto && row.pages == Some(Pages::Shared)
+    });
+    goals.extend(Goal::at_least("populate, shared memory: rate over that of map-populate", shared, 4.0));
     let map = rows.0.iter().filter(|row| row.op == Op::Map);
     let map = map.filter_map(|row| Some((row.ns_per_op? / 1e6, None)));
     goals.extend(Goal::at_most("map: milliseconds for 1 TiB, untouched", map, 5.0));

@@ -1,11 +1,12 @@
-//! *Mapping*: plain anonymous memory of the benchmark itself, for the yardsticks that the library is compared with.
+//! *Mapping*: plain memory of the benchmark itself, for the yardsticks that the library is compared with.
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use kvmem::arena::Memory;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::Pages;
 use super::system;
@@ -13,7 +14,7 @@ use super::system;
 const BASE_PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Private anonymous memory, unmapped on drop.
+/// Anonymous memory or a memory file, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -32,7 +33,19 @@ impl Mapping {
             Pages::Huge => Self::map(bytes, MapFlags::HUGETLB | MapFlags::HUGE_2MB),
             Pages::Base => Self::map(bytes, MapFlags::empty())?.advised(Advice::LinuxNoHugepage),
             Pages::Thp => Self::map(bytes, MapFlags::empty())?.advised(Advice::LinuxHugepage),
+            Pages::Shared => Self::file(bytes)?.advised(Advice::LinuxHugepage),
         }
+    }
+
+    /// `bytes` of a memory file.
+    fn file(bytes: usize) -> Result<Self, Errno> {
+        let file = memfd_create("kvmem-bench", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, bytes as u64)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel picks a fresh range, so no memory of anyone's changes.
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) }?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { base, bytes })
     }
 
     fn map(bytes: usize, flags: MapFlags) -> Result<Self, Errno> {
@@ -96,6 +109,7 @@ pub(crate) fn map_populate(pages: Pages, bytes: usize) -> Result<Duration, Errno
         Pages::Huge => true,
         Pages::Base => !system::thp_always(),
         Pages::Thp => system::thp_always(),
+        Pages::Shared => false,
     };
     let start = Instant::now();
     let mapping = if unasked {
@@ -135,7 +149,7 @@ mod tests {
 
     #[test]
     fn yardsticks_populate_what_they_map() {
-        for pages in [Pages::Base, Pages::Thp] {
+        for pages in [Pages::Base, Pages::Thp, Pages::Shared] {
             assert!(map_populate(pages, 4 << 20).unwrap() > Duration::ZERO);
             assert!(touch(pages, 4 << 20).unwrap() > Duration::ZERO);
         }

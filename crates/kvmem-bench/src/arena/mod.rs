@@ -204,7 +204,7 @@ impl ContenderId {
 
 names!(ContenderId, UnknownContender, "contender", "A name that no contender bears.");
 
-/// Kinds of pages by name.
+/// Kinds of pages by name, and of memory where that decides about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Pages {
     /// The smallest that the machine has; transparent hugepages are declined.
@@ -216,11 +216,17 @@ pub enum Pages {
     /// Hugepages of 2 MiB from the system's pool.
     #[serde(rename = "2m")]
     Huge,
+    /// Memory that another process can attach: a memory file, in transparent hugepages as far as they can be had.
+    #[serde(rename = "shared")]
+    Shared,
 }
 
 impl Pages {
     /// All kinds, in the order in which reports list them.
-    pub const ALL: [Self; 3] = [Self::Base, Self::Thp, Self::Huge];
+    pub const ALL: [Self; 4] = [Self::Base, Self::Thp, Self::Huge, Self::Shared];
+
+    /// Those of memory of the process's own.
+    pub const PRIVATE: [Self; 3] = [Self::Base, Self::Thp, Self::Huge];
 
     /// The name in reports and JSON.
     pub fn name(self) -> &'static str {
@@ -228,6 +234,7 @@ impl Pages {
             Self::Base => "base",
             Self::Thp => "thp",
             Self::Huge => "2m",
+            Self::Shared => "shared",
         }
     }
 }

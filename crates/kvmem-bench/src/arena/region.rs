@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kvmem::arena::{ArenaError, PageSize, Populate, Region};
+use kvmem::arena::{ArenaError, Backing, Ladder, PageSize, Populate, Region, RegionBuilder};
 
 use super::measure::Seen;
 use super::{MeasureError, Pages};
@@ -18,8 +18,18 @@ impl From<ArenaError> for MeasureError {
 pub(crate) fn page_size(pages: Pages) -> PageSize {
     match pages {
         Pages::Base => PageSize::Base,
-        Pages::Thp => PageSize::Thp,
+        Pages::Thp | Pages::Shared => PageSize::Thp,
         Pages::Huge => PageSize::Huge2M,
+    }
+}
+
+/// A region to be of such memory. Shared memory is let have base pages, as it is when its own setting leaves it none else.
+fn builder(pages: Pages, bytes: usize) -> RegionBuilder {
+    match pages {
+        Pages::Shared => Region::builder(bytes)
+            .ladder(Ladder::new([PageSize::Thp, PageSize::Base]))
+            .backing(Backing::Shared),
+        private => Region::builder(bytes).ladder(page_size(private)),
     }
 }
 
@@ -27,7 +37,7 @@ pub(crate) fn page_size(pages: Pages) -> PageSize {
 pub(super) fn map(pages: Pages, bytes: usize) -> Result<Seen, MeasureError> {
     let before = resident_bytes();
     let start = Instant::now();
-    let region = Region::builder(bytes).ladder(page_size(pages)).populate(Populate::None).map()?;
+    let region = builder(pages, bytes).populate(Populate::None).map()?;
     let took = start.elapsed();
     let after = resident_bytes();
     drop(region);
@@ -44,7 +54,7 @@ pub(super) fn map(pages: Pages, bytes: usize) -> Result<Seen, MeasureError> {
 pub(super) fn populate(pages: Pages, bytes: usize, threads: Option<u32>) -> Result<Seen, MeasureError> {
     let who = threads.map_or(Populate::Auto, |threads| Populate::threads(threads as usize));
     let start = Instant::now();
-    let region = Region::builder(bytes).ladder(page_size(pages)).populate(who).map()?;
+    let region = builder(pages, bytes).populate(who).map()?;
     let took = start.elapsed();
     let receipt = region.receipt();
     let error: u64 = receipt.ranges.iter().map(|range| range.resident_error_bytes).sum();
@@ -61,7 +71,7 @@ pub(super) fn populate(pages: Pages, bytes: usize, threads: Option<u32>) -> Resu
 
 /// Gives back the pages of a region of `bytes` that is resident as a whole.
 pub(super) fn discard(pages: Pages, bytes: usize) -> Result<Seen, MeasureError> {
-    let region = Region::builder(bytes).ladder(page_size(pages)).populate(Populate::Auto).map()?;
+    let region = builder(pages, bytes).populate(Populate::Auto).map()?;
     let start = Instant::now();
     region.discard(0..bytes)?;
     let took = start.elapsed();

@@ -169,7 +169,7 @@ pub(super) fn groups(options: &Options, means: &Means) -> (Vec<Group>, Vec<Skipp
         skipped.push(no_rows(None, reason.clone()));
     } else if wanted(Backend::IoUring) {
         for region_bytes in sizes(options, means.available, &mut skipped) {
-            for pages in Pages::ALL {
+            for pages in Pages::PRIVATE {
                 let group = Group::new(Backend::IoUring, region_bytes, Some(pages), &contexts);
                 match (pages, system::thp_missing()) {
                     (Pages::Thp, Some(reason)) => skipped.push(group.skipped(None, reason)),
