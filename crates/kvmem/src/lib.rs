@@ -49,6 +49,10 @@ pub mod arena;
 pub mod offset;
 #[cfg(not(loom))]
 pub mod pool;
+/// What the model check sees of it.
+#[cfg(loom)]
+#[path = "pool/loom_face.rs"]
+pub mod pool;
 #[cfg(not(loom))]
 pub mod register;
 /// What the model check sees of it.

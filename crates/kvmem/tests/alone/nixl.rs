@@ -19,8 +19,8 @@ use kvmem::register::{DeviceSpec, Key, Refusal, Registrar, RegistrationSet};
 use super::standin::StandIn;
 use super::{MIB, alone, role};
 
-/// Where `cargo xtask test` puts the wheel, in the workspace.
-const VENV: &str = "target/nixl-venv";
+/// Where `cargo xtask test` puts engines' wheels, in the workspace.
+const VENV: &str = "target/engines";
 
 /// The real library: the one that the environment names, the wheel's in the workspace, or the system's; or how to get it.
 fn real() -> Result<PathBuf, String> {
@@ -54,6 +54,8 @@ fn child(test: &str, role: &str, library: &Path) -> Command {
     command.env("HOME", env::temp_dir());
     // On one host, whatever cards it has.
     command.env("UCX_TLS", "tcp,sm,self").env("UCX_NET_DEVICES", "lo");
+    // With the system's drivers for RDMA (ibverbs-providers), this half of UCX, as the wheel has it, crashes at the end of a process.
+    command.env("UCX_MODULES", "^ib");
     command
 }
 

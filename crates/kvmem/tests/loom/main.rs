@@ -4,6 +4,7 @@
 #![cfg(all(loom, not(shuttle)))]
 
 mod bump;
+mod leases;
 mod lock;
 mod offset;
 mod register;

@@ -6,6 +6,7 @@
 //! what needs long stretches. Memory is sequentially consistent here: what weaker orderings do is loom's to find.
 #![cfg(shuttle)]
 
+mod leases;
 mod owner;
 mod slab;
 mod striped;

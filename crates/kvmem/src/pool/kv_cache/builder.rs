@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread;
 
-use super::evicted::Taker;
+use super::evicted::{Taken, Taker};
 use super::ledger::Limits;
 use super::source::Source;
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
@@ -112,8 +112,14 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// what does not evict. The value counts for the cache no more. Its bytes are free when the pin is dropped, and until then the insertion
     /// goes on to evict others: so whoever keeps pins must bound them to a part of the pool, and drop or wait beyond that. An insertion fails with
     /// [`NothingToEvict`](super::KvCacheError::NothingToEvict) if it finds all there was in these hands.
-    pub fn on_evict(mut self, taker: impl Fn(Pinned<K>) + Send + Sync + 'static) -> Self {
-        self.taker = Some(Arc::new(taker));
+    ///
+    /// **A lower tier** that is asked for what is missed must never have an older value under a key than the latest. Until this returns the key is not
+    /// [leased](KvCache::lease). Of several values of a key that threads hand over at once the latest may come first: ask
+    /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are taken, and do not take what is. What cannot be taken must leave
+    /// nothing older behind. A taker that cannot see to that answers `Err`, or panics: from then on the key is not leased, until the cache is
+    /// [cleared](KvCache::clear_with).
+    pub fn on_evict<T: Taken>(mut self, taker: impl Fn(Pinned<K>) -> T + Send + Sync + 'static) -> Self {
+        self.taker = Some(Arc::new(move |pinned| taker(pinned).is_taken()));
         self
     }
 

@@ -7,15 +7,16 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::evicted::Taker;
+use super::evicted::{Handing, Taker};
+use super::forgetting::{Forgetting, ForgettingAll};
 use super::held::{Held, Pinned};
 use super::ledger::{Ledger, Limits};
-use super::shard::Shard;
+use super::shard::{Books, Desk, Shard};
 use super::source::Source;
-use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Reservation};
+use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Lease, Leased, Reservation};
 use crate::offset::{AllocError, CheckError};
 use crate::pool::{Block, Pool, PoolError};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Ordering, Writing};
 
 /// Values under keys, in blocks of a [`Pool`]: found by any thread, pinned while they are used, evicted when room is needed.
 ///
@@ -158,22 +159,98 @@ impl<K: Hash + Eq> KvCache<K> {
     {
         let hash = self.inner.hasher.hash_one(key);
         let shard = self.inner.shard(hash);
-        let mut books = shard.books();
-        let held = books.remove(hash, key)?;
-        shard.others.removals.more();
-        self.inner.ledger.credit(held.len_bytes());
-        Some(Pinned(held))
+        self.inner.take_out(shard, &mut shard.books(), hash, key)
+    }
+
+    /// As [`remove`](Self::remove), where a lower tier has to forget the value, too. While `forget` tells it, the key is not
+    /// [leased](Self::lease), so nobody fetches what is to be forgotten. It runs under no lock of the cache's.
+    ///
+    /// # Errors
+    /// What `forget` answers. The value is out of the cache then, and the key is not leased any more, until the cache is [cleared](Self::clear_with): so what the
+    /// lower tier may still have does not come back. The same goes for a panic.
+    pub fn remove_with<Q: Hash + Eq + ?Sized, E>(
+        &self,
+        key: &Q,
+        forget: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Option<Pinned<K>>, E>
+    where
+        K: Borrow<Q>,
+    {
+        let hash = self.inner.hasher.hash_one(key);
+        let shard = self.inner.shard(hash);
+        // Ends by taking the lock, so after the lock has been let go of.
+        let forgetting;
+        let found = {
+            let mut books = shard.books();
+            books.leases.bar(hash);
+            forgetting = Forgetting::new(shard, hash);
+            // What is on its way is marked by this: so it is taken before `forget`, which sees it, or not at all.
+            self.inner.take_out(shard, &mut books, hash, key)
+        };
+        forget()?;
+        forgetting.told();
+        Ok(found)
+    }
+
+    /// Asks for the right to put in what is fetched from a lower tier: a [`Lease`]. Refused if there is a value, which is then what is
+    /// [found](Leased::Present), or if what the lower tier has may be [old](Leased::Busy). O(1).
+    ///
+    /// Take it *before* anything is asked of the lower tier. It counts for neither a hit nor a miss.
+    ///
+    /// ```
+    /// use kvmem::arena::PageSize;
+    /// use kvmem::pool::kv_cache::Leased;
+    /// use kvmem::pool::{KvCache, Pool};
+    ///
+    /// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
+    /// let cache: KvCache<u64> = KvCache::new_on(&pool);
+    ///
+    /// let Leased::Lease(lease) = cache.lease(&7) else { panic!("there is nothing under 7") };
+    /// let mut room = cache.reserve(7, 3)?;
+    /// room.bytes_mut().copy_from_slice(b"old"); // fetched
+    /// cache.insert(7, b"new")?; // meanwhile, by another thread
+    ///
+    /// let superseded = room.commit_leased(lease).expect_err("the lease is broken");
+    /// assert_eq!(superseded.found.expect("there is a value").bytes(), b"new");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lease<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Leased<K>
+    where
+        K: Borrow<Q>,
+    {
+        let hash = self.inner.hasher.hash_one(key);
+        let mut books = self.inner.shard(hash).books();
+        if let Some(held) = books.used(hash, key) {
+            return Leased::Present(Pinned(held));
+        }
+        match books.leases.lease(hash) {
+            Some(number) => Leased::Lease(Lease::new(Arc::clone(&self.inner), hash, number)),
+            None => Leased::Busy,
+        }
     }
 
     /// Takes every value out that is there when its shard is come to. Pins stay good. O(blocks held).
     pub fn clear(&self) {
         for shard in &self.inner.shards {
-            let mut books = shard.books();
-            for held in books.drain() {
-                shard.others.removals.more();
-                self.inner.let_go(held);
-            }
+            self.inner.empty(shard, &mut shard.books());
         }
+    }
+
+    /// As [`clear`](Self::clear), where a lower tier has to forget all, too: as [`remove_with`](Self::remove_with). Keys whose leases are refused because a
+    /// [taker](KvCacheBuilder::on_evict) failed, or was not told, are leased again.
+    ///
+    /// # Errors
+    /// What `forget` answers. The values are out then, and no key is leased any more, until this succeeds.
+    pub fn clear_with<E>(&self, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let mut forgetting = ForgettingAll::new();
+        for shard in &self.inner.shards {
+            let mut books = shard.books();
+            forgetting.also(shard, books.leases.bar_all());
+            self.inner.empty(shard, &mut books);
+        }
+        forget()?;
+        forgetting.told();
+        Ok(())
     }
 
     /// Evicts until at most `bytes` are held, or nothing is left that can go; returns how many bytes are held then. With this a thread
@@ -299,7 +376,7 @@ impl<K> Inner<K> {
     }
 
     #[inline]
-    fn shard(&self, hash: u64) -> &Shard<K> {
+    pub(super) fn shard(&self, hash: u64) -> &Shard<K> {
         &self.shards[self.place(hash)]
     }
 }
@@ -361,6 +438,31 @@ impl<K: Hash + Eq> Inner<K> {
         }
     }
 
+    /// Takes the value under `key` out.
+    fn take_out<Q: Hash + Eq + ?Sized>(
+        &self,
+        shard: &Shard<K>,
+        books: &mut Books<K>,
+        hash: u64,
+        key: &Q,
+    ) -> Option<Pinned<K>>
+    where
+        K: Borrow<Q>,
+    {
+        let held = books.remove(hash, key)?;
+        shard.others.removals.more();
+        self.ledger.credit(held.len_bytes());
+        Some(Pinned(held))
+    }
+
+    /// Takes every value of a shard out.
+    fn empty(&self, shard: &Shard<K>, books: &mut Books<K>) {
+        for held in books.drain() {
+            shard.others.removals.more();
+            self.let_go(held);
+        }
+    }
+
     /// Evicts one block: the one under the own key, and then one of each shard in turn. False if a whole round over the shards
     /// found nothing that can go.
     fn evict(&self, turn: &mut Turn, own: Option<(u64, &K)>) -> bool {
@@ -370,7 +472,7 @@ impl<K: Hash + Eq> Inner<K> {
             let mut books = shard.books();
             if let Some(held) = books.remove_unpinned(hash, key) {
                 shard.others.evictions.more();
-                self.evicted(books, held);
+                self.evicted(shard, books, held);
                 return true;
             }
         }
@@ -380,7 +482,7 @@ impl<K: Hash + Eq> Inner<K> {
             let mut books = shard.books();
             if let Some(held) = books.evict() {
                 shard.others.evictions.more();
-                self.evicted(books, held);
+                self.evicted(shard, books, held);
                 return true;
             }
         }
@@ -397,6 +499,28 @@ impl<K: Hash + Eq> Inner<K> {
             shard.others.replacements.more();
             self.let_go(old);
         }
+        self.committed(hash, books);
+    }
+
+    /// Puts a charged block in if the lease of this number is unbroken; else answers what is there.
+    pub(super) fn commit_leased(
+        &self,
+        hash: u64,
+        held: Arc<Held<K>>,
+        number: u64,
+    ) -> Result<(), Option<Pinned<K>>> {
+        let shard = self.shard(hash);
+        let mut books = shard.books();
+        books.redeem(hash, &held.key, number).map_err(|there| there.map(Pinned))?;
+        books.put(hash, held);
+        shard.others.insertions.more();
+        self.committed(hash, books);
+        Ok(())
+    }
+
+    /// A block has been put in.
+    #[inline]
+    fn committed(&self, hash: u64, books: Writing<'_, Books<K>, Desk>) {
         self.ledger.committed();
         drop(books);
         if self.ledger.bytes() > self.ledger.limits.high {
@@ -416,13 +540,15 @@ impl<K: Hash + Eq> Inner<K> {
         while self.ledger.bytes() > self.ledger.limits.low && self.evict(&mut turn, None) {}
     }
 
-    /// A block has left its index to make room. `lock` is that of its shard. Without a taker it goes under the lock, as in `let_go`; a
-    /// taker is called without.
-    fn evicted(&self, lock: impl Sized, held: Arc<Held<K>>) {
+    /// A block has left its index to make room. Without a taker it goes under the lock of its shard, as in `let_go`; a taker is called without, and
+    /// until it has returned the key is not leased.
+    fn evicted(&self, shard: &Shard<K>, mut books: Writing<'_, Books<K>, Desk>, held: Arc<Held<K>>) {
         let Some(taker) = &self.taker else { return self.let_go(held) };
+        let number = books.hand_over(&held);
         self.ledger.credit(held.len_bytes());
-        drop(lock);
-        taker(Pinned(held));
+        drop(books);
+        let mut handing = Handing::new(shard, number);
+        handing.taken = taker(Pinned(held));
     }
 
     /// A block has left its index. Called under the lock of its shard: whoever comes to the shard afterwards finds the bytes

@@ -3,6 +3,44 @@
 use std::sync::Arc;
 
 use super::Pinned;
+use super::shard::Shard;
 
-/// Is given each evicted value, or nobody is.
-pub(super) type Taker<K> = Option<Arc<dyn Fn(Pinned<K>) + Send + Sync>>;
+/// Is given each evicted value, or nobody is. Answers whether it has taken it.
+pub(super) type Taker<K> = Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
+
+/// What a [taker](super::KvCacheBuilder::on_evict) may answer: nothing, or whether it failed.
+pub trait Taken {
+    /// Whether from now on the value, or nothing, is what the lower tier has under the key.
+    fn is_taken(&self) -> bool;
+}
+
+impl Taken for () {
+    fn is_taken(&self) -> bool {
+        true
+    }
+}
+
+impl<E> Taken for Result<(), E> {
+    fn is_taken(&self) -> bool {
+        self.is_ok()
+    }
+}
+
+/// A value is on its way to the taker; as long as this lives, its key is not leased. A taker that panics has not taken it.
+pub(super) struct Handing<'a, K> {
+    shard: &'a Shard<K>,
+    number: u64,
+    pub(super) taken: bool,
+}
+
+impl<'a, K> Handing<'a, K> {
+    pub(super) fn new(shard: &'a Shard<K>, number: u64) -> Self {
+        Handing { shard, number, taken: false }
+    }
+}
+
+impl<K> Drop for Handing<'_, K> {
+    fn drop(&mut self) {
+        self.shard.books().leases.handed_over(self.number, self.taken);
+    }
+}

@@ -9,13 +9,16 @@ use crate::sync::{AtomicU32, Ordering};
 
 use super::Slot;
 
+/// The slot of what another value has taken the place of. No block stands there: the limit of blocks leaves it out.
+const SUPERSEDED: Slot = Slot::MAX;
+
 /// A block under its key. The index of its shard has one reference to it, and each pin has one: so it is pinned just while
 /// there are two or more, it can be freed by whoever drops the last, and nobody has to know who that is.
 pub(super) struct Held<K> {
     // Goes before the block: see `KvCache`.
     pub(super) key: K,
     pub(super) block: Block,
-    /// Its place in the shard, known once it is there.
+    /// Its place in the shard, known once it is there; [`SUPERSEDED`] when it has left it and is not the latest value of its key.
     slot: AtomicU32,
     /// After how many changes of the shard it was noted as used; see `shard.rs`.
     noted: AtomicU32,
@@ -39,6 +42,12 @@ impl<K> Held<K> {
     pub(super) fn stands_at(&self, slot: Slot) {
         // Relaxed: as in `slot`.
         self.slot.store(slot, Ordering::Relaxed);
+    }
+
+    /// The key has another value from now on, or none. Said under the lock of the shard, when it has left the index.
+    pub(super) fn supersede(&self) {
+        // Relaxed: who asks has come after what was put later by another lock; see `Pinned::is_superseded`.
+        self.slot.store(SUPERSEDED, Ordering::Relaxed);
     }
 
     /// Whether a use since the shard's latest change is known.
@@ -81,6 +90,16 @@ impl<K> Pinned<K> {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.0.block.bytes()
+    }
+
+    /// Whether the key has been given another value since, or was removed or cleared. Being evicted does not count: what was evicted is the
+    /// latest there was. A [taker](super::KvCacheBuilder::on_evict) is answered rightly until it returns; later changes are not told to what was evicted.
+    ///
+    /// Asked under a lock under which all values of the key are taken, and forgotten, it says whether a later one has been, or will be. O(1).
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        // Relaxed: where another thread's value was taken before, this comes after it by the taker's lock, and that after the mark.
+        self.0.slot.load(Ordering::Relaxed) == SUPERSEDED
     }
 
     /// The key it was put in under.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::cache::Inner;
 use super::held::{Held, Pinned};
+use super::{Lease, Superseded};
 use crate::pool::Block;
 
 /// Room for one value, to be written in place: by the processor through [`bytes_mut`](Self::bytes_mut), or by a device through the
@@ -56,6 +57,32 @@ impl<K: Hash + Eq> Reservation<K> {
         pinned
     }
 
+    /// As [`commit`](Self::commit), if nothing has been put, removed or cleared under the key since the lease was taken; so what was fetched from a lower
+    /// tier in the meantime takes the place of nothing. The lease ends.
+    ///
+    /// # Errors
+    /// [`Superseded`]: the lease was broken, or does not [cover](Lease::covers) this. Nothing has changed, and the room is given back to the caller.
+    pub fn commit_leased(self, lease: Lease<K>) -> Result<Pinned<K>, Superseded<K>> {
+        if !lease.covers(&self) {
+            return Err(Superseded { reservation: self, found: None });
+        }
+        let Reservation { hash, key, block, mut charge } = self;
+        let held = Arc::new(Held::new(key, block));
+        let Some(cache) = charge.cache.take() else {
+            unreachable!("only `commit` takes it, with the reservation")
+        };
+        match cache.commit_leased(hash, Arc::clone(&held), lease.end()) {
+            Ok(()) => Ok(Pinned(held)),
+            Err(found) => {
+                let Some(Held { key, block, .. }) = Arc::into_inner(held) else {
+                    unreachable!("nobody has seen it")
+                };
+                charge.cache = Some(cache);
+                Err(Superseded { reservation: Reservation { hash, key, block, charge }, found })
+            }
+        }
+    }
+
     /// As `commit`, without a pin.
     pub(super) fn put(self) {
         let mut charge = self.charge;
@@ -67,6 +94,11 @@ impl<K: Hash + Eq> Reservation<K> {
 }
 
 impl<K> Reservation<K> {
+    /// Whether it is for a key of this hash in this cache.
+    pub(super) fn is_of(&self, cache: &Arc<Inner<K>>, hash: u64) -> bool {
+        self.hash == hash && self.charge.cache.as_ref().is_some_and(|own| Arc::ptr_eq(own, cache))
+    }
+
     /// The bytes, to be written. Before that they are what their last user left, or zeros.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {

@@ -11,16 +11,17 @@
 //!
 //! Invariants, which `check` verifies here and `KvCache::check` over all shards: (1) the block at slot *s* is found under `hashes[s]`, and
 //! is the only one with that slot; (2) every slot is either in use by one block or free; (3) no two blocks have one key; (4) what the ledger has
-//! charged is what the shards hold and what is being written.
+//! charged is what the shards hold and what is being written; (5) the leases of a hash have one entry, and at least one holder.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use hashbrown::HashTable;
 
 use super::held::{Held, is_pinned};
+use super::leases::Leases;
 use super::policy::Chosen;
 use super::stats::{Count, Others};
 use super::uses::Uses;
@@ -130,6 +131,8 @@ pub(super) struct Books<K> {
     /// Used by who changes the books, who needs no second lock for it. This one is there because those who look up share the books, and a
     /// policy need not be one that can be shared.
     policy: Mutex<Chosen>,
+    /// Who may put in what it fetches, and what is on its way to a lower tier. What is on its way is counted weakly: its bytes go with the pin.
+    pub(super) leases: Leases<Weak<Held<K>>>,
 }
 
 impl<K> Books<K> {
@@ -137,7 +140,16 @@ impl<K> Books<K> {
         // What has just come has been noted after no change.
         let changes = 1;
         let policy = Mutex::new(policy);
-        Books { index: HashTable::new(), changes, exact, hashes: Vec::new(), free: Vec::new(), policy }
+        let leases = Leases::default();
+        Books {
+            index: HashTable::new(),
+            changes,
+            exact,
+            hashes: Vec::new(),
+            free: Vec::new(),
+            policy,
+            leases,
+        }
     }
 
     /// From now on uses are news again.
@@ -148,21 +160,66 @@ impl<K> Books<K> {
 
 impl<K: Eq> Books<K> {
     #[inline]
-    fn find<Q: Hash + Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<&Arc<Held<K>>>
+    fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<&Arc<Held<K>>>
     where
         K: Borrow<Q>,
     {
         self.index.find(hash, |held| held.key.borrow() == key)
     }
 
+    /// The block under `key`, which counts as used.
+    pub(super) fn used<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Arc<Held<K>>>
+    where
+        K: Borrow<Q>,
+    {
+        let held = self.index.find(hash, |held| held.key.borrow() == key)?;
+        if self.exact || !held.is_noted(self.changes) {
+            self.policy.get_mut().touch(held.slot());
+            held.noted(self.changes);
+        }
+        Some(Arc::clone(held))
+    }
+
+    /// Breaks leases of the key, and marks what is on its way under it: something else is put, or it is removed.
+    #[inline]
+    fn supersede<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        if !self.leases.is_quiet() {
+            self.leases.supersede(hash, |handing| {
+                if let Some(held) = handing.upgrade().filter(|held| held.key.borrow() == key) {
+                    held.supersede();
+                }
+            });
+        }
+    }
+
+    /// What was just evicted begins its way to the taker; returns its number.
+    pub(super) fn hand_over(&mut self, held: &Arc<Held<K>>) -> u64 {
+        // Its slot is free, and has its hash until the next block comes.
+        self.leases.hand_over(self.hashes[held.slot() as usize], Arc::downgrade(held))
+    }
+
+    /// Ends a lease. If it is unbroken, a value may be put; else the one that is there, if any, is the answer.
+    pub(super) fn redeem(&mut self, hash: u64, key: &K, number: u64) -> Result<(), Option<Arc<Held<K>>>> {
+        let there = self.find(hash, key).cloned();
+        let live = self.leases.is_live(hash, number);
+        self.leases.give_up(hash, number);
+        // Another key of the same hash could have had the lease, and this one a value.
+        if live && there.is_none() { Ok(()) } else { Err(there) }
+    }
+
     /// Puts a block in. Returns the one that was there under the same key.
     pub(super) fn put(&mut self, hash: u64, held: Arc<Held<K>>) -> Option<Arc<Held<K>>> {
         self.changed();
+        self.supersede(hash, &held.key);
         if let Some(old) = self.index.find_mut(hash, |old| old.key == held.key) {
             let slot = old.slot();
             held.stands_at(slot);
             let old = mem::replace(old, held);
             self.policy.get_mut().touch(slot);
+            old.supersede();
             return Some(old);
         }
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -178,13 +235,16 @@ impl<K: Eq> Books<K> {
     }
 
     /// Takes the block under `key` out.
-    pub(super) fn remove<Q: Hash + Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Arc<Held<K>>>
+    pub(super) fn remove<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Arc<Held<K>>>
     where
         K: Borrow<Q>,
     {
+        self.supersede(hash, key);
         let entry = self.index.find_entry(hash, |held| held.key.borrow() == key).ok()?;
         let held = entry.remove().0;
-        Some(self.forget(held))
+        let held = self.forget(held);
+        held.supersede();
+        Some(held)
     }
 
     /// Takes the block under `key` out if nobody has a pin on it.
@@ -223,10 +283,16 @@ impl<K: Eq> Books<K> {
     /// Takes every block out.
     pub(super) fn drain(&mut self) -> Vec<Arc<Held<K>>> {
         self.changed();
+        self.leases.supersede_all(|handing| {
+            if let Some(held) = handing.upgrade() {
+                held.supersede();
+            }
+        });
         let all: Vec<_> = self.index.drain().collect();
         for held in &all {
             self.policy.get_mut().remove(held.slot());
             self.free.push(held.slot());
+            held.supersede();
         }
         all
     }
@@ -261,7 +327,10 @@ impl<K: Eq> Books<K> {
         }
         match taken.iter().position(|&taken| !taken) {
             Some(lost) => wrong(2, format!("slot {lost} is neither free nor in use")),
-            None => Ok(self.index.iter().map(|held| held.len_bytes()).sum()),
+            None => match self.leases.defect() {
+                Some(defect) => wrong(5, defect),
+                None => Ok(self.index.iter().map(|held| held.len_bytes()).sum()),
+            },
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Keyed blocks: against a model, under threads, with pins, limits and every order of drops.
 
 mod evicted;
+mod leases;
 mod limits;
+mod lower_tier;
 mod model;
 mod pins;
 mod policies;

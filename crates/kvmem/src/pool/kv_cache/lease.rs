@@ -1,0 +1,81 @@
+//! *Lease*: the right to put in what is fetched from a lower tier, if nothing else is put or removed meanwhile.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::cache::Inner;
+use super::{Pinned, Reservation};
+
+/// What [`KvCache::lease`](super::KvCache::lease) found.
+#[must_use = "a lease is given up when it is dropped"]
+#[derive(Debug)]
+pub enum Leased<K> {
+    /// No value, and what a lower tier has is the latest: fetch it, and [commit](Reservation::commit_leased) it under this.
+    Lease(Lease<K>),
+    /// A value, pinned; it counts as used.
+    Present(Pinned<K>),
+    /// No value, and what a lower tier has may be old: a value is just being handed over to it, or it is being told to forget one; or it failed at that, for
+    /// which see [`on_evict`](super::KvCacheBuilder::on_evict). Take it for a miss.
+    Busy,
+}
+
+/// A lease of a key: who has it has found no value, and may put in the one that it fetches, unless something is put, removed or cleared under
+/// the key meanwhile. That *breaks* it. Dropped, it is given up.
+///
+/// Several leases of a key may live at once; the first commit breaks the others. It may go to another thread, and keeps the cache alive.
+#[must_use = "a lease is given up when it is dropped"]
+pub struct Lease<K> {
+    /// Nothing once it has ended.
+    cache: Option<Arc<Inner<K>>>,
+    hash: u64,
+    number: u64,
+}
+
+impl<K> Lease<K> {
+    pub(super) fn new(cache: Arc<Inner<K>>, hash: u64, number: u64) -> Self {
+        Lease { cache: Some(cache), hash, number }
+    }
+
+    /// Whether nothing has been put or removed under the key so far. That may change at once: what counts is the commit. With this, who fetches
+    /// in steps can end early. O(1).
+    #[must_use]
+    pub fn is_unbroken(&self) -> bool {
+        let Some(cache) = &self.cache else { return false };
+        cache.shard(self.hash).books().leases.is_live(self.hash, self.number)
+    }
+
+    /// Whether it is of the reservation's key and cache. No other can be committed under it.
+    #[must_use]
+    pub fn covers(&self, reservation: &Reservation<K>) -> bool {
+        self.cache.as_ref().is_some_and(|cache| reservation.is_of(cache, self.hash))
+    }
+
+    /// Ends it, without a word to the table: the commit sees to that.
+    pub(super) fn end(mut self) -> u64 {
+        self.cache = None;
+        self.number
+    }
+}
+
+impl<K> Drop for Lease<K> {
+    fn drop(&mut self) {
+        if let Some(cache) = self.cache.take() {
+            cache.shard(self.hash).books().leases.give_up(self.hash, self.number);
+        }
+    }
+}
+
+impl<K> fmt::Debug for Lease<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// What was not [committed](Reservation::commit_leased): the lease was broken. The cache is as it was.
+#[derive(Debug)]
+pub struct Superseded<K> {
+    /// The room, with what was written there: to be dropped, in general.
+    pub reservation: Reservation<K>,
+    /// What the key has now, if anything. It does not count as used.
+    pub found: Option<Pinned<K>>,
+}

@@ -1,0 +1,309 @@
+//! Leases: what breaks them, when they are refused, and who is told that a value is not the latest.
+
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use kvmem::pool::KvCache;
+use kvmem::pool::kv_cache::{Lease, Leased, Pinned, Reservation};
+
+use super::{held, one_shard, pool};
+
+fn lease<K: Hash + Eq>(cache: &KvCache<K>, key: &K) -> Lease<K> {
+    match cache.lease(key) {
+        Leased::Lease(lease) => lease,
+        Leased::Present(_) => panic!("there is a value"),
+        Leased::Busy => panic!("it is refused"),
+    }
+}
+
+fn is_busy<K: Hash + Eq>(cache: &KvCache<K>, key: &K) -> bool {
+    matches!(cache.lease(key), Leased::Busy)
+}
+
+/// Room with these bytes.
+fn fetched<K: Hash + Eq>(cache: &KvCache<K>, key: K, bytes: &[u8]) -> Reservation<K> {
+    let mut room = cache.reserve(key, bytes.len()).unwrap();
+    room.bytes_mut().copy_from_slice(bytes);
+    room
+}
+
+#[test]
+fn what_is_fetched_is_put_in_under_an_unbroken_lease() {
+    let pool = pool(64 << 10);
+    let cache = one_shard(&pool, |builder| builder);
+    let (mine, others) = (lease(&cache, &1), lease(&cache, &1));
+    assert!(mine.is_unbroken() && others.is_unbroken());
+    // Other keys are nobody's business.
+    cache.insert(2, b"other").unwrap();
+    drop(cache.remove(&2));
+    let room = fetched(&cache, 1, b"fetched");
+    let late = fetched(&cache, 1, b"fetched, too");
+    assert!(mine.covers(&room) && others.covers(&late));
+    let pinned = room.commit_leased(mine).unwrap();
+    assert_eq!(pinned.bytes(), b"fetched");
+    // The first commit breaks the others, who find it.
+    assert!(!others.is_unbroken());
+    let superseded = late.commit_leased(others).unwrap_err();
+    assert_eq!(superseded.found.unwrap().bytes(), b"fetched");
+    assert_eq!((superseded.reservation.key(), superseded.reservation.block().len()), (&1, 12));
+    assert_eq!(cache.len(), 2, "the reservation still counts");
+    drop(superseded.reservation);
+    assert!(matches!(cache.lease(&1), Leased::Present(pinned) if pinned.bytes() == b"fetched"));
+    let stats = cache.stats();
+    assert_eq!(
+        (stats.insertions, stats.replacements, stats.blocks, stats.hits, stats.misses),
+        (2, 0, 1, 0, 0)
+    );
+    cache.check().unwrap();
+}
+
+#[test]
+fn whatever_is_put_or_removed_breaks_a_lease() {
+    type Change = fn(&KvCache<u64>);
+    let changes: [(&str, Change, Option<&[u8]>); 8] = [
+        ("insert", |cache| cache.insert(1, b"new").unwrap(), Some(b"new")),
+        ("commit", |cache| drop(fetched(cache, 1, b"new").commit()), Some(b"new")),
+        ("remove", |cache| assert!(cache.remove(&1).is_none()), None),
+        (
+            "remove_with",
+            |cache| assert_eq!(cache.remove_with(&1, || Ok::<_, ()>(())).unwrap().map(drop), None),
+            None,
+        ),
+        ("clear", KvCache::clear, None),
+        ("clear_with", |cache| cache.clear_with(|| Ok::<_, ()>(())).unwrap(), None),
+        (
+            "insert and remove",
+            |cache| {
+                cache.insert(1, b"new").unwrap();
+                drop(cache.remove(&1));
+            },
+            None,
+        ),
+        (
+            "insert and evict",
+            |cache| {
+                cache.insert(1, b"new").unwrap();
+                cache.evict_to(7);
+            },
+            None,
+        ),
+    ];
+    for (what, change, left) in changes {
+        let pool = pool(64 << 10);
+        let cache = one_shard(&pool, |builder| builder);
+        let lease = lease(&cache, &1);
+        let room = fetched(&cache, 1, b"fetched");
+        change(&cache);
+        assert!(!lease.is_unbroken(), "{what}");
+        let superseded = room.commit_leased(lease).unwrap_err();
+        assert_eq!(superseded.found.as_ref().map(Pinned::bytes), left, "{what}");
+        drop(superseded);
+        assert_eq!(cache.get(&1).as_ref().map(Pinned::bytes), left, "{what}");
+        // The next one is good again.
+        drop(cache.remove(&1));
+        let lease = self::lease(&cache, &1);
+        assert_eq!(fetched(&cache, 1, b"again").commit_leased(lease).unwrap().bytes(), b"again");
+        cache.check().unwrap();
+    }
+}
+
+#[test]
+fn a_lease_covers_its_key_and_cache_and_keeps_the_cache() {
+    let pool = pool(64 << 10);
+    let (cache, other) = (one_shard(&pool, |builder| builder), one_shard(&pool, |builder| builder));
+    let wrong_key = lease(&cache, &1);
+    let room = fetched(&cache, 2, b"two");
+    assert!(!wrong_key.covers(&room));
+    assert!(room.commit_leased(wrong_key).unwrap_err().found.is_none());
+    let wrong_cache = lease(&other, &1);
+    let room = fetched(&cache, 1, b"one");
+    assert!(!wrong_cache.covers(&room) && room.commit_leased(wrong_cache).is_err());
+    assert_eq!((held(&cache, 0..3), held(&other, 0..3)), (vec![], vec![]));
+    let last = lease(&cache, &1);
+    let room = fetched(&cache, 1, b"one");
+    drop((cache, other));
+    assert_eq!(room.commit_leased(last).unwrap().bytes(), b"one");
+    assert_eq!(pool.metrics().allocated, 0);
+}
+
+#[test]
+fn a_value_that_is_present_counts_as_used() {
+    let pool = pool(64 << 10);
+    let cache = one_shard(&pool, |builder| builder.blocks_at_most(2));
+    cache.insert(1, b"1").unwrap();
+    cache.insert(2, b"2").unwrap();
+    assert!(matches!(cache.lease(&1), Leased::Present(_)));
+    cache.insert(3, b"3").unwrap();
+    assert_eq!(held(&cache, 0..4), [1, 3]);
+}
+
+#[test]
+fn pins_tell_when_they_are_superseded() {
+    let pool = pool(64 << 10);
+    let cache = one_shard(&pool, |builder| builder);
+    let get = |key: u64| {
+        cache.insert(key, b"old").unwrap();
+        cache.get(&key).unwrap()
+    };
+    let pins: Vec<Pinned<u64>> = (0..4).map(get).collect();
+    assert!(!pins.iter().any(Pinned::is_superseded));
+    cache.insert(0, b"new").unwrap();
+    assert!(cache.remove(&1).unwrap().is_superseded());
+    assert_eq!(pins.iter().map(Pinned::is_superseded).collect::<Vec<_>>(), [true, true, false, false]);
+    cache.clear();
+    assert!(pins.iter().all(Pinned::is_superseded));
+    cache.check().unwrap();
+}
+
+/// A cache whose taker does this, and may use the cache.
+fn with_taker(
+    room: usize,
+    take: impl Fn(&KvCache<u64>, Pinned<u64>) -> Result<(), ()> + Send + Sync + 'static,
+) -> Arc<KvCache<u64>> {
+    let itself: Arc<OnceLock<std::sync::Weak<KvCache<u64>>>> = Arc::default();
+    let found = Arc::clone(&itself);
+    let cache = one_shard(&pool(room), |builder| {
+        builder.on_evict(move |pinned| {
+            let cache = found.get().expect("it has been put there");
+            cache.upgrade().map_or(Ok(()), |cache| take(&cache, pinned))
+        })
+    });
+    let cache = Arc::new(cache);
+    itself.set(Arc::downgrade(&cache)).unwrap();
+    cache
+}
+
+#[test]
+fn what_is_being_handed_over_is_not_leased_and_hears_of_what_comes() {
+    type Seen = Vec<(u64, [bool; 3])>;
+    let seen: Arc<Mutex<Seen>> = Arc::default();
+    let told = Arc::clone(&seen);
+    let cache = with_taker(64 << 10, move |cache, pinned| {
+        let key = *pinned.key();
+        let busy = is_busy(cache, &key);
+        let before = pinned.is_superseded();
+        match key {
+            0 => {}
+            1 => cache.insert(1, b"n").unwrap(),
+            2 => drop(cache.remove(&2)),
+            3 => cache.clear(),
+            // Another's business.
+            _ => drop(cache.remove(&0)),
+        }
+        assert_eq!(is_busy(cache, &key), key != 1, "there is a value under 1");
+        told.lock().unwrap().push((key, [busy, before, pinned.is_superseded()]));
+        Ok(())
+    });
+    for key in 0..5 {
+        cache.insert(key, b"old").unwrap();
+        // A byte less, so that what the taker puts in may stay.
+        let bytes = cache.bytes() - 1;
+        cache.evict_to(bytes);
+        drop(cache.remove(&1));
+        assert!(!is_busy(&cache, &key), "it has arrived");
+    }
+    let all: Vec<_> = (0..5).map(|key| (key, [true, false, (1..4).contains(&key)])).collect();
+    assert_eq!(*seen.lock().unwrap(), all);
+    cache.check().unwrap();
+}
+
+#[test]
+fn what_a_taker_failed_at_is_not_leased_until_all_is_forgotten() {
+    let cache = with_taker(64 << 10, |_, pinned| match *pinned.key() {
+        1 => Err(()),
+        2 => panic!("a fault of the taker's"),
+        _ => Ok(()),
+    });
+    for key in 0..3 {
+        cache.insert(key, b"value").unwrap();
+        let _ = catch_unwind(AssertUnwindSafe(|| cache.evict_to(0)));
+    }
+    assert_eq!([0, 1, 2].map(|key| is_busy(&cache, &key)), [false, true, true]);
+    // Putting and finding are as ever.
+    cache.insert(1, b"value").unwrap();
+    assert!(matches!(cache.lease(&1), Leased::Present(_)));
+    drop(cache.remove(&1));
+    assert!(is_busy(&cache, &1));
+    assert_eq!(cache.clear_with(|| Err("not now")), Err("not now"));
+    assert!(is_busy(&cache, &0) && is_busy(&cache, &1));
+    cache.clear_with(|| Ok::<_, ()>(())).unwrap();
+    assert_eq!([0, 1, 2].map(|key| is_busy(&cache, &key)), [false; 3]);
+    cache.check().unwrap();
+}
+
+#[test]
+fn while_the_lower_tier_is_told_nothing_is_leased() {
+    let pool = pool(64 << 10);
+    let cache = one_shard(&pool, |builder| builder);
+    cache.insert(1, b"old").unwrap();
+    let before = lease(&cache, &2);
+    let found = cache.remove_with(&1, || {
+        assert!(!cache.contains(&1) && is_busy(&cache, &1) && !is_busy(&cache, &2));
+        // Another's insertion is later than the removal.
+        cache.insert(1, b"new").map_err(drop)
+    });
+    assert_eq!(found.unwrap().unwrap().bytes(), b"old");
+    assert_eq!(cache.get(&1).unwrap().bytes(), b"new");
+    cache
+        .clear_with(|| {
+            assert!(!before.is_unbroken() && is_busy(&cache, &1) && is_busy(&cache, &2));
+            Ok::<_, ()>(())
+        })
+        .unwrap();
+    assert!(!is_busy(&cache, &1) && !is_busy(&cache, &2));
+    // Who could not tell leaves the key barred: what is down there may be old.
+    assert_eq!(cache.remove_with(&1, || Err(7)).map(drop), Err(7));
+    assert!(
+        catch_unwind(AssertUnwindSafe(|| cache.remove_with(&2, || -> Result<(), ()> { panic!() }))).is_err()
+    );
+    assert_eq!([1, 2, 3].map(|key| is_busy(&cache, &key)), [true, true, false]);
+    cache.check().unwrap();
+}
+
+/// All have one hash.
+#[derive(PartialEq, Eq, Debug, Clone, Copy)]
+struct Same(u64);
+
+impl Hash for Same {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+#[test]
+fn keys_of_one_hash_break_more_leases_and_mark_no_others_values() {
+    let pool = pool(64 << 10);
+    let marks: Arc<Mutex<Vec<(u64, bool)>>> = Arc::default();
+    let told = Arc::clone(&marks);
+    let itself: Arc<OnceLock<KvCache<Same>>> = Arc::default();
+    let found = Arc::clone(&itself);
+    let cache = KvCache::<Same>::builder(&pool)
+        .on_evict(move |pinned| {
+            let cache = found.get().unwrap();
+            // One put under another key, and one under its own.
+            cache.insert(Same(10), b"10").unwrap();
+            told.lock().unwrap().push((pinned.key().0, pinned.is_superseded()));
+            drop(cache.remove(pinned.key()));
+            told.lock().unwrap().push((pinned.key().0, pinned.is_superseded()));
+        })
+        .build()
+        .unwrap();
+    itself.set(cache.clone()).unwrap();
+    cache.insert(Same(1), b"long").unwrap();
+    // What the taker puts in may stay.
+    cache.evict_to(2);
+    assert_eq!(*marks.lock().unwrap(), [(1, false), (1, true)]);
+    // A lease of another key with this hash is broken needlessly, and never the other way round.
+    let lease = lease(&cache, &Same(2));
+    let room = fetched(&cache, Same(10), b"fetched");
+    assert!(lease.covers(&room), "hashes are all there is to tell");
+    assert_eq!(
+        room.commit_leased(lease).unwrap_err().found.unwrap().bytes(),
+        b"10",
+        "it takes no value's place"
+    );
+    let lease = self::lease(&cache, &Same(2));
+    cache.insert(Same(3), b"3").unwrap();
+    assert!(!lease.is_unbroken());
+    drop(lease);
+    cache.check().unwrap();
+}

@@ -1,0 +1,74 @@
+//! Leases: whatever is put, evicted, removed and fetched at once, nobody finds a value that is not the latest, and what was handed over is found.
+
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+include!("leases_toy.rs");
+
+/// Runs these side by side, in every order, over a tier that has a value.
+fn side_by_side(removed: bool, runs: &'static [fn(&Toy)]) {
+    let mut builder = loom::model::Builder::new();
+    // With three threads all orders are too many; hardly any mistake needs more changes of thread than this.
+    builder.preemption_bound = (runs.len() > 2).then_some(3);
+    builder.check(move || {
+        let toy = Arc::new(Toy::new(Some(1)));
+        let threads: Vec<_> = runs[1..]
+            .iter()
+            .map(|&run| {
+                let toy = toy.clone();
+                thread::spawn(move || run(&toy))
+            })
+            .collect();
+        runs[0](&toy);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        toy.end(removed);
+    });
+}
+
+fn put_and_evict(toy: &Toy) {
+    toy.put(2);
+    toy.evict();
+}
+
+fn put_and_evict_another(toy: &Toy) {
+    toy.put(3);
+    toy.evict();
+}
+
+fn look(toy: &Toy) {
+    let (found, _) = toy.get();
+    assert!(found.is_none_or(|found| found <= 3));
+}
+
+#[test]
+fn a_fetch_beside_what_is_put_and_evicted() {
+    side_by_side(false, &[put_and_evict, look]);
+}
+
+#[test]
+fn a_fetch_beside_a_removal() {
+    side_by_side(true, &[Toy::remove, look]);
+}
+
+#[test]
+fn two_that_are_handed_over_at_once() {
+    side_by_side(false, &[put_and_evict, put_and_evict_another]);
+}
+
+#[test]
+fn what_is_handed_over_beside_a_removal() {
+    side_by_side(true, &[put_and_evict, Toy::remove]);
+}
+
+#[test]
+fn two_fetches_beside_what_is_put() {
+    side_by_side(false, &[put_and_evict, look, look]);
+}
+
+#[test]
+fn all_of_it_at_once() {
+    side_by_side(true, &[put_and_evict, Toy::remove, look]);
+}

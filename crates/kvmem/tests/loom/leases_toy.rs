@@ -1,0 +1,105 @@
+// A cache of one key and a lower tier, by the library's own table of leases. Who includes this has `Mutex`, `Arc`, `AtomicBool` and `Ordering` of
+// the checker in scope.
+
+use kvmem::pool::Leases;
+
+/// The only key's.
+const HASH: u64 = 7;
+
+/// On a value that is on its way: another has taken its place.
+type Mark = Arc<AtomicBool>;
+
+struct Shard {
+    value: Option<u64>,
+    /// What was put last, or nothing if it was removed since: what everybody must find, or miss.
+    latest: Option<u64>,
+    leases: Leases<Mark>,
+}
+
+struct Toy {
+    shard: Mutex<Shard>,
+    tier: Mutex<Option<u64>>,
+}
+
+impl Shard {
+    fn supersede(&mut self, latest: Option<u64>) {
+        self.latest = latest;
+        if !self.leases.is_quiet() {
+            // Relaxed: as in the library.
+            self.leases.supersede(HASH, |mark| mark.store(true, Ordering::Relaxed));
+        }
+    }
+}
+
+impl Toy {
+    /// The cache has nothing, the tier this.
+    fn new(latest: Option<u64>) -> Self {
+        let shard = Shard { value: None, latest, leases: Leases::default() };
+        Toy { shard: Mutex::new(shard), tier: Mutex::new(latest) }
+    }
+
+    fn put(&self, value: u64) {
+        let mut shard = self.shard.lock().unwrap();
+        shard.supersede(Some(value));
+        shard.value = Some(value);
+    }
+
+    fn evict(&self) {
+        let mark = Arc::new(AtomicBool::new(false));
+        let mut shard = self.shard.lock().unwrap();
+        let Some(value) = shard.value.take() else { return };
+        let number = shard.leases.hand_over(HASH, mark.clone());
+        drop(shard);
+        let mut tier = self.tier.lock().unwrap();
+        // Relaxed: as in the library, which leaves the order to the taker's lock.
+        if !mark.load(Ordering::Relaxed) {
+            *tier = Some(value);
+        }
+        drop(tier);
+        self.shard.lock().unwrap().leases.handed_over(number, true);
+    }
+
+    fn remove(&self) {
+        let mut shard = self.shard.lock().unwrap();
+        shard.leases.bar(HASH);
+        shard.supersede(None);
+        shard.value = None;
+        drop(shard);
+        *self.tier.lock().unwrap() = None;
+        self.shard.lock().unwrap().leases.unbar(HASH, true);
+    }
+
+    /// What is found; checked against what is the latest at that moment. Whether there was a doubt, so that it is a miss.
+    fn get(&self) -> (Option<u64>, bool) {
+        let mut shard = self.shard.lock().unwrap();
+        if shard.value.is_some() {
+            assert_eq!(shard.value, shard.latest);
+            return (shard.value, false);
+        }
+        let Some(number) = shard.leases.lease(HASH) else { return (None, true) };
+        drop(shard);
+        let fetched = *self.tier.lock().unwrap();
+        let mut shard = self.shard.lock().unwrap();
+        let live = shard.leases.is_live(HASH, number);
+        shard.leases.give_up(HASH, number);
+        if live {
+            assert!(fetched.is_none() || fetched == shard.latest, "an unbroken lease: {fetched:?}");
+            if let Some(value) = fetched {
+                shard.supersede(fetched);
+                shard.value = Some(value);
+            }
+            return (fetched, false);
+        }
+        (shard.value, true)
+    }
+
+    /// When all threads are done the latest is found, in the cache or below it; or nothing, where a removal may have taken what was put and evicted in
+    /// its midst.
+    fn end(&self, removed: bool) {
+        let latest = self.shard.lock().unwrap().latest;
+        let (found, doubt) = self.get();
+        assert!(!doubt && (found == latest || (removed && found.is_none())), "{found:?}, {latest:?} is the latest");
+        let shard = self.shard.lock().unwrap();
+        assert!(shard.leases.is_quiet(), "{:?}", shard.leases.defect());
+    }
+}
