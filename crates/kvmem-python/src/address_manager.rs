@@ -14,31 +14,69 @@
 //!   free(4096, 12288) is  ▲─────── b and half of c ──▲
 //! ```
 //!
-//! The caller names a range by its address, and the space by a handle, so handles are kept in a hash table by where they begin. What is
+//! The caller names a range by its address, and the space by a handle, so handles are kept in [`Ranges`] by where they begin. What is
 //! freed as it was granted is one look there; several that follow each other are as many, for each ends where the next begins. Only if
 //! `address` is within a range are they all looked through. All of that comes before anything is changed: if there is a gap, nothing is.
 //!
+//! ## Kept ranges
+//!
+//! A store of chunks of one size frees one for another. Whoever gives such a range back to the space and asks for the next has it joined with
+//! its neighbours and cut off again, and waits for a dozen cache lines to find out that nothing has changed. So where requests have been of
+//! one size for as many times as there are ranges, those that are freed are *kept*, up to [`KEPT`] of them, and the next requests of that
+//! size get them, the last one first. To the caller they are free. On the books of the space they are in use, so they are given back, all at
+//! once, before anything else is asked of it: a request for another size, a batch, a map. So what is refused is refused rightly, and a kept
+//! range keeps no two holes apart that a request of another size could use as one.
+//!
 //! Nothing here releases the GIL, so that no lock is held by another thread when the process forks: a child goes on with its copy.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use foldhash::fast::FixedState;
 use kvmem::offset::{AllocError, Allocation, OffsetAllocator, SpaceError};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
 
 use crate::error;
+use crate::ranges::Ranges;
 
 /// The books: all numbers are units.
 struct Heap {
     /// None while the heap has no whole unit.
     space: Option<OffsetAllocator>,
-    /// What is granted, by where it begins.
-    ranges: HashMap<u64, Allocation, FixedState>,
-    granted: u64,
+    /// What the space has granted, by where it begins.
+    ranges: Ranges,
+    /// How much that is.
+    booked: u64,
+    kept: Kept,
+}
+
+/// So many free ranges are kept at most: a free looks through them, lest it is the second of the same range.
+const KEPT: usize = 32;
+
+/// Ranges that are free, but not given back to the space: they are still on its books and in `ranges`.
+#[derive(Default)]
+struct Kept {
+    starts: Vec<u64>,
+    /// How long each of them is: what was granted last.
+    units: u64,
+    /// Grants of that size in a row.
+    streak: u64,
+}
+
+impl Kept {
+    /// So many ranges of this size have been granted. None are kept of another one.
+    #[inline]
+    fn record(&mut self, units: u64, n: u64) {
+        self.streak = if units == self.units { self.streak + n } else { n };
+        self.units = units;
+    }
+
+    /// One of this size, the one that was freed last.
+    #[inline]
+    fn take(&mut self, units: u64) -> Option<u64> {
+        if units == self.units { self.starts.pop() } else { None }
+    }
 }
 
 /// Why a range is not freed.
@@ -50,7 +88,7 @@ enum NotFreed {
 
 impl Heap {
     fn new(units: u64) -> Result<Heap, SpaceError> {
-        let mut heap = Heap { space: None, ranges: HashMap::default(), granted: 0 };
+        let mut heap = Heap { space: None, ranges: Ranges::default(), booked: 0, kept: Kept::default() };
         heap.grow(units)?;
         Ok(heap)
     }
@@ -70,33 +108,96 @@ impl Heap {
         self.space.as_ref().ok_or(AllocError::NoRoom { asked: 0, free: 0, largest_free: 0 })
     }
 
+    /// What is granted to the caller.
+    fn granted(&self) -> u64 {
+        self.booked - self.kept.starts.len() as u64 * self.kept.units
+    }
+
+    /// How many ranges that is.
+    fn live(&self) -> usize {
+        self.ranges.len() - self.kept.starts.len()
+    }
+
+    #[inline]
     fn allocate(&mut self, units: u64) -> Result<u64, AllocError> {
-        let allocation = self.space()?.allocate(units)?;
-        let at = allocation.offset();
-        self.ranges.insert(at, allocation);
-        self.granted += units;
+        let at = match self.kept.take(units) {
+            Some(at) => at,
+            None => {
+                self.settle();
+                let allocation = self.space()?.allocate(units)?;
+                let at = allocation.offset();
+                self.ranges.insert(allocation);
+                self.booked += units;
+                at
+            }
+        };
+        self.kept.record(units, 1);
         Ok(at)
     }
 
     /// As many ranges, in order of addresses.
     fn allocate_batch(&mut self, units: u64, n: usize) -> Result<Vec<u64>, AllocError> {
+        self.settle();
         let batch = self.space()?.allocate_batch(units, n)?;
         let mut starts: Vec<u64> = batch.iter().map(Allocation::offset).collect();
-        self.ranges.extend(batch.into_iter().map(|allocation| (allocation.offset(), allocation)));
-        self.granted += units * n as u64;
+        batch.into_iter().for_each(|allocation| self.ranges.insert(allocation));
+        self.booked += units * n as u64;
+        self.kept.record(units, n as u64);
         starts.sort_unstable();
         Ok(starts)
     }
 
+    #[inline]
     fn free(&mut self, part: Range<u64>) -> Result<(), NotFreed> {
         let units = part.end - part.start;
-        match self.ranges.entry(part.start) {
-            Entry::Occupied(whole) if whole.get().size() == units => {
-                drop(whole.remove());
-                self.granted -= units;
+        if self.is_reused(units) && self.ranges.get(part.start).is_some_and(|whole| whole.size() == units) {
+            return self.keep(part.start);
+        }
+        self.settle();
+        match self.ranges.get(part.start) {
+            Some(whole) if whole.size() == units => {
+                drop(self.ranges.remove(part.start));
+                self.booked -= units;
                 Ok(())
             }
             _ => self.free_others(part),
+        }
+    }
+
+    /// Whether a range of this size is kept when it is freed.
+    #[inline]
+    fn is_reused(&self, units: u64) -> bool {
+        units == self.kept.units && self.kept.streak >= self.ranges.len() as u64
+    }
+
+    /// Keeps a range that is granted, or kept already.
+    #[inline]
+    fn keep(&mut self, at: u64) -> Result<(), NotFreed> {
+        if self.kept.starts.contains(&at) {
+            return Err(NotFreed::Gap(at));
+        }
+        if self.kept.starts.len() == KEPT {
+            self.give_back();
+        }
+        self.kept.starts.push(at);
+        Ok(())
+    }
+
+    /// Gives the ranges that are kept back to the space. Whatever goes there, or asks it, comes by here first.
+    #[inline]
+    fn settle(&mut self) {
+        if !self.kept.starts.is_empty() {
+            self.give_back();
+        }
+    }
+
+    #[cold]
+    fn give_back(&mut self) {
+        self.booked = self.granted();
+        let (starts, ranges) = (self.kept.starts.drain(..), &mut self.ranges);
+        let whole: Vec<Allocation> = starts.filter_map(|at| ranges.remove(at)).collect();
+        if let Some(space) = &self.space {
+            space.free_run(whole);
         }
     }
 
@@ -107,7 +208,7 @@ impl Heap {
         let mut whole = Vec::with_capacity(touched.len());
         // Those that are cut come first: only to cut can be refused, if there are as many ranges as can have names.
         for at in touched {
-            let Some(allocation) = self.ranges.remove(&at) else { continue };
+            let Some(allocation) = self.ranges.remove(at) else { continue };
             let range = allocation.range();
             let cut = range.start.max(part.start)..range.end.min(part.end);
             if cut == range {
@@ -117,17 +218,17 @@ impl Heap {
             let units = cut.end - cut.start;
             match allocation.free_range(cut) {
                 Ok((left, right)) => {
-                    self.granted -= units;
-                    self.ranges.extend(left.into_iter().chain(right).map(|rest| (rest.offset(), rest)));
+                    self.booked -= units;
+                    left.into_iter().chain(right).for_each(|rest| self.ranges.insert(rest));
                 }
                 Err((allocation, refused)) => {
                     whole.push(allocation);
-                    self.ranges.extend(whole.into_iter().map(|kept| (kept.offset(), kept)));
+                    whole.into_iter().for_each(|kept| self.ranges.insert(kept));
                     return Err(NotFreed::Refused(refused));
                 }
             }
         }
-        self.granted -= whole.iter().map(Allocation::size).sum::<u64>();
+        self.booked -= whole.iter().map(Allocation::size).sum::<u64>();
         if let Some(space) = &self.space {
             space.free_run(whole);
         }
@@ -137,14 +238,14 @@ impl Heap {
     /// Where the ranges begin that have bytes in `part`, the ones to be cut first. They must cover all of it.
     fn touched(&self, part: &Range<u64>) -> Result<Vec<u64>, NotFreed> {
         let holds = |allocation: &&Allocation| allocation.range().contains(&part.start);
-        let first = match self.ranges.get(&part.start) {
+        let first = match self.ranges.get(part.start) {
             Some(_) => part.start,
-            None => self.ranges.values().find(holds).ok_or(NotFreed::Gap(part.start))?.offset(),
+            None => self.ranges.iter().find(holds).ok_or(NotFreed::Gap(part.start))?.offset(),
         };
         let mut touched = Vec::new();
         let mut reached = first;
         while reached < part.end
-            && let Some(allocation) = self.ranges.get(&reached)
+            && let Some(allocation) = self.ranges.get(reached)
         {
             touched.push(reached);
             reached = allocation.range().end;
@@ -160,14 +261,15 @@ impl Heap {
     }
 
     /// Whether both books say the same.
-    fn is_consistent(&self) -> bool {
-        let listed = self.ranges.iter().all(|(at, allocation)| *at == allocation.offset());
-        let sum: u64 = self.ranges.values().map(Allocation::size).sum();
+    fn is_consistent(&mut self) -> bool {
+        self.settle();
+        let listed = self.ranges.iter().all(|allocation| self.ranges.get(allocation.offset()).is_some());
+        let sum: u64 = self.ranges.iter().map(Allocation::size).sum();
         let of_space = self.space.as_ref().is_none_or(|space| {
             let metrics = space.metrics();
             metrics.allocated == sum && metrics.live == self.ranges.len() as u64 && space.check().is_ok()
         });
-        listed && sum == self.granted && of_space
+        listed && sum == self.booked && of_space
     }
 }
 
@@ -263,11 +365,20 @@ impl PyAddressManager {
     }
 
     /// A range of at least `size` bytes: where it begins, and how long it is.
-    fn allocate(&self, size: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
-        let units = self.units(Bytes::above_zero("size", size)?);
+    fn allocate<'py>(&self, size: &Bound<'py, PyAny>) -> PyResult<(u64, Bound<'py, PyAny>)> {
+        let asked = Bytes::above_zero("size", size)?;
+        let units = self.units(asked);
         let granted = self.lock().0.allocate(units);
         match granted {
-            Ok(at) => Ok((at << self.shift, units << self.shift)),
+            Ok(at) => {
+                let length = units << self.shift;
+                let length = if asked.0 == Some(length) && size.is_exact_instance_of::<PyInt>() {
+                    size.clone()
+                } else {
+                    length.into_pyobject(size.py())?.into_any()
+                };
+                Ok((at << self.shift, length))
+            }
             Err(refused) => Err(self.full(size.py(), 1, size, &refused)),
         }
     }
@@ -344,13 +455,13 @@ impl PyAddressManager {
     /// Bytes that are not allocated.
     fn get_free_size(&self) -> u64 {
         let (heap, bytes) = &*self.lock();
-        bytes - (heap.granted << self.shift)
+        bytes - (heap.granted() << self.shift)
     }
 
     /// Bytes that are allocated.
     #[getter]
     fn total_allocated_size(&self) -> u64 {
-        self.lock().0.granted << self.shift
+        self.lock().0.granted() << self.shift
     }
 
     /// Whether the books agree with each other.
@@ -360,7 +471,9 @@ impl PyAddressManager {
 
     /// The whole heap in order of addresses: (address, size, used).
     fn map(&self) -> Vec<(u64, u64, bool)> {
-        let map = self.lock().0.space.as_ref().map(OffsetAllocator::map).unwrap_or_default();
+        let heap = &mut self.lock().0;
+        heap.settle();
+        let map = heap.space.as_ref().map(OffsetAllocator::map).unwrap_or_default();
         map.into_iter().map(|it| (it.offset << self.shift, it.size << self.shift, it.used)).collect()
     }
 
@@ -368,8 +481,8 @@ impl PyAddressManager {
         let (heap, bytes) = &*self.lock();
         format!(
             "<kvmem.lmcache.AddressManager of {bytes} bytes, {} allocated in {} ranges>",
-            heap.granted << self.shift,
-            heap.ranges.len()
+            heap.granted() << self.shift,
+            heap.live()
         )
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! With a *spill*, a lower tier, what is evicted is not lost. It is a Python object with four methods: `evicted(pinned)` is given each value
 //! that leaves the cache for room, `fetch(cache, key)` is asked for what the cache does not have, `forget(key)` and `forget_all()` are told what
-//! was taken out, and `close()` ends it. `evicted` is called by whoever inserts, with no lock held: neither the cache's nor a holder's.
+//! was taken out, and `close()` ends it. They are called with no lock held: neither the cache's nor a holder's. Until `evicted`, `forget` and
+//! `forget_all` have returned, the cache gives no lease on the keys concerned.
 
 use kvmem::pool::KvCache;
-use kvmem::pool::kv_cache::{Eviction, Pinned, Reservation};
+use kvmem::pool::kv_cache::{Eviction, Lease, Leased, Pinned, Reservation};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyString, PyTuple};
@@ -83,14 +84,25 @@ impl PyKvCache {
     }
 }
 
-/// Gives an evicted value to the spill. Where that raises, or the interpreter is ending, the value is dropped: its bytes are free.
-fn give(spill: &Py<PyAny>, pinned: Pinned<Name>) {
-    process::call(|py| {
+/// The spill did not do what it was told.
+struct Failed;
+
+/// Gives an evicted value to the spill. Where that raises, the value is dropped, its bytes are free, and the spill is told to forget what it has under the
+/// key, which is older. If it does not do that either, or the interpreter is ending, that is the answer.
+fn give(spill: &Py<PyAny>, pinned: Pinned<Name>) -> Result<(), Failed> {
+    let given = process::call(|py| {
+        let name = pinned.key().clone();
         let pinned = PyPinned { held: Holder::new(pinned) };
-        if let Err(error) = spill.call_method1(py, "evicted", (pinned,)) {
+        let told = spill.call_method1(py, "evicted", (pinned,)).or_else(|error| {
             error.write_unraisable(py, Some(spill.bind(py)));
-        }
+            spill.call_method1(py, "forget", (&name,))
+        });
+        told.map(drop).map_err(|error| {
+            error.write_unraisable(py, Some(spill.bind(py)));
+            Failed
+        })
     });
+    given.unwrap_or(Err(Failed))
 }
 
 #[pymethods]
@@ -167,12 +179,25 @@ impl PyKvCache {
         Ok((!found.is_none()).then_some(found))
     }
 
+    /// The right to put in what is fetched from a lower tier; the value, pinned, if there is one; None if what the lower tier has may be old.
+    fn lease<'py>(&self, py: Python<'py>, key: Name) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(match self.cache()?.lease(&key) {
+            Leased::Lease(lease) => Some(Bound::new(py, PyLease { held: Holder::new(lease) })?.into_any()),
+            Leased::Present(pinned) => {
+                Some(Bound::new(py, PyPinned { held: Holder::new(pinned) })?.into_any())
+            }
+            Leased::Busy => None,
+        })
+    }
+
     /// Takes the value under `key` out, and returns it; None if there is none.
     fn remove(&self, py: Python<'_>, key: Name) -> PyResult<Option<PyPinned>> {
-        let found = self.held.with(|cache| cache.remove(&key))?;
-        if let Some(spill) = &self.spill {
-            spill.call_method1(py, "forget", (&key,))?;
-        }
+        let found = match &self.spill {
+            None => self.held.with(|cache| cache.remove(&key))?,
+            Some(spill) => {
+                self.cache()?.remove_with(&key, || spill.call_method1(py, "forget", (&key,)).map(drop))?
+            }
+        };
         Ok(found.map(|pinned| PyPinned { held: Holder::new(pinned) }))
     }
 
@@ -187,11 +212,15 @@ impl PyKvCache {
     /// Takes every value out. Pins stay good.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cache = self.cache()?;
-        py.detach(|| cache.clear());
-        if let Some(spill) = &self.spill {
-            spill.call_method0(py, "forget_all")?;
-        }
-        Ok(())
+        py.detach(|| match &self.spill {
+            None => {
+                cache.clear();
+                Ok(())
+            }
+            Some(spill) => {
+                cache.clear_with(|| Python::attach(|py| spill.call_method0(py, "forget_all").map(drop)))
+            }
+        })
     }
 
     /// Evicts until at most so many bytes are held, or nothing is left that can go; returns how many are held then.
@@ -312,6 +341,12 @@ impl PyPinned {
         crate::block::reference(py, found.map_err(|error| error::pool(py, &error))?)
     }
 
+    /// Whether the key has been given another value since, or was removed. Being evicted does not count.
+    #[getter]
+    fn superseded(&self) -> PyResult<bool> {
+        self.held.with(Pinned::is_superseded)
+    }
+
     /// Lets go of it.
     fn release(&self) -> PyResult<()> {
         self.held.take().map(drop)
@@ -373,10 +408,25 @@ impl PyReservation {
         write(py, &self.held, source, start)
     }
 
-    /// Makes it the value of its key. Nobody may have a view of it any more.
-    fn commit(&self, py: Python<'_>) -> PyResult<PyPinned> {
-        let room = self.held.take()?;
-        Ok(PyPinned { held: Holder::new(py.detach(|| room.commit())) })
+    /// Makes it the value of its key. Nobody may have a view of it any more. Under a lease: if that is unbroken; else the room is given back, and None
+    /// the answer. The lease ends.
+    #[pyo3(signature = (*, lease=None))]
+    fn commit(&self, py: Python<'_>, lease: Option<&PyLease>) -> PyResult<Option<PyPinned>> {
+        let Some(lease) = lease else {
+            let room = self.held.take()?;
+            return Ok(Some(PyPinned { held: Holder::new(py.detach(|| room.commit())) }));
+        };
+        let taken = lease.held.take()?;
+        let room = match self.held.take() {
+            Ok(room) if taken.covers(&room) => room,
+            other => {
+                lease.held.put_back(taken);
+                self.held.put_back(other?);
+                return Err(error::bad_value(py, "the lease is of another key, or of another cache"));
+            }
+        };
+        let committed = py.detach(|| room.commit_leased(taken).ok());
+        Ok(committed.map(|pinned| PyPinned { held: Holder::new(pinned) }))
     }
 
     /// Gives the room back; what the key had is untouched.
@@ -412,3 +462,41 @@ impl PyReservation {
         }
     }
 }
+
+impl Held for Lease<Name> {
+    const NAME: &'static str = "lease";
+    const END: &'static str = "released, or committed under";
+    // It has the cache, and that the pool.
+    const SLOW: bool = true;
+}
+
+/// The right to put in what is fetched from a lower tier, if nothing is put or removed under the key meanwhile.
+#[pyclass(name = "Lease", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyLease {
+    held: Holder<Lease<Name>>,
+}
+
+#[pymethods]
+impl PyLease {
+    /// Whether something was put or removed, so that nothing can be committed under it.
+    #[getter]
+    fn broken(&self) -> PyResult<bool> {
+        self.held.with(|lease| !lease.is_unbroken())
+    }
+
+    /// Gives it up.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        drop_value(py, Some(self.held.take()?));
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(Lease::is_unbroken) {
+            Ok(true) => "<kvmem.Lease>".to_owned(),
+            Ok(false) => "<kvmem.Lease, broken>".to_owned(),
+            Err(_) => "<kvmem.Lease, ended>".to_owned(),
+        }
+    }
+}
+
+context_manager!(PyLease, |it, py| it.held.end(py));

@@ -28,6 +28,7 @@ mod options;
 mod pool;
 mod process;
 mod progress;
+mod ranges;
 mod region;
 mod registration;
 mod report;
@@ -54,6 +55,7 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<attached::PyAttachedPool>()?;
     module.add_class::<attached::PyAttachedBlock>()?;
     module.add_class::<kv_cache::PyKvCache>()?;
+    module.add_class::<kv_cache::PyLease>()?;
     module.add_class::<kv_cache::PyPinned>()?;
     module.add_class::<kv_cache::PyReservation>()?;
     module.add_function(wrap_pyfunction!(doctor::doctor, module)?)?;

@@ -168,3 +168,81 @@ def test_threads_share_a_cache(pool: kvmem.Pool) -> None:
         thread.join()
     assert not failures
     assert cache.stats().hits > 0 and cache.nbytes <= 4 * MIB
+
+
+def test_a_lease_is_broken_by_whatever_is_put_or_removed(pool: kvmem.Pool) -> None:
+    cache = kvmem.KvCache(pool)
+
+    def leased(key: str = "k") -> kvmem.Lease:
+        lease = cache.lease(key)
+        assert isinstance(lease, kvmem.Lease)
+        return lease
+
+    def fetched(value: bytes = b"fetched") -> kvmem.Reservation:
+        room = cache.reserve("k", len(value))
+        room.write(value)
+        return room
+
+    for change in (lambda: cache.insert("k", b"new"), lambda: cache.remove("k"), cache.clear, lambda: fetched(b"new").commit()):
+        lease, room = leased(), fetched()
+        assert not lease.broken and repr(lease) == "<kvmem.Lease>"
+        change()
+        assert lease.broken and "broken" in repr(lease)
+        assert room.commit(lease=lease) is None and "ended" in repr(lease)
+        for ended in (lambda: room.commit(), lambda: lease.broken, lease.release):
+            with pytest.raises(kvmem.ClosedError):
+                ended()
+        found = cache.get("k")
+        assert found is None or bytes(found) == b"new"
+        assert found is None or not found.superseded
+        cache.remove("k")
+        assert found is None or found.superseded
+    with leased() as lease:
+        pinned = fetched().commit(lease=lease)
+        assert pinned is not None and bytes(pinned) == b"fetched"
+    present = cache.lease("k")
+    assert isinstance(present, kvmem.Pinned) and bytes(present) == b"fetched"
+    # A lease is of one key and one cache, and neither it nor the room is lost by a mistake.
+    other, room = leased("other"), fetched()
+    with pytest.raises(kvmem.BadValueError, match="another key"):
+        room.commit(lease=other)
+    with memoryview(room), pytest.raises(kvmem.ExportedError):
+        room.commit(lease=leased("j"))
+    assert not other.broken
+    room.discard()
+    other.release()
+
+
+def test_the_spill_is_told_while_nothing_is_leased(pool: kvmem.Pool) -> None:
+    class Spill:
+        told: list[tuple[str, object]] = []
+
+        def __spill__(self, pool: kvmem.Pool) -> "Spill":
+            return self
+
+        def evicted(self, pinned: kvmem.Pinned) -> None:
+            self.told.append(("evicted", cache.lease(pinned.cache_key)))
+            if bytes(pinned) == b"late":
+                cache.remove(pinned.cache_key)
+                self.told.append(("superseded", pinned.superseded))
+
+        def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None:
+            return None
+
+        def forget(self, key: int | bytes | str) -> None:
+            self.told.append(("forget", cache.lease(key)))
+
+        def forget_all(self) -> None:
+            self.told.append(("forget_all", cache.lease("any")))
+
+        def close(self) -> None:
+            self.told.append(("close", None))
+
+    with kvmem.KvCache(pool, spill=Spill()) as cache:
+        cache.insert("k", b"value")
+        cache.evict_to(0)
+        cache.insert("k", b"late")
+        cache.evict_to(0)
+        cache.clear()
+    told = [("evicted", None), ("evicted", None), ("forget", None), ("superseded", True), ("forget_all", None), ("close", None)]
+    assert Spill.told == told

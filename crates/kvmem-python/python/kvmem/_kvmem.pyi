@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, SupportsIndex, TypeAlias, final, type_check_only
+from typing import Any, Self, SupportsIndex, TypeAlias, final, overload, type_check_only
 
 from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
 from .spill import Spill, Spills
@@ -31,6 +31,7 @@ __all__ = [
     "BumpArena",
     "Hold",
     "KvCache",
+    "Lease",
     "OffsetAllocator",
     "Piece",
     "Pinned",
@@ -133,6 +134,10 @@ class Region(_Memory, _Manager):
         time_limit: float | None = None,
     ) -> float:
         """Makes a range resident, by as many threads as turn out fastest unless a number is given; returns the seconds."""
+
+    def populate_elsewhere(self, *, threads: _Threads = None) -> int:
+        """Makes its pages resident in the other mappings that this process has of its memory file, such as those of an engine that was given
+        the descriptor: else each page is a fault when it is first touched there. Returns how many bytes those mappings have."""
 
     def residency(self, start: int = 0, stop: int | None = None) -> Residency:
         """How much of a range is resident now."""
@@ -466,6 +471,10 @@ class Pool(_Manager):
     def share(self, *, writable: bool = False) -> int:
         """A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to another process."""
 
+    def populate_elsewhere(self, *, threads: _Threads = None) -> int:
+        """Makes its pages resident in the other mappings that this process has of its memory file, such as those of an engine that was given
+        the descriptor: else each page is a fault when it is first touched there. Returns how many bytes those mappings have."""
+
     def hold(self) -> Hold:
         """Keeps it from being closed or made shorter, for engines that have registered its memory: :class:`ExportedError` meanwhile."""
 
@@ -605,6 +614,12 @@ class KvCache(_Manager):
     def get(self, key: _Name) -> Pinned | None:
         """The value under ``key``, pinned; it counts as used. With a spill, what is not here is fetched from there."""
 
+    def lease(self, key: _Name) -> Lease | Pinned | None:
+        """The right to put in what is fetched from a lower tier. The value, if there is one; None if what the lower tier has may be old, so take it for a miss.
+
+        Take it before the lower tier is asked, and put in by ``reservation.commit(lease=…)``.
+        """
+
     def remove(self, key: _Name) -> Pinned | None:
         """Takes the value under ``key`` out, and returns it."""
 
@@ -646,8 +661,21 @@ class Pinned(_Memory, _Manager):
     def key(self, device: str) -> Key: ...
     def keys(self) -> dict[str, Key]: ...
     def reference(self) -> BlockReference: ...
+    @property
+    def superseded(self) -> bool:
+        """Whether the key has been given another value since, or was removed. Being evicted does not count: see :class:`kvmem.spill.Spill`."""
+
     def release(self) -> None:
         """Lets go of it. Raises :class:`ExportedError` while there are views."""
+
+@final
+class Lease(_Manager):
+    """The right to put in what is fetched from a lower tier, if nothing is put or removed under the key meanwhile: that breaks it."""
+
+    @property
+    def broken(self) -> bool: ...
+    def release(self) -> None:
+        """Gives it up."""
 
 @final
 class Reservation(_Memory, _Manager):
@@ -659,8 +687,12 @@ class Reservation(_Memory, _Manager):
     def offset(self) -> int: ...
     def key(self, device: str) -> Key: ...
     def write(self, source: _Buffer, start: int = 0) -> int: ...
-    def commit(self) -> Pinned:
-        """Makes it the value of its key. Raises :class:`ExportedError` while there are views."""
+    @overload
+    def commit(self, *, lease: None = None) -> Pinned:
+        """Makes it the value of its key. Raises :class:`ExportedError` while there are views. Under a lease: unless that is broken; then the room is given back."""
+
+    @overload
+    def commit(self, *, lease: Lease) -> Pinned | None: ...
 
     def discard(self) -> None:
         """Gives the room back; what the key had is untouched."""

@@ -10,6 +10,22 @@ removed as soon as the cluster can be talked to.
 
 A master that does not answer takes seconds for each call to fail. So after the first such failure look-ups do not ask it, which is counted too, and insertions
 do not wait; the thread asks on, keeps what is in the queue, and all goes on when there is an answer and the segments are back.
+
+**No older value comes back.** Say that a key's *latest* value is what was put last under it, or none if it was removed since. What this has under a key is, in this
+order: what waits; nothing, if it is stale; what the cluster has. That is the latest value or nothing whenever the cache gives a lease (:meth:`kvmem.KvCache.lease`), and as long
+as the lease is unbroken it stays so. Hence a look-up takes a lease *first*, then looks, and puts in what it found only under the lease. While it fetches, a value under the key may be
+
+- *inserted*: that breaks the lease. While it is in the cache no lease is given, whatever is older here.
+- *inserted and removed*: the lease is broken, and none is given until :meth:`ClusterSpill.forget` has returned; from then on what is here is stale. What was on its way here when it
+  was removed says that it is ``superseded``, if it comes after that, and is not taken; if it comes before, it is forgotten. Cleared: the same for all keys.
+- *inserted and evicted*: the lease is broken, and none is given until :meth:`ClusterSpill.evicted` has returned. Then it waits, before all that is older.
+- *inserted, evicted and evicted once more with another value*, by two threads of which the second comes first: the first says that it is ``superseded``, asked under the lock under
+  which the second was taken, and is not taken.
+- *inserted, evicted and stored*: the lease is broken, though nothing here shows it any more.
+- *inserted, evicted and dropped*, or refused by the cluster: the lease is broken. What the cluster has is stale from before the value is let go of until it has been removed.
+- *inserted, evicted, and this fails to take it*: the cache calls ``forget``, and if that fails too, it gives no lease on the key any more.
+
+And what waits is put by one thread, which marks as stored and no longer stale only what is the latest still.
 """
 
 from __future__ import annotations
@@ -25,8 +41,8 @@ import zlib
 from collections import deque
 from typing import NamedTuple
 
-from .._kvmem import Block, KvCache, Pinned, Pool
-from ..errors import BadValueError, ExportedError, KvmemError, OutOfSpaceError
+from .._kvmem import Block, KvCache, Lease, Pinned, Pool, Reservation
+from ..errors import BadValueError, ClosedError, ExportedError, KvmemError, OutOfSpaceError
 from . import errors
 from .store import Store
 
@@ -64,7 +80,7 @@ class SpillStats(NamedTuple):
     failed: int
     """Values that the cluster refused, or that were left when this was closed."""
     forgotten: int
-    """Values that were removed from the cache, or put in anew, before they were put."""
+    """Values that were removed from the cache, or put in anew, before they were put, or before they came here."""
     fetched: int
     """Values that came back, from the cluster or from the queue."""
     fetched_bytes: int
@@ -77,6 +93,8 @@ class SpillStats(NamedTuple):
     """Values that could not come back: no room in the cache, or a transfer that failed."""
     corrupt: int
     """Values that came back other than they went."""
+    superseded: int
+    """Look-ups that another thread was ahead of: another value was put in or removed meanwhile, or was just being handed over. They found what the cache had then, if anything."""
     stale: int
     """Keys that must not be fetched, and are still to be removed from the cluster."""
     errors: int
@@ -92,7 +110,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self.evicted = self.stored = self.stored_bytes = self.dropped = self.failed = self.forgotten = 0
-        self.fetched = self.fetched_bytes = self.absent = self.skipped = self.refused = self.corrupt = self.errors = 0
+        self.fetched = self.fetched_bytes = self.absent = self.skipped = self.refused = self.corrupt = self.superseded = self.errors = 0
 
 
 class _Entry:
@@ -150,7 +168,7 @@ class ClusterSpill:
         self._work.take(pinned)
 
     def fetch(self, cache: KvCache, key: _Name) -> Pinned | None:
-        """What the cluster has under ``key``, put back into the cache; None if it has nothing or cannot say. It raises nothing."""
+        """What the cluster has under ``key``, put back into the cache; what the cache has, if it has something by now; None if there is nothing or one cannot say."""
         return self._work.fetch(cache, key)
 
     def forget(self, key: _Name) -> None:
@@ -230,15 +248,20 @@ class _Work:
 
     def take(self, pinned: Pinned) -> None:
         nbytes = pinned.nbytes
+        entry = _Entry(pinned, self.name(pinned.cache_key))
         with self.lock:
-            self.counts.evicted += 1
 
             def fits() -> bool:
-                return self.stopping or self.bytes + nbytes <= self.most
+                return self.stopping or self.bytes + nbytes <= self.most or pinned.superseded
 
             if not fits() and self.wait > 0 and nbytes <= self.most:
                 self.changed.wait_for(lambda: fits() or self.failing, self.wait)
-            entry = _Entry(pinned, self.name(pinned.cache_key))
+            self.counts.evicted += 1
+            # Asked under the lock under which all are taken and forgotten: a later one has been, or will be.
+            if pinned.superseded:
+                self.counts.forgotten += 1
+                entry.let_go()
+                return
             self._unwanted(entry.name)
             if fits() and not self.stopping:
                 self.queue.append(entry)
@@ -393,12 +416,20 @@ class _Work:
     # Look-ups come back.
 
     def fetch(self, cache: KvCache, key: _Name) -> Pinned | None:
+        # Before anything is looked at: see the head of the file.
+        lease = cache.lease(key)
+        if not isinstance(lease, Lease):
+            return self._superseded(lease)
+        with lease:
+            return self._look(cache, key, lease)
+
+    def _look(self, cache: KvCache, key: _Name, lease: Lease) -> Pinned | None:
         name = self.name(key)
         with self.lock:
             entry = self.waiting.get(name)
             view = None if entry is None else memoryview(entry.pinned)
         if view is not None:
-            return self._copy(cache, key, view)
+            return self._copy(cache, key, lease, view)
         with self.lock:
             if self.down or self.stopping:
                 self.counts.skipped += 1
@@ -411,7 +442,7 @@ class _Work:
                 return None
             seal = self.free.popleft()
         try:
-            return self._get(cache, key, name, seal)
+            return self._get(cache, key, lease, name, seal)
         except errors.ObjectMissingError:
             with self.lock:
                 self.counts.absent += 1
@@ -420,6 +451,9 @@ class _Work:
                 self.counts.refused += 1
                 self.last_error = str(error)
         except KvmemError as error:
+            # Of a value that was replaced meanwhile the length may be another.
+            if isinstance(error, errors.StoreError) and error.code != errors.MASTER_GONE and lease.broken:
+                return self._superseded(None)
             self._failed(error)
             with self.lock:
                 self.counts.refused += 1
@@ -429,27 +463,24 @@ class _Work:
                 self.changed.notify_all()
         return None
 
-    def _copy(self, cache: KvCache, key: _Name, view: memoryview) -> Pinned | None:
+    def _copy(self, cache: KvCache, key: _Name, lease: Lease, view: memoryview) -> Pinned | None:
         """What still waits comes back by a copy."""
-        nbytes = view.nbytes
         try:
             with view:
-                room = cache.reserve(key, nbytes)
+                room = cache.reserve(key, view.nbytes)
                 room.write(view)
-            found = room.commit()
         except OutOfSpaceError as error:
             with self.lock:
                 self.counts.refused += 1
                 self.last_error = str(error)
             return None
-        with self.lock:
-            self.counts.fetched += 1
-            self.counts.fetched_bytes += nbytes
-        return found
+        return self._commit(cache, key, lease, room)
 
-    def _get(self, cache: KvCache, key: _Name, name: str, seal: Block) -> Pinned | None:
+    def _get(self, cache: KvCache, key: _Name, lease: Lease, name: str, seal: Block) -> Pinned | None:
         nbytes = self.store.size(name) - _SEAL.size
         if nbytes <= 0:
+            if lease.broken:
+                return self._superseded(None)
             self._corrupt(name)
             return None
         room = cache.reserve(key, nbytes)
@@ -458,19 +489,41 @@ class _Work:
             with memoryview(room) as view, memoryview(seal) as sealed:
                 good = sealed == _SEAL.pack(_MARK, nbytes, zlib.crc32(view), zlib.crc32(name.encode()))
             with self.lock:
-                good_still = good and name not in self.stale and not self.all_stale
-                if good_still:
-                    self.counts.fetched += 1
-                    self.counts.fetched_bytes += nbytes
-            if good_still:
-                return room.commit()
+                # Another cache that shares this may have removed it.
+                stale = self.all_stale or name in self.stale
+                self.counts.absent += stale
+            # Asked after the bytes have come: if it is broken, what came may be half of one and half of another.
+            if not stale and (good or lease.broken):
+                return self._commit(cache, key, lease, room)
         except BaseException:
-            room.discard()
+            with contextlib.suppress(ClosedError):
+                room.discard()
             raise
         room.discard()
-        if not good:
+        if not stale:
             self._corrupt(name)
         return None
+
+    def _commit(self, cache: KvCache, key: _Name, lease: Lease, room: Reservation) -> Pinned | None:
+        """Puts in what was fetched, if it is the latest value still."""
+        nbytes = room.nbytes
+        found = room.commit(lease=lease)
+        if found is None:
+            now = cache.lease(key)
+            if isinstance(now, Lease):
+                now.release()
+                now = None
+            return self._superseded(now)
+        with self.lock:
+            self.counts.fetched += 1
+            self.counts.fetched_bytes += nbytes
+        return found
+
+    def _superseded(self, now: Pinned | None) -> Pinned | None:
+        """Another thread was ahead. What the cache has now is the answer."""
+        with self.lock:
+            self.counts.superseded += 1
+        return now
 
     def _corrupt(self, name: str) -> None:
         with self.lock:
@@ -499,6 +552,7 @@ class _Work:
                 skipped=counts.skipped,
                 refused=counts.refused,
                 corrupt=counts.corrupt,
+                superseded=counts.superseded,
                 stale=_MOST_STALE if self.all_stale else len(self.stale),
                 errors=counts.errors,
                 reachable=not self.down,

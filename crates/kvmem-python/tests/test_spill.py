@@ -1,0 +1,430 @@
+"""The lower tier without a cluster: every way in which a value could come back after another was put, forced one by one, and then by chance.
+
+The store here is a dictionary with hooks. What a real cluster does is tested in ``distributed/``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+import pytest
+
+import kvmem
+from kvmem.mooncake import ClusterSpill, Store, errors
+
+MIB = 1 << 20
+KEY = "k"
+V1, V2, V3 = b"the first value", b"the second one, put later", b"and a third"
+
+
+class Shelf:
+    """A store that is a dictionary. ``during`` is called with what is being done, between the doing and the answer."""
+
+    master = "a shelf"
+
+    def __init__(self, pool: kvmem.Pool) -> None:
+        self.pool = pool
+        self.objects: dict[str, bytes] = {}
+        self.during: Callable[[str], object] = lambda what: None
+
+    def exists(self, key: str) -> bool:
+        return key in self.objects
+
+    def size(self, key: str) -> int:
+        found = self._find(key)
+        self.during("size")
+        return len(found)
+
+    def get_parts(self, key: str, parts: Iterable[Any]) -> None:
+        found = self._find(key)
+        parts = list(parts)
+        if len(found) != sum(part.nbytes for part in parts):
+            raise errors.error(-600, "get", key)
+        for part in parts:
+            with memoryview(part) as view:
+                view[:] = found[: view.nbytes]
+                found = found[view.nbytes :]
+        self.during("get")
+
+    def put_parts(self, key: str, parts: Iterable[Any]) -> None:
+        self.during("put")
+        # What is there already stays, as in a cluster.
+        self.objects.setdefault(key, b"".join(bytes(part) for part in parts))
+
+    def remove(self, key: str, *, force: bool = False) -> bool:
+        return self.objects.pop(key, None) is not None
+
+    def remove_batch(self, keys: Iterable[str], *, force: bool = False) -> None:
+        for key in keys:
+            self.remove(key)
+
+    def remove_matching(self, pattern: str, *, force: bool = False) -> None:
+        for key in [key for key in list(self.objects) if re.match(pattern, key)]:
+            self.remove(key)
+
+    def _find(self, key: str) -> bytes:
+        try:
+            return self.objects[key]
+        except KeyError:
+            raise errors.error(-704, "get", key) from None
+
+
+class Hooked(ClusterSpill):
+    """A spill that can be held up where the cache calls it."""
+
+    def __init__(self, store: Store, **settings: Any) -> None:
+        super().__init__(store, **settings)
+        self.before_evicted: Callable[[bytes], object] = lambda value: None
+        self.before_forget: Callable[[], object] = lambda: None
+
+    def evicted(self, pinned: kvmem.Pinned) -> None:
+        self.before_evicted(bytes(pinned))
+        super().evicted(pinned)
+
+    def forget(self, key: int | bytes | str) -> None:
+        self.before_forget()
+        super().forget(key)
+
+    def forget_all(self) -> None:
+        self.before_forget()
+        super().forget_all()
+
+
+class Tiers:
+    """A cache, its spill, and the shelf below. The cluster has the first value under the key, and the cache has nothing."""
+
+    def __init__(self, pool: kvmem.Pool, **settings: Any) -> None:
+        self.shelf = Shelf(pool)
+        self.spill = Hooked(cast(Store, self.shelf), retry=0.01, **settings)
+        self.cache = kvmem.KvCache(pool, spill=self.spill)
+        self.put(V1)
+        self.evict()
+
+    def put(self, value: bytes) -> None:
+        self.cache.insert(KEY, value)
+
+    def evict(self) -> None:
+        """What the cache has is in the cluster when this returns, or is stale and removed from it."""
+        self.cache.evict_to(0)
+        assert self.spill.flush(10)
+
+    def get(self) -> bytes | None:
+        found = self.cache.get(KEY)
+        if found is None:
+            return None
+        with found:
+            return bytes(found)
+
+    def once(self, what: str, do: Callable[[], object]) -> None:
+        """Does something when the store has done its part for the first time, and before the spill knows."""
+
+        def during(now: str) -> None:
+            if now == what:
+                self.shelf.during = lambda what: None
+                do()
+
+        self.shelf.during = during
+
+    @contextlib.contextmanager
+    def handing_over(self, value: bytes) -> Iterator[Callable[[], None]]:
+        """Puts a value and evicts it; the spill has not been given it while this lasts, or until what this gives is called."""
+        reached, go = threading.Event(), threading.Event()
+
+        def before(given: bytes) -> None:
+            if given == value:
+                reached.set()
+                assert go.wait(10)
+
+        self.spill.before_evicted = before
+        self.put(value)
+        thread = threading.Thread(target=self.cache.evict_to, args=(0,))
+        thread.start()
+        assert reached.wait(10)
+
+        def end() -> None:
+            go.set()
+            thread.join(10)
+            assert not thread.is_alive()
+
+        try:
+            yield end
+        finally:
+            end()
+
+    def close(self) -> None:
+        self.cache.close()
+        stats = self.spill.stats()
+        assert stats.evicted == stats.stored + stats.dropped + stats.failed + stats.forgotten
+        assert (stats.queued, stats.queued_bytes, stats.corrupt) == (0, 0, 0)
+
+
+@pytest.fixture
+def pool() -> Iterator[kvmem.Pool]:
+    with kvmem.Pool(4 * MIB, pages="4k") as pool:
+        yield pool
+        assert pool.metrics().allocated == 0
+        pool.check()
+
+
+@pytest.fixture
+def tiers(pool: kvmem.Pool) -> Iterator[Tiers]:
+    tiers = Tiers(pool)
+    yield tiers
+    tiers.close()
+
+
+# A fetch has the first value in its hands, and then…
+
+Change = Callable[[Tiers], object]
+
+
+def dropped(tiers: Tiers) -> None:
+    """The second value is put, evicted, and finds no place."""
+    most, tiers.spill._work.most = tiers.spill._work.most, 1
+    tiers.put(V2)
+    tiers.evict()
+    tiers.spill._work.most = most
+
+
+def steps(*all: Change) -> Change:
+    """One after the other."""
+
+    def change(tiers: Tiers) -> None:
+        for each in all:
+            each(tiers)
+
+    return change
+
+
+def put(tiers: Tiers) -> None:
+    tiers.put(V2)
+
+
+def remove(tiers: Tiers) -> None:
+    tiers.cache.remove(KEY)
+    assert tiers.spill.flush(10)
+
+
+def clear(tiers: Tiers) -> None:
+    tiers.cache.clear()
+    assert tiers.spill.flush(10)
+
+
+CHANGES: dict[str, tuple[Change, bytes | None]] = {
+    "inserted": (put, V2),
+    "inserted and removed": (steps(put, remove), None),
+    "inserted and cleared": (steps(put, clear), None),
+    "inserted and evicted": (steps(put, lambda tiers: tiers.cache.evict_to(0)), V2),
+    "inserted and stored": (steps(put, Tiers.evict), V2),
+    "inserted and dropped": (dropped, None),
+    "removed": (remove, None),
+    "cleared": (clear, None),
+}
+
+
+@pytest.mark.parametrize("what", ["size", "get"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_fetch_from_the_cluster_is_overtaken(tiers: Tiers, change: str, what: str) -> None:
+    do, then = CHANGES[change]
+    tiers.once(what, lambda: do(tiers))
+    assert tiers.get() in (None, then)
+    assert tiers.get() == then
+    assert tiers.spill.stats().fetched == (then is not None and change != "inserted")
+
+
+@pytest.mark.parametrize("what", ["size", "get"])
+def test_a_fetch_is_overtaken_by_what_is_being_handed_over(tiers: Tiers, what: str) -> None:
+    with contextlib.ExitStack() as stack:
+        tiers.once(what, lambda: stack.enter_context(tiers.handing_over(V2)))
+        assert tiers.get() is None
+        assert tiers.get() is None, "the cluster still has the first one"
+    assert tiers.get() == V2
+
+
+class Between:
+    """A cache as a fetch sees it: something happens when it has found its value and asks for room."""
+
+    def __init__(self, cache: kvmem.KvCache, do: Callable[[], object]) -> None:
+        self.cache = cache
+        self.do = do
+
+    def reserve(self, key: str, nbytes: int) -> kvmem.Reservation:
+        self.do()
+        return self.cache.reserve(key, nbytes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cache, name)
+
+
+@pytest.mark.parametrize("change", [change for change in CHANGES if change != "inserted and stored"])
+def test_a_fetch_from_the_queue_is_overtaken(tiers: Tiers, change: str) -> None:
+    do, then = CHANGES[change]
+    hold = threading.Event()
+    tiers.put(V3)
+    tiers.shelf.during = lambda what: what == "put" and hold.wait(10)
+    tiers.cache.evict_to(0)
+    assert tiers.spill.stats().queued == 1
+
+    def overtake() -> None:
+        hold.set()
+        do(tiers)
+
+    found = tiers.spill.fetch(cast(kvmem.KvCache, Between(tiers.cache, overtake)), KEY)
+    assert (found and bytes(found)) in (None, then)
+    del found
+    assert tiers.get() == then
+
+
+# Who looks up while a value is on its way.
+
+
+def test_what_is_being_handed_over_is_not_asked_of_the_cluster(tiers: Tiers) -> None:
+    with tiers.handing_over(V2) as end:
+        assert tiers.get() is None
+        end()
+        assert tiers.get() == V2
+
+
+def test_a_value_that_is_handed_over_late_is_not_the_latest(tiers: Tiers) -> None:
+    with tiers.handing_over(V2):
+        tiers.put(V3)
+        tiers.evict()
+    assert tiers.spill.flush(10)
+    assert tiers.get() == V3
+    tiers.evict()
+    assert tiers.get() == V3
+
+
+@pytest.mark.parametrize("out", ["remove", "clear"])
+def test_a_value_that_is_handed_over_after_it_was_removed(tiers: Tiers, out: str) -> None:
+    with tiers.handing_over(V2):
+        tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
+    assert tiers.get() is None
+    assert tiers.spill.flush(10)
+    assert tiers.get() is None
+
+
+@pytest.mark.parametrize("out", ["remove", "clear"])
+def test_a_fetch_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
+    assert tiers.get() == V1
+    seen: list[bytes | None] = []
+    tiers.spill.before_forget = lambda: seen.append(tiers.get())
+    tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
+    assert len(seen) == 1
+    assert tiers.get() is None
+    assert tiers.spill.flush(10)
+    assert tiers.get() is None
+
+
+@pytest.mark.parametrize("out", ["remove", "clear"])
+def test_an_eviction_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
+    """Another thread's insertion is later than the removal, or is gone with it; what was there before is gone."""
+    assert tiers.get() == V1
+
+    def meanwhile() -> None:
+        tiers.put(V2)
+        tiers.cache.evict_to(0)
+
+    tiers.spill.before_forget = meanwhile
+    tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
+    assert tiers.get() in (None, V2)
+    assert tiers.spill.flush(10)
+    assert tiers.get() in (None, V2)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_the_spill_failed_to_take_leaves_nothing_older_behind(tiers: Tiers) -> None:
+    def interrupted(_: bytes) -> None:
+        tiers.spill.before_evicted = lambda value: None
+        raise KeyboardInterrupt
+
+    tiers.spill.before_evicted = interrupted
+    tiers.put(V2)
+    tiers.cache.evict_to(0)
+    assert tiers.get() is None
+    assert tiers.spill.flush(10)
+    assert tiers.get() is None
+    # And if it cannot even be told.
+    tiers.put(V1)
+    tiers.evict()
+    tiers.spill.before_forget = interrupted_always = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+    tiers.spill.before_evicted = interrupted
+    tiers.put(V2)
+    tiers.cache.evict_to(0)
+    assert tiers.get() is None
+    with pytest.raises(KeyboardInterrupt):
+        tiers.cache.remove(KEY)
+    assert tiers.spill.before_forget is interrupted_always
+    assert tiers.get() is None
+
+
+# By chance.
+
+
+@pytest.mark.parametrize(("queue", "wait"), [(MIB, 1.0), (4_000, 0.0)])
+def test_nobody_sees_a_version_older_than_one_that_was_put(pool: kvmem.Pool, queue: int, wait: float) -> None:
+    """Each key has one writer, and what it last put or removed is known; nobody ever finds what was so before his look-up began."""
+    shelf = Shelf(pool)
+    shelf.during = lambda what: time.sleep(random.random() * 0.0005)
+    spill = ClusterSpill(cast(Store, shelf), queue=queue, wait=wait, retry=0.01)
+    cache = kvmem.KvCache(pool, max_bytes=12_000, spill=spill)
+    writers, keys = 3, 24
+    latest = [0] * keys
+    """The version that was put last, or that after which the key was removed."""
+    end = time.monotonic() + 4
+    wrong: list[str] = []
+
+    def look(key: int, sure: bool) -> None:
+        known = latest[key]
+        found = cache.get(key)
+        if found is None:
+            return
+        with found:
+            version = int(bytes(found)[:20])
+        if version < known or (sure and version != known):
+            wrong.append(f"key {key}: version {version}, after {known}")
+
+    def write(me: int) -> None:
+        dice, version = random.Random(me), 0
+        while time.monotonic() < end and not wrong:
+            key = dice.randrange(keys // writers) * writers + me
+            version += 1
+            if dice.random() < 0.15:
+                cache.remove(key)
+                # What is found from now on is later.
+                latest[key] = version
+                if cache.get(key) is not None:
+                    wrong.append(f"key {key} was removed at {version}")
+            elif dice.random() < 0.5:
+                cache.insert(key, b"%20d" % version + bytes(dice.randrange(1000, 1500)))
+                latest[key] = version
+            look(key, sure=True)
+
+    def read(me: int) -> None:
+        dice = random.Random(100 + me)
+        while time.monotonic() < end and not wrong:
+            look(dice.randrange(keys), sure=False)
+
+    def guarded(work: Callable[[int], None], me: int) -> None:
+        try:
+            work(me)
+        except BaseException as error:
+            wrong.append(repr(error))
+            raise
+
+    threads = [threading.Thread(target=guarded, args=(write, me)) for me in range(writers)]
+    threads += [threading.Thread(target=guarded, args=(read, me)) for me in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong
+    stats = spill.stats()
+    assert stats.fetched > 50 and stats.stored > 50, stats
+    cache.close()
