@@ -1,13 +1,19 @@
-"""``python -m kvmem``: what ``kvmem doctor`` does; ``python -m kvmem serve-mooncake``: see :mod:`kvmem.mooncake.command`.
+"""``kvmem`` and ``python -m kvmem``: the commands that come with the package.
 
-Holds every limit of this machine against the memory you want, says how to change those that stand in the way, and lists what memory
-can be registered with. The exit status is 0 if nothing stands in the way, 1 if something does, 2 if the options make no sense.
+``kvmem doctor`` holds every limit of this machine against the memory you want, says how to change those that stand in the way, and lists what memory
+can be registered with. The exit status is 0 if nothing stands in the way, 1 if something does, 2 if the options make no sense. It is also what is
+done without a command. ``kvmem serve-mooncake``: see :mod:`kvmem.mooncake.command`.
+
+Programs of the same name need not be in each other's way: a command that is not here is handed on to the next ``kvmem`` in ``PATH``, the one that
+is written in Rust, if there is one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +24,7 @@ from .size import size
 def parser() -> argparse.ArgumentParser:
     """The options of ``kvmem doctor``."""
     options = argparse.ArgumentParser(
-        prog="python -m kvmem",
+        prog="kvmem doctor",
         description="Hold every limit of this machine against the memory you want, say how to change those that stand in the way, "
         "and list what memory can be registered with",
     )
@@ -59,6 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .mooncake import command
 
         return command.main(arguments[1:])
+    if arguments[:1] == ["doctor"]:
+        arguments = arguments[1:]
+    elif arguments and not arguments[0].startswith("-"):
+        return _hand_on(arguments)
     options = parser().parse_args(arguments)
     try:
         nodes = [int(node) for node in options.nodes.split(",") if node.strip()]
@@ -76,6 +86,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     print(f"kvmem: this machine cannot give {found.wish}: {', '.join(found.failed)}", file=sys.stderr)
     return 1
+
+
+def _hand_on(arguments: Sequence[str]) -> int:
+    """Becomes the next program of this name in ``PATH``, if there is one."""
+    here = os.path.dirname(os.path.realpath(sys.argv[0]))
+    folders = os.get_exec_path()
+    elsewhere = os.pathsep.join(folder for folder in folders if os.path.realpath(folder) != here)
+    other = shutil.which("kvmem", path=elsewhere)
+    # A script like this one, of another environment, would look for the next in turn, and find this one.
+    if other is not None and "KVMEM_HANDED_ON" not in os.environ:
+        os.environ["KVMEM_HANDED_ON"] = "1"
+        os.execv(other, [other, *arguments])
+    print(
+        f"kvmem: the package has doctor and serve-mooncake; {arguments[0]!r} may be for the program in Rust, and no other kvmem is in PATH: "
+        "cargo install --path crates/kvmem-cli, in kvmem's repository",
+        file=sys.stderr,
+    )
+    return 2
 
 
 if __name__ == "__main__":

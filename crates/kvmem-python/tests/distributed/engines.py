@@ -1,12 +1,17 @@
 """What the tests of engines share: whether engines are there, where unpacked wheels are, and stand-ins for what those import and cannot be had here.
 
-``LMCACHE_DIR`` and ``SGLANG_DIR`` name folders of unpacked wheels; ``cargo xtask test`` makes them. Where one is missing, its tests are skipped
+``LMCACHE_DIR`` and ``SGLANG_DIR`` name folders that the wheels were installed into; ``cargo xtask test`` makes them. Where one is missing, its tests are skipped
 with the command that makes it, or fail if ``KVMEM_REQUIRE_ENGINES`` is 1.
+
+There are two modes. As a rule modules that are large are stood in for (see standins.py). With ``KVMEM_WITH_TORCH=1`` nothing is: PyTorch and
+what LMCache's and SGLang's modules import are then installed, or in the folder ``TORCH_DIR``; the same tests run with them, and so do those
+marked :data:`with_torch`.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -17,6 +22,12 @@ import pytest
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[3] / "docs" / "distributed"
+
+REAL = os.environ.get("KVMEM_WITH_TORCH") == "1"
+"""Whether nothing is stood in for."""
+
+with_torch = pytest.mark.skipif(not REAL, reason="it is for PyTorch itself (2.5 GB): KVMEM_WITH_TORCH=1 cargo xtask test python")
+"""What stand-ins cannot tell."""
 
 
 def missing(reason: str) -> None:
@@ -31,15 +42,24 @@ def unpacked(engine: str) -> Path:
     variable = f"{engine.upper()}_DIR"
     folder = os.environ.get(variable)
     if not folder or not Path(folder, engine).is_dir():
-        missing(
-            f"{engine}'s wheel is not here: pip download --no-deps {engine} && unzip -d FOLDER {engine}-*.whl && export {variable}=FOLDER"
-        )
+        missing(f"{engine}'s wheel is not here: export {variable}=FOLDER && pip install --no-deps --target FOLDER {engine}")
     return Path(folder or "")
 
 
+def torch_folder() -> list[str]:
+    """Where PyTorch is, if it is to be met and is not installed."""
+    folder = os.environ.get("TORCH_DIR")
+    if REAL and not folder and importlib.util.find_spec("torch") is None:
+        missing("PyTorch is not here: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install torch")
+    return [folder] if REAL and folder else []
+
+
 def run_with(engine: str, prelude: str, program: str, **environment: str) -> str:
-    """Runs a program in a process of its own, with the engine's wheel and its stand-ins; returns what it printed."""
-    lines = ["import sys", f"sys.path[:0] = [{str(HERE)!r}, {str(unpacked(engine))!r}]", prelude, textwrap.dedent(program)]
+    """Runs a program in a process of its own, with the engine's wheel and, unless all is real, its stand-ins; returns what it printed."""
+    prelude = "" if REAL else prelude
+    # The engine is the second for who asks.
+    folders = [str(HERE), str(unpacked(engine)), *torch_folder()]
+    lines = ["import sys", f"sys.path[:0] = {folders!r}", prelude, textwrap.dedent(program)]
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", "\n".join(lines)],
         capture_output=True,

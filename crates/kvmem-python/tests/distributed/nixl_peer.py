@@ -1,19 +1,30 @@
-"""The other process of the tests of NIXL: a pool, an agent, and a line of JSON for each line of JSON."""
+"""The other process of the tests of NIXL: a pool, an agent, and a line of JSON for each line of JSON.
+
+Its first line says who it is. Until then it has no agent, so it can be started long before it is wanted.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 
 import kvmem
 import kvmem.nixl
+from kvmem.nixl.engine import library
 
 SIZE, COUNT = 1 << 20, 16
 
 
 def main() -> None:
-    with kvmem.Pool(2 * SIZE * COUNT, pages="4k") as pool, kvmem.nixl.Agent(pool, name=sys.argv[1]) as agent:
+    library()
+    first = sys.stdin.readline()
+    if not first:
+        return
+    who = json.loads(first)
+    os.environ.update(who["environment"])
+    with kvmem.Pool(2 * SIZE * COUNT, pages="4k") as pool, kvmem.nixl.Agent(pool, name=who["name"]) as agent:
         blocks = pool.allocate_batch(SIZE, COUNT).split()
         for at, block in enumerate(blocks):
             block.write(bytes([at + 1]) * SIZE)

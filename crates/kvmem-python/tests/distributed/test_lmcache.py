@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from engines import DOCS, missing, run_with, unpacked
+from engines import DOCS, REAL, missing, run_with, unpacked, with_torch
 
 import kvmem
 from kvmem.bench import lmcache as bench
@@ -268,6 +268,133 @@ def test_errors_say_what_there_is() -> None:
     assert manager.get_heap_size() == 4 * 4096 and "3 ranges" in repr(manager)
 
 
+def uniform(n: int, chunk: int = 8192) -> tuple[AddressManager, list[int]]:
+    """A heap full of chunks of one size."""
+    manager = AddressManager(n * chunk)
+    starts = [manager.allocate(chunk)[0] for _ in range(n)]
+    assert sorted(starts) == list(range(0, n * chunk, chunk))
+    return manager, starts
+
+
+def test_what_was_freed_last_of_one_size_is_granted_first() -> None:
+    manager, starts = uniform(100)
+    for start in starts[:50]:
+        manager.free(start, 8192)
+    assert manager.get_free_size() == 50 * 8192 and manager.total_allocated_size == 50 * 8192
+    assert manager.allocate(8192) == (starts[49], 8192)
+    assert manager.allocate(8000) == (starts[48], 8192)
+    assert {manager.allocate(4097)[0] for _ in range(48)} == set(starts[:48])
+    with pytest.raises(kvmem.HeapFullError):
+        manager.allocate(8192)
+    assert manager.get_free_size() == 0 and manager.check_consistency()
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 64, 65, 100])
+def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
+    """However many of them wait for the next of their size."""
+    end = n * 8192
+    whole = [(0, end, False)]
+
+    def emptied() -> AddressManager:
+        manager, starts = uniform(n)
+        for start in sorted(starts):
+            manager.free(start, 8192)
+            with pytest.raises(kvmem.BadValueError):
+                manager.free(start, 8192)
+            manager.free(*manager.allocate(8192))
+        assert manager.get_free_size() == end and "0 allocated in 0 ranges" in repr(manager)
+        return manager
+
+    assert emptied().allocate(end) == (0, end)
+    assert emptied().map() == whole and emptied().check_consistency()
+    assert [start for start, _ in emptied().batched_allocate(8192, n)] == list(range(0, end, 8192))
+    assert [start for start, _ in emptied().batched_allocate(4096, 2 * n)] == list(range(0, end, 4096))
+    with pytest.raises(kvmem.HeapFullError) as full:
+        emptied().allocate(end + 1)
+    assert (full.value.free, full.value.largest_free) == (end, end)
+    manager = emptied()
+    manager.sbrk(8192)
+    assert manager.allocate(end + 8192) == (0, end + 8192)
+    for wrong in [(0, end), (4096, 4096), (0, 4096)]:
+        with pytest.raises(kvmem.BadValueError):
+            emptied().free(*wrong)
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if emptied().map() == whole else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_parts_and_spans_of_chunks_of_one_size() -> None:
+    manager, _ = uniform(10)
+    manager.free(8192, 8192)
+    with pytest.raises(kvmem.BadValueError):
+        manager.free(0, 3 * 8192)  # the one in the middle is free
+    manager.free(2 * 8192, 2 * 8192)
+    assert manager.allocate(3 * 8192) == (8192, 3 * 8192)
+    manager.free(5 * 8192, 8192)
+    manager.free(4 * 8192 + 4096, 4096)
+    assert manager.allocate(3 * 4096) == (4 * 8192 + 4096, 3 * 4096)
+    assert manager.get_free_size() == 0 and manager.check_consistency()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_change_of_sizes_finds_all_that_is_free(seed: int) -> None:
+    """Sizes change now and then. Whatever fits into a hole is granted, and nothing else; what is live says where those are."""
+    random = Random(seed)
+    heap = Heap(AddressManager, 60 * 4096, 4096)
+    size, refused = 4096, 0
+    for name in range(600):
+        if random.random() < 0.06:
+            size = 4096 * random.choice([1, 1, 2, 3, 5])
+        if heap.live and random.random() < 0.42:
+            several = random.random() < 0.1
+            heap.free(random.sample(sorted(heap.live), random.randrange(1, min(len(heap.live), 4) + 1) if several else 1))
+        else:
+            fits = heap.fits(size)
+            granted = heap.ask(lambda manager: manager.allocate(size - random.randrange(4096)))
+            assert (granted is not RuntimeError) == fits
+            refused += not fits
+            if fits:
+                heap.live[name] = [granted]
+        in_use = sum(length for pieces in heap.live.values() for _, length in pieces)
+        assert heap.manager.total_allocated_size == in_use == heap.manager.get_heap_size() - heap.manager.get_free_size()
+        heap.holes()  # none overlap
+        if random.random() < 0.02:
+            assert heap.manager.check_consistency()
+            used = sorted((address, length) for address, length, used in heap.manager.map() if used)
+            assert used == sorted(piece for pieces in heap.live.values() for piece in pieces)
+    assert refused
+
+
+def test_the_length_is_an_integer_of_its_own_kind() -> None:
+    """Also where what was asked for is given back as it is."""
+
+    class Size(int):
+        pass
+
+    manager = AddressManager(MIB)
+    for size in (Size(4096), True, 4096, 4095):
+        _, length = manager.allocate(size)
+        assert type(length) is int and length == 4096
+
+
+def test_a_heap_of_any_length_takes_no_memory_in_advance() -> None:
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    manager = AddressManager(64 << 40)
+    a, b = manager.allocate(32 << 40), manager.allocate((32 << 40) - 4096)
+    last = manager.allocate(4096)
+    assert sorted([a[0], b[0], last[0]])[0] == 0 and manager.get_free_size() == 0
+    for range_ in (a, last, b):
+        manager.free(*range_)
+    assert manager.map() == [(0, 64 << 40, False)]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4 * KIB  # KiB: 4 MiB
+
+
 def test_threads_never_get_the_same() -> None:
     manager = AddressManager(64 * MIB)
     held: dict[int, list[tuple[int, int]]] = {}
@@ -426,10 +553,18 @@ cut = dict(
 exec(compile(tree, source, "exec"), cut)
 """
 
+WHOLE = """
+import os, types
+import lmcache
+from lmcache.v1 import memory_management
+cut, said = vars(memory_management), []
+memory_management.logger.error = lambda *words: said.append(words)
+"""
+
 
 def test_the_entry_point_gives_lmcache_its_memory() -> None:
     out = lmcache(
-        CUT
+        (WHOLE if REAL else CUT)
         + """
 from lmcache.v1.platform._device_detect import current_device_spec
 assert current_device_spec().backend_name == "kvmem"
@@ -459,6 +594,146 @@ print("all of them")
         **CHOSEN,
     )
     assert "all of them" in out
+
+
+@with_torch
+def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
+    """Every allocator of LMCache that takes host memory, and its own objects in them."""
+    lmcache(
+        """
+        import os, types
+        import torch, lmcache
+        from lmcache.v1.memory_allocators.host_memory_allocator import HostMemoryAllocator
+        from lmcache.v1.memory_allocators.mixed_memory_allocator import MixedMemoryAllocator
+        from lmcache.v1.memory_allocators.pin_memory_allocator import PinMemoryAllocator
+        from lmcache.v1.memory_allocators.tensor_memory_allocator import TensorMemoryAllocator
+        from lmcache.v1.memory_management import MemoryFormat, TensorMemoryObj
+        from kvmem.lmcache import AddressManager, replace_address_manager
+
+        memory, size, shape = lmcache.device_ops.host_memory, 8 << 20, torch.Size([2, 4, 16, 128])
+        shm = f"/kvmem-test-{os.getpid()}"
+        mapping = types.SimpleNamespace(gpu_to_numa_mapping={lmcache.torch_dev.current_device(): 0})
+
+        def inside(allocator, address):
+            start = allocator.buffer.data_ptr()
+            return start in memory._held and start <= address < start + size
+
+        for make in (
+            lambda: MixedMemoryAllocator(size),
+            lambda: MixedMemoryAllocator(size, align_bytes=64),
+            lambda: MixedMemoryAllocator(size, numa_mapping=mapping),
+            lambda: MixedMemoryAllocator(size, shm_name=shm),
+            lambda: PinMemoryAllocator(size),
+        ):
+            allocator = make()
+            inner = getattr(allocator, "pin_allocator", None) or allocator.allocator
+            assert type(inner) is TensorMemoryAllocator and type(inner.address_manager) is AddressManager
+            for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.uint8, torch.float32):
+                objects = [allocator.allocate(shape, dtype), *allocator.batched_allocate(shape, dtype, 5)]
+                values = [torch.randint(0, 64, (shape.numel() * dtype.itemsize,), dtype=torch.uint8) for _ in objects]
+                for obj, value in zip(objects, values):
+                    assert type(obj) is TensorMemoryObj and inside(allocator, obj.data_ptr)
+                    assert (obj.tensor.shape, obj.tensor.dtype) == (shape, dtype)
+                    obj.tensor.copy_(value.view(dtype).reshape(shape))
+                for obj, value in zip(objects, values):
+                    assert torch.equal(obj.tensor.view(torch.uint8).flatten(), value)
+                    assert bytes(obj.byte_array) == value.numpy().tobytes()
+                assert inner.total_allocated_size == sum(obj.get_physical_size() for obj in objects) > 0
+                assert allocator.memcheck()
+                objects[0].ref_count_down()
+                allocator.batched_free(objects[1:])
+                assert inner.total_allocated_size == 0 and allocator.memcheck()
+            # As many as there is room for, and then None, which is how LMCache learns that it must evict.
+            full = []
+            while (obj := allocator.allocate(torch.Size([1 << 20]), torch.uint8)) is not None:
+                full.append(obj)
+            assert len(full) == 8 and allocator.batched_allocate(shape, torch.uint8, 1) is None
+            for obj in full[::2] + full[1::2]:
+                obj.ref_count_down()
+            assert inner.total_allocated_size == 0
+            assert len(memory) == 1
+            if getattr(allocator, "shm_name", None):
+                assert os.path.getsize("/dev/shm" + shm) == size
+            allocator.close()
+            assert len(memory) == 0
+        assert not os.path.exists("/dev/shm" + shm)
+
+        # Pages of one size, which LMCache manages without addresses.
+        allocator = MixedMemoryAllocator(size, True, shapes=[shape], dtypes=[torch.bfloat16], fmt=MemoryFormat.KV_2LTD)
+        obj = allocator.allocate([shape], [torch.bfloat16])
+        obj.tensor.fill_(3)
+        assert inside(allocator, obj.data_ptr) and float(obj.tensor.sum()) == 3 * shape.numel()
+        obj.ref_count_down()
+        allocator.close()
+        assert len(memory) == 0
+
+        # Memory of PyTorch's own, with our addresses; and a heap that grows.
+        allocator = HostMemoryAllocator(size)
+        assert replace_address_manager() == 0 and type(allocator.allocator.address_manager) is AddressManager
+        obj = allocator.allocate(shape, torch.bfloat16)
+        obj.tensor.fill_(2)
+        assert float(obj.tensor.sum()) == 2 * shape.numel()
+        lazy = TensorMemoryAllocator(torch.empty(size, dtype=torch.uint8), init_address_space=size // 2)
+        large = torch.Size([size // 2])
+        first = lazy.allocate(large, torch.uint8)
+        assert first is not None and lazy.allocate(large, torch.uint8) is None
+        lazy.address_manager.sbrk(size // 2)
+        second = lazy.allocate(large, torch.uint8)
+        assert second is not None and lazy.memcheck()
+        """,
+        **CHOSEN,
+    )
+
+
+@with_torch
+def test_lmcaches_backend_keeps_chunks_in_our_memory() -> None:
+    """The tier of LMCache that is in host memory, as its engine makes it: put, looked for, got, evicted, removed."""
+    lmcache(
+        """
+        import torch, lmcache
+        from lmcache.utils import CacheEngineKey
+        from lmcache.v1.config import LMCacheEngineConfig
+        from lmcache.v1.metadata import LMCacheMetadata
+        from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
+        from kvmem.lmcache import AddressManager
+
+        chunk = (2, 4, 256, 1024)
+        config = LMCacheEngineConfig.from_defaults(chunk_size=256, local_cpu=True, max_local_cpu_size=0.03)
+        metadata = LMCacheMetadata(
+            model_name="model", world_size=1, local_world_size=1, worker_id=0, local_worker_id=0, kv_dtype=torch.bfloat16,
+            kv_shape=(4, 2, 256, 8, 128),
+        )
+        backend = LocalCPUBackend(config, metadata)
+        memory, allocator = lmcache.device_ops.host_memory, backend.memory_allocator
+        assert len(memory) == 1 and memory.nbytes >= int(0.03 * (1 << 30))
+        assert type(allocator.pin_allocator.address_manager) is AddressManager
+
+        def key(number):
+            return CacheEngineKey("model", 1, 0, number, torch.bfloat16)
+
+        def value(number):
+            return torch.randn(chunk, generator=torch.Generator().manual_seed(number)).to(torch.bfloat16)
+
+        # 4 MiB each: seven have room, so that those that come later push the first ones out.
+        for number in range(20):
+            obj = backend.allocate(torch.Size(chunk), torch.bfloat16)
+            obj.tensor.copy_(value(number))
+            backend.submit_put_task(key(number), obj)
+            obj.ref_count_down()
+        kept = [number for number in range(20) if backend.contains(key(number))]
+        assert kept == list(range(13, 20)), kept
+        for number in kept:
+            obj = backend.get_blocking(key(number))
+            assert torch.equal(obj.tensor, value(number)), number
+            obj.ref_count_down()
+        assert backend.remove(key(19)) and backend.get_blocking(key(19)) is None
+        assert allocator.memcheck() and backend.clear() >= 0
+        assert allocator.pin_allocator.total_allocated_size == 0
+        backend.close()
+        assert len(memory) == 0
+        """,
+        **CHOSEN,
+    )
 
 
 def test_native_functions_do_not_hide_ours() -> None:

@@ -31,6 +31,7 @@ from kvmem.mooncake import (
     errors,
     serve,
 )
+from kvmem.mooncake.engine import Engine
 
 __all__ = ["cluster"]
 
@@ -122,6 +123,23 @@ def test_a_segment_is_the_memory_of_the_pool(cluster: Cluster, store: Store) -> 
         segment.close()
 
 
+@pytest.mark.parametrize("pages", ["4k", "thp,4k"])
+def test_no_put_to_a_segment_waits_for_a_page(cluster: Cluster, pages: str) -> None:
+    """The engine's own mapping of the file is as resident as the pool's."""
+    with kvmem.Pool("6MiB", pages=pages, shared=True) as pool, serve(pool, cluster.address):
+        number = str(os.fstat(pool.fileno()).st_ino)
+        resident: list[int] = []
+        with open("/proc/self/smaps", encoding="ascii") as smaps:
+            ours = False
+            for line in smaps:
+                words = line.split()
+                if not words[0].endswith(":"):
+                    ours = len(words) > 4 and words[4] == number
+                elif ours and words[0] == "Rss:":
+                    resident.append(int(words[1]) << 10)
+        assert resident == [pool.nbytes] * 2
+
+
 def test_a_segment_refuses_what_it_cannot_be(cluster: Cluster) -> None:
     with kvmem.Pool("1MiB", pages="4k") as private, pytest.raises(kvmem.KvmemError):
         serve(private, cluster.address)
@@ -134,6 +152,70 @@ def test_a_segment_refuses_what_it_cannot_be(cluster: Cluster) -> None:
         with pool.allocate(4096), pytest.raises(kvmem.OutOfSpaceError):
             serve(pool, cluster.address)
         assert pool.metrics().allocated == 0
+
+
+def test_all_of_a_pool_with_boundaries_is_served(cluster: Cluster, store: Store) -> None:
+    """What no block can span is several segments for the cluster, and one thing here."""
+    with kvmem.Pool("3MiB", pages="4k", shared=True, boundary="512KiB") as pool:
+        with pytest.raises(kvmem.OutOfSpaceError):
+            pool.allocate(pool.capacity)
+        with serve(pool, cluster.address) as segment:
+            assert segment.ranges == [(start, MIB // 2) for start in range(0, 3 * MIB, MIB // 2)]
+            assert (segment.offset, segment.nbytes) == (0, 3 * MIB) and pool.metrics().allocated == 3 * MIB
+            mark = data(98, 4096)
+            with store.pool.allocate(4096) as block:
+                block.write(mark)
+                for n in range(600):
+                    store.put(f"mark{n}", block)
+            # The cluster puts something into each of them.
+            found = [mark in os.pread(pool.fileno(), nbytes, offset) for offset, nbytes in segment.ranges]
+            assert all(found), found
+        assert segment.closed and pool.metrics().allocated == 0
+        with serve(pool, cluster.address, nbytes="1280KiB") as segment:
+            assert sorted(nbytes for _, nbytes in segment.ranges) == [MIB // 4, MIB // 2, MIB // 2]
+            assert segment.nbytes == pool.metrics().allocated == 5 * MIB // 4
+        with pytest.raises(kvmem.BadValueError, match="no size"):
+            serve(pool, cluster.address, nbytes="some")
+        # Part of it is somebody else's: then none of it is taken.
+        with pool.allocate(4096), pytest.raises(kvmem.OutOfSpaceError):
+            serve(pool, cluster.address)
+        assert pool.metrics().allocated == 0
+
+
+def test_where_a_part_cannot_be_mounted_none_is(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted: list[str] = []
+    unmounted: list[str] = []
+
+    class Refuses:
+        """The engine, but for its third segment."""
+
+        def __init__(self, client: object) -> None:
+            self.client = client
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.client, name)
+
+        def mount_segment(self, *arguments: object) -> dict[str, object]:
+            if len(mounted) == 2:
+                return {"ret": -102, "segment_ids": []}
+            found: dict[str, list[str]] = self.client.mount_segment(*arguments)  # type: ignore[attr-defined]
+            mounted.extend(found["segment_ids"])
+            return dict(found)
+
+        def unmount_segment(self, ids: list[str], *arguments: object) -> object:
+            unmounted.extend(ids)
+            return self.client.unmount_segment(ids, *arguments)  # type: ignore[attr-defined]
+
+    real = Engine.client.fget  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch, kvmem.Pool("2MiB", pages="4k", shared=True, boundary="512KiB") as pool:
+        patch.setattr(Engine, "client", property(lambda self: Refuses(real(self))))
+        with pytest.raises(StoreError, match="cannot mount 524288 bytes of the pool from .* mounted already"):
+            serve(pool, cluster.address)
+        assert len(mounted) == 2 and unmounted == mounted
+        assert pool.metrics().allocated == 0
+        patch.undo()
+        with serve(pool, cluster.address) as segment:
+            assert segment.nbytes == 2 * MIB
 
 
 def test_a_segment_of_huge_pages(cluster: Cluster, store: Store) -> None:

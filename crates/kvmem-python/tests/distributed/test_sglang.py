@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from engines import DOCS, run_with, unpacked
+from engines import DOCS, run_with, unpacked, with_torch
 
 PRELUDE = "import standins; standins.sglang(sys.path[1])"
 
@@ -102,6 +102,120 @@ def test_pages_are_those_that_were_asked_for() -> None:
     )
     assert "asked 4k, got 4k" in out and "(65536,) of" in out, out
     assert "not 'cuda'" in out and "is no shape" in out
+
+
+MAPPED = """
+def mapped(address):
+    ranges = (line.split()[0].split("-") for line in open("/proc/self/maps"))
+    return any(int(start, 16) <= address < int(end, 16) for start, end in ranges)
+"""
+
+
+@with_torch
+def test_tensors_of_every_type_keep_their_memory_and_nothing_else_does() -> None:
+    out = sglang(
+        LOADED
+        + MAPPED
+        + """
+import gc
+allocator = common.get_allocator_from_storage("default")
+take = lambda *arguments: common.alloc_with_host_register(*arguments, allocator)
+for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int64, torch.bool):
+    tensor = take((3, 5, 7), dtype, "cpu", False)
+    assert (tensor.shape, tensor.dtype, tensor.device.type) == ((3, 5, 7), dtype, "cpu") and tensor.is_contiguous()
+    assert tensor.untyped_storage().nbytes() == 105 * dtype.itemsize and not tensor.view(torch.uint8).any()
+    values = (torch.arange(105) % 2).to(dtype).reshape(3, 5, 7)
+    tensor.copy_(values)
+    assert torch.equal(tensor.view(torch.uint8), values.view(torch.uint8))
+
+# Views, other types of the same bytes, NumPy's arrays and the storage alone: each keeps the region.
+for look in (lambda t: t[1:, 2], lambda t: t.view(torch.int32), lambda t: t.untyped_storage(), lambda t: t.detach().numpy(), lambda t: torch.from_dlpack(t)):
+    tensor = take((8, 4096), torch.float32, "cpu", False)
+    address = tensor.data_ptr()
+    seen = look(tensor)
+    del tensor
+    assert mapped(address)
+    del seen
+    gc.collect()
+    assert not mapped(address)
+
+def maps():
+    return sum(1 for _ in open("/proc/self/maps"))
+
+take((64, 16384), torch.bfloat16, "cpu", False).fill_(1)  # which starts threads
+before = maps()
+for _ in range(100):
+    take((64, 16384), torch.bfloat16, "cpu", False).fill_(1)
+assert maps() <= before + 2, "regions are left"
+
+# Without a GPU SGLang cannot register, and says so; what it had asked for is gone with the exception.
+if not torch.cuda.is_available():
+    asked = []
+    allocate = allocator.allocate
+    allocator.allocate = lambda *a, **k: (asked.append((t := allocate(*a, **k)).data_ptr()), t)[1]
+    try:
+        take((64, 16384), torch.bfloat16, "cpu", True)
+    except RuntimeError as error:
+        print("refused:", error)
+    gc.collect()
+    assert len(asked) == 1 and not mapped(asked[0])
+for device in ("cuda", torch.device("cuda"), torch.device("meta")):
+    try:
+        allocator.allocate((1,), torch.uint8, device)
+    except ValueError:
+        print("not there:", device)
+assert allocator.allocate((1,), torch.uint8, torch.device("cpu")).device.type == "cpu"
+kept_until_the_end = take((8,), torch.bfloat16, "cpu", False)
+""",
+        KVMEM_SGLANG_PAGES="4k",
+    )
+    assert out.count("not there:") == 3, out
+
+
+@with_torch
+def test_a_host_pool_of_sglang_keeps_pages_in_a_region() -> None:
+    """HiCache's own pool of a model with several heads, on a machine whose device is the processor."""
+    sglang(
+        LOADED
+        + MAPPED
+        + """
+import gc, logging
+from sglang.srt.mem_cache.device_pool_info import KVBufferLayout, KVBuffers, MHABufferInfo
+from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
+from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+layers, tokens, page, heads, width = 3, 256, 16, 4, 64
+for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+    for layout in ("layer_first", "page_first", "page_first_direct"):
+        k, v = (tuple(torch.zeros(tokens, heads, width, dtype=dtype) for _ in range(layers)) for _ in range(2))
+        table = lambda buffers: torch.tensor([b.data_ptr() for b in buffers], dtype=torch.uint64)
+        buffers = KVBuffers(k=k, v=v, k_data_ptrs=table(k), v_data_ptrs=table(v), layout=KVBufferLayout.NHD)
+        info = MHABufferInfo(
+            buffers=buffers, page_size=page, head_num=heads, head_dim=width, v_head_dim=width, dtype=dtype, device=torch.device("cpu")
+        )
+        with host_memory_budget_scope(1 << 30):
+            pool = MHATokenToKVPoolHost(
+                info, 2.0, 0, page, layout, pin_memory=False, device_capacity_tokens=tokens, start_layer=0, end_layer=layers - 1
+            )
+        assert type(pool.allocator).__name__ == "RegionHostTensorAllocator"
+        address = pool.kv_buffer.data_ptr()
+        assert pool.kv_buffer.dtype == dtype and address % 4096 == 0
+        slots = pool.alloc(4 * page)
+        wanted = {}
+        for at in slots[::page].tolist():
+            blank = pool.get_dummy_flat_data_page()
+            filled = torch.randint(0, 64, (blank.numel() * dtype.itemsize,), dtype=torch.uint8).view(dtype)
+            pool.set_from_flat_data_page(at, filled)
+            wanted[at] = filled
+        for at, filled in wanted.items():
+            assert torch.equal(pool.get_data_page(at).flatten().view(torch.uint8), filled.view(torch.uint8)), (dtype, layout, at)
+        assert pool.free(slots) == len(slots)
+        pool.destroy()
+        del pool
+        gc.collect()
+        assert not mapped(address)
+""",
+        KVMEM_SGLANG_PAGES="4k",
+    )
 
 
 def test_bad_pages_are_told() -> None:

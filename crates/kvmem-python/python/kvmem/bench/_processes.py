@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import importlib.util
 import socket
 import sys
-from pathlib import Path
 
 LOCAL = "127.0.0.1"
 
@@ -19,12 +18,13 @@ def free_port() -> int:
 
 def master_command(port: int) -> list[str]:
     """How a Mooncake master is started that listens there; it takes who is silent for two seconds for dead."""
-    beside = Path(sys.executable).with_name("mooncake_master")
-    command = str(beside) if beside.exists() else shutil.which("mooncake_master")
-    if command is None:
-        raise FileNotFoundError("the command mooncake_master of the wheel is not in PATH")
+    if importlib.util.find_spec("mooncake") is None:
+        raise FileNotFoundError("there is no Mooncake: pip install mooncake-transfer-engine-non-cuda")
     return [
-        command,
+        # What the wheel's command mooncake_master runs, wherever that command is.
+        sys.executable,
+        "-m",
+        "mooncake.cli",
         f"-rpc_address={LOCAL}",
         f"-rpc_port={port}",
         f"-metrics_host={LOCAL}",

@@ -1,6 +1,6 @@
 """Memory of kvmem in a cluster of Mooncake Store, and values in it.
 
-- :func:`serve` mounts a shared :class:`~kvmem.Pool` as a segment of the cluster, with no copy: ``python -m kvmem serve-mooncake`` is this.
+- :func:`serve` mounts a shared :class:`~kvmem.Pool` as a segment of the cluster, with no copy: ``kvmem serve-mooncake`` is this.
 - :class:`Store` puts blocks of a pool into the cluster and gets them back, with no copy on this side either.
 - ``KvCache(pool, spill=Store(pool))`` has the cluster for a lower tier: see :class:`ClusterSpill`.
 
@@ -10,7 +10,6 @@ first needed; what is missing is then told by name.
 
 from .errors import (
     BatchError,
-    CorruptError,
     EngineMissingError,
     NoRoomError,
     ObjectMissingError,
@@ -24,7 +23,6 @@ from .store import Store
 __all__ = [
     "BatchError",
     "ClusterSpill",
-    "CorruptError",
     "EngineMissingError",
     "NoRoomError",
     "ObjectMissingError",

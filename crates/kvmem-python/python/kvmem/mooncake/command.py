@@ -1,4 +1,4 @@
-"""``python -m kvmem serve-mooncake``: memory of this host as a segment of a Mooncake cluster, until a signal comes."""
+"""``kvmem serve-mooncake``: memory of this host as a segment of a Mooncake cluster, until a signal comes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         help="the address that others reach this host by, and the only one listened on (default: %(default)s)",
     )
     options.add_argument(
-        "--pages", metavar="PAGES,…", default="2M,4k", help="the page sizes to try, of 1G, 2M, thp and 4k (default: %(default)s)"
+        "--pages", metavar="PAGES,…", default="2M,thp,4k", help="the page sizes to try, of 1G, 2M, thp and 4k (default: %(default)s)"
     )
     options.add_argument("--numa", metavar="POLICY", help="where it lies: bind:0 or interleave:0-1 (default: anywhere)")
     options.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="wait for the master (default: %(default)s)")

@@ -34,10 +34,6 @@ class UnreachableError(StoreError, ConnectionError):
     """The master does not answer, or the segment that has the bytes does not."""
 
 
-class CorruptError(StoreError):
-    """What was got back is not what was put in."""
-
-
 class BatchError(StoreError):
     """Some objects of a batch failed; the others are done."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import signal
@@ -12,6 +13,8 @@ from types import FrameType
 from typing import Self
 
 from .._kvmem import Block, Pool
+from ..errors import BadValueError
+from ..size import size
 from . import errors
 from .engine import LOCAL, MASTER, Engine
 
@@ -19,17 +22,19 @@ _log = logging.getLogger("kvmem.mooncake")
 
 
 class Segment:
-    """A part of a pool that is mounted in a cluster. Made by :func:`serve`; a ``with`` unmounts it, and so do its end and the interpreter's."""
+    """Memory of a pool that is mounted in a cluster. Made by :func:`serve`; a ``with`` unmounts it, and so do its end and the interpreter's."""
 
-    def __init__(self, block: Block, engine: Engine, name: str, ids: list[str]) -> None:
-        self.offset = block.offset
-        """Where it begins in the pool, in bytes."""
-        self.nbytes = block.nbytes
-        """How long it is."""
+    def __init__(self, blocks: list[Block], engine: Engine, name: str, ids: list[str]) -> None:
+        self.ranges = sorted((block.offset, block.nbytes) for block in blocks)
+        """Where it lies in the pool: offset and length of each part, in bytes. It is one part unless the pool has a ``boundary``."""
+        self.offset = self.ranges[0][0]
+        """Where the first of them begins."""
+        self.nbytes = sum(nbytes for _, nbytes in self.ranges)
+        """How long they are together."""
         self.name = name
         """By what the cluster knows it."""
         self.master = engine.master
-        self._end = weakref.finalize(self, _unmount, block, engine, ids)
+        self._end = weakref.finalize(self, _unmount, blocks, engine, ids)
 
     def close(self) -> None:
         """Unmounts it: what the cluster has in it is gone, and its bytes are the pool's again. A second time does nothing."""
@@ -93,39 +98,69 @@ def serve(
 ) -> Segment:
     """Mounts memory of a shared pool as a segment of a cluster, with no copy.
 
-    A block of ``nbytes`` bytes (all of the pool, if nothing is said) is taken from the pool and belongs to the cluster until the segment is closed: nobody
-    else is given those bytes. The engine maps the pool's memory file once more, so the pages are those of the pool, huge ones too.
+    ``nbytes`` bytes (all of the pool, if nothing is said) are taken from the pool and belong to the cluster until the segment is closed: nobody
+    else is given those bytes. The engine maps the pool's memory file once more, so the pages are those of the pool, huge ones too; the page tables
+    of that mapping are filled here. Where the pool has a ``boundary``, what lies between two of them is a segment of its own for the cluster: all are
+    mounted, or none is, and they are unmounted together. An object must fit into one of them.
 
     ``host`` is the address that others reach this host by, and the only one that is listened on. ``timeout``: seconds to wait for the master.
 
-    Raises :class:`~kvmem.KvmemError` if the pool is private, :class:`~kvmem.OutOfSpaceError` if it has no such range, :class:`UnreachableError` if there is no
+    Raises :class:`~kvmem.KvmemError` if the pool is private, :class:`~kvmem.OutOfSpaceError` if so much of it is not free, :class:`UnreachableError` if there is no
     master, :class:`EngineMissingError`, :class:`StoreError`.
     """
     fd = pool.fileno()
     page = os.fstat(fd).st_blksize  # of huge pages where the file has these
-    block = pool.allocate(pool.capacity if nbytes is None else nbytes, align=page)
+    blocks = _take(pool, pool.capacity if nbytes is None else _bytes(nbytes), page)
     try:
         engine = Engine(master, host, protocol=protocol, devices=devices, metadata=metadata, timeout=timeout)
-        try:
-            mounted = engine.client.mount_segment(f"/proc/self/fd/{fd}", block.nbytes, block.offset, protocol, "")
-            errors.check(-abs(mounted["ret"]), f"mount {block.nbytes} bytes of the pool")
-            segment = Segment(block, engine, engine.client.get_hostname(), list(mounted["segment_ids"]))
-        except BaseException:
-            engine.close()
-            raise
     except BaseException:
-        block.free()
+        pool.free_batch(blocks)
         raise
-    _log.info("%d bytes on pages of %d are a segment at %s", block.nbytes, page, master)
+    ids: list[str] = []
+    try:
+        for block in blocks:
+            mounted = engine.client.mount_segment(f"/proc/self/fd/{fd}", block.nbytes, block.offset, protocol, "")
+            ids += mounted["segment_ids"]
+            errors.check(-abs(mounted["ret"]), f"mount {block.nbytes} bytes of the pool from {block.offset} on")
+        # The engine has mapped the file by itself: without this the first put to each page would wait for a fault.
+        pool.populate_elsewhere()
+        segment = Segment(blocks, engine, engine.client.get_hostname(), ids)
+    except BaseException:
+        _unmount(blocks, engine, ids)
+        raise
+    _log.info("%d bytes on pages of %d are a segment at %s, in %d parts", segment.nbytes, page, master, len(blocks))
     return segment
 
 
-def _unmount(block: Block, engine: Engine, ids: list[str]) -> None:
+def _bytes(wanted: int | str) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    try:
+        return size(wanted)
+    except argparse.ArgumentTypeError as error:
+        raise BadValueError(str(error)) from error
+
+
+def _take(pool: Pool, nbytes: int, page: int) -> list[Block]:
+    """Blocks of so many bytes together, none of them longer than the pool's boundary lets it be. All or none."""
+    longest = min(pool.boundary or nbytes, nbytes)
+    blocks: list[Block] = []
+    try:
+        for start in range(0, max(nbytes, 1), max(longest, 1)):
+            blocks.append(pool.allocate(min(longest, nbytes - start), align=page))
+    except BaseException:
+        pool.free_batch(blocks)
+        raise
+    return blocks
+
+
+def _unmount(blocks: list[Block], engine: Engine, ids: list[str]) -> None:
     if not engine.is_ours():
         return
-    code = engine.client.unmount_segment(ids, 0)
+    code = engine.client.unmount_segment(ids, 0) if ids else 0
     if code:
         _log.warning("%s", errors.error(-abs(code), "unmount: the master will, when this client has been gone for its client_ttl"))
     engine.close()
-    if not block.freed:
-        block.free()
+    for block in blocks:
+        if not block.freed:
+            block.free()

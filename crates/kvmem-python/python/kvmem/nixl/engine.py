@@ -9,6 +9,7 @@ import ctypes
 import importlib
 import logging
 import os
+import re
 import threading
 import time
 import weakref
@@ -19,7 +20,9 @@ from ..errors import ClosedError, ForkedError, NotAvailableError, NotReadyError
 from .descriptors import Pieces
 from .errors import TransferError, UnregisteredError, raised
 
-INSTALL = "pip install --no-deps nixl-cu12 nixl && pip install numpy"
+INSTALL = "pip install --no-deps {} nixl && pip install numpy"
+WHEEL = "nixl-cu12"
+"""What has NIXL's library, where nothing asks for that of another CUDA."""
 log = logging.getLogger("kvmem.nixl")
 
 
@@ -29,8 +32,10 @@ def library() -> Any:
     try:
         module = importlib.import_module("nixl._api")
     except ImportError as error:
-        message = f"NIXL cannot be imported ({error}): {INSTALL}"
-        raise NotAvailableError(message, device="nixl", remedy=INSTALL) from error
+        # With PyTorch there it wants the wheel of the same CUDA, and names it, though no CUDA is used.
+        named = re.search(r"\bnixl-cu\d+\b", str(error))
+        remedy = INSTALL.format(named[0] if named else WHEEL)
+        raise NotAvailableError(f"NIXL cannot be imported ({error}): {remedy}", device="nixl", remedy=remedy) from error
     finally:
         logging.raiseExceptions = raise_exceptions  # which it sets for the whole program
     if "NIXL_LOG_LEVEL" not in os.environ:
