@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Result, ensure};
 use clap::Args;
 
+use crate::engines;
 use crate::python;
 use crate::setup;
 use crate::step::{Kind, Report};
@@ -64,7 +65,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
             setup::rdma_library();
             setup::glib();
             setup::chromium();
-            setup::nixl(root);
+            engines::for_rust(root);
             setup::c_tools();
             let mut tests = cargo_in(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
             report.command("test: unit, integration, doc", Kind::Tests, &mut tests);

@@ -32,7 +32,7 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
         return;
     };
     let python = environment.join("bin/python");
-    engines::install(root, &environment);
+    let told = engines::for_python(root, &environment);
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-input", "--quiet"]);
     install.arg(root.join("crates/kvmem-python"));
@@ -43,9 +43,7 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     let mut tests = Command::new(&python);
     tests.current_dir(&folder).args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
     tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
-    for (variable, place) in engines::unpack(&python, &folder.join("engines")) {
-        tests.env(variable, place);
-    }
+    tests.envs(told);
     let command = root.join("target/debug/kvmem");
     if command.exists() {
         tests.env("KVMEM_COMMAND", command);
@@ -55,8 +53,7 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
 
 /// A new virtual environment with the tools in it, if it can be had; else says what is missing.
 fn fresh_environment(folder: &Path) -> Option<PathBuf> {
-    let python = find_python();
-    let Some(python) = python else {
+    let Some(python) = find() else {
         println!(
             "(Python 3.11 or later with the modules venv and ensurepip is missing, so the Python package is not tested: {})",
             setup::by_hand("python3 python3-venv")
@@ -97,7 +94,7 @@ fn fresh_environment(folder: &Path) -> Option<PathBuf> {
 }
 
 /// A Python that will do, if need be after its Debian package was installed.
-fn find_python() -> Option<String> {
+pub(crate) fn find() -> Option<String> {
     let found = || PYTHONS.into_iter().find(|python| works(python, &["-c", WILL_DO])).map(str::to_owned);
     let missing = "Python with the module venv is missing";
     setup::package(missing, "python3-venv", || found().is_some())

@@ -4,7 +4,7 @@
 //! What can be had without asking is installed (rustup components; the linker and the library when running as root where
 //! there is `apt-get`); for anything else the error names the command that gets it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -108,39 +108,6 @@ pub(crate) fn rdma_library() {
     }
 }
 
-/// The virtual environment in which tests look for NIXL.
-pub(crate) const NIXL: &str = "target/nixl-venv";
-
-/// Gets NIXL's wheels into a virtual environment, where that is possible. The tests that meet the library say that they are skipped
-/// where it is not there, so it is no failure. Nothing of CUDA is needed: that is what `--no-deps` leaves out.
-pub(crate) fn nixl(root: &Path) {
-    let venv = root.join(NIXL);
-    let install = ["-m", "pip", "install", "--quiet", "--no-deps", "nixl-cu12", "nixl", "numpy"];
-    let is_there = || has_wheel(&venv, ".nixl_cu12.mesonpy.libs/libnixl_capi.so");
-    if is_there() {
-        return;
-    }
-    println!("NIXL is missing: python3 -m venv {NIXL} && {NIXL}/bin/python {}", install.join(" "));
-    let made = Command::new("python3").args(["-m", "venv"]).arg(&venv).status();
-    if made.is_ok_and(|status| status.success()) {
-        let _ = Command::new(venv.join("bin/python")).args(install).status();
-    }
-    if !is_there() {
-        println!("(NIXL could not be installed, so its tests are skipped)");
-    }
-}
-
-/// Whether a virtual environment has a file among its packages, whichever its Python.
-fn has_wheel(venv: &Path, file: &str) -> bool {
-    packages(venv).iter().any(|packages| packages.join(file).exists())
-}
-
-/// Where a virtual environment has its packages.
-pub(crate) fn packages(venv: &Path) -> Vec<PathBuf> {
-    let pythons = std::fs::read_dir(venv.join("lib")).into_iter().flatten().flatten();
-    pythons.map(|python| python.path().join("site-packages")).filter(|packages| packages.is_dir()).collect()
-}
-
 /// Whether something is there, if need be after its Debian package was installed: as root, where there is `apt-get`.
 pub(crate) fn package(missing: &str, package: &str, is_there: impl Fn() -> bool) -> Result<bool> {
     if is_there() {
@@ -213,17 +180,6 @@ mod tests {
         assert!(!lists(output, "libibverbs.so") && !lists(output, "libs") && !lists("", "libz.so.1"));
         // Whatever is on this machine, Rust's programs need this one.
         assert!(has_library("libc.so.6") || cfg!(target_env = "musl"));
-    }
-
-    #[test]
-    fn looks_into_a_virtual_environment() {
-        let venv = std::env::temp_dir().join(format!("kvmem-xtask-venv-{}", std::process::id()));
-        let packages = venv.join("lib/python3.99/site-packages/.wheel.libs");
-        std::fs::create_dir_all(&packages).unwrap();
-        std::fs::write(packages.join("it.so"), "").unwrap();
-        assert!(has_wheel(&venv, ".wheel.libs/it.so") && !has_wheel(&venv, ".wheel.libs/other.so"));
-        std::fs::remove_dir_all(&venv).unwrap();
-        assert!(!has_wheel(&venv, ".wheel.libs/it.so"));
     }
 
     #[test]
