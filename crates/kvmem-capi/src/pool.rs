@@ -484,7 +484,7 @@ pub unsafe extern "C" fn kvmem_pool_share(
     })
 }
 
-/// Makes a pool's pages resident in all other writable mappings that this process has of its memory, such as those of an engine that was given
+/// Makes a pool's pages resident in all other shared, writable mappings that this process has of its memory, such as those of an engine that was given
 /// the descriptor: else each page is a fault when it is first touched there. `how` is KVMEM_POPULATE_AUTO or a number of threads.
 /// `out_bytes` (may be NULL): how many bytes those mappings have.
 #[unsafe(no_mangle)]

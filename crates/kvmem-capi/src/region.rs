@@ -362,7 +362,7 @@ pub unsafe extern "C" fn kvmem_region_populate(
     })
 }
 
-/// Makes the pages of a region's memory file resident in all other writable mappings that this process has of it, such as those of an engine
+/// Makes the pages of a region's memory file resident in all other shared, writable mappings that this process has of it, such as those of an engine
 /// that was given the descriptor: else each page is a fault when it is first touched there. `how` as above. `out_bytes` (may be NULL):
 /// how many bytes those mappings have; 0 for private memory.
 #[unsafe(no_mangle)]

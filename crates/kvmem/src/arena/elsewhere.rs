@@ -14,8 +14,8 @@ use super::{ArenaError, Call, PageSize, Populate, Region, Watch};
 use crate::sys::{self, FileId};
 
 impl Region {
-    /// Makes the pages of this region's memory file resident in all other mappings that this process has of it, writable ones, as
-    /// [`populate`](Self::populate) does in the region's own. Returns how many bytes those mappings have; 0 for private memory, and where `/proc`
+    /// Makes the pages of this region's memory file resident in all other mappings that this process has of it, those that are shared and writable,
+    /// as [`populate`](Self::populate) does in the region's own. Returns how many bytes those mappings have; 0 for private memory, and where `/proc`
     /// is not mounted.
     ///
     /// O(mappings of the process), and the page tables that are filled.
@@ -29,7 +29,7 @@ impl Region {
         let own = own..own + self.mapping().len();
         let find = || {
             let text = sys::read_text("/proc/self/maps").unwrap_or_default();
-            let found = text.lines().filter_map(|line| writable(line, file));
+            let found = text.lines().filter_map(|line| of_the_file(line, file));
             found.filter(|range| range.end <= own.start || own.end <= range.start).collect::<Vec<_>>()
         };
         let mut offset = 0;
@@ -57,15 +57,16 @@ impl Region {
     }
 }
 
-/// The range that a line of `/proc/self/maps` tells of, if that is a writable mapping of the file.
-fn writable(line: &str, file: FileId) -> Option<Range<usize>> {
+/// The range that a line of `/proc/self/maps` tells of, if that is a mapping of the file that can be written. A private one is left alone: to
+/// make its pages resident would copy each of them.
+fn of_the_file(line: &str, file: FileId) -> Option<Range<usize>> {
     let mut words = line.split_ascii_whitespace();
     let (from, to) = words.next()?.split_once('-')?;
     let may = words.next()?;
     let (major, minor) = words.nth(1)?.split_once(':')?;
     let hex = |number| u32::from_str_radix(number, 16).ok();
     let here = FileId { major: hex(major)?, minor: hex(minor)?, number: words.next()?.parse().ok()? };
-    if here != file || !may.starts_with("rw") {
+    if here != file || !(may.starts_with("rw") && may.ends_with('s')) {
         return None;
     }
     let address = |number| usize::from_str_radix(number, 16).ok();
@@ -79,10 +80,11 @@ mod tests {
     #[test]
     fn lines_of_the_file_are_known_by_device_and_number() {
         let file = FileId { major: 0, minor: 1, number: 1042 };
-        let line = |text: &str| writable(text, file);
+        let line = |text: &str| of_the_file(text, file);
         assert_eq!(line("7f00-8f00 rw-s 00001000 00:01 1042   /memfd:kvmem (deleted)"), Some(0x7f00..0x8f00));
         for other in [
             "7f00-8f00 r--s 00000000 00:01 1042   /memfd:kvmem (deleted)",
+            "7f00-8f00 rw-p 00000000 00:01 1042   /memfd:kvmem (deleted)",
             "7f00-8f00 rw-s 00000000 00:0f 1042   /memfd:kvmem (deleted)",
             "7f00-8f00 rw-s 00000000 00:01 1043   /memfd:kvmem (deleted)",
             "7f00-8f00 rw-p 00000000 00:00 0",

@@ -229,11 +229,15 @@ fn page_tables_of_other_mappings_are_filled() {
     let theirs =
         unsafe { libc::mmap(std::ptr::null_mut(), 2 * MIB, flags.0, flags.1, fd.as_raw_fd(), MIB as i64) };
     assert_ne!(theirs, libc::MAP_FAILED);
+    // SAFETY: without an address.
+    let copy =
+        unsafe { libc::mmap(std::ptr::null_mut(), MIB, flags.0, libc::MAP_PRIVATE, fd.as_raw_fd(), 0) };
+    assert_ne!(copy, libc::MAP_FAILED);
     let at = std::ptr::NonNull::new(theirs.cast::<u8>()).expect("an address");
     // SAFETY: mapped until the end of this test, and no reference is made of it.
     let view = unsafe { Region::from_raw(at, 2 * MIB, ()) }.expect("a view");
     assert_eq!(view.residency(..).expect("asked").resident_bytes, 0);
-    // A private mapping and a part of the region are none of its business, and one that is only read cannot be.
+    // Of whichever part it is asked: all of the file, but no private copy of it.
     let (left, right) = region.split_at(MIB).expect("within");
     for part in [&left, &right] {
         assert_eq!(part.populate_elsewhere(Populate::threads(2), &watch).expect("resident"), 2 << 20);
@@ -241,7 +245,7 @@ fn page_tables_of_other_mappings_are_filled() {
     assert_eq!(view.residency(..).expect("asked").resident_bytes, 2 << 20);
     drop(view);
     // SAFETY: mapped above.
-    assert_eq!(unsafe { libc::munmap(theirs, 2 * MIB) }, 0);
+    assert_eq!(unsafe { libc::munmap(theirs, 2 * MIB) | libc::munmap(copy, MIB) }, 0);
     let private = base(LEN).map().expect("little memory");
     assert_eq!(private.populate_elsewhere(Populate::Auto, &watch).expect("nothing to do"), 0);
 }
