@@ -17,7 +17,7 @@ fn run(name: &str, under: Under) {
     under.run(name, "cc", |name, flags| compile(&source, name, flags));
 }
 
-programs!(arena register offset slice pool threads gslice cost);
+programs!(arena register offset slice pool kv_tier threads gslice cost);
 
 // Not under Valgrind: what other threads were making is leaked in a child, and it runs one thread at a time.
 #[test]
