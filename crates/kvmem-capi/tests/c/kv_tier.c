@@ -85,6 +85,7 @@ typedef struct tier {
     kvmem_kv_value kept; /* by a pin of its own, if `keep` */
     int keep, early;
     uint64_t key; /* to be forgotten */
+    void (*meanwhile)(struct tier *, uint64_t key); /* before it looks whether it should take it */
 } tier;
 
 static int take(void *user, const kvmem_kv_value *value, const void *key, uint64_t key_bytes) {
@@ -95,10 +96,13 @@ static int take(void *user, const kvmem_kv_value *value, const void *key, uint64
     uint64_t again_bytes;
     OK(kvmem_kv_pin_cache_key(value->pin, &again, &again_bytes));
     CHECK(again_bytes == key_bytes && number(again) == number(key) && number(key) < KEYS);
+    if (tier->meanwhile != NULL)
+        tier->meanwhile(tier, number(key));
     CHECK(pthread_mutex_lock(&tier->lock) == 0);
     if (tier->answer == 0 && !superseded(value->pin))
         tier->values[number(key)] = number(value->data);
     tier->evicted++;
+    tier->borrowed = value->pin;
     int answer = tier->answer;
     CHECK(pthread_mutex_unlock(&tier->lock) == 0);
     /* Until this returns the key is not leased. */
@@ -110,7 +114,6 @@ static int take(void *user, const kvmem_kv_value *value, const void *key, uint64
         OK(kvmem_kv_pin_release(value->pin));
         CHECK(number(key) < KEYS);
     }
-    tier->borrowed = value->pin;
     return answer;
 }
 
@@ -285,6 +288,42 @@ static void what_is_evicted(void) {
     CHECK(tier.evicted == 6 && tier.released == 1 && number(tier.kept.data) == 22);
     OK(kvmem_kv_pin_release(tier.kept.pin));
     OK(kvmem_pool_destroy(pool));
+}
+
+static void newer(tier *tier, uint64_t key) {
+    tier->meanwhile = NULL;
+    put(tier->cache, key, 99);
+}
+
+static void removed(tier *tier, uint64_t key) {
+    tier->meanwhile = NULL;
+    tier->key = key;
+    uint32_t was_there;
+    OK(kvmem_kv_remove_with(tier->cache, &key, sizeof key, forget, tier, &was_there));
+    CHECK(was_there == 0);
+}
+
+/* What is handed over is not taken if something newer came, or it was removed, while it was on its way. */
+static void what_is_on_its_way(void) {
+    void (*const meanwhile[])(tier *, uint64_t) = {newer, removed};
+    for (int how = 0; how < 2; how++) {
+        kvmem_pool *pool = small_pool();
+        tier tier;
+        start(&tier);
+        kvmem_kv_cache *cache = cache_over(pool, &tier, 2);
+        tier.cache = cache;
+        put(cache, 1, 11);
+        put(cache, 2, 12);
+        tier.meanwhile = meanwhile[how];
+        put(cache, 3, 13);
+        CHECK(tier.meanwhile == NULL && tier.values[1] == 0 && at(cache, 3) == 13);
+        CHECK(at(cache, 1) == (how == 0 ? 99 : UINT64_MAX));
+        if (how == 1)
+            OK(kvmem_kv_lease_release(leased(cache, 1)));
+        OK(kvmem_kv_check(cache));
+        OK(kvmem_kv_destroy(cache));
+        OK(kvmem_pool_destroy(pool));
+    }
 }
 
 static void leases(void) {
@@ -598,6 +637,7 @@ static void many_threads(void) {
 int main(void) {
     options_of_other_versions();
     what_is_evicted();
+    what_is_on_its_way();
     leases();
     what_fails();
     the_last_one_ends_the_cache();

@@ -312,6 +312,27 @@ static void to_and_fro() {
     cache.verify();
 }
 
+// What is handed over is not taken if something newer came while it was on its way.
+static void on_its_way() {
+    kvmem::Pool pool = small_pool();
+    Below below;
+    kvmem::KvCache *there = nullptr;
+    bool superseded = false;
+    kvmem::KvOptions options = few(2);
+    options.on_evict = [&](const kvmem::KvValue &value) {
+        if (value.cache_key() == "1" && text(value) == "old") {
+            CHECK(!value.is_superseded() && busy(*there, "1") && put(*there, "1", "new"));
+            superseded = value.is_superseded();
+        }
+        below.take(value);
+    };
+    kvmem::KvCache cache(pool, options);
+    there = &cache;
+    CHECK(put(cache, "1", "old") && put(cache, "2", "two") && put(cache, "3", "three"));
+    CHECK(superseded && !below.find("1") && text(*find(cache, below, "1")) == "new");
+    CHECK(cache.evict_to(0) == 0 && below.find("1") == "new");
+}
+
 // Each thread writes keys of its own, counting up, and looks up all: nobody finds what is older than what stood there before.
 static void many_threads() {
     constexpr std::size_t KEYS = 32;
@@ -364,6 +385,7 @@ int main() {
     what_fails();
     owners();
     to_and_fro();
+    on_its_way();
     many_threads();
     return 0;
 }
