@@ -132,8 +132,8 @@
 /// There is a value: `value`, pinned; it counts as used.
 #define KVMEM_LEASED_PRESENT 1
 
-/// There is no value, and what a lower tier has may be old: one is just being handed over to it, or it is being told to forget one, or it failed at that. Take
-/// it for a miss.
+/// There is no value, and what a lower tier has may be old: one is just being handed over to it, or it is being told to forget one, or it failed
+/// at that. Take it for a miss.
 #define KVMEM_LEASED_BUSY 2
 
 /// What became of a call. 0 is success; the text of the last failure, with its numbers, is `kvmem_last_error()`.
@@ -244,17 +244,18 @@ typedef struct kvmem_bump_arena kvmem_bump_arena;
 typedef struct kvmem_cancel kvmem_cancel;
 
 /// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. Owned by the
-/// caller: kvmem_kv_destroy. Pins and reservations outlive it, and it outlives its pool's handle. Any thread, several at once.
+/// caller: kvmem_kv_destroy. Pins, reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at once.
 typedef struct kvmem_kv_cache kvmem_kv_cache;
 
-/// The right to put in under a key what is fetched from a lower tier, unless something is put, removed or cleared under it meanwhile: that breaks it. Owned
-/// by the caller: kvmem_kv_commit_leased or kvmem_kv_lease_release. It outlives its cache. Any thread.
+/// The right to put in under a key what is fetched from a lower tier, unless something is put, removed or cleared under it meanwhile: that breaks
+/// it. Owned by the caller: kvmem_kv_commit_leased or kvmem_kv_lease_release. It outlives its cache. Any thread.
 typedef struct kvmem_kv_lease kvmem_kv_lease;
 
 /// A pin on a value: it is neither evicted nor freed while this exists. Owned by the caller: kvmem_kv_pin_release. Any thread.
 typedef struct kvmem_kv_pin kvmem_kv_pin;
 
-/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit, kvmem_kv_commit_leased or kvmem_kv_abandon. Any thread, one at a time.
+/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit, kvmem_kv_commit_leased or kvmem_kv_abandon. Any thread, one at a
+/// time.
 typedef struct kvmem_kv_reservation kvmem_kv_reservation;
 
 /// Hands out ranges `[offset, offset + bytes)` of a space (layer 3), and never touches bytes: they may be memory, a file, a GPU's. Owned by the
@@ -742,11 +743,11 @@ typedef struct kvmem_kv_value {
 /// Is given each value that is evicted, for room or by the watermarks, to keep it elsewhere, and answers 0 if it has *taken* it. What is removed,
 /// replaced or cleared is not given.
 ///
-/// `value`, its pin and `key` are good for the call only; kvmem_kv_pin_clone makes a pin that stays. Until the last pin goes the bytes are in use, though
-/// not counted by the cache, which goes on to evict others: whoever keeps pins must bound them to a part of the pool.
+/// `value`, its pin and `key` are good for the call only; kvmem_kv_pin_clone makes a pin that stays. Until the last pin goes the bytes are in
+/// use, though not counted by the cache, which goes on to evict others: whoever keeps pins must bound them to a part of the pool.
 ///
-/// It is called by the thread that inserts, commits, reserves or calls kvmem_kv_evict_to, by several at once, under no lock of the cache's, and may call the cache for
-/// what does not evict. It returns (no longjmp, no C++ exception).
+/// It is called by the thread that inserts, commits, reserves or calls kvmem_kv_evict_to, by several at once, under no lock of the cache's, and
+/// may call the cache for what does not evict. It returns (no longjmp, no C++ exception).
 ///
 /// A lower tier must never have an older value under a key than the latest. Until this returns the key is not leased. Of several values of a key that
 /// threads hand over at once the latest may come first: ask kvmem_kv_pin_is_superseded under the lock under which values are taken, and do not take
@@ -826,8 +827,8 @@ typedef struct kvmem_kv_leased {
     struct kvmem_kv_value value;
 } kvmem_kv_leased;
 
-/// Tells a lower tier to forget, and answers 0; or anything else: it may still have what was to be forgotten. Is called once, before the call that it was given
-/// to returns, by the same thread, under no lock of the cache's. It returns (no longjmp, no C++ exception).
+/// Tells a lower tier to forget, and answers 0; or anything else: it may still have what was to be forgotten. Is called once, before the call
+/// that it was given to returns, by the same thread, under no lock of the cache's. It returns (no longjmp, no C++ exception).
 typedef int (*kvmem_kv_forget_fn)(void *user);
 
 #ifdef __cplusplus
@@ -1511,8 +1512,9 @@ kvmem_status kvmem_kv_pin_cache_key(const struct kvmem_kv_pin *pin,
                                     const void **out_key,
                                     uint64_t *out_key_bytes);
 
-/// Whether the key of a pinned value has been given another since, or was removed or cleared: 1 or 0. Being evicted does not count: what was evicted is the
-/// latest there was. In a kvmem_kv_evict_fn it is answered rightly until that returns; later changes are not told to what was evicted.
+/// Whether the key of a pinned value has been given another since, or was removed or cleared: 1 or 0. Being evicted does not count: what was
+/// evicted is the latest there was. In a kvmem_kv_evict_fn it is answered rightly until that returns; later changes are not told to what was
+/// evicted.
 kvmem_status kvmem_kv_pin_is_superseded(const struct kvmem_kv_pin *pin,
                                         uint32_t *out_superseded);
 
@@ -1560,20 +1562,20 @@ kvmem_status kvmem_kv_lease_is_unbroken(const struct kvmem_kv_lease *lease,
 /// Gives a lease up.
 kvmem_status kvmem_kv_lease_release(struct kvmem_kv_lease *lease);
 
-/// Puts a value in, as kvmem_kv_commit, if nothing was put, removed or cleared under the key since the lease was taken. Both are gone afterwards; `out_value`
-/// (may be NULL) is the value, pinned.
+/// Puts a value in, as kvmem_kv_commit, if nothing was put, removed or cleared under the key since the lease was taken. Both are gone afterwards;
+/// `out_value` (may be NULL) is the value, pinned.
 ///
-/// KVMEM_SUPERSEDED: the lease was broken, and is gone; the reservation stays, with what was written, to be abandoned in general; `out_value` is what the key has
-/// now, pinned, or its pin is NULL. KVMEM_INVALID_ARGUMENT: the lease is of another key, or of another cache; both stay.
+/// KVMEM_SUPERSEDED: the lease was broken, and is gone; the reservation stays, with what was written, to be abandoned in general; `out_value` is
+/// what the key has now, pinned, or its pin is NULL. KVMEM_INVALID_ARGUMENT: the lease is of another key, or of another cache; both stay.
 kvmem_status kvmem_kv_commit_leased(struct kvmem_kv_reservation *reservation,
                                     struct kvmem_kv_lease *lease,
                                     struct kvmem_kv_value *out_value);
 
-/// Takes the value under a key out, as kvmem_kv_remove, where a lower tier has to forget it, too. While `forget` tells it, the key is not leased, so nobody
-/// fetches what is to be forgotten. `out_removed` (may be NULL) is whether there was a value: 1 or 0; `forget` is called in both cases.
+/// Takes the value under a key out, as kvmem_kv_remove, where a lower tier has to forget it, too. While `forget` tells it, the key is not leased,
+/// so nobody fetches what is to be forgotten. `out_removed` (may be NULL) is whether there was a value: 1 or 0; `forget` is called in both cases.
 ///
-/// KVMEM_NOT_FORGOTTEN: `forget` has failed. The value is out all the same, and the key is not leased any more, until kvmem_kv_clear_with succeeds: so
-/// what the lower tier may still have does not come back.
+/// KVMEM_NOT_FORGOTTEN: `forget` has failed. The value is out all the same, and the key is not leased any more, until kvmem_kv_clear_with
+/// succeeds: so what the lower tier may still have does not come back.
 kvmem_status kvmem_kv_remove_with(const struct kvmem_kv_cache *cache,
                                   const void *key,
                                   uint64_t key_bytes,
@@ -1581,8 +1583,8 @@ kvmem_status kvmem_kv_remove_with(const struct kvmem_kv_cache *cache,
                                   void *user,
                                   uint32_t *out_removed);
 
-/// Takes every value out, as kvmem_kv_clear, where a lower tier has to forget all, too: as kvmem_kv_remove_with. Keys that are not leased because something
-/// failed before are leased again.
+/// Takes every value out, as kvmem_kv_clear, where a lower tier has to forget all, too: as kvmem_kv_remove_with. Keys that are not leased because
+/// something failed before are leased again.
 ///
 /// KVMEM_NOT_FORGOTTEN: `forget` has failed. The values are out all the same, and no key is leased any more, until this succeeds.
 kvmem_status kvmem_kv_clear_with(const struct kvmem_kv_cache *cache,

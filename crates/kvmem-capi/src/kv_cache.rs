@@ -18,7 +18,7 @@ use crate::taker::{Taker, kvmem_kv_evict_fn};
 pub(crate) type Key = Box<[u8]>;
 
 /// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. Owned by the
-/// caller: kvmem_kv_destroy. Pins and reservations outlive it, and it outlives its pool's handle. Any thread, several at once.
+/// caller: kvmem_kv_destroy. Pins, reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at once.
 pub struct kvmem_kv_cache {
     _opaque: [u8; 0],
 }
@@ -28,7 +28,8 @@ pub struct kvmem_kv_pin {
     _opaque: [u8; 0],
 }
 
-/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit, kvmem_kv_commit_leased or kvmem_kv_abandon. Any thread, one at a time.
+/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit, kvmem_kv_commit_leased or kvmem_kv_abandon. Any thread, one at a
+/// time.
 pub struct kvmem_kv_reservation {
     _opaque: [u8; 0],
 }
@@ -339,8 +340,9 @@ pub unsafe extern "C" fn kvmem_kv_pin_cache_key(
     on(pin, |pin| put_key(pin.key(), out_key, out_key_bytes))
 }
 
-/// Whether the key of a pinned value has been given another since, or was removed or cleared: 1 or 0. Being evicted does not count: what was evicted is the
-/// latest there was. In a kvmem_kv_evict_fn it is answered rightly until that returns; later changes are not told to what was evicted.
+/// Whether the key of a pinned value has been given another since, or was removed or cleared: 1 or 0. Being evicted does not count: what was
+/// evicted is the latest there was. In a kvmem_kv_evict_fn it is answered rightly until that returns; later changes are not told to what was
+/// evicted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_pin_is_superseded(
     pin: *const kvmem_kv_pin,

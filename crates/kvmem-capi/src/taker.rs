@@ -14,11 +14,11 @@ use crate::table::Object;
 /// Is given each value that is evicted, for room or by the watermarks, to keep it elsewhere, and answers 0 if it has *taken* it. What is removed,
 /// replaced or cleared is not given.
 ///
-/// `value`, its pin and `key` are good for the call only; kvmem_kv_pin_clone makes a pin that stays. Until the last pin goes the bytes are in use, though
-/// not counted by the cache, which goes on to evict others: whoever keeps pins must bound them to a part of the pool.
+/// `value`, its pin and `key` are good for the call only; kvmem_kv_pin_clone makes a pin that stays. Until the last pin goes the bytes are in
+/// use, though not counted by the cache, which goes on to evict others: whoever keeps pins must bound them to a part of the pool.
 ///
-/// It is called by the thread that inserts, commits, reserves or calls kvmem_kv_evict_to, by several at once, under no lock of the cache's, and may call the cache for
-/// what does not evict. It returns (no longjmp, no C++ exception).
+/// It is called by the thread that inserts, commits, reserves or calls kvmem_kv_evict_to, by several at once, under no lock of the cache's, and
+/// may call the cache for what does not evict. It returns (no longjmp, no C++ exception).
 ///
 /// A lower tier must never have an older value under a key than the latest. Until this returns the key is not leased. Of several values of a key that
 /// threads hand over at once the latest may come first: ask kvmem_kv_pin_is_superseded under the lock under which values are taken, and do not take

@@ -32,12 +32,12 @@ struct KvOptions {
     Eviction eviction = Eviction::lru;
     /// Into how many shards keys are divided; 1 makes LRU exact; 0: some for each processor.
     std::uint32_t shards = 0;
-    /// Is given each value that is evicted: a lower tier; nothing: nobody is. By the thread that makes room, by several at once, under no lock of the cache's. The
-    /// value stays as long as it is kept, and is in use in the pool meanwhile.
+    /// Is given each value that is evicted: a lower tier; nothing: nobody is. By the thread that makes room, by several at once, under no lock of
+    /// the cache's. The value stays as long as it is kept, and is in use in the pool meanwhile.
     ///
-    /// Of several values of a key the latest may come first: ask `KvValue::is_superseded` under the lock under which values are taken, and do not take
-    /// what is. If it throws, the value is *not taken*, and its key is not leased from then on, until `KvCache::clear_with` succeeds. Nobody else is told of the exception: the
-    /// insertion that made room is another matter and goes on. Who wants to know catches it here.
+    /// Of several values of a key the latest may come first: ask `KvValue::is_superseded` under the lock under which values are taken, and do not
+    /// take what is. If it throws, the value is *not taken*, and its key is not leased from then on, until `KvCache::clear_with` succeeds. Nobody
+    /// else is told of the exception: the insertion that made room is another matter and goes on. Who wants to know catches it here.
     ///
     /// It goes when the cache is gone with all its leases and rooms.
     KvEvictFn on_evict;
@@ -145,7 +145,8 @@ public:
         return KvRoom(room);
     }
 
-    /// The right to put in what is fetched from a lower tier: take it before anything is asked of that. The value, if there is one; it counts as used.
+    /// The right to put in what is fetched from a lower tier: take it before anything is asked of that. The value, if there is one; it counts as
+    /// used.
     KvLeased lease(std::string_view key) const {
         kvmem_kv_leased leased;
         detail::check(kvmem_kv_get_lease(native_handle(), key.data(), key.size(), &leased));
@@ -168,8 +169,9 @@ public:
         return status == KVMEM_OK;
     }
 
-    /// The same where a lower tier has to forget it, too: `forget()` tells it, and throws if it cannot. It is called whether there is a value or not; meanwhile the
-    /// key is not leased. What it throws is thrown here: then the value is out all the same, and the key is not leased until `clear_with` succeeds.
+    /// The same where a lower tier has to forget it, too: `forget()` tells it, and throws if it cannot. It is called whether there is a value or
+    /// not; meanwhile the key is not leased. What it throws is thrown here: then the value is out all the same, and the key is not leased until
+    /// `clear_with` succeeds.
     template <class Forget>
     bool remove_with(std::string_view key, Forget &&forget) {
         detail::Forgetting<std::remove_reference_t<Forget>> forgetting(forget);
@@ -182,8 +184,8 @@ public:
     /// Takes every value out. Those that are pinned stay good.
     void clear() { detail::check(kvmem_kv_clear(native_handle())); }
 
-    /// The same where a lower tier has to forget all, too, as with `remove_with`. Keys that are not leased because something failed before are leased again. If
-    /// `forget` throws, the values are out all the same, and no key is leased until this succeeds.
+    /// The same where a lower tier has to forget all, too, as with `remove_with`. Keys that are not leased because something failed before are
+    /// leased again. If `forget` throws, the values are out all the same, and no key is leased until this succeeds.
     template <class Forget>
     void clear_with(Forget &&forget) {
         detail::Forgetting<std::remove_reference_t<Forget>> forgetting(forget);

@@ -8,8 +8,8 @@
 
 namespace kvmem {
 
-/// The right to put in under a key what is fetched from a lower tier, unless something is put, removed or cleared under it meanwhile: that breaks it. It is
-/// given up when it goes. Moves; does not copy. It may outlive its cache. Any thread.
+/// The right to put in under a key what is fetched from a lower tier, unless something is put, removed or cleared under it meanwhile: that breaks
+/// it. It is given up when it goes. Moves; does not copy. It may outlive its cache. Any thread.
 class KvLease {
 public:
     /// Whether nothing has been put or removed under the key so far. That may change at once: what counts is the commit.
@@ -75,8 +75,8 @@ public:
         return KvValue(value);
     }
 
-    /// The same if nothing was put, removed or cleared under the key since the lease was taken: `std::move(room).commit_leased(std::move(lease))`. Otherwise nothing
-    /// has changed, and the result has the room. The lease ends.
+    /// The same if nothing was put, removed or cleared under the key since the lease was taken:
+    /// `std::move(room).commit_leased(std::move(lease))`. Otherwise nothing has changed, and the result has the room. The lease ends.
     ///
     /// A lease of another key or another cache is a mistake, and thrown (KVMEM_INVALID_ARGUMENT): then both stay as they were.
     std::variant<KvValue, KvSuperseded> commit_leased(KvLease &&lease) &&;

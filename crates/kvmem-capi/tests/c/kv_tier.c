@@ -149,7 +149,7 @@ static void start(tier *tier) {
     CHECK(pthread_mutex_init(&tier->lock, NULL) == 0);
 }
 
-static kvmem_kv_cache *cache_over(kvmem_pool *pool, tier *tier, uint64_t max_blocks) {
+static kvmem_kv_options options_over(tier *tier, uint64_t max_blocks) {
     kvmem_kv_options options;
     OK(kvmem_kv_options_init(&options, sizeof options));
     CHECK(options.on_evict == NULL && options.on_evict_user == NULL && options.on_evict_release == NULL);
@@ -158,6 +158,11 @@ static kvmem_kv_cache *cache_over(kvmem_pool *pool, tier *tier, uint64_t max_blo
     options.on_evict = take;
     options.on_evict_user = tier;
     options.on_evict_release = gone;
+    return options;
+}
+
+static kvmem_kv_cache *cache_over(kvmem_pool *pool, tier *tier, uint64_t max_blocks) {
+    const kvmem_kv_options options = options_over(tier, max_blocks);
     kvmem_kv_cache *cache;
     OK(kvmem_kv_create(pool, &options, &cache));
     return cache;
@@ -505,11 +510,16 @@ static void the_last_one_ends_the_cache(void) {
     kvmem_pool *pool = small_pool();
     tier tier;
     start(&tier);
-    kvmem_kv_cache *cache = cache_over(pool, &tier, 2);
+    kvmem_kv_options options = options_over(&tier, 3);
+    options.low_watermark_bytes = 8;
+    options.high_watermark_bytes = 16;
+    kvmem_kv_cache *cache;
+    OK(kvmem_kv_create(pool, &options, &cache));
     uint64_t key = 1;
     kvmem_kv_value value;
     put(cache, 1, 1);
     OK(kvmem_kv_get(cache, &key, sizeof key, &value));
+    put(cache, 5, 15);
     kvmem_kv_lease *held = leased(cache, 2), *another = leased(cache, 3);
     kvmem_kv_reservation *room = written(cache, 2, 2);
     OK(kvmem_kv_destroy(cache));
@@ -518,10 +528,12 @@ static void the_last_one_ends_the_cache(void) {
     IS(KVMEM_BAD_HANDLE, kvmem_kv_get_lease(cache, &key, sizeof key, &none));
     CHECK(unbroken(held) && unbroken(another) && tier.released == 0);
     kvmem_kv_value second;
+    /* It still evicts, above the watermark, and what is evicted is still given. */
+    CHECK(tier.evicted == 0);
     OK(kvmem_kv_commit_leased(room, held, &second));
-    CHECK(number(second.data) == 2 && tier.released == 0);
+    CHECK(number(second.data) == 2 && tier.evicted == 1 && tier.values[5] == 15 && tier.released == 0);
     OK(kvmem_kv_lease_release(another));
-    CHECK(tier.released == 1 && tier.evicted == 0 && number(value.data) == 1 && number(second.data) == 2);
+    CHECK(tier.released == 1 && tier.evicted == 1 && number(value.data) == 1 && number(second.data) == 2);
     OK(kvmem_kv_pin_release(value.pin));
     OK(kvmem_kv_pin_release(second.pin));
 }
