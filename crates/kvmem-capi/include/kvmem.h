@@ -126,6 +126,16 @@
 /// Eviction: blocks must be used again soon after they have come, or they go.
 #define KVMEM_EVICT_SCAN_RESISTANT 1
 
+/// There is no value, and what a lower tier has is the latest: fetch it, and commit it under `lease`.
+#define KVMEM_LEASED_LEASE 0
+
+/// There is a value: `value`, pinned; it counts as used.
+#define KVMEM_LEASED_PRESENT 1
+
+/// There is no value, and what a lower tier has may be old: one is just being handed over to it, or it is being told to forget one, or it failed
+/// at that. Take it for a miss.
+#define KVMEM_LEASED_BUSY 2
+
 /// What became of a call. 0 is success; the text of the last failure, with its numbers, is `kvmem_last_error()`.
 ///
 /// Unless a function says otherwise, a call that fails has changed nothing, and has written to none of its out-parameters. Numbers
@@ -205,6 +215,10 @@ enum kvmem_status
     KVMEM_PANICKED = 33,
     /// An earlier call on this object ended with KVMEM_PANICKED; it can only be destroyed.
     KVMEM_POISONED = 34,
+    /// The lease was broken: something was put, removed or cleared under the key since it was taken.
+    KVMEM_SUPERSEDED = 35,
+    /// The program's function has not told a lower tier to forget.
+    KVMEM_NOT_FORGOTTEN = 36,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -230,13 +244,18 @@ typedef struct kvmem_bump_arena kvmem_bump_arena;
 typedef struct kvmem_cancel kvmem_cancel;
 
 /// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. Owned by the
-/// caller: kvmem_kv_destroy. Pins and reservations outlive it, and it outlives its pool's handle. Any thread, several at once.
+/// caller: kvmem_kv_destroy. Pins, reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at once.
 typedef struct kvmem_kv_cache kvmem_kv_cache;
+
+/// The right to put in under a key what is fetched from a lower tier, unless something is put, removed or cleared under it meanwhile: that breaks
+/// it. Owned by the caller: kvmem_kv_commit_leased or kvmem_kv_lease_release. It outlives its cache. Any thread.
+typedef struct kvmem_kv_lease kvmem_kv_lease;
 
 /// A pin on a value: it is neither evicted nor freed while this exists. Owned by the caller: kvmem_kv_pin_release. Any thread.
 typedef struct kvmem_kv_pin kvmem_kv_pin;
 
-/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit or kvmem_kv_abandon. Any thread, one at a time.
+/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit, kvmem_kv_commit_leased or kvmem_kv_abandon. Any thread, one at a
+/// time.
 typedef struct kvmem_kv_reservation kvmem_kv_reservation;
 
 /// Hands out ranges `[offset, offset + bytes)` of a space (layer 3), and never touches bytes: they may be memory, a file, a GPU's. Owned by the
@@ -709,6 +728,36 @@ typedef struct kvmem_attached_info {
     uint32_t reserved;
 } kvmem_attached_info;
 
+/// A value, pinned.
+typedef struct kvmem_kv_value {
+    /// The pin: the bytes are good until it is released.
+    struct kvmem_kv_pin *pin;
+    /// The bytes, to be read. The first is at any address, aligned to nothing.
+    const void *data;
+    /// How many.
+    uint64_t bytes;
+    /// Where they begin in the pool.
+    uint64_t offset;
+} kvmem_kv_value;
+
+/// Is given each value that is evicted, for room or by the watermarks, to keep it elsewhere, and answers 0 if it has *taken* it. What is removed,
+/// replaced or cleared is not given.
+///
+/// `value`, its pin and `key` are good for the call only; kvmem_kv_pin_clone makes a pin that stays. Until the last pin goes the bytes are in
+/// use, though not counted by the cache, which goes on to evict others: whoever keeps pins must bound them to a part of the pool.
+///
+/// It is called by the thread that inserts, commits, reserves or calls kvmem_kv_evict_to, by several at once, under no lock of the cache's, and
+/// may call the cache for what does not evict. It returns (no longjmp, no C++ exception).
+///
+/// A lower tier must never have an older value under a key than the latest. Until this returns the key is not leased. Of several values of a key that
+/// threads hand over at once the latest may come first: ask kvmem_kv_pin_is_superseded under the lock under which values are taken, and do not take
+/// what is. What is not taken must leave nothing older behind; then the answer is 0, too. Where that cannot be seen to, answer anything else: from
+/// then on the key is not leased, until kvmem_kv_clear_with succeeds.
+typedef int (*kvmem_kv_evict_fn)(void *user,
+                                 const struct kvmem_kv_value *value,
+                                 const void *key,
+                                 uint64_t key_bytes);
+
 /// How a cache is to be. Fill it with kvmem_kv_options_init first.
 typedef struct kvmem_kv_options {
     /// Bytes of this structure, as the program knows it.
@@ -725,19 +774,14 @@ typedef struct kvmem_kv_options {
     uint32_t eviction;
     /// Into how many shards keys are divided; 1 makes LRU exact; 0 (the default): some for each processor.
     uint32_t shards;
+    /// Is given each value that is evicted, and `on_evict_user`: a lower tier; NULL (the default): nobody is, and its bytes are free at once.
+    kvmem_kv_evict_fn on_evict;
+    /// Given to it.
+    void *on_evict_user;
+    /// Is called once with `on_evict_user`, by any thread, when the cache is gone with all its leases and reservations; may be NULL. Not if the cache
+    /// could not be made.
+    void (*on_evict_release)(void *user);
 } kvmem_kv_options;
-
-/// A value, pinned.
-typedef struct kvmem_kv_value {
-    /// The pin: the bytes are good until it is released.
-    struct kvmem_kv_pin *pin;
-    /// The bytes, to be read. The first is at any address, aligned to nothing.
-    const void *data;
-    /// How many.
-    uint64_t bytes;
-    /// Where they begin in the pool.
-    uint64_t offset;
-} kvmem_kv_value;
 
 /// Room for a value, to be written in place.
 typedef struct kvmem_kv_room {
@@ -772,6 +816,20 @@ typedef struct kvmem_kv_stats {
     /// Values refused because there was nothing to evict.
     uint64_t refusals;
 } kvmem_kv_stats;
+
+/// What kvmem_kv_get_lease found.
+typedef struct kvmem_kv_leased {
+    /// KVMEM_LEASED_LEASE, KVMEM_LEASED_PRESENT or KVMEM_LEASED_BUSY.
+    uint32_t outcome;
+    /// The lease, with KVMEM_LEASED_LEASE; else NULL.
+    struct kvmem_kv_lease *lease;
+    /// The value, with KVMEM_LEASED_PRESENT; else its pin is NULL.
+    struct kvmem_kv_value value;
+} kvmem_kv_leased;
+
+/// Tells a lower tier to forget, and answers 0; or anything else: it may still have what was to be forgotten. Is called once, before the call
+/// that it was given to returns, by the same thread, under no lock of the cache's. It returns (no longjmp, no C++ exception).
+typedef int (*kvmem_kv_forget_fn)(void *user);
 
 #ifdef __cplusplus
 extern "C" {
@@ -1436,10 +1494,29 @@ kvmem_status kvmem_kv_commit(struct kvmem_kv_reservation *reservation, struct kv
 /// Gives the room back. The reservation is gone afterwards.
 kvmem_status kvmem_kv_abandon(struct kvmem_kv_reservation *reservation);
 
+/// The key that a value will be put in under: `out_key_bytes` bytes at `out_key`, good as long as the reservation.
+kvmem_status kvmem_kv_reservation_cache_key(const struct kvmem_kv_reservation *reservation,
+                                            const void **out_key,
+                                            uint64_t *out_key_bytes);
+
 /// The key with which `device` can write a reserved value. It is good as long as the value.
 kvmem_status kvmem_kv_reservation_key(const struct kvmem_kv_reservation *reservation,
                                       const char *device,
                                       struct kvmem_key *out_key);
+
+/// One pin more on the same value. It is released by itself.
+kvmem_status kvmem_kv_pin_clone(const struct kvmem_kv_pin *pin, struct kvmem_kv_value *out_value);
+
+/// The key that a pinned value was put in under: `out_key_bytes` bytes at `out_key`, good until the pin is released.
+kvmem_status kvmem_kv_pin_cache_key(const struct kvmem_kv_pin *pin,
+                                    const void **out_key,
+                                    uint64_t *out_key_bytes);
+
+/// Whether the key of a pinned value has been given another since, or was removed or cleared: 1 or 0. Being evicted does not count: what was
+/// evicted is the latest there was. In a kvmem_kv_evict_fn it is answered rightly until that returns; later changes are not told to what was
+/// evicted.
+kvmem_status kvmem_kv_pin_is_superseded(const struct kvmem_kv_pin *pin,
+                                        uint32_t *out_superseded);
 
 /// The key with which `device` can reach a pinned value. It is good as long as the value.
 kvmem_status kvmem_kv_pin_key(const struct kvmem_kv_pin *pin, const char *device, struct kvmem_key *out_key);
@@ -1447,12 +1524,13 @@ kvmem_status kvmem_kv_pin_key(const struct kvmem_kv_pin *pin, const char *device
 /// Releases a pin.
 kvmem_status kvmem_kv_pin_release(struct kvmem_kv_pin *pin);
 
-/// Takes the value under a key out: its bytes are free when the last pin on it is released. KVMEM_NOT_FOUND if there is none.
+/// Takes the value under a key out: its bytes are free when the last pin on it is released. KVMEM_NOT_FOUND if there is none. A lower tier is told by
+/// kvmem_kv_remove_with.
 kvmem_status kvmem_kv_remove(const struct kvmem_kv_cache *cache,
                              const void *key,
                              uint64_t key_bytes);
 
-/// Takes every value out. Pins stay good.
+/// Takes every value out. Pins stay good. A lower tier is told by kvmem_kv_clear_with.
 kvmem_status kvmem_kv_clear(const struct kvmem_kv_cache *cache);
 
 /// Evicts until at most `bytes` bytes are held, or nothing is left that can go. `out_held_bytes` (may be NULL) is how many are held then.
@@ -1466,8 +1544,52 @@ kvmem_status kvmem_kv_get_stats(const struct kvmem_kv_cache *cache, struct kvmem
 /// Verifies the invariants, while no other thread is in the cache. O(values). KVMEM_CHECK_FAILED is a defect of this library.
 kvmem_status kvmem_kv_check(const struct kvmem_kv_cache *cache);
 
-/// Destroys a cache. Values that are pinned stay until their pins are released.
+/// Destroys a cache. Values that are pinned stay until their pins are released. What is held is dropped, not evicted: `on_evict` is given none of it.
 kvmem_status kvmem_kv_destroy(struct kvmem_kv_cache *cache);
+
+/// Asks for the right to put in what is fetched from a lower tier. Take it before anything is asked of that. It counts for neither a hit nor a miss.
+/// Several leases of a key may live at once; the first commit breaks the others.
+kvmem_status kvmem_kv_get_lease(const struct kvmem_kv_cache *cache,
+                                const void *key,
+                                uint64_t key_bytes,
+                                struct kvmem_kv_leased *out_leased);
+
+/// Whether nothing has been put or removed under the key so far: 1 or 0. That may change at once: what counts is the commit. With this, who
+/// fetches in steps can end early.
+kvmem_status kvmem_kv_lease_is_unbroken(const struct kvmem_kv_lease *lease,
+                                        uint32_t *out_unbroken);
+
+/// Gives a lease up.
+kvmem_status kvmem_kv_lease_release(struct kvmem_kv_lease *lease);
+
+/// Puts a value in, as kvmem_kv_commit, if nothing was put, removed or cleared under the key since the lease was taken. Both are gone afterwards;
+/// `out_value` (may be NULL) is the value, pinned.
+///
+/// KVMEM_SUPERSEDED: the lease was broken, and is gone; the reservation stays, with what was written, to be abandoned in general; `out_value` is
+/// what the key has now, pinned, or its pin is NULL. KVMEM_INVALID_ARGUMENT: the lease is of another key, or of another cache; both stay.
+kvmem_status kvmem_kv_commit_leased(struct kvmem_kv_reservation *reservation,
+                                    struct kvmem_kv_lease *lease,
+                                    struct kvmem_kv_value *out_value);
+
+/// Takes the value under a key out, as kvmem_kv_remove, where a lower tier has to forget it, too. While `forget` tells it, the key is not leased,
+/// so nobody fetches what is to be forgotten. `out_removed` (may be NULL) is whether there was a value: 1 or 0; `forget` is called in both cases.
+///
+/// KVMEM_NOT_FORGOTTEN: `forget` has failed. The value is out all the same, and the key is not leased any more, until kvmem_kv_clear_with
+/// succeeds: so what the lower tier may still have does not come back.
+kvmem_status kvmem_kv_remove_with(const struct kvmem_kv_cache *cache,
+                                  const void *key,
+                                  uint64_t key_bytes,
+                                  kvmem_kv_forget_fn forget,
+                                  void *user,
+                                  uint32_t *out_removed);
+
+/// Takes every value out, as kvmem_kv_clear, where a lower tier has to forget all, too: as kvmem_kv_remove_with. Keys that are not leased because
+/// something failed before are leased again.
+///
+/// KVMEM_NOT_FORGOTTEN: `forget` has failed. The values are out all the same, and no key is leased any more, until this succeeds.
+kvmem_status kvmem_kv_clear_with(const struct kvmem_kv_cache *cache,
+                                 kvmem_kv_forget_fn forget,
+                                 void *user);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -3,6 +3,7 @@
 //! What fails often (no room, a stale allocation) is kept as the value it came as, and made a text when somebody asks for it: a
 //! refusal costs nanoseconds.
 
+use std::ffi::c_int;
 use std::fmt;
 
 use kvmem::arena::{ArenaError, BumpError, Limit};
@@ -45,6 +46,10 @@ pub(crate) enum Fail {
     Slice(SliceError),
     /// A key that nothing is held under.
     NotFound,
+    /// A lease that was broken.
+    Superseded,
+    /// What a function of the program answered that was to tell a lower tier to forget.
+    NotForgotten(c_int),
     /// A list or text does not fit.
     TooSmall {
         needed: u64,
@@ -79,6 +84,8 @@ impl Fail {
             Fail::Slice(SliceError::NoMemory { .. }) => KVMEM_NO_MEMORY,
             Fail::Bump(_) | Fail::Slice(_) => KVMEM_TOO_LARGE,
             Fail::NotFound => KVMEM_NOT_FOUND,
+            Fail::Superseded => KVMEM_SUPERSEDED,
+            Fail::NotForgotten(_) => KVMEM_NOT_FORGOTTEN,
             Fail::TooSmall { .. } => KVMEM_BUFFER_TOO_SMALL,
             Fail::Said(status, _) => *status,
         }
@@ -108,6 +115,17 @@ impl fmt::Display for Fail {
             Fail::Bump(error) => error.fmt(f),
             Fail::Slice(error) => error.fmt(f),
             Fail::NotFound => f.write_str("nothing is held under this key"),
+            Fail::Superseded => f.write_str(
+                "something was put, removed or cleared under the key since the lease was taken: abandon what was fetched, and use \
+                 what the key has now",
+            ),
+            Fail::NotForgotten(answer) => {
+                write!(
+                    f,
+                    "`forget` answered {answer}, so a lower tier may still have what was taken out, and it is not leased: call \
+                     kvmem_kv_clear_with when that can forget again"
+                )
+            }
             Fail::TooSmall { needed, given } => {
                 write!(f, "there is room for {given}, and {needed} are needed: give a larger buffer")
             }

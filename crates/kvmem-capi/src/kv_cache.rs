@@ -1,6 +1,7 @@
 //! *KvCache*: values under keys, in blocks of a pool.
 
 use std::ffi::{c_char, c_void};
+use std::sync::Arc;
 
 use kvmem::pool::kv_cache::{Eviction, KvCache, Pinned, Reservation};
 
@@ -11,12 +12,13 @@ use crate::options::{self, Options};
 use crate::pool::kvmem_pool;
 use crate::status::*;
 use crate::table::{Object, object};
+use crate::taker::{Taker, kvmem_kv_evict_fn};
 
 /// Bytes of any kind, a token hash or a text.
-type Key = Box<[u8]>;
+pub(crate) type Key = Box<[u8]>;
 
 /// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. Owned by the
-/// caller: kvmem_kv_destroy. Pins and reservations outlive it, and it outlives its pool's handle. Any thread, several at once.
+/// caller: kvmem_kv_destroy. Pins, reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at once.
 pub struct kvmem_kv_cache {
     _opaque: [u8; 0],
 }
@@ -26,7 +28,8 @@ pub struct kvmem_kv_pin {
     _opaque: [u8; 0],
 }
 
-/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit or kvmem_kv_abandon. Any thread, one at a time.
+/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit, kvmem_kv_commit_leased or kvmem_kv_abandon. Any thread, one at a
+/// time.
 pub struct kvmem_kv_reservation {
     _opaque: [u8; 0],
 }
@@ -58,9 +61,16 @@ pub struct kvmem_kv_options {
     pub eviction: u32,
     /// Into how many shards keys are divided; 1 makes LRU exact; 0 (the default): some for each processor.
     pub shards: u32,
+    /// Is given each value that is evicted, and `on_evict_user`: a lower tier; NULL (the default): nobody is, and its bytes are free at once.
+    pub on_evict: kvmem_kv_evict_fn,
+    /// Given to it.
+    pub on_evict_user: *mut c_void,
+    /// Is called once with `on_evict_user`, by any thread, when the cache is gone with all its leases and reservations; may be NULL. Not if the cache
+    /// could not be made.
+    pub on_evict_release: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
-// SAFETY: numbers only, of 8 bytes or in pairs of 4; the first is the size.
+// SAFETY: numbers and addresses, of 8 bytes or in pairs of 4; the first is the size.
 unsafe impl Options for kvmem_kv_options {
     fn defaults() -> Self {
         kvmem_kv_options {
@@ -71,6 +81,9 @@ unsafe impl Options for kvmem_kv_options {
             high_watermark_bytes: u64::MAX,
             eviction: KVMEM_EVICT_LRU,
             shards: 0,
+            on_evict: None,
+            on_evict_user: std::ptr::null_mut(),
+            on_evict_release: None,
         }
     }
 }
@@ -118,7 +131,22 @@ pub unsafe extern "C" fn kvmem_kv_create(
         if wanted.shards != 0 {
             builder = builder.shards(wanted.shards as usize);
         }
-        made.put(kvmem_kv_cache::table().insert(builder.build()?)?);
+        let taker = Taker::new(wanted.on_evict, wanted.on_evict_user, wanted.on_evict_release).map(Arc::new);
+        match (&taker, wanted.on_evict_release) {
+            (Some(taker), _) => {
+                let taker = Arc::clone(taker);
+                builder = builder.on_evict(move |pinned| taker.give(pinned));
+            }
+            (None, Some(_)) => {
+                return Err(Fail::invalid("on_evict_release without on_evict: say both, or neither"));
+            }
+            (None, None) => {}
+        }
+        let cache = kvmem_kv_cache::table().insert(builder.build()?)?;
+        if let Some(taker) = taker {
+            taker.own();
+        }
+        made.put(cache);
         Ok(())
     })
 }
@@ -137,7 +165,12 @@ pub struct kvmem_kv_value {
     pub offset: u64,
 }
 
-fn value(pinned: Pinned<Key>) -> Result<kvmem_kv_value, Fail> {
+/// None.
+pub(crate) fn no_value() -> kvmem_kv_value {
+    kvmem_kv_value { pin: std::ptr::null_mut(), data: std::ptr::null(), bytes: 0, offset: 0 }
+}
+
+pub(crate) fn value(pinned: Pinned<Key>) -> Result<kvmem_kv_value, Fail> {
     let block = pinned.block();
     let (data, bytes, offset) = (block.as_ptr().cast(), block.len() as u64, block.offset());
     Ok(kvmem_kv_value { pin: kvmem_kv_pin::table().insert(pinned)?, data, bytes, offset })
@@ -252,6 +285,23 @@ pub unsafe extern "C" fn kvmem_kv_abandon(reservation: *mut kvmem_kv_reservation
     destroy(reservation)
 }
 
+/// The key that a value will be put in under: `out_key_bytes` bytes at `out_key`, good as long as the reservation.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_kv_reservation_cache_key(
+    reservation: *const kvmem_kv_reservation,
+    out_key: *mut *const c_void,
+    out_key_bytes: *mut u64,
+) -> kvmem_status {
+    on(reservation, |reservation| put_key(reservation.key(), out_key, out_key_bytes))
+}
+
+fn put_key(key: &Key, out_key: *mut *const c_void, out_key_bytes: *mut u64) -> Result<(), Fail> {
+    let (at, bytes) = (out(out_key, "out_key")?, out(out_key_bytes, "out_key_bytes")?);
+    at.put(key.as_ptr().cast());
+    bytes.put(key.len() as u64);
+    Ok(())
+}
+
 /// The key with which `device` can write a reserved value. It is good as long as the value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_reservation_key(
@@ -263,6 +313,43 @@ pub unsafe extern "C" fn kvmem_kv_reservation_key(
         let found = out(out_key, "out_key")?;
         // SAFETY: the caller's promise.
         found.put(reservation.block().key(unsafe { some_text(device, "device") }?)?.into());
+        Ok(())
+    })
+}
+
+/// One pin more on the same value. It is released by itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_kv_pin_clone(
+    pin: *const kvmem_kv_pin,
+    out_value: *mut kvmem_kv_value,
+) -> kvmem_status {
+    on(pin, |pin| {
+        let cloned = out(out_value, "out_value")?;
+        cloned.put(value(pin.clone())?);
+        Ok(())
+    })
+}
+
+/// The key that a pinned value was put in under: `out_key_bytes` bytes at `out_key`, good until the pin is released.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_kv_pin_cache_key(
+    pin: *const kvmem_kv_pin,
+    out_key: *mut *const c_void,
+    out_key_bytes: *mut u64,
+) -> kvmem_status {
+    on(pin, |pin| put_key(pin.key(), out_key, out_key_bytes))
+}
+
+/// Whether the key of a pinned value has been given another since, or was removed or cleared: 1 or 0. Being evicted does not count: what was
+/// evicted is the latest there was. In a kvmem_kv_evict_fn it is answered rightly until that returns; later changes are not told to what was
+/// evicted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_kv_pin_is_superseded(
+    pin: *const kvmem_kv_pin,
+    out_superseded: *mut u32,
+) -> kvmem_status {
+    on(pin, |pin| {
+        out(out_superseded, "out_superseded")?.put(u32::from(pin.is_superseded()));
         Ok(())
     })
 }
@@ -288,7 +375,8 @@ pub unsafe extern "C" fn kvmem_kv_pin_release(pin: *mut kvmem_kv_pin) -> kvmem_s
     destroy(pin)
 }
 
-/// Takes the value under a key out: its bytes are free when the last pin on it is released. KVMEM_NOT_FOUND if there is none.
+/// Takes the value under a key out: its bytes are free when the last pin on it is released. KVMEM_NOT_FOUND if there is none. A lower tier is told by
+/// kvmem_kv_remove_with.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_remove(
     cache: *const kvmem_kv_cache,
@@ -302,7 +390,7 @@ pub unsafe extern "C" fn kvmem_kv_remove(
     })
 }
 
-/// Takes every value out. Pins stay good.
+/// Takes every value out. Pins stay good. A lower tier is told by kvmem_kv_clear_with.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_clear(cache: *const kvmem_kv_cache) -> kvmem_status {
     on(cache, |cache| {
@@ -381,7 +469,7 @@ pub unsafe extern "C" fn kvmem_kv_check(cache: *const kvmem_kv_cache) -> kvmem_s
     on(cache, |cache| Ok(cache.check()?))
 }
 
-/// Destroys a cache. Values that are pinned stay until their pins are released.
+/// Destroys a cache. Values that are pinned stay until their pins are released. What is held is dropped, not evicted: `on_evict` is given none of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_destroy(cache: *mut kvmem_kv_cache) -> kvmem_status {
     destroy(cache)

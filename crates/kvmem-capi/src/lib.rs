@@ -72,7 +72,13 @@ mod block;
 
 mod attached;
 
+mod taker;
+
 mod kv_cache;
+
+mod lease;
+
+mod forget;
 
 pub use attached::*;
 pub use background::*;
@@ -81,10 +87,12 @@ pub use bump::*;
 pub use call::{KVMEM_JSON, KVMEM_TEXT};
 pub use cancel::*;
 pub use custom::*;
+pub use forget::*;
 pub use gslice::*;
 pub use key::*;
 pub use kv_cache::*;
 pub use last_error::*;
+pub use lease::*;
 pub use offset::*;
 pub use options::{
     KVMEM_BACKING_PRIVATE, KVMEM_BACKING_SHARED, KVMEM_NUMA_ANY, KVMEM_NUMA_BIND, KVMEM_NUMA_INTERLEAVE,
@@ -97,4 +105,5 @@ pub use registrars::*;
 pub use registration::*;
 pub use slice::*;
 pub use status::*;
+pub use taker::*;
 pub use version::*;

@@ -60,12 +60,13 @@ pub(crate) enum Kind {
     Pin,
     Reservation,
     Cancel,
+    Lease,
 }
 
 impl Kind {
     /// What the bits say, if they are those of a handle at all.
     pub(crate) fn of(bits: u64) -> Option<&'static str> {
-        const NAMES: [&str; 13] = [
+        const NAMES: [&str; 14] = [
             "kvmem_region",
             "kvmem_bump_arena",
             "kvmem_registrars",
@@ -79,6 +80,7 @@ impl Kind {
             "kvmem_kv_pin",
             "kvmem_kv_reservation",
             "kvmem_cancel",
+            "kvmem_kv_lease",
         ];
         let kind = (bits >> KIND_SHIFT & 0xf) as usize;
         NAMES.get(kind.checked_sub(1)?).copied().filter(|_| bits & (MARK | POISONED | CLOSED) == MARK)
@@ -312,6 +314,35 @@ impl<T: Object> Table<T> {
         self.take(handle)
     }
 
+    /// The object, taken out and handed to `run`, unless that gives it back: then its handle is good as before. Closed meanwhile, as in `exclusive`. If
+    /// `run` panics it is gone.
+    pub(crate) fn take_unless(
+        &self,
+        handle: *const T,
+        run: impl FnOnce(T::Value) -> Result<(), (T::Value, Fail)>,
+    ) -> Result<(), Fail> {
+        self.close(handle)?;
+        let bits = handle.addr() as u64;
+        let Some(slot) = self.slot(handle) else { return Err(self.explain(bits)) };
+        // SAFETY: it holds a value, and this thread alone has closed it.
+        let value = unsafe { (*slot.value.get()).assume_init_read() };
+        let done = catch_unwind(AssertUnwindSafe(|| run(value)));
+        if let Ok(Err((value, fail))) = done {
+            // SAFETY: as above; what was there has been read.
+            unsafe { (*slot.value.get()).write(value) };
+            // Release pairs with the Acquire in `get` and `take`.
+            slot.word.store(bits, Ordering::Release);
+            return Err(fail);
+        }
+        // Relaxed: there is nothing to be read.
+        slot.word.store(0, Ordering::Relaxed);
+        self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
+        match done {
+            Ok(_) => Ok(()),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
     /// What is in a slot whose word this thread has made 0.
     fn empty(&self, slot: &Slot<T::Value>, bits: u64) -> T::Value {
         // SAFETY: there was a value, and this thread alone has taken it.
@@ -436,6 +467,33 @@ mod tests {
         table.poison(third);
         assert!(matches!(table.get(third), Err(Fail::Poisoned(_))));
         assert_eq!(table.take(third).unwrap(), "third");
+    }
+
+    #[test]
+    fn what_is_given_back_keeps_its_handle() {
+        let table = Thing::table();
+        let handle = table.insert("first".into()).unwrap();
+        let refused = table.take_unless(handle, |mut thing| {
+            assert_eq!(why(table.get(handle).unwrap_err()), BadHandle::Closed);
+            assert!(table.take(handle).is_err() && table.take_unless(handle, |_| Ok(())).is_err());
+            thing.push_str(", given back");
+            Err((thing, Fail::NotFound))
+        });
+        assert!(matches!(refused, Err(Fail::NotFound)));
+        assert_eq!(table.get(handle).unwrap(), "first, given back");
+        table
+            .take_unless(handle, |thing| {
+                assert_eq!(thing, "first, given back");
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(why(table.get(handle).unwrap_err()), BadHandle::Destroyed);
+        assert!(table.take_unless(handle, |_| panic!("it is gone")).is_err());
+
+        let panicking = table.insert("second".into()).unwrap();
+        let panicked = catch_unwind(AssertUnwindSafe(|| table.take_unless(panicking, |_| panic!("no more"))));
+        assert!(panicked.is_err());
+        assert_eq!(why(table.take(panicking).unwrap_err()), BadHandle::Destroyed);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod support;
 #[path = "support/under.rs"]
 mod under;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use support::{STRICT, compile, crate_folder, has, prefix, scratch, succeed};
@@ -17,7 +18,7 @@ fn run(name: &str, under: Under) {
     under.run(name, "cc", |name, flags| compile(&source, name, flags));
 }
 
-programs!(arena register offset slice pool threads gslice cost);
+programs!(arena register offset slice pool kv_tier threads gslice cost);
 
 // Not under Valgrind: what other threads were making is leaked in a child, and it runs one thread at a time.
 #[test]
@@ -71,25 +72,34 @@ fn the_headers_are_strict_c_and_cpp() {
     }
 }
 
-/// The example of `docs/c.md`, as it stands there.
-fn example() -> std::path::PathBuf {
-    let page = std::fs::read_to_string(crate_folder().join("docs/c.md")).expect("the page is there");
-    let code = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
-    let source = scratch("programs").join(format!("example-{:?}.c", std::thread::current().id()));
-    std::fs::write(&source, code.expect("the page has an example"))
-        .expect("the target folder can be written");
-    source
+/// The examples of `docs/c.md`, as they stand there.
+fn examples() -> Vec<PathBuf> {
+    let thread = std::thread::current().id();
+    let write = |(at, code): (usize, &String)| {
+        let source = scratch("programs").join(format!("example-{thread:?}-{at}.c"));
+        std::fs::write(&source, code).expect("the target folder can be written");
+        source
+    };
+    blocks("c").iter().enumerate().map(write).collect()
 }
 
-/// What the page says the example prints.
-fn expected() -> String {
+/// What the page says that each example prints.
+fn expected() -> Vec<String> {
+    blocks("text")
+}
+
+/// The blocks of the page in a language: one for each example.
+fn blocks(language: &str) -> Vec<String> {
     let page = std::fs::read_to_string(crate_folder().join("docs/c.md")).expect("the page is there");
-    let text = page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
-    text.expect("the page says what is printed").to_owned()
+    let begins = format!("```{language}\n");
+    let blocks = page.split(&begins).skip(1).filter_map(|rest| rest.split("```").next());
+    let blocks: Vec<String> = blocks.map(str::to_owned).collect();
+    assert_eq!(blocks.len(), 2, "in {language}");
+    blocks
 }
 
 #[test]
-fn the_example_of_the_page_runs_by_pkg_config() {
+fn the_examples_of_the_page_run_by_pkg_config() {
     if !has("pkg-config") {
         return;
     }
@@ -101,23 +111,25 @@ fn the_example_of_the_page_runs_by_pkg_config() {
     assert_eq!(pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
     let lib = prefix().join("lib");
 
-    let shared = scratch("programs").join("example-shared");
-    let mut cc = Command::new("cc");
-    cc.args(STRICT).arg(example()).arg("-o").arg(&shared).args(pkg_config(&["--cflags", "--libs"]));
-    succeed(&mut cc);
-    assert_eq!(succeed(Command::new(&shared).env("LD_LIBRARY_PATH", &lib)), expected());
-
     // The static library is alone in its folder, so that the linker cannot take the shared one.
     let alone = scratch("static");
     std::fs::copy(lib.join("libkvmem.a"), alone.join("libkvmem.a")).expect("it can be copied");
-    let program = scratch("programs").join("example-static");
-    let mut cc = Command::new("cc");
-    cc.args(STRICT).arg(example()).arg("-o").arg(&program).arg("-L").arg(&alone);
-    let lib = format!("-L{}", lib.display());
-    let libs = pkg_config(&["--cflags", "--libs", "--static"]).into_iter();
-    cc.args(libs.filter(|flag| !flag.starts_with("-L") && *flag != lib));
-    succeed(&mut cc);
-    assert_eq!(succeed(&mut Command::new(&program)), expected());
+    for (at, (example, expected)) in examples().iter().zip(expected()).enumerate() {
+        let shared = scratch("programs").join(format!("example-shared-{at}"));
+        let mut cc = Command::new("cc");
+        cc.args(STRICT).arg(example).arg("-o").arg(&shared).args(pkg_config(&["--cflags", "--libs"]));
+        succeed(&mut cc);
+        assert_eq!(succeed(Command::new(&shared).env("LD_LIBRARY_PATH", &lib)), expected);
+
+        let program = scratch("programs").join(format!("example-static-{at}"));
+        let mut cc = Command::new("cc");
+        cc.args(STRICT).arg(example).arg("-o").arg(&program).arg("-L").arg(&alone);
+        let lib = format!("-L{}", lib.display());
+        let libs = pkg_config(&["--cflags", "--libs", "--static"]).into_iter();
+        cc.args(libs.filter(|flag| !flag.starts_with("-L") && *flag != lib));
+        succeed(&mut cc);
+        assert_eq!(succeed(&mut Command::new(&program)), expected);
+    }
 }
 
 #[test]
@@ -129,10 +141,10 @@ fn the_example_of_the_page_runs_by_cmake() {
     let mut configure = Command::new("cmake");
     configure.arg("-S").arg(crate_folder().join("tests/cmake")).arg("-B").arg(&build);
     configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix().display()));
-    configure.arg(format!("-DPROGRAM={}", example().display()));
+    configure.arg(format!("-DPROGRAM={}", examples()[0].display()));
     succeed(&mut configure);
     succeed(Command::new("cmake").arg("--build").arg(&build));
     for program in ["with_kvmem", "with_static"] {
-        assert_eq!(succeed(&mut Command::new(build.join(program))), expected());
+        assert_eq!(succeed(&mut Command::new(build.join(program))), expected()[0]);
     }
 }

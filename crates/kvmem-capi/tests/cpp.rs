@@ -49,7 +49,7 @@ fn run(name: &str, under: Under) {
     }
 }
 
-programs!(arena registration offset slice pool kv_cache threads mooncake mooncake_arena);
+programs!(arena registration offset slice pool kv_cache kv_tier threads mooncake mooncake_arena);
 
 /// Every header, those that are made for inclusion by others too.
 fn headers(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -83,22 +83,28 @@ fn every_header_stands_alone_and_twice() {
     }
 }
 
-/// The part of a page between a line and the end of its block.
-fn block(page: &str, begins: &str) -> String {
+/// The blocks of a page that begin with a word: one for each example.
+fn blocks(page: &str, begins: &str) -> Vec<String> {
     let page = std::fs::read_to_string(crate_folder().join("docs").join(page)).expect("the page is there");
-    let text = page.split(&format!("```{begins}\n")).nth(1).and_then(|rest| rest.split("```").next());
-    text.expect("the page has such a block").to_owned()
+    let begins = format!("```{begins}\n");
+    let blocks = page.split(&begins).skip(1).filter_map(|rest| rest.split("```").next());
+    let blocks: Vec<String> = blocks.map(str::to_owned).collect();
+    assert_eq!(blocks.len(), 2, "{begins:?}");
+    blocks
 }
 
 #[test]
-fn the_example_of_the_page_runs() {
+fn the_examples_of_the_page_run() {
     if !has("c++") {
         return;
     }
-    let source = scratch("programs").join("example.cpp");
-    std::fs::write(&source, block("cpp.md", "cpp")).expect("the target folder can be written");
-    for standard in STANDARDS {
-        let program = compile(&source, &format!("example-{}", &standard["-std=".len()..]), standard, &[]);
-        assert_eq!(succeed(&mut Command::new(program)), block("cpp.md", "text"));
+    for (at, (code, says)) in blocks("cpp.md", "cpp").iter().zip(blocks("cpp.md", "text")).enumerate() {
+        let source = scratch("programs").join(format!("example-{at}.cpp"));
+        std::fs::write(&source, code).expect("the target folder can be written");
+        for standard in STANDARDS {
+            let name = format!("example-{at}-{}", &standard["-std=".len()..]);
+            let program = compile(&source, &name, standard, &[]);
+            assert_eq!(succeed(&mut Command::new(program)), says);
+        }
     }
 }

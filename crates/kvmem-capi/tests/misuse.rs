@@ -39,6 +39,7 @@ const MAKING: &[(&str, &str, &str)] = &[
     ("kvmem_kv_cache", "kvmem_kv_create(live_kvmem_pool, NULL, &MADE)", "kvmem_kv_destroy"),
     ("kvmem_kv_pin", "make_pin(&MADE)", "kvmem_kv_pin_release"),
     ("kvmem_kv_reservation", "make_reservation(&MADE)", "kvmem_kv_abandon"),
+    ("kvmem_kv_lease", "make_lease(&MADE)", "kvmem_kv_lease_release"),
     ("kvmem_cancel", "kvmem_cancel_create(&MADE)", "kvmem_cancel_destroy"),
 ];
 
@@ -67,6 +68,7 @@ fn usual(parameter: &Parameter, objects: &[String]) -> String {
         "devices" => "\"mlock\"".into(),
         "text" => "\"1MiB\"".into(),
         "why" => "\"it is bad\"".into(),
+        "forget" => "forget".into(),
         "fd" => "fd".into(),
         "key" | "data" => "place.bytes".into(),
         _ if of.ends_with('*') => "(void *) &place".into(),
@@ -141,6 +143,18 @@ static kvmem_status make_reservation(kvmem_kv_reservation **out) {
     kvmem_status status = kvmem_kv_reserve(live_kvmem_kv_cache, \"room\", 4, 100, &room);
     *out = room.reservation;
     return status;
+}
+
+static kvmem_status make_lease(kvmem_kv_lease **out) {
+    kvmem_kv_leased leased;
+    kvmem_status status = kvmem_kv_get_lease(live_kvmem_kv_cache, \"lease\", 5, &leased);
+    *out = leased.lease;
+    return status;
+}
+
+static int forget(void *user) {
+    (void) user;
+    return 0;
 }
 
 static void make(void) {

@@ -2,9 +2,10 @@
 #ifndef KVMEM_KV_CACHE_HPP
 #define KVMEM_KV_CACHE_HPP
 
-#include <string_view>
+#include <exception>
+#include <functional>
 
-#include "pool.hpp"
+#include "kv_room.hpp"
 
 namespace kvmem {
 
@@ -15,6 +16,9 @@ enum class Eviction : std::uint32_t {
     /// Values must be used again soon after they have come, or they go.
     scan_resistant = KVMEM_EVICT_SCAN_RESISTANT,
 };
+
+/// Takes what leaves a cache for room; see kvmem_kv_evict_fn, and `KvOptions`.
+using KvEvictFn = std::function<void(KvValue)>;
 
 /// How a cache is to be. What is not said is as kvmem_kv_options_init has it.
 struct KvOptions {
@@ -28,80 +32,56 @@ struct KvOptions {
     Eviction eviction = Eviction::lru;
     /// Into how many shards keys are divided; 1 makes LRU exact; 0: some for each processor.
     std::uint32_t shards = 0;
+    /// Is given each value that is evicted: a lower tier; nothing: nobody is. By the thread that makes room, by several at once, under no lock of
+    /// the cache's. The value stays as long as it is kept, and is in use in the pool meanwhile.
+    ///
+    /// Of several values of a key the latest may come first: ask `KvValue::is_superseded` under the lock under which values are taken, and do not
+    /// take what is. If it throws, the value is *not taken*, and its key is not leased from then on, until `KvCache::clear_with` succeeds. Nobody
+    /// else is told of the exception: the insertion that made room is another matter and goes on. Who wants to know catches it here.
+    ///
+    /// It goes when the cache is gone with all its leases and rooms.
+    KvEvictFn on_evict;
 };
 
 /// What a cache holds, and what it has done.
 using KvStats = kvmem_kv_stats;
 
-/// A value, pinned: it is neither evicted nor freed until this goes. Moves; does not copy. It may outlive its cache. Any thread.
-class KvValue {
+namespace detail {
+
+/// A function of C++ that tells a lower tier to forget, for C to call. What it throws comes out of `done`.
+template <class Forget>
+class Forgetting {
+    static_assert(std::is_void_v<std::invoke_result_t<Forget &>>,
+                  "who cannot forget throws: what a function returns would not be looked at");
+
 public:
-    /// The bytes, to be read.
-    bytes_view bytes() const noexcept { return pin_ ? detail::bytes_of(value_.data, value_.bytes) : bytes_view(); }
-    std::uint64_t size() const noexcept { return bytes().size(); }
+    explicit Forgetting(Forget &forget) noexcept : forget_(forget) {}
 
-    /// Where they begin in the pool.
-    std::uint64_t offset() const noexcept { return pin_ ? value_.offset : 0; }
-
-    /// The key with which `device` can reach it. It is good as long as the value.
-    Key key(const std::string &device) const {
-        Key key;
-        detail::check(kvmem_kv_pin_key(pin_.get(), device.c_str(), &key));
-        return key;
-    }
-
-    /// Whether there is a value: not after it was moved from.
-    explicit operator bool() const noexcept { return static_cast<bool>(pin_); }
-
-private:
-    friend class KvCache;
-    friend class KvRoom;
-
-    explicit KvValue(const kvmem_kv_value &value) noexcept : pin_(value.pin), value_(value) {}
-
-    detail::Handle<kvmem_kv_pin, kvmem_kv_pin_release> pin_;
-    kvmem_kv_value value_;
-};
-
-/// Room for a value, to be written in place, by the processor or a device. It is given back if it goes before it was committed.
-class KvRoom {
-public:
-    /// The bytes, to be written.
-    bytes_span bytes() const noexcept { return room_ ? detail::bytes_of(made_.data, made_.bytes) : bytes_span(); }
-    std::uint64_t size() const noexcept { return bytes().size(); }
-
-    /// Where they begin in the pool.
-    std::uint64_t offset() const noexcept { return room_ ? made_.offset : 0; }
-
-    /// The key with which `device` can write it. It is good as long as the value.
-    Key key(const std::string &device) const {
-        Key key;
-        detail::check(kvmem_kv_reservation_key(room_.get(), device.c_str(), &key));
-        return key;
-    }
-
-    /// Puts the value in: `std::move(room).commit()`. It is pinned as long as the result.
-    KvValue commit() && {
-        kvmem_kv_value value = {};
-        const kvmem_status status = kvmem_kv_commit(room_.get(), &value);
-        if (status == KVMEM_OK) {
-            (void)room_.release();
+    static int call(void *user) noexcept {
+        auto &self = *static_cast<Forgetting *>(user);
+        try {
+            std::invoke(self.forget_);
+            return 0;
+        } catch (...) {
+            self.thrown_ = std::current_exception();
+            return 1;
         }
-        detail::check(status);
-        return KvValue(value);
     }
 
-    /// Whether there is room: not after it was moved from or committed.
-    explicit operator bool() const noexcept { return static_cast<bool>(room_); }
+    /// The end of the call that it was given to.
+    void done(kvmem_status status) {
+        if (thrown_) {
+            std::rethrow_exception(std::move(thrown_));
+        }
+        check(status);
+    }
 
 private:
-    friend class KvCache;
-
-    explicit KvRoom(const kvmem_kv_room &made) noexcept : room_(made.reservation), made_(made) {}
-
-    detail::Handle<kvmem_kv_reservation, kvmem_kv_abandon> room_;
-    kvmem_kv_room made_;
+    Forget &forget_;
+    std::exception_ptr thrown_;
 };
+
+} // namespace detail
 
 /// Values under keys: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. It keeps its pool's memory.
 class KvCache {
@@ -116,8 +96,15 @@ public:
         wanted.high_watermark_bytes = options.high_watermark.value_or(wanted.high_watermark_bytes);
         wanted.eviction = static_cast<std::uint32_t>(options.eviction);
         wanted.shards = options.shards;
+        auto kept = options.on_evict ? std::make_unique<KvEvictFn>(options.on_evict) : nullptr;
+        if (kept) {
+            wanted.on_evict = &evicted;
+            wanted.on_evict_user = kept.get();
+            wanted.on_evict_release = &release;
+        }
         kvmem_kv_cache *made = nullptr;
         detail::check(kvmem_kv_create(pool.native_handle(), &wanted, &made));
+        (void)kept.release();
         cache_.reset(made);
     }
 
@@ -158,6 +145,21 @@ public:
         return KvRoom(room);
     }
 
+    /// The right to put in what is fetched from a lower tier: take it before anything is asked of that. The value, if there is one; it counts as
+    /// used.
+    KvLeased lease(std::string_view key) const {
+        kvmem_kv_leased leased;
+        detail::check(kvmem_kv_get_lease(native_handle(), key.data(), key.size(), &leased));
+        switch (leased.outcome) {
+        case KVMEM_LEASED_LEASE:
+            return KvLease(leased.lease);
+        case KVMEM_LEASED_PRESENT:
+            return KvValue(leased.value);
+        default:
+            return KvBusy();
+        }
+    }
+
     /// Takes the value under a key out; false if there is none. Its bytes are free when it is pinned no more.
     bool remove(std::string_view key) {
         const kvmem_status status = kvmem_kv_remove(native_handle(), key.data(), key.size());
@@ -167,8 +169,28 @@ public:
         return status == KVMEM_OK;
     }
 
+    /// The same where a lower tier has to forget it, too: `forget()` tells it, and throws if it cannot. It is called whether there is a value or
+    /// not; meanwhile the key is not leased. What it throws is thrown here: then the value is out all the same, and the key is not leased until
+    /// `clear_with` succeeds.
+    template <class Forget>
+    bool remove_with(std::string_view key, Forget &&forget) {
+        detail::Forgetting<std::remove_reference_t<Forget>> forgetting(forget);
+        std::uint32_t removed = 0;
+        forgetting.done(kvmem_kv_remove_with(native_handle(), key.data(), key.size(), &forgetting.call,
+                                             &forgetting, &removed));
+        return removed != 0;
+    }
+
     /// Takes every value out. Those that are pinned stay good.
     void clear() { detail::check(kvmem_kv_clear(native_handle())); }
+
+    /// The same where a lower tier has to forget all, too, as with `remove_with`. Keys that are not leased because something failed before are
+    /// leased again. If `forget` throws, the values are out all the same, and no key is leased until this succeeds.
+    template <class Forget>
+    void clear_with(Forget &&forget) {
+        detail::Forgetting<std::remove_reference_t<Forget>> forgetting(forget);
+        forgetting.done(kvmem_kv_clear_with(native_handle(), &forgetting.call, &forgetting));
+    }
 
     /// Evicts until at most `bytes` bytes are held, or nothing is left that can go; how many are held then.
     std::uint64_t evict_to(std::uint64_t bytes) {
@@ -189,6 +211,17 @@ public:
     kvmem_kv_cache *native_handle() const noexcept { return cache_.get(); }
 
 private:
+    static int evicted(void *user, const kvmem_kv_value *value, const void *, std::uint64_t) noexcept {
+        try {
+            (*static_cast<KvEvictFn *>(user))(KvValue(value->pin));
+            return 0;
+        } catch (...) {
+            return 1;
+        }
+    }
+
+    static void release(void *user) noexcept { delete static_cast<KvEvictFn *>(user); }
+
     detail::Handle<kvmem_kv_cache, kvmem_kv_destroy> cache_;
 };
 
