@@ -741,7 +741,7 @@ typedef struct kvmem_kv_value {
 } kvmem_kv_value;
 
 /// Is given each value that is evicted, for room or by the watermarks, to keep it elsewhere, and answers 0 if it has *taken* it. What is removed,
-/// replaced or cleared is not given.
+/// replaced or cleared is not given; but where there is no room beside the value that a key has already, that one is evicted first.
 ///
 /// `value`, its pin and `key` are good for the call only; kvmem_kv_pin_clone makes a pin that stays. Until the last pin goes the bytes are in
 /// use, though not counted by the cache, which goes on to evict others: whoever keeps pins must bound them to a part of the pool.
@@ -815,6 +815,10 @@ typedef struct kvmem_kv_stats {
     uint64_t removals;
     /// Values refused because there was nothing to evict.
     uint64_t refusals;
+    /// Evicted values that `on_evict` failed to take.
+    uint64_t not_taken;
+    /// Values fetched and not put in, because their lease was broken.
+    uint64_t superseded;
 } kvmem_kv_stats;
 
 /// What kvmem_kv_get_lease found.
@@ -920,7 +924,7 @@ kvmem_status kvmem_region_populate(const struct kvmem_region *region,
                                    void *user,
                                    const struct kvmem_cancel *cancel);
 
-/// Makes the pages of a region's memory file resident in all other writable mappings that this process has of it, such as those of an engine
+/// Makes the pages of a region's memory file resident in all other shared, writable mappings that this process has of it, such as those of an engine
 /// that was given the descriptor: else each page is a fault when it is first touched there. `how` as above. `out_bytes` (may be NULL):
 /// how many bytes those mappings have; 0 for private memory.
 kvmem_status kvmem_region_populate_elsewhere(const struct kvmem_region *region,
@@ -1390,7 +1394,7 @@ kvmem_status kvmem_pool_share(const struct kvmem_pool *pool,
                               uint32_t read_only,
                               int *out_fd);
 
-/// Makes a pool's pages resident in all other writable mappings that this process has of its memory, such as those of an engine that was given
+/// Makes a pool's pages resident in all other shared, writable mappings that this process has of its memory, such as those of an engine that was given
 /// the descriptor: else each page is a fault when it is first touched there. `how` is KVMEM_POPULATE_AUTO or a number of threads.
 /// `out_bytes` (may be NULL): how many bytes those mappings have.
 kvmem_status kvmem_pool_populate_elsewhere(const struct kvmem_pool *pool,

@@ -437,6 +437,10 @@ pub struct kvmem_kv_stats {
     pub removals: u64,
     /// Values refused because there was nothing to evict.
     pub refusals: u64,
+    /// Evicted values that `on_evict` failed to take.
+    pub not_taken: u64,
+    /// Values fetched and not put in, because their lease was broken.
+    pub superseded: u64,
 }
 
 /// Figures of a cache. Takes no lock.
@@ -458,6 +462,8 @@ pub unsafe extern "C" fn kvmem_kv_get_stats(
             evictions: stats.evictions,
             removals: stats.removals,
             refusals: stats.refusals,
+            not_taken: stats.not_taken,
+            superseded: stats.superseded,
         });
         Ok(())
     })

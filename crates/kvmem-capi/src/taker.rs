@@ -12,7 +12,7 @@ use crate::kv_cache::{Key, kvmem_kv_pin, kvmem_kv_value, value};
 use crate::table::Object;
 
 /// Is given each value that is evicted, for room or by the watermarks, to keep it elsewhere, and answers 0 if it has *taken* it. What is removed,
-/// replaced or cleared is not given.
+/// replaced or cleared is not given; but where there is no room beside the value that a key has already, that one is evicted first.
 ///
 /// `value`, its pin and `key` are good for the call only; kvmem_kv_pin_clone makes a pin that stays. Until the last pin goes the bytes are in
 /// use, though not counted by the cache, which goes on to evict others: whoever keeps pins must bound them to a part of the pool.

@@ -263,6 +263,8 @@ impl PyKvCache {
                 stats.evictions,
                 stats.removals,
                 stats.refusals,
+                stats.not_taken,
+                stats.superseded,
             ),
         )
     }

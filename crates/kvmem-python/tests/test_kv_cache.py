@@ -197,6 +197,7 @@ def test_a_lease_is_broken_by_whatever_is_put_or_removed(pool: kvmem.Pool) -> No
         assert found is None or not found.superseded
         cache.remove("k")
         assert found is None or found.superseded
+    assert cache.stats().superseded == 4
     with leased() as lease:
         pinned = fetched().commit(lease=lease)
         assert pinned is not None and bytes(pinned) == b"fetched"

@@ -350,6 +350,7 @@ def test_what_the_spill_failed_to_take_leaves_nothing_older_behind(tiers: Tiers)
     assert tiers.get() is None
     assert tiers.spill.flush(10)
     assert tiers.get() is None
+    assert tiers.cache.stats().not_taken == 0
     # And if it cannot even be told.
     tiers.put(V1)
     tiers.evict()
@@ -357,7 +358,7 @@ def test_what_the_spill_failed_to_take_leaves_nothing_older_behind(tiers: Tiers)
     tiers.spill.before_evicted = interrupted
     tiers.put(V2)
     tiers.cache.evict_to(0)
-    assert tiers.get() is None
+    assert tiers.get() is None and tiers.cache.stats().not_taken == 1
     with pytest.raises(KeyboardInterrupt):
         tiers.cache.remove(KEY)
     assert tiers.spill.before_forget is interrupted_always

@@ -396,6 +396,9 @@ static void leases(void) {
         CHECK(at(cache, key) == 3);
         OK(kvmem_kv_remove(cache, &key, sizeof key));
     }
+    kvmem_kv_stats stats;
+    OK(kvmem_kv_get_stats(cache, &stats));
+    CHECK(stats.superseded == 6 && stats.not_taken == 0);
 
     /* A removal of what is not there breaks it, too. */
     held = leased(cache, 4);
@@ -454,6 +457,9 @@ static void what_fails(void) {
     put(cache, 3, 3); /* evicts 1, which is not taken; the insertion is another matter */
     CHECK(tier.evicted == 1 && tier.values[1] == 0 && at(cache, 3) == 3);
     CHECK(lease(cache, 1).outcome == KVMEM_LEASED_BUSY);
+    kvmem_kv_stats stats;
+    OK(kvmem_kv_get_stats(cache, &stats));
+    CHECK(stats.evictions == 1 && stats.not_taken == 1);
     kvmem_kv_lease *held = leased(cache, 4);
 
     tier.key = key = 3;

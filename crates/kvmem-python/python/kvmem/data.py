@@ -80,6 +80,10 @@ class KvCacheStats(NamedTuple):
     """Blocks removed by their key."""
     refusals: int
     """Values refused because there was nothing to evict."""
+    not_taken: int
+    """Evicted values that the lower tier failed to take."""
+    superseded: int
+    """Values fetched and not put in, because their lease was broken."""
 
     @property
     def hit_rate(self) -> float:

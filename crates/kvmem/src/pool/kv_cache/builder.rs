@@ -106,7 +106,8 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     }
 
     /// Who gets each value that is evicted, for room or by the watermarks: to keep it elsewhere. Default: nobody, and its bytes are free at
-    /// once. What is removed, replaced or cleared is not given.
+    /// once. What is removed, replaced or cleared is not given; but where there is no room beside the value that a key has already, that one is
+    /// evicted first.
     ///
     /// It is called by the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock of the cache's, and may call the cache for
     /// what does not evict. The value counts for the cache no more. Its bytes are free when the pin is dropped, and until then the insertion

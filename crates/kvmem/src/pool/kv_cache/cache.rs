@@ -338,6 +338,8 @@ impl<K> KvCache<K> {
             stats.replacements += others.replacements.get();
             stats.evictions += others.evictions.get();
             stats.removals += others.removals.get();
+            stats.not_taken += others.not_taken.get();
+            stats.superseded += others.superseded.get();
         }
         stats
     }
@@ -511,7 +513,10 @@ impl<K: Hash + Eq> Inner<K> {
     ) -> Result<(), Option<Pinned<K>>> {
         let shard = self.shard(hash);
         let mut books = shard.books();
-        books.redeem(hash, &held.key, number).map_err(|there| there.map(Pinned))?;
+        books.redeem(hash, &held.key, number).map_err(|there| {
+            shard.others.superseded.more();
+            there.map(Pinned)
+        })?;
         books.put(hash, held);
         shard.others.insertions.more();
         self.committed(hash, books);

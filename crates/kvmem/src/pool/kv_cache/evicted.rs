@@ -41,6 +41,10 @@ impl<'a, K> Handing<'a, K> {
 
 impl<K> Drop for Handing<'_, K> {
     fn drop(&mut self) {
-        self.shard.books().leases.handed_over(self.number, self.taken);
+        let mut books = self.shard.books();
+        books.leases.handed_over(self.number, self.taken);
+        if !self.taken {
+            self.shard.others.not_taken.more();
+        }
     }
 }

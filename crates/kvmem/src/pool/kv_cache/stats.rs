@@ -28,6 +28,10 @@ pub struct KvCacheStats {
     pub removals: u64,
     /// Values refused because there was nothing to evict.
     pub refusals: u64,
+    /// Evicted values that a lower tier [failed](super::KvCacheBuilder::on_evict) to take.
+    pub not_taken: u64,
+    /// Values fetched and not put in, because their [lease](super::Lease) was broken.
+    pub superseded: u64,
 }
 
 impl KvCacheStats {
@@ -56,6 +60,8 @@ pub(super) struct Others {
     pub(super) replacements: Count,
     pub(super) evictions: Count,
     pub(super) removals: Count,
+    pub(super) not_taken: Count,
+    pub(super) superseded: Count,
 }
 
 /// A figure with one writer at a time.

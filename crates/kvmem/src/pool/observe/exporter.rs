@@ -170,6 +170,8 @@ fn publish_cache(stats: &KvCacheStats, labels: &[Label]) {
         (names::EVICTIONS, stats.evictions),
         (names::REMOVALS, stats.removals),
         (names::REFUSALS, stats.refusals),
+        (names::NOT_TAKEN, stats.not_taken),
+        (names::SUPERSEDED, stats.superseded),
     ];
     for (what, value) in counts {
         the_counter(what, labels).absolute(value);

@@ -101,4 +101,8 @@ table! {
         "Blocks removed by their key";
     REFUSALS: "kvmem_cache_refusals_total" Counter "requests" ["cache"]
         "Values refused because there was nothing to evict";
+    NOT_TAKEN: "kvmem_cache_not_taken_total" Counter "blocks" ["cache"]
+        "Evicted values that a lower tier failed to take";
+    SUPERSEDED: "kvmem_cache_superseded_total" Counter "blocks" ["cache"]
+        "Values fetched and not put in, because their lease was broken";
 }

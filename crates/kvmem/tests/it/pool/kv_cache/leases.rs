@@ -55,6 +55,7 @@ fn what_is_fetched_is_put_in_under_an_unbroken_lease() {
         (stats.insertions, stats.replacements, stats.blocks, stats.hits, stats.misses),
         (2, 0, 1, 0, 0)
     );
+    assert_eq!((stats.superseded, stats.not_taken), (1, 0));
     cache.check().unwrap();
 }
 
@@ -220,6 +221,7 @@ fn what_a_taker_failed_at_is_not_leased_until_all_is_forgotten() {
         let _ = catch_unwind(AssertUnwindSafe(|| cache.evict_to(0)));
     }
     assert_eq!([0, 1, 2].map(|key| is_busy(&cache, &key)), [false, true, true]);
+    assert_eq!((cache.stats().evictions, cache.stats().not_taken), (3, 2));
     // Putting and finding are as ever.
     cache.insert(1, b"value").unwrap();
     assert!(matches!(cache.lease(&1), Leased::Present(_)));
