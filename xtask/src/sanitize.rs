@@ -81,7 +81,7 @@ fn has_source() -> bool {
 
 /// What runs under the sanitizers beside the library's own tests: all of `tests/it` but what is about registering, which is
 /// other people's code on the far side of calls.
-const INTEGRATION: [&str; 3] = ["slab::", "arena::", "offset::"];
+const INTEGRATION: [&str; 4] = ["slab::", "arena::", "offset::", "pool::"];
 /// Cases of each property test there: the sanitizers make all ten times as slow.
 const SANITIZED_CASES: &str = "20";
 /// What runs under Miri of the library's own tests: no layer that is made of calls of the kernel, and little of the one that has

@@ -185,12 +185,13 @@ impl<R> Chain<R> {
         self.rounds
     }
 
-    fn heads(&self) -> impl Iterator<Item = &Head> {
+    /// Where they begin. As pointers: a reference to a head would not reach the rounds behind it.
+    fn heads(&self) -> impl Iterator<Item = *mut Head> {
         let mut at = self.first;
         std::iter::from_fn(move || {
+            let head = at;
             // SAFETY: what is linked is owned by the chain.
-            let head = unsafe { at.as_ref() }?;
-            at = head.next;
+            at = unsafe { head.as_ref() }?.next;
             Some(head)
         })
     }
@@ -200,9 +201,11 @@ impl<R: Copy> Chain<R> {
     /// The rounds that are in it, onto `out`.
     pub(crate) fn copy_into(&self, out: &mut Vec<R>) {
         for head in self.heads() {
-            let rounds = Magazine::<R>::rounds(ptr::from_ref(head).cast_mut());
+            // SAFETY: it is the chain's, and nobody changes it while that is borrowed.
+            let count = unsafe { (*head).count as usize };
+            let rounds = Magazine::<R>::rounds(head);
             // SAFETY: all places below the count hold rounds.
-            out.extend_from_slice(unsafe { std::slice::from_raw_parts(rounds, head.count as usize) });
+            out.extend_from_slice(unsafe { std::slice::from_raw_parts(rounds, count) });
         }
     }
 }

@@ -110,8 +110,10 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// evicted first.
     ///
     /// It is called by the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock of the cache's, and may call the cache for
-    /// what does not evict. The value counts for the cache no more. Its bytes are free when the pin is dropped, and until then the insertion
-    /// goes on to evict others: so whoever keeps pins must bound them to a part of the pool, and drop or wait beyond that. An insertion fails with
+    /// what does not evict. It should know the cache by a [`Weak`](std::sync::Weak) pointer: one that its own taker keeps never goes.
+    ///
+    /// The value counts for the cache no more. Its bytes are free when the pin is dropped, and until then the insertion goes on to evict others:
+    /// so whoever keeps pins must bound them to a part of the pool, and drop or wait beyond that. An insertion fails with
     /// [`NothingToEvict`](super::KvCacheError::NothingToEvict) if it finds all there was in these hands.
     ///
     /// **A lower tier** that is asked for what is missed must never have an older value under a key than the latest. Until this returns the key is not

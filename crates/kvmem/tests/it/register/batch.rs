@@ -42,8 +42,10 @@ fn every_region_goes_to_every_registrar() {
 
 #[test]
 fn one_budget_of_threads_holds_for_all() {
-    let fakes: Vec<_> =
-        Fake::some(6, MIB as u64).into_iter().map(|fake| fake.taking(Duration::from_millis(2))).collect();
+    let fakes: Vec<_> = Fake::some(6, MIB as u64)
+        .into_iter()
+        .map(|fake| fake.meeting(3).taking(Duration::from_millis(2)))
+        .collect();
     let builder = RegistrationSet::builder().registrars(registrars(&fakes)).policy(Policy::parallel(3));
     let sets = builder.register_batch(regions(&[1, 1, 2])).expect("nothing stands in the way");
     assert_eq!(sets[0].outcome().threads, 3);

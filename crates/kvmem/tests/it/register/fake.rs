@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvmem::arena::{Errno, Region};
 use kvmem::register::{Key, Limits, Refusal, Registrar};
@@ -34,7 +34,12 @@ pub(crate) struct Fake {
     pub(crate) inside: Arc<AtomicUsize>,
     pub(crate) most: Arc<AtomicUsize>,
     pub(crate) takes: Duration,
+    /// So many are to be in a call at once.
+    pub(crate) meet: usize,
 }
+
+/// How long one waits for the others.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Fake {
     pub(crate) fn new(name: &str, limits: Limits) -> Fake {
@@ -44,6 +49,7 @@ impl Fake {
             inside: Arc::default(),
             most: Arc::default(),
             takes: Duration::ZERO,
+            meet: 0,
         }
     }
 
@@ -61,6 +67,12 @@ impl Fake {
 
     pub(crate) fn taking(self, takes: Duration) -> Fake {
         Fake { takes, ..self }
+    }
+
+    /// Calls do not return before so many have been there at once, however late their threads come: what is to be seen is that they are
+    /// called side by side, not how fast this machine is. One that waits in vain returns in the end.
+    pub(crate) fn meeting(self, meet: usize) -> Fake {
+        Fake { meet, ..self }
     }
 
     pub(crate) fn with(self, faults: Faults) -> Fake {
@@ -90,6 +102,10 @@ impl Fake {
     fn enter(&self) {
         let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(inside, Ordering::SeqCst);
+        let began = Instant::now();
+        while self.most.load(Ordering::SeqCst) < self.meet && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         if !self.takes.is_zero() {
             std::thread::sleep(self.takes);
         }

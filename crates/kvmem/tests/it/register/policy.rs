@@ -14,29 +14,31 @@ fn region(how: Populate) -> Region {
     Region::builder(16 * MIB).ladder(PageSize::Base).populate(how).map().expect("a little memory")
 }
 
-fn at_once(policy: Policy, populated: Populate, populate: Populate) -> usize {
-    let fakes: Vec<_> =
-        Fake::some(4, 4 * MIB as u64).into_iter().map(|fake| fake.taking(Duration::from_millis(2))).collect();
+/// So many registrars are called at once, and no more.
+fn are_called_at_once(many: usize, policy: Policy, populated: Populate, populate: Populate) {
+    let fakes: Vec<_> = Fake::some(4, 4 * MIB as u64)
+        .into_iter()
+        .map(|fake| fake.meeting(many).taking(Duration::from_millis(2)))
+        .collect();
     let builder = RegistrationSet::builder().registrars(registrars(&fakes)).policy(policy).populate(populate);
     let set = builder.register(region(populated)).expect("nothing stands in the way");
-    let most = fakes[0].most.load(Ordering::SeqCst);
-    assert_eq!(set.outcome().threads > 1, most > 1);
-    most
+    assert_eq!(fakes[0].most.load(Ordering::SeqCst), many, "{policy:?}");
+    assert_eq!(set.outcome().threads > 1, many > 1);
 }
 
 #[test]
 fn as_many_are_called_at_once_as_the_policy_says() {
     let there = Populate::threads(1);
-    assert_eq!(at_once(Policy::Sequential, there, Populate::Auto), 1);
-    assert_eq!(at_once(Policy::parallel(2), there, Populate::Auto), 2);
-    assert_eq!(at_once(Policy::all_at_once(), there, Populate::Auto), 4);
+    are_called_at_once(1, Policy::Sequential, there, Populate::Auto);
+    are_called_at_once(2, Policy::parallel(2), there, Populate::Auto);
+    are_called_at_once(4, Policy::all_at_once(), there, Populate::Auto);
 }
 
 #[test]
 fn untouched_memory_is_populated_first_or_goes_to_one_at_a_time() {
-    assert_eq!(at_once(Policy::all_at_once(), Populate::None, Populate::Auto), 4);
-    assert_eq!(at_once(Policy::all_at_once(), Populate::None, Populate::None), 1);
-    assert_eq!(at_once(Policy::Auto, Populate::None, Populate::None), 1);
+    are_called_at_once(4, Policy::all_at_once(), Populate::None, Populate::Auto);
+    are_called_at_once(1, Policy::all_at_once(), Populate::None, Populate::None);
+    are_called_at_once(1, Policy::Auto, Populate::None, Populate::None);
     let outcome = |policy, populate| {
         let builder = RegistrationSet::builder().registrars(registrars(&Fake::some(2, u64::MAX)));
         let set = builder.policy(policy).populate(populate).register(region(Populate::None));

@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use kvmem::pool::KvCache;
 use kvmem::pool::kv_cache::{Lease, Leased, Pinned, Reservation};
@@ -157,21 +157,19 @@ fn pins_tell_when_they_are_superseded() {
     cache.check().unwrap();
 }
 
-/// A cache whose taker does this, and may use the cache.
-fn with_taker(
+/// A cache whose taker does this, and may use the cache, which it does not keep alive.
+fn with_taker<K: Hash + Eq + Send + Sync + 'static>(
     room: usize,
-    take: impl Fn(&KvCache<u64>, Pinned<u64>) -> Result<(), ()> + Send + Sync + 'static,
-) -> Arc<KvCache<u64>> {
-    let itself: Arc<OnceLock<std::sync::Weak<KvCache<u64>>>> = Arc::default();
+    take: impl Fn(&KvCache<K>, Pinned<K>) -> Result<(), ()> + Send + Sync + 'static,
+) -> Arc<KvCache<K>> {
+    let itself: Arc<OnceLock<Weak<KvCache<K>>>> = Arc::default();
     let found = Arc::clone(&itself);
-    let cache = one_shard(&pool(room), |builder| {
-        builder.on_evict(move |pinned| {
-            let cache = found.get().expect("it has been put there");
-            cache.upgrade().map_or(Ok(()), |cache| take(&cache, pinned))
-        })
+    let builder = KvCache::builder(&pool(room)).shards(1).on_evict(move |pinned| {
+        let cache = found.get().expect("it has been put there");
+        cache.upgrade().map_or(Ok(()), |cache| take(&cache, pinned))
     });
-    let cache = Arc::new(cache);
-    itself.set(Arc::downgrade(&cache)).unwrap();
+    let cache = Arc::new(builder.build().unwrap());
+    assert!(itself.set(Arc::downgrade(&cache)).is_ok());
     cache
 }
 
@@ -273,23 +271,16 @@ impl Hash for Same {
 
 #[test]
 fn keys_of_one_hash_break_more_leases_and_mark_no_others_values() {
-    let pool = pool(64 << 10);
     let marks: Arc<Mutex<Vec<(u64, bool)>>> = Arc::default();
     let told = Arc::clone(&marks);
-    let itself: Arc<OnceLock<KvCache<Same>>> = Arc::default();
-    let found = Arc::clone(&itself);
-    let cache = KvCache::<Same>::builder(&pool)
-        .on_evict(move |pinned| {
-            let cache = found.get().unwrap();
-            // One put under another key, and one under its own.
-            cache.insert(Same(10), b"10").unwrap();
-            told.lock().unwrap().push((pinned.key().0, pinned.is_superseded()));
-            drop(cache.remove(pinned.key()));
-            told.lock().unwrap().push((pinned.key().0, pinned.is_superseded()));
-        })
-        .build()
-        .unwrap();
-    itself.set(cache.clone()).unwrap();
+    let cache = with_taker(64 << 10, move |cache, pinned: Pinned<Same>| {
+        // One put under another key, and one under its own.
+        cache.insert(Same(10), b"10").unwrap();
+        told.lock().unwrap().push((pinned.key().0, pinned.is_superseded()));
+        drop(cache.remove(pinned.key()));
+        told.lock().unwrap().push((pinned.key().0, pinned.is_superseded()));
+        Ok(())
+    });
     cache.insert(Same(1), b"long").unwrap();
     // What the taker puts in may stay.
     cache.evict_to(2);
