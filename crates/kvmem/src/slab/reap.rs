@@ -8,7 +8,8 @@
 //! one moment if no round moved meanwhile (see [moves](super::moves)) and none was put: what is only taken away may be
 //! overlooked, for it was empty at the end of the look at the latest. Puts are counted before they are done; so the look begins
 //! when those that are counted have been done. Else one could come to its place behind the look's back, and let
-//! another thread take what the look has not come to yet.
+//! another thread take what the look has not come to yet. Who loses
+//! the processor in the middle of a move hides what is cached until he has it again; so long a refusal costs the others a reap.
 //!
 //! **Resting.** Where several sizes share a full space, every request for one of them finds rounds of the others, and reaps; then caching
 //! costs more than it saves. So a reap that comes soon after the one before sends the next puts past the caches, at
