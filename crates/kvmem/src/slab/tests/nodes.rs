@@ -219,6 +219,7 @@ fn one_node_is_never_asked_for() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "forks")]
 fn a_child_has_what_was_on_every_node() {
     let _plan = undisturbed();
     let machine = machine(2);
