@@ -189,6 +189,7 @@ fn a_thread_that_ends_leaves_its_rounds_to_its_node() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn a_thread_that_moves_is_noticed_and_seldom_asked() {
     let _plan = undisturbed();
     let machine = machine(2);
