@@ -378,8 +378,17 @@ def test_nobody_sees_a_version_older_than_one_that_was_put(pool: kvmem.Pool, que
     writers, keys = 3, 24
     latest = [0] * keys
     """The version that was put last, or that after which the key was removed."""
-    end = time.monotonic() + 4
+    began = time.monotonic()
     wrong: list[str] = []
+
+    def enough() -> bool:
+        stats = spill.stats()
+        return stats.fetched > 50 and stats.stored > 50
+
+    def going() -> bool:
+        """Some seconds, and on a machine that is busy as many more as it takes until enough has gone down and come up."""
+        took = time.monotonic() - began
+        return not wrong and (took < 4 or (took < 60 and not enough()))
 
     def look(key: int, sure: bool) -> None:
         known = latest[key]
@@ -393,7 +402,7 @@ def test_nobody_sees_a_version_older_than_one_that_was_put(pool: kvmem.Pool, que
 
     def write(me: int) -> None:
         dice, version = random.Random(me), 0
-        while time.monotonic() < end and not wrong:
+        while going():
             key = dice.randrange(keys // writers) * writers + me
             version += 1
             if dice.random() < 0.15:
@@ -409,7 +418,7 @@ def test_nobody_sees_a_version_older_than_one_that_was_put(pool: kvmem.Pool, que
 
     def read(me: int) -> None:
         dice = random.Random(100 + me)
-        while time.monotonic() < end and not wrong:
+        while going():
             look(dice.randrange(keys), sure=False)
 
     def guarded(work: Callable[[int], None], me: int) -> None:
@@ -424,8 +433,8 @@ def test_nobody_sees_a_version_older_than_one_that_was_put(pool: kvmem.Pool, que
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     assert not wrong
     stats = spill.stats()
-    assert stats.fetched > 50 and stats.stored > 50, stats
+    assert enough(), stats
     cache.close()
