@@ -56,8 +56,13 @@ impl Pool {
 
     /// A descriptor of the pool's memory, by which another process can attach it to read.
     ///
+    /// A process of another user cannot write by it, in no way. A process of the same user, or of root, that means to can change
+    /// or ignore the file's mode (0444) and open it for writing: give the descriptor to processes of that kind only if you trust
+    /// them as you trust this one.
+    ///
     /// # Errors
-    /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left, or `/proc` is not mounted.
+    /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left, `/proc` is not mounted, or the file's mode
+    /// cannot be set.
     pub fn share_read_only(&self) -> Result<OwnedFd, PoolError> {
         self.memory.parts()[0].region.share_read_only()?.ok_or(PoolError::Private)
     }
