@@ -13,9 +13,9 @@ use crate::sys::{self, Resource};
 /// Seals of a file that is safe to map: it can neither shrink nor grow, nor can that be changed.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Who may open the file anew, by `/proc/PID/fd`: everybody that has a descriptor, and only to read. The kernel would make it
-/// writable for all, and a descriptor for reading would be a way to write. A descriptor for writing stays one.
-const MODE: u32 = 0o444;
+/// Who may open the file anew, by `/proc/PID/fd`. The kernel would make it writable for all users, and a descriptor for reading
+/// would be a way to write. Engines in this process open it so for writing, so its owner may. A descriptor for writing stays one.
+const MODE: u32 = 0o644;
 
 /// Makes a sealed memory file of `len` bytes.
 pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
@@ -34,7 +34,7 @@ pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
     Ok(file)
 }
 
-/// Lets nobody but root open the file for writing; what was opened before stays as it is.
+/// Lets nobody but its owner and root open the file for writing; what was opened before stays as it is.
 #[cfg(not(loom))]
 pub(crate) fn forbid_writers(file: &File, len: usize) -> Result<(), ArenaError> {
     let mode = sys::mode(file).map_err(|errno| refused(Call::FileSize, len, errno))?;

@@ -56,9 +56,8 @@ impl Pool {
 
     /// A descriptor of the pool's memory, by which another process can attach it to read.
     ///
-    /// A process of another user cannot write by it, in no way. A process of the same user, or of root, that means to can change
-    /// or ignore the file's mode (0444) and open it for writing: give the descriptor to processes of that kind only if you trust
-    /// them as you trust this one.
+    /// A process of another user cannot write by it: the file's mode is 0644. A process of the same user, or of root, that means
+    /// to can open `/proc/self/fd/N` for writing, and can write to `/proc/PID/mem` as well: this function protects from neither.
     ///
     /// # Errors
     /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left, `/proc` is not mounted, or the file's mode
