@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Result, ensure};
 use clap::Args;
 
+use crate::chaos;
 use crate::engines;
 use crate::python;
 use crate::setup;
@@ -35,6 +36,8 @@ enum Group {
     Clippy,
     /// Unit, integration and doc tests.
     Test,
+    /// Attacks on the command that take less than a minute: `cargo xtask chaos --quick`.
+    Chaos,
     /// The library's examples, run.
     Examples,
     /// The Python package: its wheel in a fresh environment, its tests, its types.
@@ -69,6 +72,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
             setup::c_tools();
             let mut tests = cargo_in(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
             report.command("test: unit, integration, doc", Kind::Tests, &mut tests);
+        }
+        if wanted(Group::Chaos)
+            && let Err(error) = chaos::attack_all(root, &chaos::Options::quick(), &mut report)
+        {
+            report.check("chaos", || Err(error));
         }
         if wanted(Group::Examples) {
             examples(root, &mut report);

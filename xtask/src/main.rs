@@ -9,9 +9,11 @@
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
+//! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
 //! - [`install`] builds the C interface and puts it, by the [`layout`], where C programs look for it,
 //! - [`record`] files a benchmark run under its date and machine, and draws what was filed.
 
+mod chaos;
 mod checks;
 mod engines;
 mod install;
@@ -44,6 +46,9 @@ enum Chore {
     /// Run the tests under AddressSanitizer, ThreadSanitizer and Miri, as far as a nightly toolchain has them; what is not there is
     /// told as skipped.
     Sanitize(sanitize::Options),
+    /// Attack the command and the tests: small limits, outputs that fail, hostile files, signals, several instances at once. Every
+    /// attack must end in time, with a status that is documented and an error that says what to do.
+    Chaos(chaos::Options),
     /// Build the C interface and install it: headers, libraries, and what tells pkg-config and CMake of them.
     Install(install::Options),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
@@ -60,6 +65,7 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().chore {
         Chore::Test(options) => checks::run(&root, &options),
         Chore::Sanitize(options) => sanitize::run(&root, &options),
+        Chore::Chaos(options) => chaos::run(&root, &options),
         Chore::Install(options) => install::run(&root, &options),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),

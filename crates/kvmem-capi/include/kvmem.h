@@ -944,7 +944,8 @@ kvmem_status kvmem_region_discard(const struct kvmem_region *region,
                                   uint64_t bytes);
 
 /// A descriptor of a shared region's memory, to be sent to another process, which attaches it. Owned by the caller: close(2). With
-/// `read_only` 1 the memory can be read by it and not written. KVMEM_WRONG_BACKING if the memory is private.
+/// `read_only` 1 the memory can be read by it and not written; a process of the same user, or of root, can still open it for writing by /proc.
+/// KVMEM_WRONG_BACKING if the memory is private.
 kvmem_status kvmem_region_share(const struct kvmem_region *region,
                                 uint32_t read_only,
                                 int *out_fd);
@@ -1389,7 +1390,8 @@ kvmem_status kvmem_pool_trim(const struct kvmem_pool *pool);
 kvmem_status kvmem_pool_check(const struct kvmem_pool *pool);
 
 /// A descriptor of the pool's memory, by which another process attaches it. Owned by the caller: close(2). With `read_only` 1 it can be read by it and
-/// not written. Who gets the other kind writes only to blocks that it was lent. KVMEM_WRONG_BACKING if the memory is private.
+/// not written; a process of the same user, or of root, can still open it for writing by /proc. Who gets the other kind writes only to blocks that it was
+/// lent. KVMEM_WRONG_BACKING if the memory is private.
 kvmem_status kvmem_pool_share(const struct kvmem_pool *pool,
                               uint32_t read_only,
                               int *out_fd);

@@ -464,7 +464,8 @@ pub unsafe extern "C" fn kvmem_pool_check(pool: *const kvmem_pool) -> kvmem_stat
 }
 
 /// A descriptor of the pool's memory, by which another process attaches it. Owned by the caller: close(2). With `read_only` 1 it can be read by it and
-/// not written. Who gets the other kind writes only to blocks that it was lent. KVMEM_WRONG_BACKING if the memory is private.
+/// not written; a process of the same user, or of root, can still open it for writing by /proc. Who gets the other kind writes only to blocks that it was
+/// lent. KVMEM_WRONG_BACKING if the memory is private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_share(
     pool: *const kvmem_pool,

@@ -411,7 +411,8 @@ pub unsafe extern "C" fn kvmem_region_discard(
 }
 
 /// A descriptor of a shared region's memory, to be sent to another process, which attaches it. Owned by the caller: close(2). With
-/// `read_only` 1 the memory can be read by it and not written. KVMEM_WRONG_BACKING if the memory is private.
+/// `read_only` 1 the memory can be read by it and not written; a process of the same user, or of root, can still open it for writing by /proc.
+/// KVMEM_WRONG_BACKING if the memory is private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_share(
     region: *const kvmem_region,

@@ -469,7 +469,9 @@ class Pool(_Manager):
         """A descriptor of a shared pool's memory, to read and write, which belongs to the pool. Also ``/proc/PID/fd/N``."""
 
     def share(self, *, writable: bool = False) -> int:
-        """A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to another process."""
+        """A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to another process.
+        Unless it is ``writable``, a process of another user can only read by it; one of the same user, or of root, can still open it for writing
+        by ``/proc``."""
 
     def populate_elsewhere(self, *, threads: _Threads = None) -> int:
         """Makes its pages resident in the other mappings that this process has of its memory file, such as those of an engine that was given

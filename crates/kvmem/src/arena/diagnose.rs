@@ -21,12 +21,33 @@ pub(crate) fn limit_behind(errno: Errno, bytes: u64) -> Option<Limit> {
             let data = || limit(Resource::Data).filter(exceeds(used.data));
             address_space()
                 .map(Limit::AddressSpace)
+                .or_else(|| longest_free().filter(|free| bytes > *free).map(Limit::Addresses))
                 .or_else(|| data().map(Limit::Data))
                 .or_else(commit_limit)
                 .or_else(map_limit)
         }
         _ => None,
     }
+}
+
+/// The longest range of addresses that the process has free, in bytes.
+fn longest_free() -> Option<u64> {
+    longest_gap(&sys::read_text("/proc/self/maps").ok()?)
+}
+
+/// The longest range that `/proc/PID/maps` leaves out. The stack is mapped at the upper end, which is a power of two.
+fn longest_gap(maps: &str) -> Option<u64> {
+    let range = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
+    };
+    let (mut longest, mut end) = (0, 0);
+    // The kernel's own half has a mapping on some machines.
+    for (from, to) in maps.lines().filter_map(range).filter(|(_, to)| *to < 1 << 63) {
+        longest = longest.max(from.saturating_sub(end));
+        end = end.max(to);
+    }
+    (end > 0).then(|| longest.max(end.next_power_of_two() - end))
 }
 
 #[derive(Default)]
@@ -65,4 +86,22 @@ pub(crate) fn meminfo(lines: &[&str]) -> Option<u64> {
         sum += line.split_whitespace().next()?.parse::<u64>().ok()? << 10;
     }
     Some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_free_range_lies_between_mappings_or_at_an_end() {
+        let maps = "10000-11000 r-xp 0 0:0 1 a\n21000-22000 rw-p 0 0:0 0\nffffffffff600000-ffffffffff601000 --xp 0 0:0 0 [vsyscall]\n";
+        assert_eq!(longest_gap(maps), Some(0x40000 - 0x22000));
+        assert_eq!(
+            longest_gap("10000-11000 r-xp 0 0:0 1 a\n3f000-40000 rw-p 0 0:0 0\n"),
+            Some(0x3f000 - 0x11000)
+        );
+        assert_eq!(longest_gap("7f000-80000 rw-p 0 0:0 0"), Some(0x7f000));
+        assert_eq!(longest_gap(""), None);
+        assert!(longest_free().is_none_or(|free| free > 1 << 40 && free < 1 << 63));
+    }
 }

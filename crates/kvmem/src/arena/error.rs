@@ -18,13 +18,15 @@ use crate::sys::{Call, Errno};
 pub enum Limit {
     /// `RLIMIT_AS`, `ulimit -v`.
     AddressSpace(u64),
+    /// The longest range of addresses that this process has free. Machine and kernel set it: 128 TiB in all is usual.
+    Addresses(u64),
     /// `RLIMIT_DATA`, `ulimit -d`.
     Data(u64),
     /// `RLIMIT_MEMLOCK`, `ulimit -l`; it counts for mappings after `mlockall(MCL_FUTURE)`.
     Locked(u64),
     /// `RLIMIT_FSIZE`, `ulimit -f`.
     FileSize(u64),
-    /// What the machine has left to give: `MemAvailable` and free swap.
+    /// What the machine has left to give: `MemAvailable` and free swap, less what other calls and processes have reserved.
     Machine(u64),
     /// A memory cgroup: the directory, its limit, and what is left of it.
     Cgroup {
@@ -32,7 +34,7 @@ pub enum Limit {
         group: String,
         /// Its limit in bytes.
         limit: u64,
-        /// What was left of it in bytes.
+        /// What was left of it in bytes, less what other calls and processes have reserved.
         left: u64,
     },
     /// The pool of hugepages of this size: free and promised to nobody, in pages.
@@ -54,6 +56,7 @@ impl Limit {
     pub fn remedy(&self) -> String {
         match self {
             Limit::AddressSpace(_) => "raise RLIMIT_AS (ulimit -v unlimited)".to_owned(),
+            Limit::Addresses(free) => format!("ask for less than {free} bytes: no setting raises this"),
             Limit::Data(_) => "raise RLIMIT_DATA (ulimit -d unlimited)".to_owned(),
             Limit::Locked(_) => "raise RLIMIT_MEMLOCK (ulimit -l unlimited)".to_owned(),
             Limit::FileSize(_) => "raise RLIMIT_FSIZE (ulimit -f unlimited)".to_owned(),
@@ -77,6 +80,9 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Limit::AddressSpace(bytes) => write!(f, "RLIMIT_AS is {bytes} bytes"),
+            Limit::Addresses(bytes) => {
+                write!(f, "the longest range of addresses that is free in this process has {bytes} bytes")
+            }
             Limit::Data(bytes) => write!(f, "RLIMIT_DATA is {bytes} bytes"),
             Limit::Locked(bytes) => write!(f, "RLIMIT_MEMLOCK is {bytes} bytes"),
             Limit::FileSize(bytes) => write!(f, "RLIMIT_FSIZE is {bytes} bytes"),

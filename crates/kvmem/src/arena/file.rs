@@ -13,6 +13,10 @@ use crate::sys::{self, Resource};
 /// Seals of a file that is safe to map: it can neither shrink nor grow, nor can that be changed.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
+/// Who may open the file anew, by `/proc/PID/fd`. The kernel would make it writable for all users, and a descriptor for reading
+/// would be a way to write. Engines in this process open it so for writing, so its owner may. A descriptor for writing stays one.
+const MODE: u32 = 0o644;
+
 /// Makes a sealed memory file of `len` bytes.
 pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
     // The kernel would answer a file longer than this with a deadly signal.
@@ -24,9 +28,21 @@ pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
     let flags =
         if page.is_pooled() { libc::MFD_HUGETLB | page.bytes().ilog2() << libc::MFD_HUGE_SHIFT } else { 0 };
     let file = sys::memfd_create(c"kvmem", flags).map_err(|errno| refused(Call::MemfdCreate, len, errno))?;
+    sys::set_mode(&file, MODE).map_err(|errno| refused(Call::SetMode, len, errno))?;
     sys::truncate(&file, len).map_err(|errno| refused(Call::Truncate, len, errno))?;
     sys::set_seals(&file, SEALS).map_err(|errno| refused(Call::SetSeals, len, errno))?;
     Ok(file)
+}
+
+/// Lets nobody but its owner and root open the file for writing; what was opened before stays as it is.
+#[cfg(not(loom))]
+pub(crate) fn forbid_writers(file: &File, len: usize) -> Result<(), ArenaError> {
+    let mode = sys::mode(file).map_err(|errno| refused(Call::FileSize, len, errno))?;
+    if mode & !MODE != 0 {
+        // A file that somebody else made, or opened up again.
+        sys::set_mode(file, mode & MODE).map_err(|errno| refused(Call::SetMode, len, errno))?;
+    }
+    Ok(())
 }
 
 /// Looks at a file that another process made: its length in bytes and the pages it is made of.

@@ -34,6 +34,10 @@ use crate::trace::span;
 
 /// What one thread does between two looks at the watch: some 10 ms.
 const CHUNK: usize = 32 << 20;
+/// The same near a limit, where others that know of no reservations may take what is left.
+const CHUNK_NEAR: usize = 4 << 20;
+/// A limit is near if it has less than this left beside what is about to be populated.
+const NEAR: u64 = 256 << 20;
 /// The most that is populated between two looks at the limits.
 const CREDIT: u64 = 1 << 30;
 /// Below this, starting threads costs more than they gain.
@@ -162,11 +166,14 @@ pub(crate) fn populate(
     let bytes = |parts: &mut dyn Iterator<Item = &Part>| parts.map(|part| part.len() as u64).sum::<u64>();
     let headroom = Headroom::find();
     let ordinary = bytes(&mut parts.iter().filter(|part| !part.page.is_pooled()));
-    headroom.check(ordinary.saturating_sub(resident))?;
+    let watched = Watched::begin(watch, bytes(&mut parts.iter()));
+    headroom.reserve(ordinary.saturating_sub(resident), &|| watched.go_on())?;
     let work = Work {
         headroom,
+        ordinary: AtomicU64::new(ordinary),
+        near: AtomicBool::new(false),
         credit: AtomicU64::new(0),
-        watched: Watched::begin(watch, bytes(&mut parts.iter())),
+        watched,
         known: sys::populate_is_known(),
         cores: cores::usable(),
         stop: AtomicBool::new(false),
@@ -184,6 +191,10 @@ pub(crate) fn populate(
 
 struct Work<'a> {
     headroom: Headroom,
+    /// Bytes of ordinary pages that are not populated yet.
+    ordinary: AtomicU64,
+    /// Whether a limit was near when it was asked last.
+    near: AtomicBool,
     /// Bytes that may be populated before the limits are asked again.
     credit: AtomicU64,
     watched: Watched<'a>,
@@ -264,7 +275,9 @@ impl Work<'_> {
         let mut at = share.start;
         // Relaxed: it only says that there is no point in going on; the error itself is under a lock.
         while at < share.end && !self.stop.load(Ordering::Relaxed) {
-            let chunk = CHUNK.max(part.page.bytes());
+            // Relaxed: it bounds what one call takes; any value will do.
+            let chunk = if self.near.load(Ordering::Relaxed) { CHUNK_NEAR } else { CHUNK };
+            let chunk = chunk.max(part.page.bytes());
             let to = part.boundary(at.saturating_add(chunk).min(share.end), at);
             let to = if to == at { share.end } else { to };
             let began = self.watched.now();
@@ -273,6 +286,11 @@ impl Work<'_> {
                 self.stop.store(true, Ordering::Relaxed);
                 self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 return;
+            }
+            if !part.page.is_pooled() {
+                // Relaxed: a count; the pages are resident, and the kernel has counted them.
+                let before = self.ordinary.fetch_sub((to - at) as u64, Ordering::Relaxed);
+                self.headroom.lower_to(before.saturating_sub((to - at) as u64));
             }
             self.watched.add(to - at, number, began);
             at = to;
@@ -291,17 +309,18 @@ impl Work<'_> {
         }
         // The others are about to take as much.
         let soon = self.watched.left().min((threads * len) as u64);
-        match self.headroom.check(soon) {
-            Ok(more) => {
-                // Others take from it too: a quarter is ours, and no more than a second's worth.
-                // Relaxed: as above.
-                self.credit.store((more / 4).min(CREDIT), Ordering::Relaxed);
-                Ok(())
-            }
+        let more = match self.headroom.check(soon) {
+            Ok(more) => more,
             // What is there needs no room.
-            Err(_) if measure(at, len).is_ok_and(|found| found.is_whole()) => Ok(()),
-            Err(error) => Err(error),
-        }
+            Err(_) if measure(at, len).is_ok_and(|found| found.is_whole()) => return Ok(()),
+            Err(_) => self.headroom.wait(soon, &|| self.watched.go_on())?,
+        };
+        // Relaxed: it bounds what one call takes; any value will do.
+        self.near.store(more < NEAR, Ordering::Relaxed);
+        // Others take from it too: a quarter is ours, and no more than a second's worth.
+        // Relaxed: as above.
+        self.credit.store((more / 4).min(CREDIT), Ordering::Relaxed);
+        Ok(())
     }
 
     fn chunk(&self, part: &Part, chunk: Range<usize>, threads: usize) -> Result<(), ArenaError> {

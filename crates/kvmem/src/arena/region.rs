@@ -199,12 +199,18 @@ impl Region {
     /// A descriptor like [`fd`](Region::fd), by which the memory can be read and not written
     /// ([`ReadOnlyRegion::attach`](super::ReadOnlyRegion::attach)), to be sent away; `None` if there is none. Goes by way of `/proc`.
     ///
+    /// A process of another user cannot open the memory for writing by it: the file's mode is 0644. A process of the same
+    /// user, or of root, can, by `/proc/self/fd`; those can reach the memory of this process by other ways, too.
+    ///
     /// # Errors
-    /// [`Refused`](ArenaError::Refused) if the process has no descriptor left, or `/proc` is not mounted.
+    /// [`Refused`](ArenaError::Refused) if the process has no descriptor left, `/proc` is not mounted, or the file was made by
+    /// another user, who lets everybody write.
     #[cfg(not(loom))]
     pub fn share_read_only(&self) -> Result<Option<OwnedFd>, ArenaError> {
-        let again = |fd| sys::reopen_read_only(fd).map_err(|errno| refused(Call::Reopen, self.len, errno));
-        self.fd().map(again).transpose()
+        let Some(file) = self.mapping.file() else { return Ok(None) };
+        file::forbid_writers(file, self.len)?;
+        let again = sys::reopen_read_only(file.as_fd());
+        again.map(Some).map_err(|errno| refused(Call::Reopen, self.len, errno))
     }
 
     /// The number of the memory file: the same in every process, and that of no other memory file as long as this one is there.

@@ -9,6 +9,7 @@
 //!
 //! The pages are held from before the first key is given until after the last one was taken back.
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -53,6 +54,8 @@ pub(super) struct Engine {
     pub(super) aside: Mutex<Option<Arc<Slice>>>,
     failure: Mutex<Option<RegisterError>>,
     _holds: Vec<Hold>,
+    /// What the first registrar will make resident, until the run ends.
+    reserved: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
 /// What has been found out on the way.
@@ -98,7 +101,7 @@ impl Engine {
         for (limits, before) in limits.iter().zip(&before) {
             check_keys(limits, before[jobs.len()] as u64)?;
         }
-        host.headroom(jobs.iter().map(|job| job.faulted).sum())?;
+        let reserved = host.reserve(jobs.iter().map(|job| job.faulted).sum())?;
         let to_populate =
             jobs.iter().flat_map(|job| &job.plan.populate).map(|range| range.len() as u64).sum();
         let to_register = total * registrars.len() as u64;
@@ -109,6 +112,7 @@ impl Engine {
             aside: Mutex::new(None),
             failure: Mutex::new(None),
             _holds: jobs.iter().map(|job| job.region.hold()).collect(),
+            reserved: Mutex::new(Some(reserved)),
             host,
             registrars,
             jobs,
@@ -125,6 +129,7 @@ impl Engine {
         let undo = Undo(self);
         let result = self.steps_through();
         std::mem::forget(undo);
+        drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
         match result {
             Ok(figures) => {
                 let sets = self.sets(&figures);

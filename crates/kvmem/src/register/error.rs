@@ -89,10 +89,20 @@ impl Barrier {
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
-            Barrier::Memlock { need_bytes, used_bytes, .. } => {
-                let kib = need_bytes.saturating_add(*used_bytes).div_ceil(1024);
+            Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes } => {
+                // What the kernel refused below the limit met bytes that it does not tell: rings of other processes, and the
+                // memory of the ring itself. The limit that it had is then used up to an unknown part.
+                let told = need_bytes.saturating_add(*used_bytes);
+                let bytes = if told > *limit_bytes { told } else { limit_bytes.saturating_add(*need_bytes) };
+                let kib = bytes.div_ceil(1024);
+                let untold = match account {
+                    Account::Rings if told <= *limit_bytes => {
+                        ", since rings count for memory of their own, and those of other processes of this user count too,"
+                    }
+                    _ => "",
+                };
                 format!(
-                    "raise it to {kib} KiB or more (`ulimit -l unlimited` in the shell, `memlock` in \
+                    "raise it to {kib} KiB or more{untold} (`ulimit -l unlimited` in the shell, `memlock` in \
                      /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container), \
                      or give the process CAP_IPC_LOCK"
                 )
@@ -318,5 +328,30 @@ struct First<'a>(&'a [ChunkError]);
 impl fmt::Display for First<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.first().map_or(Ok(()), |first| first.fmt(f))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_never_to_be_raised_to_what_it_is() {
+        for account in [Account::Rings, Account::Pinned, Account::Locked] {
+            for (limit_bytes, used_bytes, need_bytes) in
+                [(65536, 0, 65536), (65536, 4096, 1), (0, 0, 4096), (8 << 20, 8 << 20, 1 << 30), (1 << 20, 0, 0)]
+            {
+                let told = Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes }.remedy();
+                let kib: u64 = told
+                    .strip_prefix("raise it to ")
+                    .and_then(|rest| rest.split(' ').next()?.parse().ok())
+                    .expect("a number of KiB");
+                assert!(kib << 10 >= limit_bytes + need_bytes.min(1), "{told}");
+                assert!(kib << 10 >= used_bytes + need_bytes, "{told}");
+            }
+        }
+        let (limit_bytes, used_bytes, need_bytes) = (65536, 0, 65536);
+        let told = Barrier::Memlock { account: Account::Rings, limit_bytes, used_bytes, need_bytes }.remedy();
+        assert!(told.starts_with("raise it to 128 KiB or more, since rings count"), "{told}");
     }
 }

@@ -3,6 +3,7 @@
 //! There are two: this machine, and the simulated one (see [`simulated`](super::simulated)), where time passes only in calls and
 //! memory need not be there. So the same code, threads included, runs on both.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -41,6 +42,16 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ArenaError::NoHeadroom`].
     fn headroom(&self, bytes: u64) -> Result<(), ArenaError>;
+
+    /// Reserves so many bytes that are about to be made resident, against others who do the same, until the result is
+    /// dropped. A machine without others only checks its [`headroom`](Host::headroom).
+    ///
+    /// # Errors
+    /// [`ArenaError::NoHeadroom`].
+    fn reserve(&self, bytes: u64) -> Result<Box<dyn Any + Send + Sync>, ArenaError> {
+        self.headroom(bytes)?;
+        Ok(Box::new(()))
+    }
 
     /// The calling thread is about to work together with others, `threads` in all, itself included. Each of them then calls
     /// [`enter`](Host::enter) and [`leave`](Host::leave).
@@ -83,5 +94,9 @@ impl Host for ThisMachine {
 
     fn headroom(&self, bytes: u64) -> Result<(), ArenaError> {
         arena::headroom(bytes)
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Box<dyn Any + Send + Sync>, ArenaError> {
+        Ok(Box::new(arena::reserve_headroom(bytes)?))
     }
 }

@@ -59,6 +59,8 @@ calls! {
     MemfdCreate => "memfd_create",
     /// Setting its size.
     Truncate => "ftruncate",
+    /// Setting who may open it, and for what.
+    SetMode => "fchmod",
     /// Sealing it.
     SetSeals => "fcntl(F_ADD_SEALS)",
     /// Reading the seals of a file.
@@ -67,6 +69,14 @@ calls! {
     Duplicate => "fcntl(F_DUPFD_CLOEXEC)",
     /// A descriptor of a file that can only be read from.
     Reopen => "open(/proc/self/fd)",
+    /// Opening a file to lock ranges of it.
+    OpenToLock => "open",
+    /// Locking and unlocking a range of a file.
+    LockRange => "fcntl(F_OFD_SETLK)",
+    /// Looking for a range that another open file has locked.
+    FindLock => "fcntl(F_OFD_GETLK)",
+    /// Locking and unlocking a file as a whole.
+    LockFile => "flock",
     /// Reading the size of a file.
     FileSize => "fstat",
     /// Reading the kind of file system and the page size of a file.

@@ -1,12 +1,13 @@
 //! *File calls*: memory with a descriptor, page tables as a file, and the small files of `/proc` and `/sys`.
 
 use std::ffi::CStr;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 #[cfg(not(loom))]
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::{Call, Errno, Result, check, gate};
@@ -26,6 +27,19 @@ pub(crate) fn memfd_create(name: &CStr, flags: u32) -> Result<File> {
 pub(crate) fn truncate(file: &File, len: usize) -> Result<()> {
     gate(Call::Truncate)?;
     file.set_len(len as u64).map_err(|error| Errno::of(&error))
+}
+
+/// Sets the permission bits of a file.
+pub(crate) fn set_mode(file: &File, mode: u32) -> Result<()> {
+    gate(Call::SetMode)?;
+    file.set_permissions(Permissions::from_mode(mode)).map_err(|error| Errno::of(&error))
+}
+
+/// The permission bits of a file.
+#[cfg(not(loom))]
+pub(crate) fn mode(file: &File) -> Result<u32> {
+    gate(Call::FileSize)?;
+    file.metadata().map(|data| data.mode() & 0o777).map_err(|error| Errno::of(&error))
 }
 
 /// Adds seals (`F_SEAL_*`) to a file.

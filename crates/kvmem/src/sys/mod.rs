@@ -17,6 +17,7 @@ pub mod fault;
 mod file;
 #[cfg(not(loom))]
 mod library;
+mod lock;
 mod memory;
 mod placement;
 mod process;
@@ -27,13 +28,14 @@ pub use errno::Errno;
 
 pub(crate) use barrier::{around_fork, barrier, register_barrier};
 #[cfg(not(loom))]
-pub(crate) use file::{FileId, file_id, file_number, reopen_read_only};
+pub(crate) use file::{FileId, file_id, file_number, mode, reopen_read_only};
 pub(crate) use file::{
     PageRegion, duplicate, file_size, file_system, get_seals, is_folder, memfd_create, open_pagemap,
-    open_text, pagemap_scan, pread, read_text, set_seals, space_at, truncate,
+    open_text, pagemap_scan, pread, read_text, set_mode, set_seals, space_at, truncate,
 };
 #[cfg(not(loom))]
 pub(crate) use library::Library;
+pub(crate) use lock::{LOCK_END, find_lock, lock_range, open_to_lock, try_lock, unlock, unlock_range};
 pub(crate) use memory::{
     madvise, map_anonymous, map_file, map_huge, mincore, mlock, munlock, munmap, page_size,
     populate_is_known, populate_write, protect, refill, reserve, touch,

@@ -49,6 +49,23 @@ fn too_few_addresses() {
 }
 
 #[test]
+fn more_addresses_than_there_are() {
+    let _alone = alone();
+    for shared in [false, true] {
+        let error = ordinary(1 << 50).memfd(shared).map().expect_err("1 PiB");
+        let ArenaError::Refused { call: Call::Reserve, limit: Some(Limit::Addresses(free)), .. } = &error
+        else {
+            panic!("{error}")
+        };
+        assert!((1 << 40..1 << 50).contains(free), "{error}");
+        let told = error.to_string();
+        assert!(told.contains(&format!("{free} bytes: ask for less than {free} bytes")), "{told}");
+        // What is said to be free is so, but for what the alignment takes.
+        drop(Region::builder(*free as usize - (4 << 30)).ladder(PageSize::Base).map().expect("addresses"));
+    }
+}
+
+#[test]
 fn too_little_private_memory() {
     let _alone = alone();
     if role().is_none() {
@@ -85,10 +102,10 @@ fn too_small_files() {
 }
 
 /// A memory cgroup below our own, with a limit.
-struct Group(PathBuf);
+pub(super) struct Group(pub(super) PathBuf);
 
 impl Group {
-    fn new(limit: usize) -> Result<Group, String> {
+    pub(super) fn new(limit: usize) -> Result<Group, String> {
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let mut reasons = String::from("no memory cgroup is mounted");
         for line in own.lines() {
@@ -125,7 +142,7 @@ impl Drop for Group {
 }
 
 /// Moves this process into a group.
-fn join(group: &str) {
+pub(super) fn join(group: &str) {
     fs::write(Path::new(group).join("cgroup.procs"), "0").expect("the parent could make the group");
 }
 

@@ -5,6 +5,7 @@
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+mod crowd;
 mod faults;
 #[path = "../it/register/fixed.rs"]
 mod fixed;

@@ -92,6 +92,88 @@ fn who_may_only_read_cannot_write() {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// Runs `child` in a forked child of another user and returns its exit status. The child may only make system calls.
+fn as_nobody(child: impl FnOnce() -> i32) -> i32 {
+    const NOBODY: u32 = 65534;
+    // SAFETY: the child makes system calls and ends with _exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: changes who the child is; no other thread runs in it.
+            let gone = unsafe {
+                libc::setgroups(0, std::ptr::null()) == 0
+                    && libc::setgid(NOBODY) == 0
+                    && libc::setuid(NOBODY) == 0
+            };
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(if gone { child() } else { 99 }) }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: waits for our own child.
+            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+            assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
+            libc::WEXITSTATUS(status)
+        }
+    }
+}
+
+/// Tries to write by a descriptor in each way that there is: 0 if none works, else its number. Makes only system calls.
+fn write_by(fd: i32, path: &std::ffi::CStr) -> i32 {
+    let byte = [0xffu8];
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: system calls with arguments that live as long.
+    unsafe {
+        if libc::pwrite(fd, byte.as_ptr().cast(), 1, 0) != -1 {
+            return 1;
+        }
+        if libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, fd, 0) != libc::MAP_FAILED {
+            return 2;
+        }
+        if libc::open(path.as_ptr(), libc::O_RDWR) != -1 || libc::open(path.as_ptr(), libc::O_WRONLY) != -1 {
+            return 3;
+        }
+        if libc::fchmod(fd, 0o777) != -1 {
+            return 4;
+        }
+        let seen = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
+        if seen == libc::MAP_FAILED || *seen.cast::<u8>() != 7 {
+            return 5;
+        }
+        if libc::mprotect(seen, 4096, access) != -1 {
+            return 6;
+        }
+    }
+    0
+}
+
+#[test]
+fn a_process_of_another_user_cannot_open_it_for_writing() {
+    use std::os::fd::AsRawFd;
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        return println!("skipped: a child of another user takes root");
+    }
+    let pool = shared();
+    let mut block = pool.allocate(LEN).expect("room");
+    block.bytes_mut().fill(7);
+    assert_eq!(block.offset(), 0);
+    let fd = pool.share_read_only().expect("a descriptor");
+    let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero");
+    assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 0);
+    // Somebody has opened it up again: the next descriptor is as good as the first.
+    // SAFETY: takes a number.
+    assert_eq!(unsafe { libc::fchmod(fd.as_raw_fd(), 0o777) }, 0);
+    let fd = pool.share_read_only().expect("a descriptor");
+    let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero");
+    assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 0);
+    assert!(block.bytes().iter().all(|byte| *byte == 7));
+    // What is shared for writing can be written by another user, as it was.
+    // SAFETY: the child writes while nobody has a slice of the block.
+    let fd = unsafe { pool.share() }.expect("a descriptor");
+    assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 1);
+    assert_eq!(block.bytes()[0], 0xff);
+}
+
 #[test]
 fn the_pool_goes_on_when_the_other_is_killed() {
     let test = "the_pool_goes_on_when_the_other_is_killed";

@@ -1,0 +1,98 @@
+//! *Locks on files*: numbers that the kernel keeps with an open file and forgets with its process.
+//!
+//! A read lock on a range of bytes needs no right to write, and the range need not exist. So a process can lock a range
+//! of a directory of a read-only file system. Every process that can open the same file can see the range.
+
+use std::fs::{File, TryLockError};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use super::{Call, Errno, Result, check, gate};
+
+/// The end of the longest range that can be locked.
+pub(crate) const LOCK_END: u64 = i64::MAX as u64;
+
+/// Opens a file or a directory to lock ranges of it.
+pub(crate) fn open_to_lock(path: &Path) -> Result<File> {
+    gate(Call::OpenToLock)?;
+    File::open(path).map_err(|error| Errno::of(&error))
+}
+
+fn lock(kind: libc::c_int, range: &Range<u64>) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: range.start.min(LOCK_END) as i64,
+        // A length of 0 is a range without end.
+        l_len: range.end.min(LOCK_END).saturating_sub(range.start).max(1) as i64,
+        l_pid: 0,
+    }
+}
+
+/// Locks a range for reading; a second lock of the same open file adds to the first. The lock ends with the open file.
+pub(crate) fn lock_range(file: &File, range: &Range<u64>) -> Result<()> {
+    gate(Call::LockRange)?;
+    let lock = lock(libc::F_RDLCK, range);
+    // SAFETY: the kernel reads the structure.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }.into()).map(drop)
+}
+
+/// Unlocks a range of what this open file has locked.
+pub(crate) fn unlock_range(file: &File, range: &Range<u64>) -> Result<()> {
+    gate(Call::LockRange)?;
+    let lock = lock(libc::F_UNLCK, range);
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }.into()).map(drop)
+}
+
+/// A range within `range` that another open file has locked, if there is one.
+pub(crate) fn find_lock(file: &File, range: &Range<u64>) -> Result<Option<Range<u64>>> {
+    gate(Call::FindLock)?;
+    // A lock for writing would conflict with each lock for reading.
+    let mut found = lock(libc::F_WRLCK, range);
+    // SAFETY: the kernel reads and fills the structure.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut found) }.into())?;
+    if found.l_type == libc::F_UNLCK as libc::c_short {
+        return Ok(None);
+    }
+    let start = found.l_start.max(0) as u64;
+    let end = if found.l_len == 0 { LOCK_END } else { start.saturating_add(found.l_len.max(0) as u64) };
+    Ok(Some(start.max(range.start)..end.min(range.end)))
+}
+
+/// Locks the file as a whole against others that call this; returns whether it has. It takes no notice of ranges.
+pub(crate) fn try_lock(file: &File) -> Result<bool> {
+    gate(Call::LockFile)?;
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(Errno::of(&error)),
+    }
+}
+
+/// Unlocks what [`try_lock`] has locked.
+pub(crate) fn unlock(file: &File) -> Result<()> {
+    gate(Call::LockFile)?;
+    file.unlock().map_err(|error| Errno::of(&error))
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_a_directory_are_seen_by_other_open_files() {
+        let open = || open_to_lock(Path::new("/")).expect("a directory that everybody may read");
+        let (one, two) = (open(), open());
+        let range = (1 << 50)..(1 << 50) + 100;
+        lock_range(&one, &range).expect("no right to write is needed");
+        assert_eq!(find_lock(&one, &range).expect("asked"), None, "its own");
+        let seen = |range: Range<u64>| find_lock(&two, &range).expect("asked");
+        assert_eq!(seen((1 << 50) - 5..LOCK_END), Some(range.clone()));
+        unlock_range(&one, &((1 << 50) + 40..LOCK_END)).expect("its own");
+        assert_eq!(seen(1 << 50..LOCK_END), Some(1 << 50..(1 << 50) + 40));
+        drop(one);
+        assert_eq!(seen(1 << 50..LOCK_END), None, "gone with the open file");
+    }
+}

@@ -1,0 +1,225 @@
+//! Several processes of one memory cgroup, and threads of one process, that populate at the same time: nobody is killed.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::limits::{Group, join};
+use super::{MIB, alone, role};
+use kvmem::arena::{ArenaError, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch};
+
+/// What each process of a crowd asks for, and what all of them may have: two of six, and the room of a third for the rest.
+const SHARE: usize = 80 * MIB;
+const LIMIT: usize = 208 * MIB;
+const CROWD: usize = 6;
+
+/// The same test in a process of its own.
+fn start(test: &str, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("our own path"));
+    command.args([&format!("crowd::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
+    command.env("KVMEM_TEST_ROLE", role).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn spawn(test: &str, role: &str) -> Child {
+    start(test, role).spawn().expect("a child")
+}
+
+/// Each kind of memory in turn.
+fn share(kind: usize, bytes: usize) -> RegionBuilder {
+    let ladder = if kind.is_multiple_of(2) {
+        Ladder::new([PageSize::Thp, PageSize::Base])
+    } else {
+        Ladder::from(PageSize::Base)
+    };
+    let populate = [Populate::Auto, Populate::threads(1), Populate::threads(2)][kind % 3];
+    Region::builder(bytes).ladder(ladder).memfd(kind % 4 == 3).populate(populate)
+}
+
+/// Maps a share, says how that went, and keeps it for a moment.
+fn take(kind: usize) {
+    match share(kind, SHARE).map() {
+        Ok(region) => {
+            println!("\nmapped {}", region.len());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err(error) => {
+            refused(&error, SHARE);
+            println!("\nrefused");
+        }
+    }
+}
+
+fn refused(error: &ArenaError, bytes: usize) {
+    let ArenaError::NoHeadroom { need, limit: Limit::Cgroup { limit, left, .. } } = error else {
+        panic!("{error}")
+    };
+    assert!(*limit == LIMIT as u64 && left < need && *need >= bytes as u64 / 20, "{error}");
+    let told = error.to_string();
+    assert!(told.contains(&LIMIT.to_string()) && told.contains("raise the memory limit"), "{told}");
+}
+
+fn told(output: &Output) -> String {
+    assert_ne!(output.status.signal(), Some(libc::SIGKILL), "killed for want of memory");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out} {err}");
+    out.into_owned()
+}
+
+macro_rules! group {
+    () => {
+        match Group::new(LIMIT) {
+            Ok(group) => group,
+            Err(reason) => return println!("skipped: {reason}"),
+        }
+    };
+}
+
+/// How many rounds: `KVMEM_TEST_ROUNDS`, or 50.
+fn rounds() -> usize {
+    std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(50)
+}
+
+#[test]
+fn processes_that_start_together_are_served_or_refused() {
+    let _alone = alone();
+    let test = "processes_that_start_together_are_served_or_refused";
+    if let Some(role) = role() {
+        let (kind, path) = role.split_once(' ').expect("two words");
+        join(path);
+        return take(kind.parse().expect("a number"));
+    }
+    let group = group!();
+    let path = group.0.to_str().expect("a plain path");
+    let mut served = 0;
+    for round in 0..rounds() {
+        let crowd: Vec<Child> = (0..CROWD).map(|n| spawn(test, &format!("{} {path}", round + n))).collect();
+        let outputs: Vec<String> =
+            crowd.into_iter().map(|child| told(&child.wait_with_output().expect("our child"))).collect();
+        let mapped = outputs.iter().filter(|out| out.contains("\nmapped")).count();
+        let refused = outputs.iter().filter(|out| out.contains("\nrefused")).count();
+        assert_eq!(mapped + refused, CROWD);
+        assert!(mapped >= 1, "round {round}: there is room for two");
+        served += mapped;
+    }
+    println!("{served} of {} were served", rounds() * CROWD);
+}
+
+#[test]
+fn threads_of_one_process_are_served_or_refused() {
+    let _alone = alone();
+    let test = "threads_of_one_process_are_served_or_refused";
+    if let Some(path) = role() {
+        join(&path);
+        for round in 0..rounds() / 5 + 1 {
+            let results: Vec<_> = std::thread::scope(|scope| {
+                let map = |n: usize| move || share(round + n, SHARE / 2).map();
+                let threads: Vec<_> = (0..8).map(|n| scope.spawn(map(n))).collect();
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+            });
+            assert!(results.iter().any(Result::is_ok));
+            assert!(results.iter().any(Result::is_err), "eight shares are too many");
+            results
+                .iter()
+                .filter_map(|result| result.as_ref().err())
+                .for_each(|error| refused(error, SHARE / 2));
+        }
+        return;
+    }
+    let group = group!();
+    told(&spawn(test, group.0.to_str().expect("a plain path")).wait_with_output().expect("our child"));
+}
+
+/// Reserves a share, says so in the middle of populating it, and then does nothing until it is killed.
+fn hold() {
+    let watch = Watch::new().progress(|progress| {
+        println!("\nholds {}", progress.done_bytes);
+        std::thread::sleep(Duration::from_secs(60));
+    });
+    let region = Region::builder(2 * SHARE).ladder(PageSize::Base).map().expect("addresses");
+    let _ = region.populate(.., Populate::threads(1), &watch);
+}
+
+fn wait_for(child: &mut Child, word: &str) {
+    let lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.starts_with(word)), "it ends without `{word}`");
+}
+
+/// A child that is killed when this is dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_reservation_is_seen_by_all_and_goes_with_its_process() {
+    let _alone = alone();
+    let test = "a_reservation_is_seen_by_all_and_goes_with_its_process";
+    if let Some(role) = role() {
+        let (what, path) = role.split_once(' ').expect("two words");
+        if what != "joined" {
+            join(path);
+        }
+        return match what {
+            "hold" => hold(),
+            // More than is left beside the reservation, less than is left without.
+            "ask" | "joined" => take(0),
+            _ => {
+                share(0, SHARE / 4).map().expect("room beside the reservation");
+                println!("\nmapped");
+            }
+        };
+    }
+    let group = group!();
+    let path = group.0.to_str().expect("a plain path");
+    let mut holder = Killed(spawn(test, &format!("hold {path}")));
+    wait_for(&mut holder.0, "holds");
+    // The holder stands still with most of its share to come. Whoever has room populates beside it.
+    let beside = |role: &str| told(&start(test, role).output().expect("a child"));
+    let started = Instant::now();
+    assert!(beside(&format!("fit {path}")).contains("\nmapped"));
+    let asked = Instant::now();
+    assert!(beside(&format!("ask {path}")).contains("\nrefused"), "{:?}", started.elapsed());
+    // It waits for the holder, and not for ever.
+    assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
+    let mut elsewhere = start(test, &format!("joined {path}"));
+    let mounts = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().find(|top| path.starts_with(top));
+    let [mount, group_path] = [mounts.expect("where the group is"), path]
+        .map(|path| std::ffi::CString::new(path).expect("no zero"));
+    // SAFETY: the child makes system calls before it executes.
+    unsafe { elsewhere.pre_exec(move || as_in_a_container(&group_path, &mount)) };
+    match elsewhere.output() {
+        Ok(output) => assert!(told(&output).contains("\nrefused")),
+        Err(error) => println!("skipped: the part with a read-only mount and another user: {error}"),
+    }
+    drop(holder);
+    assert!(beside(&format!("ask {path}")).contains("\nmapped"), "killed, it holds nothing");
+}
+
+/// Joins the group, makes the mount of it read-only, and becomes another user. Makes only system calls.
+fn as_in_a_container(group: &std::ffi::CStr, mount: &std::ffi::CStr) -> std::io::Result<()> {
+    let check = |returned: libc::c_int| match returned {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
+    };
+    let (top, none) = (mount.as_ptr(), std::ptr::null());
+    let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY;
+    // SAFETY: system calls whose strings end with a zero and live as long.
+    unsafe {
+        let folder = libc::open(group.as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY);
+        let file = libc::openat(folder, c"cgroup.procs".as_ptr(), libc::O_WRONLY);
+        check(if libc::write(file, c"0".as_ptr().cast(), 1) == 1 { 0 } else { -1 })?;
+        check(libc::close(file) | libc::close(folder))?;
+        check(libc::unshare(libc::CLONE_NEWNS))?;
+        check(libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast()))?;
+        check(libc::mount(top, top, none, libc::MS_BIND, none.cast()))?;
+        check(libc::mount(none, top, none, read_only, none.cast()))?;
+        check(libc::setgroups(0, none.cast()) | libc::setgid(65534))?;
+        check(libc::setuid(65534))
+    }
+}

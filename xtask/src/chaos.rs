@@ -1,0 +1,258 @@
+//! `cargo xtask chaos`: attacks on the built command and on the library's tests.
+//!
+//! A step is a kind of attack: many small runs of `kvmem` in surroundings that are hostile in one way. After each run these hold,
+//! whatever the attack was:
+//!
+//! - it ended in time, with a status that is documented: 0, 1 or 2, or by the signal that it was sent;
+//! - it printed no panic, and no escape character where nobody has a terminal;
+//! - an error is one line that begins with `kvmem: ` or `error: `, and says what the step expects of it;
+//! - it left no process, no temporary file, nothing in `/dev/shm`, and the settings of hugepages as they were.
+//!
+//! Random choices come from a seed that is printed. What cannot be done here (no root, no cgroups) is told as skipped.
+//!
+//! - [`attack`] is one run and what is checked of it,
+//! - [`machine`] is what a run must leave as it was, and cgroups of our own,
+//! - [`surroundings`], [`outputs`], [`files`] and [`lives`] are the steps,
+//! - [`groups`] repeats tests of the library with larger counts.
+
+mod attack;
+mod files;
+mod groups;
+mod lives;
+mod machine;
+mod outputs;
+mod surroundings;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::step::{Kind, Report};
+use crate::workspace::{cargo, target_folder};
+use attack::Chaos;
+
+/// What to attack, and for how long.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Run all chosen steps so many times, with other random choices each time.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    rounds: u64,
+    /// Run them again until so many seconds have passed.
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
+    /// The seed of all random choices; by default from the clock, and printed.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Only what takes less than a minute: this is what `cargo xtask test` runs.
+    #[arg(long)]
+    quick: bool,
+    /// Attack a build with optimization.
+    #[arg(long)]
+    release: bool,
+    /// Attack this command instead of one that is built before.
+    #[arg(long, value_name = "FILE", conflicts_with = "release")]
+    command: Option<PathBuf>,
+    /// Repeat these tests of the library instead of the groups that are built in: PACKAGE:TARGET:FILTER, as in
+    /// kvmem:it:pool::kv_cache. TARGET is a test target, or lib.
+    #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
+    groups: Vec<String>,
+    /// How many times each group of tests is repeated.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    repeat: u64,
+    /// How many times as many cases and rounds tests have that take their number from the environment.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    times: u64,
+    /// Print the names of the steps, and do nothing.
+    #[arg(long)]
+    list: bool,
+    /// Run only these steps (all of them when none is named).
+    #[arg(value_name = "STEP")]
+    steps: Vec<String>,
+}
+
+impl Options {
+    /// What belongs into `cargo xtask test`.
+    pub(crate) fn quick() -> Options {
+        Options {
+            rounds: 1,
+            seconds: None,
+            seed: None,
+            quick: true,
+            release: false,
+            command: None,
+            groups: Vec::new(),
+            repeat: 1,
+            times: 1,
+            list: false,
+            steps: Vec::new(),
+        }
+    }
+
+    fn wanted(&self) -> Result<Vec<&'static Step>> {
+        for name in &self.steps {
+            ensure!(STEPS.iter().any(|step| step.name == name), "there is no step `{name}`: see --list");
+        }
+        let named = |step: &&Step| self.steps.iter().any(|name| step.name == name);
+        let wanted = |step: &&Step| {
+            if self.steps.is_empty() {
+                (step.quick || !self.quick) && self.groups.is_empty()
+            } else {
+                named(step)
+            }
+        };
+        Ok(STEPS.iter().filter(wanted).collect())
+    }
+}
+
+/// A kind of attack.
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    /// Whether it is among those of `--quick`.
+    quick: bool,
+    run: fn(&Chaos) -> Result<()>,
+}
+
+/// All of them, in the order they run.
+const STEPS: [Step; 16] = [
+    Step { name: "options", about: "values that make no sense", quick: true, run: surroundings::options },
+    Step { name: "memlock", about: "RLIMIT_MEMLOCK 0 and 64 KiB", quick: true, run: surroundings::memlock },
+    Step { name: "descriptors", about: "few descriptors", quick: true, run: surroundings::descriptors },
+    Step {
+        name: "addresses",
+        about: "little address space, small files",
+        quick: true,
+        run: surroundings::addresses,
+    },
+    Step { name: "threads", about: "few processes and threads", quick: false, run: surroundings::threads },
+    Step {
+        name: "user",
+        about: "another user, a folder that is read-only",
+        quick: true,
+        run: surroundings::user,
+    },
+    Step { name: "shm", about: "a tiny /dev/shm", quick: true, run: surroundings::shm },
+    Step { name: "seccomp", about: "no io_uring", quick: true, run: surroundings::seccomp },
+    Step {
+        name: "outputs",
+        about: "closed and full outputs, readers that go away",
+        quick: true,
+        run: outputs::streams,
+    },
+    Step { name: "traces", about: "files with garbage, folders, pipes", quick: true, run: files::traces },
+    Step { name: "names", about: "escape characters in the names of files", quick: true, run: files::names },
+    Step {
+        name: "written",
+        about: "outputs that are inputs, or cannot be written",
+        quick: true,
+        run: outputs::written,
+    },
+    Step {
+        name: "cgroup",
+        about: "a small memory cgroup, alone and six at once",
+        quick: false,
+        run: lives::cgroup,
+    },
+    Step { name: "pairs", about: "two instances at once", quick: false, run: lives::pairs },
+    Step {
+        name: "connections",
+        about: "many connections to the metrics server",
+        quick: false,
+        run: lives::connections,
+    },
+    Step {
+        name: "signals",
+        about: "interrupted and killed at random moments",
+        quick: false,
+        run: lives::signals,
+    },
+];
+
+/// Runs the steps and prints the summary; the exit status tells whether anything failed.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
+    if options.list {
+        for Step { name, about, quick, .. } in &STEPS {
+            println!("{name:12} {about}{}", if *quick { "" } else { " (not with --quick)" });
+        }
+        println!("{:12} tests of the library, again and with larger counts (not with --quick)", "groups");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut report = Report::default();
+    attack_all(root, options, &mut report)?;
+    report.print();
+    Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the steps into a report.
+pub(crate) fn attack_all(root: &Path, options: &Options, report: &mut Report) -> Result<()> {
+    let wanted = options.wanted()?;
+    let command = match &options.command {
+        Some(command) => command.clone(),
+        None => {
+            let mut build = Command::new(cargo());
+            build.current_dir(root).args(["build", "--locked", "--package", "kvmem-cli"]);
+            if options.release {
+                build.arg("--release");
+            }
+            if !wanted.is_empty() {
+                report.command("chaos: build", Kind::Plain, &mut build);
+            }
+            target_folder(root)?.join(if options.release { "release" } else { "debug" }).join("kvmem")
+        }
+    };
+    ensure!(wanted.is_empty() || command.exists(), "there is no {}", command.display());
+    let seed = options.seed.unwrap_or_else(clock);
+    let start = Instant::now();
+    let enough = |round| match options.seconds {
+        Some(seconds) => round > 0 && start.elapsed() >= Duration::from_secs(seconds),
+        None => round >= options.rounds,
+    };
+    let mut round = 0;
+    while !enough(round) {
+        let seed = seed.wrapping_add(round);
+        println!("\nround {} of chaos, with --seed {seed}", round + 1);
+        for step in &wanted {
+            report.check(&format!("chaos: {}", step.name), || {
+                let chaos = Chaos::begin(root, &command, seed, options.quick).context("cannot begin")?;
+                let ran = (step.run)(&chaos);
+                chaos.end(ran)
+            });
+        }
+        round += 1;
+    }
+    if options.groups.is_empty() && (options.quick || !options.steps.is_empty()) {
+        return Ok(());
+    }
+    groups::run(root, &options.groups, options.repeat, options.times, report)
+}
+
+/// A number that is another one at each run.
+fn clock() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    now.as_millis() as u64 % 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_chosen_by_name_or_by_their_time() {
+        let names = |options: &Options| {
+            options.wanted().map(|steps| steps.iter().map(|step| step.name).collect::<Vec<_>>())
+        };
+        let quick = Options::quick();
+        let chosen = names(&quick).unwrap();
+        assert!(chosen.contains(&"options") && !chosen.contains(&"signals"));
+        let all = Options { quick: false, ..Options::quick() };
+        assert_eq!(names(&all).unwrap().len(), STEPS.len());
+        let named = Options { steps: vec!["signals".to_owned()], ..Options::quick() };
+        assert_eq!(names(&named).unwrap(), ["signals"]);
+        let tests = Options { quick: false, groups: vec!["kvmem:it:fork".to_owned()], ..Options::quick() };
+        assert_eq!(names(&tests).unwrap(), [""; 0]);
+        assert!(names(&Options { steps: vec!["none".to_owned()], ..Options::quick() }).is_err());
+    }
+}

@@ -1,0 +1,400 @@
+//! *Attack*: one run of the command in hostile surroundings, and what must hold after it.
+//!
+//! Surroundings are made by a shell: `ulimit`, redirections, a cgroup joined. The shell is replaced by the command, which so is the
+//! child itself, the leader of a process group of its own.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::machine::{Settings, processes_of_group};
+
+/// The longest that a run may take. Small work on a busy machine.
+const SECONDS: u64 = 60;
+/// How long processes that a run has started may outlive it.
+const GRACE: Duration = Duration::from_secs(1);
+/// Statuses that the command documents: done, failed, cannot be done.
+pub(super) const DOCUMENTED: &[i32] = &[0, 1, 2];
+/// What a run that must fail may end with.
+pub(super) const FAILS: &[i32] = &[1, 2];
+/// The user that everything is refused to.
+pub(super) const NOBODY: &str = "65534";
+
+/// A step in progress: where it works, what it has found.
+pub(super) struct Chaos {
+    /// Folder of the repository.
+    pub(super) root: PathBuf,
+    /// The built command, where every user may run it.
+    pub(super) kvmem: PathBuf,
+    /// Where runs work, and where their files are. Every user may write there.
+    pub(super) folder: PathBuf,
+    pub(super) quick: bool,
+    top: PathBuf,
+    random: Cell<u64>,
+    settings: Settings,
+    runs: Cell<u64>,
+    complaints: RefCell<Vec<String>>,
+    skipped: RefCell<Vec<String>>,
+}
+
+impl Chaos {
+    pub(super) fn begin(root: &Path, kvmem: &Path, seed: u64, quick: bool) -> Result<Chaos> {
+        let top = std::env::temp_dir().join(format!("kvmem-chaos-{}", std::process::id()));
+        let folder = top.join("work");
+        for path in [&folder, &top.join("tmp")] {
+            fs::create_dir_all(path).with_context(|| path.display().to_string())?;
+            fs::set_permissions(path, Permissions::from_mode(0o777))?;
+        }
+        let copy = top.join("kvmem");
+        if !copy.exists() {
+            fs::copy(kvmem, &copy).with_context(|| kvmem.display().to_string())?;
+        }
+        let chaos = Chaos {
+            root: root.to_owned(),
+            kvmem: copy,
+            folder,
+            quick,
+            top,
+            random: Cell::new(seed),
+            settings: Settings::now(),
+            runs: Cell::new(0),
+            complaints: RefCell::default(),
+            skipped: RefCell::default(),
+        };
+        chaos.trace("trace.jsonl")?;
+        Ok(chaos)
+    }
+
+    /// Looks whether all is as it was, cleans up, and says what was found.
+    pub(super) fn end(self, ran: Result<()>) -> Result<()> {
+        let changed = self.settings.restore();
+        self.complaints.borrow_mut().extend(changed);
+        fs::remove_dir_all(&self.top).with_context(|| self.top.display().to_string())?;
+        ran?;
+        let (complaints, runs) = (self.complaints.into_inner(), self.runs.get());
+        for reason in self.skipped.into_inner() {
+            println!("   skipped: {reason}");
+        }
+        println!("   {runs} runs");
+        if complaints.is_empty() {
+            return Ok(());
+        }
+        bail!("{} of {runs} runs went wrong:\n     {}", complaints.len(), complaints.join("\n     "));
+    }
+
+    /// The settings of the machine as the step has found them.
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// A part of a step that cannot be done here.
+    pub(super) fn skip(&self, reason: impl Into<String>) {
+        self.skipped.borrow_mut().push(reason.into());
+    }
+
+    pub(super) fn complain(&self, complaint: impl Into<String>) {
+        self.complaints.borrow_mut().push(complaint.into());
+    }
+
+    /// A random number below `below`. Source: S. Vigna's SplitMix64.
+    pub(super) fn random(&self, below: u64) -> u64 {
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % below.max(1)
+    }
+
+    /// A file of the working folder with these bytes.
+    pub(super) fn file(&self, name: impl AsRef<OsStr>, bytes: impl AsRef<[u8]>) -> Result<PathBuf> {
+        let path = self.folder.join(name.as_ref());
+        fs::write(&path, bytes).with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+
+    /// A small trace that is in order, as a new file of the working folder.
+    pub(super) fn trace(&self, name: &str) -> Result<PathBuf> {
+        self.file(name, fs::read(self.root.join("crates/kvmem-cli/tests/data/small_trace.jsonl"))?)
+    }
+
+    /// A run of `kvmem` with these arguments.
+    pub(super) fn kvmem<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Attack<'_> {
+        let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
+        Attack {
+            chaos: self,
+            arguments,
+            prelude: String::new(),
+            redirect: String::new(),
+            prefix: Vec::new(),
+            seconds: SECONDS,
+            allowed: DOCUMENTED,
+            says: Vec::new(),
+            signal: None,
+            before_exec: None,
+        }
+    }
+}
+
+/// One run, as it is described.
+#[must_use = "nothing is run before `run`"]
+pub(super) struct Attack<'a> {
+    chaos: &'a Chaos,
+    arguments: Vec<OsString>,
+    prelude: String,
+    redirect: String,
+    prefix: Vec<String>,
+    seconds: u64,
+    allowed: &'a [i32],
+    says: Vec<String>,
+    signal: Option<i32>,
+    before_exec: Option<fn() -> std::io::Result<()>>,
+}
+
+impl<'a> Attack<'a> {
+    /// Commands of the shell that make the surroundings, such as `ulimit -n 8`.
+    pub(super) fn under(mut self, prelude: impl AsRef<str>) -> Attack<'a> {
+        self.prelude += &format!("{} || exit 97; ", prelude.as_ref());
+        self
+    }
+
+    /// Redirections, such as `>/dev/full`.
+    pub(super) fn redirect(mut self, redirect: &str) -> Attack<'a> {
+        self.redirect = redirect.to_owned();
+        self
+    }
+
+    /// By a program that sets something and runs the rest of its arguments.
+    pub(super) fn by(mut self, prefix: &[&str]) -> Attack<'a> {
+        self.prefix.extend(prefix.iter().map(ToString::to_string));
+        self
+    }
+
+    /// As a user without any right.
+    pub(super) fn by_nobody(self) -> Attack<'a> {
+        self.by(&["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])
+    }
+
+    /// What the child does before it executes; only system calls.
+    pub(super) fn before_exec(mut self, call: fn() -> std::io::Result<()>) -> Attack<'a> {
+        self.before_exec = Some(call);
+        self
+    }
+
+    /// Statuses that are right; without this those that are documented.
+    pub(super) fn ends(mut self, allowed: &'a [i32]) -> Attack<'a> {
+        self.allowed = allowed;
+        self
+    }
+
+    /// It may end by this signal as well.
+    pub(super) fn or_signal(mut self, signal: i32) -> Attack<'a> {
+        self.signal = Some(signal);
+        self
+    }
+
+    /// What its error must contain, if it fails.
+    pub(super) fn says<S: ToString>(mut self, words: impl IntoIterator<Item = S>) -> Attack<'a> {
+        self.says.extend(words.into_iter().map(|word| word.to_string()));
+        self
+    }
+
+    /// How long it may take.
+    pub(super) fn within(mut self, seconds: u64) -> Attack<'a> {
+        self.seconds = seconds;
+        self
+    }
+
+    /// Starts it.
+    pub(super) fn start(self) -> Result<Running<'a>> {
+        let number = self.chaos.runs.replace(self.chaos.runs.get() + 1);
+        let (out, err) =
+            (self.chaos.top.join(format!("{number}.out")), self.chaos.top.join(format!("{number}.err")));
+        let script = format!("{}exec \"$@\" {}", self.prelude, self.redirect);
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh"]).args(&self.prefix).arg(&self.chaos.kvmem).args(&self.arguments);
+        command.current_dir(&self.chaos.folder).env("TMPDIR", self.chaos.top.join("tmp"));
+        // A backtrace would tell of a panic as well, and takes long.
+        command.env("RUST_BACKTRACE", "0").env_remove("KVMEM_LOG").process_group(0);
+        command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
+        if let Some(call) = self.before_exec {
+            // SAFETY: the function makes only system calls.
+            unsafe { command.pre_exec(call) };
+        }
+        let told = format!(
+            "`{}{}kvmem {}{}{}`",
+            self.prelude.replace(" || exit 97", ""),
+            self.prefix.iter().map(|word| format!("{word} ")).collect::<String>(),
+            self.arguments
+                .iter()
+                .map(|word| shortened(&word.to_string_lossy()))
+                .collect::<Vec<_>>()
+                .join(" "),
+            if self.redirect.is_empty() { "" } else { " " },
+            self.redirect
+        );
+        let child = command.spawn().with_context(|| told.clone())?;
+        Ok(Running { attack: self, child, told, out, err, start: Instant::now() })
+    }
+
+    /// Runs it and checks what must hold after every run.
+    pub(super) fn run(self) -> Result<Outcome> {
+        self.start()?.wait()
+    }
+}
+
+/// A text as it may be shown: without characters that steer a terminal, and not too long.
+fn shortened(text: &str) -> String {
+    let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
+    if text.chars().nth(60).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// A run that goes on.
+pub(super) struct Running<'a> {
+    attack: Attack<'a>,
+    child: Child,
+    told: String,
+    out: PathBuf,
+    err: PathBuf,
+    start: Instant,
+}
+
+/// How a run has ended.
+pub(super) struct Outcome {
+    pub(super) status: ExitStatus,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+    /// What was run, for complaints.
+    pub(super) told: String,
+}
+
+impl Running<'_> {
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by its name.
+    pub(super) fn send(&self, signal: &str) -> Result<()> {
+        kill(signal, &self.id().to_string())
+    }
+
+    /// Standard output so far.
+    pub(super) fn stdout(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.out).unwrap_or_default()).into_owned()
+    }
+
+    /// Standard error so far.
+    pub(super) fn stderr(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.err).unwrap_or_default()).into_owned()
+    }
+
+    pub(super) fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// Processes of its own that have not ended, a moment after it has.
+    fn left_behind(&self) -> Vec<u32> {
+        let start = Instant::now();
+        loop {
+            let left = processes_of_group(self.id());
+            if left.is_empty() || start.elapsed() > GRACE {
+                return left;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits for the end and checks what must hold after every run.
+    pub(super) fn wait(mut self) -> Result<Outcome> {
+        let (chaos, told) = (self.attack.chaos, self.told.clone());
+        let limit = Duration::from_secs(self.attack.seconds);
+        let mut late = false;
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if self.start.elapsed() < limit => thread::sleep(Duration::from_millis(5)),
+                None => {
+                    late = true;
+                    kill("KILL", &format!("-{}", self.id()))?;
+                    break self.child.wait()?;
+                }
+            }
+        };
+        let outcome = Outcome { status, stdout: self.stdout(), stderr: self.stderr(), told };
+        if late {
+            chaos.complain(format!("{}: did not end within {} s", outcome.told, self.attack.seconds));
+        } else {
+            for complaint in self.attack.judge(&outcome) {
+                chaos.complain(format!("{}: {complaint}", outcome.told));
+            }
+        }
+        let left = self.left_behind();
+        if !left.is_empty() {
+            chaos.complain(format!("{}: left processes: {left:?}", outcome.told));
+            kill("KILL", &format!("-{}", self.id()))?;
+        }
+        for entry in fs::read_dir(chaos.top.join("tmp"))?.flatten() {
+            // Killed at once, nobody can clean up.
+            if outcome.status.signal() != Some(libc::SIGKILL) {
+                chaos.complain(format!("{}: left the file {}", outcome.told, entry.path().display()));
+            }
+            let path = entry.path();
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+        fs::remove_file(&self.out)?;
+        fs::remove_file(&self.err)?;
+        Ok(outcome)
+    }
+}
+
+impl Attack<'_> {
+    /// What is wrong with an outcome.
+    fn judge(&self, outcome: &Outcome) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let both = [&outcome.stderr, &outcome.stdout];
+        if both.iter().any(|text| text.contains("panicked at")) {
+            let line = outcome.stderr.lines().find(|line| line.contains("panicked")).unwrap_or("");
+            wrong.push(format!("panicked: {}", shortened(line)));
+        }
+        if both.iter().any(|text| text.contains('\x1b')) {
+            wrong.push("printed an escape character".to_owned());
+        }
+        match (outcome.status.code(), outcome.status.signal()) {
+            (Some(code), _) if self.allowed.contains(&code) => {}
+            (_, Some(signal)) if self.signal == Some(signal) => {}
+            // What a shell would say of a signal.
+            (Some(code), _) if self.signal.is_some_and(|signal| code == 128 + signal) => {}
+            _ => wrong.push(format!("{}, {}", outcome.status, shortened(&outcome.stderr))),
+        }
+        let is_closed = self.redirect.contains("2>");
+        let failed = outcome.status.code().is_some_and(|code| FAILS.contains(&code));
+        if failed && !is_closed && self.signal.is_none() {
+            let said = |line: &str| line.starts_with("kvmem: ") || line.starts_with("error: ");
+            if !outcome.stderr.lines().any(said) {
+                wrong.push(format!("failed without an error: {}", shortened(&outcome.stderr)));
+            }
+            for word in self.says.iter().filter(|word| !outcome.stderr.contains(&***word)) {
+                let error = outcome.stderr.lines().find(|line| said(line)).unwrap_or("").to_owned();
+                wrong.push(format!("the error does not say `{word}`: {error}"));
+            }
+        }
+        wrong
+    }
+}
+
+/// Sends a signal to a process, or to a group if the number is negative.
+fn kill(signal: &str, target: &str) -> Result<()> {
+    // It may have ended meanwhile.
+    Command::new("kill").args(["-s", signal, "--", target]).stderr(Stdio::null()).status().context("kill")?;
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! *Groups*: tests of the library, again and with larger counts.
+//!
+//! Tests take the number of their cases from `PROPTEST_CASES`, that of their rounds from `KVMEM_TEST_ROUNDS`, where they know it. What a test does
+//! at random it does anew at each repetition.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::step::{Kind, Report};
+use crate::workspace::cargo;
+
+/// Groups that are repeated unless others are named: package, target, filter.
+const GROUPS: [&str; 4] = [
+    // Children of busy processes.
+    "kvmem:it:fork",
+    "kvmem:alone:crowd",
+    // User code that panics.
+    "kvmem:it:panic",
+    // The oracle.
+    "kvmem:it:oracle",
+];
+/// Cases of a property test, and rounds, unless there are to be more.
+const CASES: u64 = 256;
+const ROUNDS: u64 = 50;
+
+/// A group of tests as it is named.
+#[derive(Debug, PartialEq, Eq)]
+struct Group<'a> {
+    package: &'a str,
+    target: &'a str,
+    filter: &'a str,
+}
+
+fn parse(text: &str) -> Option<Group<'_>> {
+    let (package, rest) = text.split_once(':')?;
+    let (target, filter) = rest.split_once(':')?;
+    let is_named = !package.is_empty() && !target.is_empty();
+    is_named.then_some(Group { package, target, filter })
+}
+
+/// Repeats groups of tests.
+pub(super) fn run(root: &Path, named: &[String], repeat: u64, times: u64, report: &mut Report) -> Result<()> {
+    ensure!(times > 0, "--times 0 would leave no cases: say 1 or more");
+    let all: Vec<&str> =
+        if named.is_empty() { GROUPS.to_vec() } else { named.iter().map(String::as_str).collect() };
+    for text in all {
+        let group = parse(text).with_context(|| {
+            format!("`{text}` is no group: say PACKAGE:TARGET:FILTER, as in kvmem:it:pool::kv_cache")
+        })?;
+        for turn in 1..=repeat {
+            let mut tests = Command::new(cargo());
+            tests.current_dir(root).args(["test", "--locked", "--package", group.package]);
+            match group.target {
+                "lib" => tests.arg("--lib"),
+                target => tests.args(["--test", target]),
+            };
+            tests.args(["--", group.filter]);
+            tests.env("PROPTEST_CASES", (CASES * times).to_string());
+            tests.env("KVMEM_TEST_ROUNDS", (ROUNDS * times).to_string());
+            report.command(&format!("chaos: {text}, {turn} of {repeat}"), Kind::Tests, &mut tests);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_three_parts() {
+        let group = Group { package: "kvmem", target: "it", filter: "pool::kv_cache" };
+        assert_eq!(parse("kvmem:it:pool::kv_cache"), Some(group));
+        assert_eq!(parse("kvmem:lib:"), Some(Group { package: "kvmem", target: "lib", filter: "" }));
+        for bad in ["", "kvmem", "kvmem:it", ":it:x", "kvmem::x"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+        assert!(GROUPS.iter().all(|group| parse(group).is_some()));
+    }
+}
