@@ -36,8 +36,6 @@ mod table;
 pub use allocation::Allocation;
 #[cfg(not(loom))]
 pub use allocator::{Builder, OffsetAllocator};
-#[cfg(not(loom))]
-pub(crate) use core::Seized;
 pub use error::{AllocError, CheckError, RawError, SpaceError};
 #[cfg(not(loom))]
 pub(crate) use ground::Ground;

@@ -5,6 +5,7 @@ use kvmem::offset::{Metrics, OffsetAllocator};
 mod bad_input;
 mod books_full;
 mod concurrent;
+mod fork;
 mod handles;
 mod metadata;
 mod properties;
