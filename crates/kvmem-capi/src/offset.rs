@@ -5,9 +5,10 @@ use std::ffi::c_char;
 use kvmem::offset::{Builder, OffsetAllocator, Placement, RawAllocation, RawHandle};
 use kvmem::slab::{ExtentCache, ExtentState};
 
-use crate::call::{destroy, guard, list, on, out, read, size, write_list, write_text};
+use crate::call::{destroy, elements, guard, list, on, out, read, size, write_list, write_text};
 use crate::fail::Fail;
-use crate::options::{self, Options, flag};
+use crate::fork::Home;
+use crate::options::{self, Options, flag, hot_sizes};
 use crate::status::*;
 use crate::table::{Object, object};
 
@@ -17,7 +18,7 @@ pub struct kvmem_offset_allocator {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_offset_allocator, Space, Offset);
+object!(kvmem_offset_allocator, Space, Offset, |_| Home::Heap);
 
 /// A space, with magazines or without.
 pub enum Space {
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn kvmem_offset_create(
         let builder = builder(capacity_bytes, &wanted)?;
         let space = if flag(wanted.magazines, "magazines")? {
             // SAFETY: the caller's promise.
-            let hot = unsafe { list(wanted.hot_sizes, wanted.hot_size_count, "hot_sizes") }?;
+            let hot = unsafe { hot_sizes(wanted.hot_sizes, wanted.hot_size_count) }?;
             let mut builder = ExtentCache::builder(builder)
                 .hot_sizes(hot.iter().copied())
                 .learn(flag(wanted.learn, "learn")?);
@@ -229,9 +230,10 @@ pub unsafe extern "C" fn kvmem_offset_allocate_batch(
         if out_allocations.is_null() {
             return Err(Fail::Null("out_allocations"));
         }
+        let count = elements::<kvmem_allocation>(count, "out_allocations")?;
         let all = raw_all(space, |space| match space {
-            Space::Plain(space) => Ok(Either::Plain(space.allocate_batch(bytes, size(count))?)),
-            Space::Cached(space) => Ok(Either::Cached(space.allocate_batch(bytes, size(count))?)),
+            Space::Plain(space) => Ok(Either::Plain(space.allocate_batch(bytes, count)?)),
+            Space::Cached(space) => Ok(Either::Cached(space.allocate_batch(bytes, count)?)),
         })?;
         // SAFETY: the caller's promise: there is room for as many as were asked for.
         unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
