@@ -49,7 +49,7 @@ fn run(name: &str, under: Under) {
     }
 }
 
-programs!(arena registration offset slice pool kv_cache kv_tier threads mooncake mooncake_arena);
+programs!(arena registration offset slice pool kv_cache kv_tier threads moved mooncake mooncake_arena);
 
 /// Every header, those that are made for inclusion by others too.
 fn headers(folder: &Path, found: &mut Vec<PathBuf>) {
