@@ -100,6 +100,20 @@ pub(crate) fn elements<T>(count: u64, name: &'static str) -> Result<usize, Fail>
     Ok(size(count))
 }
 
+/// How many ranges a batch asks for, if any space has names for so many.
+pub(crate) fn ranges(count: u64) -> Result<usize, Fail> {
+    const MOST: u64 = u32::MAX as u64;
+    if count > MOST {
+        return Err(Fail::said(
+            KVMEM_NO_ROOM,
+            format_args!(
+                "{count} ranges were asked for, and a space has names for at most {MOST}: ask for fewer"
+            ),
+        ));
+    }
+    Ok(size(count))
+}
+
 /// A list that is read; no elements may be NULL.
 ///
 /// # Safety
@@ -126,7 +140,7 @@ pub(crate) unsafe fn short_list<'a, T>(
     most: u64,
     name: &'static str,
 ) -> Result<&'a [T], Fail> {
-    if count > most {
+    if !pointer.is_null() && count > most {
         return Err(Fail::invalid(format_args!("{name} has {count} elements: name at most {most}")));
     }
     // SAFETY: the caller's promise.

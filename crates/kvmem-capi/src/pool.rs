@@ -11,7 +11,7 @@ use kvmem::offset::{RawAllocation, RawHandle};
 use kvmem::pool::{Pool, PoolBuilder, PoolSize};
 
 use crate::block::kvmem_block;
-use crate::call::{elements, guard, on, out, report, size, some_text, write_list, write_text};
+use crate::call::{guard, on, out, ranges, report, size, some_text, write_list, write_text};
 use crate::cancel::{kvmem_cancel, token};
 use crate::fail::Fail;
 use crate::generation::Generations;
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn kvmem_pool_allocate_batch(
         if out_blocks.is_null() {
             return Err(Fail::Null("out_blocks"));
         }
-        let count = elements::<kvmem_block>(count, "out_blocks")?;
+        let count = ranges(count)?;
         let all = sealed(pool, of, of.allocate_batch(size(bytes), count)?)?;
         // SAFETY: the caller's promise: there is room for as many as were asked for.
         unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };

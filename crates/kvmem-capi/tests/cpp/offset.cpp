@@ -127,7 +127,25 @@ static void outlive() {
     b.reset();
 }
 
+// Until the first free, ranges are handed out end to end, whatever their sizes and the placement.
+static void in_order(kvmem::Placement placement) {
+    kvmem::OffsetOptions options;
+    options.placement = placement;
+    kvmem::OffsetAllocator space(64 * MIB, options);
+    std::vector<kvmem::Allocation> all;
+    std::uint64_t end = 0;
+    for (std::uint64_t i = 0; i < 300; ++i) {
+        const std::uint64_t bytes = i % 3 == 0 ? 1 + i : i % 3 == 1 ? 64 * KIB + i : 300 * KIB - i;
+        all.push_back(std::move(*space.allocate(bytes)));
+        CHECK(all.back().offset() == end);
+        end += bytes;
+        CHECK(!space.allocate(64 * MIB));
+    }
+}
+
 int main() {
+    in_order(kvmem::Placement::renewal);
+    in_order(kvmem::Placement::best_fit);
     kvmem::OffsetOptions options;
     allocations(options);
     options.placement = kvmem::Placement::best_fit;
