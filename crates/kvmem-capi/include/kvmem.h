@@ -120,6 +120,9 @@
 /// The allocator went while a block was in use.
 #define KVMEM_FAULT_LEAK 5
 
+/// The most bytes that a key can have. A prefix of more tokens goes by its hash.
+#define KVMEM_MAX_KEY_BYTES (1 << 20)
+
 /// Eviction: what was least recently used goes first; the default.
 #define KVMEM_EVICT_LRU 0
 
@@ -219,6 +222,8 @@ enum kvmem_status
     KVMEM_SUPERSEDED = 35,
     /// The program's function has not told a lower tier to forget.
     KVMEM_NOT_FORGOTTEN = 36,
+    /// The object was made before this process was forked, and is its parent's: destroy the handle, and make a new one here.
+    KVMEM_FORKED = 37,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -326,7 +331,7 @@ typedef struct kvmem_region_options {
     uint32_t dont_fork;
     /// 1 (the default): core dumps leave the region out.
     uint32_t dont_dump;
-    /// 0.
+    /// 0: anything else is KVMEM_INVALID_ARGUMENT.
     uint32_t reserved;
     /// Is told how far populating has come. Default NULL.
     kvmem_progress_fn progress;
@@ -589,7 +594,7 @@ typedef struct kvmem_slice_options {
     uint64_t stranded_bytes;
     /// KVMEM_SLICE_FROM_ENVIRONMENT, KVMEM_SLICE_PLAIN, or the others combined by `|`.
     uint32_t settings;
-    /// 0.
+    /// 0: anything else is KVMEM_INVALID_ARGUMENT.
     uint32_t reserved;
     /// Is told of misuse. NULL (the default): it is written to the standard error stream, and the process is aborted.
     kvmem_slice_fault_fn on_fault;
@@ -1158,6 +1163,19 @@ kvmem_status kvmem_offset_resolve(const struct kvmem_offset_allocator *allocator
                                   const struct kvmem_allocation *allocation,
                                   uint64_t *out_offset,
                                   uint64_t *out_bytes);
+
+/// The allocation that is alive at a place in the books, which is its member `slot`: for programs that have kept no more of it, and for
+/// handing over what another part of the program has forgotten. O(1). KVMEM_NOT_FOUND if there is none.
+kvmem_status kvmem_offset_allocation_at(const struct kvmem_offset_allocator *allocator,
+                                        uint32_t slot,
+                                        struct kvmem_allocation *out_allocation);
+
+/// All allocations that are alive, in the order of their offsets. O(n log n) for the most that ever were alive at once. Lists as for
+/// kvmem_registration_chunks; while other threads allocate, the next call may find more.
+kvmem_status kvmem_offset_allocations(const struct kvmem_offset_allocator *allocator,
+                                      struct kvmem_allocation *out_allocations,
+                                      uint64_t capacity,
+                                      uint64_t *out_count);
 
 /// Gives back the tail: the allocation is `new_bytes` bytes afterwards, which is written to it, and begins where it did. O(1).
 kvmem_status kvmem_offset_shrink(const struct kvmem_offset_allocator *allocator,

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use kvmem::pool::{Access, AttachedPool, BlockRef};
 
 use crate::call::{destroy, guard, on, out, read};
+use crate::fork::Home;
 use crate::options::flag;
 use crate::region::duplicate;
 use crate::status::kvmem_status;
@@ -16,7 +17,14 @@ pub struct kvmem_attached_pool {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_attached_pool, AttachedPool, Attached);
+object!(kvmem_attached_pool, AttachedPool, Attached, |pool| {
+    let first = BlockRef { pool: pool.number(), offset: 0, len: 0 };
+    // SAFETY: only the address is taken.
+    match unsafe { pool.bytes(first) } {
+        Ok(bytes) => Home::Page(bytes.as_ptr().addr()),
+        Err(_) => Home::Process,
+    }
+});
 
 /// A block by plain data: what another process needs to find it.
 #[repr(C)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use kvmem::arena::{BumpArena, Memory, Region};
 
 use crate::call::{destroy, guard, on, out, size};
+use crate::fork::Home;
 use crate::region::kvmem_region;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
@@ -17,7 +18,7 @@ pub struct kvmem_bump_arena {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_bump_arena, BumpArena<Bytes>, Bump);
+object!(kvmem_bump_arena, BumpArena<Bytes>, Bump, |arena| Home::Page(arena.base().addr().get()));
 
 /// A region that others may have too.
 pub struct Bytes(Arc<Region>);

@@ -4,7 +4,7 @@
 //! the functions below, which see NULL; what else a pointer may be is the caller's promise (see the crate's head).
 
 use std::any::Any;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
@@ -47,7 +47,7 @@ pub(crate) fn guard_for<T: Object>(handle: *const T, run: impl FnOnce() -> Resul
 
 /// Destroys an object. One whose destruction panics is gone all the same.
 pub(crate) fn destroy<T: Object>(handle: *const T) -> kvmem_status {
-    guard(|| T::table().take(handle).map(drop))
+    guard(|| T::table().destroy(handle))
 }
 
 #[cold]
@@ -85,6 +85,35 @@ pub(crate) unsafe fn read<'a, T>(pointer: *const T, name: &'static str) -> Resul
     unsafe { pointer.as_ref() }.ok_or(Fail::Null(name))
 }
 
+/// The most bytes that anything of the caller's can have: a process has no more addresses, unless it asks the kernel for those
+/// above by their number.
+pub(crate) const MAX_BYTES: u64 = 1 << 47;
+
+/// How many elements of type `T` a list of the caller's has, if a process has addresses for so many.
+pub(crate) fn elements<T>(count: u64, name: &'static str) -> Result<usize, Fail> {
+    let most = MAX_BYTES / size_of::<T>().max(1) as u64;
+    if count > most {
+        return Err(Fail::invalid(format_args!(
+            "{name} cannot have {count} elements: a process has addresses for at most {most}; give the number that there are"
+        )));
+    }
+    Ok(size(count))
+}
+
+/// How many ranges a batch asks for, if any space has names for so many.
+pub(crate) fn ranges(count: u64) -> Result<usize, Fail> {
+    const MOST: u64 = u32::MAX as u64;
+    if count > MOST {
+        return Err(Fail::said(
+            KVMEM_NO_ROOM,
+            format_args!(
+                "{count} ranges were asked for, and a space has names for at most {MOST}: ask for fewer"
+            ),
+        ));
+    }
+    Ok(size(count))
+}
+
 /// A list that is read; no elements may be NULL.
 ///
 /// # Safety
@@ -94,15 +123,50 @@ pub(crate) unsafe fn list<'a, T>(pointer: *const T, count: u64, name: &'static s
         (_, 0) => Ok(&[]),
         (true, _) => Err(Fail::Null(name)),
         (false, count) => {
-            let fits = usize::try_from(count).ok().filter(|count| {
-                count.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize)
-            });
-            let count =
-                fits.ok_or_else(|| Fail::invalid(format_args!("{name} cannot have {count} elements")))?;
+            let count = elements::<T>(count, name)?;
             // SAFETY: the caller's promise; no more than there are addresses.
             Ok(unsafe { slice::from_raw_parts(pointer, count) })
         }
     }
+}
+
+/// A list that is read, and has a greatest length.
+///
+/// # Safety
+/// As for [`list`].
+pub(crate) unsafe fn short_list<'a, T>(
+    pointer: *const T,
+    count: u64,
+    most: u64,
+    name: &'static str,
+) -> Result<&'a [T], Fail> {
+    if !pointer.is_null() && count > most {
+        return Err(Fail::invalid(format_args!("{name} has {count} elements: name at most {most}")));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { list(pointer, count, name) }
+}
+
+/// Bytes that are read; if there are none the pointer may be NULL.
+///
+/// # Safety
+/// As for [`list`].
+pub(crate) unsafe fn byte_list<'a>(
+    pointer: *const c_void,
+    bytes: u64,
+    most: u64,
+    name: &'static str,
+) -> Result<&'a [u8], Fail> {
+    if bytes > most {
+        return Err(Fail::said(
+            KVMEM_TOO_LARGE,
+            format_args!(
+                "{name} has {bytes} bytes, and can have at most {most}: give the number that there are"
+            ),
+        ));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { list(pointer.cast::<u8>(), bytes, name) }
 }
 
 /// A text; `None` if it is NULL.

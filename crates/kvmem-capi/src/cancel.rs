@@ -3,6 +3,7 @@
 use kvmem::arena::Cancel;
 
 use crate::call::{destroy, guard, on, out};
+use crate::fork::Home;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
@@ -12,7 +13,7 @@ pub struct kvmem_cancel {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_cancel, Cancel, Cancel);
+object!(kvmem_cancel, Cancel, Cancel, |_| Home::Heap);
 
 /// Makes a token that has not been used.
 #[unsafe(no_mangle)]

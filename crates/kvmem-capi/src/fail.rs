@@ -39,6 +39,8 @@ pub(crate) enum Fail {
         why: BadHandle,
     },
     Poisoned(&'static str),
+    /// The object is that of the process that this one was forked from.
+    Forked(&'static str),
     TooManyObjects(u64),
     Alloc(AllocError),
     Raw(RawError),
@@ -73,6 +75,7 @@ impl Fail {
             Fail::Null(_) => KVMEM_NULL_ARGUMENT,
             Fail::Handle { .. } => KVMEM_BAD_HANDLE,
             Fail::Poisoned(_) => KVMEM_POISONED,
+            Fail::Forked(_) => KVMEM_FORKED,
             Fail::TooManyObjects(_) => KVMEM_LIMIT,
             Fail::Alloc(error) => of_alloc(error),
             Fail::Raw(RawError::Foreign { .. }) => KVMEM_FOREIGN_ALLOCATION,
@@ -107,6 +110,11 @@ impl fmt::Display for Fail {
             Fail::Poisoned(what) => {
                 write!(f, "an earlier call met a defect and left this {what} half done: destroy it")
             }
+            Fail::Forked(what) => write!(
+                f,
+                "this {what} was made before the process was forked: its memory, keys and descriptors are the parent's; destroy the \
+                 handle, and make a new one here"
+            ),
             Fail::TooManyObjects(most) => {
                 write!(f, "there are {most} objects of this kind, and no more handles: destroy some")
             }

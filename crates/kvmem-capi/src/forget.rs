@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::call::{list, on, out};
+use crate::call::{on, out};
 use crate::fail::Fail;
-use crate::kv_cache::kvmem_kv_cache;
+use crate::kv_cache::{key_at, kvmem_kv_cache};
 use crate::status::kvmem_status;
 
 /// Tells a lower tier to forget, and answers 0; or anything else: it may still have what was to be forgotten. Is called once, before the call
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn kvmem_kv_remove_with(
 ) -> kvmem_status {
     on(cache, |cache| {
         // SAFETY: the caller's promise.
-        let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
+        let key = unsafe { key_at(key, key_bytes) }?;
         let forget = forget.ok_or(Fail::Null("forget"))?;
         // SAFETY: the caller's promise.
         let found = cache.remove_with(key, || told(unsafe { forget(user) }))?;

@@ -4,15 +4,11 @@
 //! time in which something must not happen; and to the child nothing happens that its parent's threads do. So each generation of processes has
 //! a lock of its own, and the child is told of its generation before `fork` returns.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvmem::{FIRST, Stable};
 
-/// How many forks lie between this process and the one that used a lock first; some may count twice.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// Whether forks are counted.
-static COUNTED: AtomicBool = AtomicBool::new(false);
+use crate::fork;
 
 /// One lock for each generation.
 pub(crate) struct Generations(Stable<Mutex<()>>);
@@ -24,28 +20,9 @@ impl Generations {
 
     /// The lock of this process.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
-        count_forks();
-        // Relaxed: it changes in the child, before that has a second thread.
-        let generation = GENERATION.load(Ordering::Relaxed);
-        self.0.get(generation).lock().unwrap_or_else(PoisonError::into_inner)
+        fork::watch();
+        self.0.get(fork::generation()).lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Has forks counted from now on. Two threads that come first at once both see to it; a fork then counts twice, which does no harm.
-/// Where it is refused, for want of memory, a child may wait for a lock that nobody lets go, as with any other lock.
-fn count_forks() {
-    // Relaxed, both: see above.
-    if !COUNTED.load(Ordering::Relaxed) {
-        // SAFETY: the function lives as long as the library, and does nothing that a child of several threads may not do.
-        if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } == 0 {
-            COUNTED.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-extern "C" fn in_child() {
-    // Relaxed: the child has one thread.
-    GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvmem::pool::kv_cache::{Eviction, KvCache, Pinned, Reservation};
 
-use crate::call::{destroy, guard, list, on, out, size, some_text};
+use crate::call::{MAX_BYTES, byte_list, destroy, guard, on, out, size, some_text};
 use crate::fail::Fail;
 use crate::key::kvmem_key;
 use crate::options::{self, Options};
@@ -16,6 +16,34 @@ use crate::taker::{Taker, kvmem_kv_evict_fn};
 
 /// Bytes of any kind, a token hash or a text.
 pub(crate) type Key = Box<[u8]>;
+
+/// The most bytes that a key can have. A prefix of more tokens goes by its hash.
+pub const KVMEM_MAX_KEY_BYTES: u64 = 1 << 20;
+
+/// A key that is looked for.
+///
+/// # Safety
+/// The caller's promise, as to the bytes.
+pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'a [u8], Fail> {
+    // SAFETY: the caller's promise.
+    unsafe { byte_list(key, key_bytes, KVMEM_MAX_KEY_BYTES, "key") }
+}
+
+/// A copy of a key, to be kept.
+pub(crate) fn kept(key: &[u8]) -> Result<Key, Fail> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(key.len()).map_err(|_| {
+        Fail::said(
+            KVMEM_NO_MEMORY,
+            format_args!(
+                "there is no memory for a copy of a key of {} bytes: free some, or use a hash",
+                key.len()
+            ),
+        )
+    })?;
+    copy.extend_from_slice(key);
+    Ok(copy.into())
+}
 
 /// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. Owned by the
 /// caller: kvmem_kv_destroy. Pins, reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at once.
@@ -187,7 +215,7 @@ pub unsafe extern "C" fn kvmem_kv_get(
     on(cache, |cache| {
         let found = out(out_value, "out_value")?;
         // SAFETY: the caller's promise.
-        let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
+        let key = unsafe { key_at(key, key_bytes) }?;
         found.put(value(cache.get(key).ok_or(Fail::NotFound)?)?);
         Ok(())
     })
@@ -204,7 +232,7 @@ pub unsafe extern "C" fn kvmem_kv_contains(
     on(cache, |cache| {
         let found = out(out_contains, "out_contains")?;
         // SAFETY: the caller's promise.
-        let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
+        let key = unsafe { key_at(key, key_bytes) }?;
         found.put(u32::from(cache.contains(key)));
         Ok(())
     })
@@ -222,9 +250,8 @@ pub unsafe extern "C" fn kvmem_kv_insert(
 ) -> kvmem_status {
     on(cache, |cache| {
         // SAFETY: the caller's promise.
-        let (key, value) =
-            unsafe { (list(key.cast::<u8>(), key_bytes, "key")?, list(data.cast::<u8>(), bytes, "data")?) };
-        Ok(cache.insert(key.into(), value)?)
+        let (key, value) = unsafe { (key_at(key, key_bytes)?, byte_list(data, bytes, MAX_BYTES, "data")?) };
+        Ok(cache.insert(kept(key)?, value)?)
     })
 }
 
@@ -254,8 +281,8 @@ pub unsafe extern "C" fn kvmem_kv_reserve(
     on(cache, |cache| {
         let room = out(out_room, "out_room")?;
         // SAFETY: the caller's promise.
-        let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
-        let reservation = cache.reserve(key.into(), size(bytes))?;
+        let key = unsafe { key_at(key, key_bytes) }?;
+        let reservation = cache.reserve(kept(key)?, size(bytes))?;
         let block = reservation.block();
         let (data, offset) = (block.as_ptr().cast_mut().cast(), block.offset());
         let reservation = kvmem_kv_reservation::table().insert(reservation)?;
@@ -385,7 +412,7 @@ pub unsafe extern "C" fn kvmem_kv_remove(
 ) -> kvmem_status {
     on(cache, |cache| {
         // SAFETY: the caller's promise.
-        let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
+        let key = unsafe { key_at(key, key_bytes) }?;
         cache.remove(key).map(drop).ok_or(Fail::NotFound)
     })
 }

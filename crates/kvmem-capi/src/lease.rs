@@ -4,9 +4,9 @@ use std::ffi::c_void;
 
 use kvmem::pool::kv_cache::{Lease, Leased, Superseded};
 
-use crate::call::{destroy, guard, list, on, out};
+use crate::call::{destroy, guard, on, out};
 use crate::fail::Fail;
-use crate::kv_cache::{Key, kvmem_kv_cache, kvmem_kv_reservation, kvmem_kv_value, no_value, value};
+use crate::kv_cache::{Key, key_at, kvmem_kv_cache, kvmem_kv_reservation, kvmem_kv_value, no_value, value};
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn kvmem_kv_get_lease(
     on(cache, |cache| {
         let leased = out(out_leased, "out_leased")?;
         // SAFETY: the caller's promise.
-        let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
+        let key = unsafe { key_at(key, key_bytes) }?;
         let none =
             kvmem_kv_leased { outcome: KVMEM_LEASED_BUSY, lease: std::ptr::null_mut(), value: no_value() };
         leased.put(match cache.lease(key) {

@@ -5,6 +5,7 @@
 //!
 //! - `table.rs`: handles that may be anything, and the objects behind them.
 //! - `call.rs`: what every function goes through: no panic leaves it, arguments are looked at, failures become numbers and texts.
+//! - `fork.rs`: what a forked child has of the objects of its parent.
 //! - `generation.rs`: what a fork in the middle of a call leaves to the child.
 //! - `fail.rs`, `status.rs`, `last_error.rs`: how a failure travels.
 //! - `options.rs`: structures that may be older or newer than the library.
@@ -37,6 +38,7 @@ mod last_error;
 
 mod call;
 mod fail;
+mod fork;
 mod generation;
 mod table;
 

@@ -5,9 +5,10 @@ use std::ffi::c_char;
 use kvmem::offset::{Builder, OffsetAllocator, Placement, RawAllocation, RawHandle};
 use kvmem::slab::{ExtentCache, ExtentState};
 
-use crate::call::{destroy, guard, list, on, out, read, size, write_list, write_text};
+use crate::call::{destroy, guard, list, on, out, ranges, read, size, write_list, write_text};
 use crate::fail::Fail;
-use crate::options::{self, Options, flag};
+use crate::fork::Home;
+use crate::options::{self, Options, flag, hot_sizes};
 use crate::status::*;
 use crate::table::{Object, object};
 
@@ -17,7 +18,7 @@ pub struct kvmem_offset_allocator {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_offset_allocator, Space, Offset);
+object!(kvmem_offset_allocator, Space, Offset, |_| Home::Heap);
 
 /// A space, with magazines or without.
 pub enum Space {
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn kvmem_offset_create(
         let builder = builder(capacity_bytes, &wanted)?;
         let space = if flag(wanted.magazines, "magazines")? {
             // SAFETY: the caller's promise.
-            let hot = unsafe { list(wanted.hot_sizes, wanted.hot_size_count, "hot_sizes") }?;
+            let hot = unsafe { hot_sizes(wanted.hot_sizes, wanted.hot_size_count) }?;
             let mut builder = ExtentCache::builder(builder)
                 .hot_sizes(hot.iter().copied())
                 .learn(flag(wanted.learn, "learn")?);
@@ -229,9 +230,10 @@ pub unsafe extern "C" fn kvmem_offset_allocate_batch(
         if out_allocations.is_null() {
             return Err(Fail::Null("out_allocations"));
         }
+        let count = ranges(count)?;
         let all = raw_all(space, |space| match space {
-            Space::Plain(space) => Ok(Either::Plain(space.allocate_batch(bytes, size(count))?)),
-            Space::Cached(space) => Ok(Either::Cached(space.allocate_batch(bytes, size(count))?)),
+            Space::Plain(space) => Ok(Either::Plain(space.allocate_batch(bytes, count)?)),
+            Space::Cached(space) => Ok(Either::Cached(space.allocate_batch(bytes, count)?)),
         })?;
         // SAFETY: the caller's promise: there is room for as many as were asked for.
         unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
@@ -358,6 +360,39 @@ pub unsafe extern "C" fn kvmem_offset_resolve(
         offset.put(range.start);
         bytes.put(range.end - range.start);
         Ok(())
+    })
+}
+
+/// The allocation that is alive at a place in the books, which is its member `slot`: for programs that have kept no more of it, and for
+/// handing over what another part of the program has forgotten. O(1). KVMEM_NOT_FOUND if there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_offset_allocation_at(
+    allocator: *const kvmem_offset_allocator,
+    slot: u32,
+    out_allocation: *mut kvmem_allocation,
+) -> kvmem_status {
+    on(allocator, |space| {
+        let found = out(out_allocation, "out_allocation")?;
+        let none = || Fail::said(KVMEM_NOT_FOUND, format_args!("no allocation is alive at slot {slot}"));
+        found.put(either!(space, space => space.raw_at(slot)).ok_or_else(none)?.into());
+        Ok(())
+    })
+}
+
+/// All allocations that are alive, in the order of their offsets. O(n log n) for the most that ever were alive at once. Lists as for
+/// kvmem_registration_chunks; while other threads allocate, the next call may find more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_offset_allocations(
+    allocator: *const kvmem_offset_allocator,
+    out_allocations: *mut kvmem_allocation,
+    capacity: u64,
+    out_count: *mut u64,
+) -> kvmem_status {
+    on(allocator, |space| {
+        let all = either!(space, space => space.raw_allocations());
+        let all: Vec<kvmem_allocation> = all.into_iter().map(kvmem_allocation::from).collect();
+        // SAFETY: the caller's promise.
+        unsafe { write_list(&all, out_allocations, capacity, out_count) }
     })
 }
 

@@ -123,11 +123,41 @@ pub(crate) fn backing(value: u32) -> Result<Backing, Fail> {
     }
 }
 
+/// A member that has no meaning yet, so that a later version can give it one.
+pub(crate) fn is_zero(value: u32, name: &str) -> Result<(), Fail> {
+    match value {
+        0 => Ok(()),
+        other => Err(Fail::invalid(format_args!(
+            "{name} is {other}: it has no meaning in this version; leave it 0, as the _init function does"
+        ))),
+    }
+}
+
+/// As many nodes as Linux can be built for.
+const MAX_NODES: u64 = 1024;
+
+/// # Safety
+/// As for [`call::list`].
+pub(crate) unsafe fn numa_nodes<'a>(nodes: *const u32, count: u64) -> Result<&'a [u32], Fail> {
+    // SAFETY: the caller's promise.
+    unsafe { call::short_list(nodes, count, MAX_NODES, "numa_nodes") }
+}
+
+/// As many hot sizes as a space can be told of.
+const MAX_HOT_SIZES: u64 = 32;
+
+/// # Safety
+/// As for [`call::list`].
+pub(crate) unsafe fn hot_sizes<'a>(sizes: *const u64, count: u64) -> Result<&'a [u64], Fail> {
+    // SAFETY: the caller's promise.
+    unsafe { call::short_list(sizes, count, MAX_HOT_SIZES, "hot_sizes") }
+}
+
 /// # Safety
 /// As for [`call::list`].
 pub(crate) unsafe fn numa(policy: u32, nodes: *const u32, count: u64) -> Result<Numa, Fail> {
     // SAFETY: the caller's promise.
-    let nodes = unsafe { call::list(nodes, count, "numa_nodes") }?.to_vec();
+    let nodes = unsafe { numa_nodes(nodes, count) }?.to_vec();
     match policy {
         KVMEM_NUMA_ANY => Ok(Numa::None),
         KVMEM_NUMA_BIND => Ok(Numa::Bind(nodes)),

@@ -11,12 +11,12 @@ use kvmem::offset::{RawAllocation, RawHandle};
 use kvmem::pool::{Pool, PoolBuilder, PoolSize};
 
 use crate::block::kvmem_block;
-use crate::call::{guard, list, on, out, report, size, some_text, write_list, write_text};
+use crate::call::{guard, on, out, ranges, report, size, some_text, write_list, write_text};
 use crate::cancel::{kvmem_cancel, token};
 use crate::fail::Fail;
 use crate::generation::Generations;
 use crate::offset::{kvmem_bin, kvmem_map_range, kvmem_metrics, numbers};
-use crate::options::{self, Options, backing, flag, ladder, numa, policy, populate};
+use crate::options::{self, Options, backing, flag, hot_sizes, ladder, numa, policy, populate};
 use crate::progress::{Listener, kvmem_progress_fn};
 use crate::registrars::kvmem_registrars;
 use crate::status::*;
@@ -140,7 +140,7 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder
             ladder(wanted.pages, wanted.strict)?,
             numa(wanted.numa_policy, wanted.numa_nodes, wanted.numa_node_count)?,
             policy(wanted.policy)?,
-            list(wanted.hot_sizes, wanted.hot_size_count, "hot_sizes")?,
+            hot_sizes(wanted.hot_sizes, wanted.hot_size_count)?,
         )
     };
     let mut builder = Pool::builder(size(bytes))
@@ -271,7 +271,8 @@ pub unsafe extern "C" fn kvmem_pool_allocate_batch(
         if out_blocks.is_null() {
             return Err(Fail::Null("out_blocks"));
         }
-        let all = sealed(pool, of, of.allocate_batch(size(bytes), size(count))?)?;
+        let count = ranges(count)?;
+        let all = sealed(pool, of, of.allocate_batch(size(bytes), count)?)?;
         // SAFETY: the caller's promise: there is room for as many as were asked for.
         unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         Ok(())
@@ -528,6 +529,9 @@ static CLOSED: Generations = Generations::new();
 pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_status {
     guard(|| {
         let table = kvmem_pool::table();
+        if let Err(Fail::Forked(_)) = table.get(pool) {
+            return table.forget(pool);
+        }
         let gone = {
             let _closed = CLOSED.lock();
             // A poisoned one goes at once.

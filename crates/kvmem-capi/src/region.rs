@@ -9,10 +9,11 @@ use std::time::Duration;
 use kvmem::arena::preflight::{Machine, Wish};
 use kvmem::arena::{ArenaError, Backing, PageSize, Region, RegionBuilder, Watch};
 
-use crate::call::{destroy, guard, list, on, out, report, size, write_text};
+use crate::call::{MAX_BYTES, destroy, guard, on, out, report, size, write_text};
 use crate::cancel::{kvmem_cancel, token};
 use crate::fail::Fail;
-use crate::options::{self, Options, backing, flag, ladder, numa, populate};
+use crate::fork::Home;
+use crate::options::{self, Options, backing, flag, ladder, numa, numa_nodes, populate};
 use crate::progress::{Listener, kvmem_progress_fn};
 use crate::status::*;
 use crate::table::{Object, object};
@@ -23,7 +24,7 @@ pub struct kvmem_region {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_region, Arc<Region>, Region);
+object!(kvmem_region, Arc<Region>, Region, |region| Home::Page(region.base().addr().get()));
 
 /// How a region is to be mapped. Fill it with kvmem_region_options_init first.
 #[repr(C)]
@@ -51,7 +52,7 @@ pub struct kvmem_region_options {
     pub dont_fork: u32,
     /// 1 (the default): core dumps leave the region out.
     pub dont_dump: u32,
-    /// 0.
+    /// 0: anything else is KVMEM_INVALID_ARGUMENT.
     pub reserved: u32,
     /// Is told how far populating has come. Default NULL.
     pub progress: kvmem_progress_fn,
@@ -100,6 +101,7 @@ pub unsafe extern "C" fn kvmem_region_options_init(
 /// # Safety
 /// The caller's promise, as to what the options point to.
 unsafe fn builder(bytes: u64, wanted: &kvmem_region_options) -> Result<RegionBuilder, Fail> {
+    options::is_zero(wanted.reserved, "reserved")?;
     // SAFETY: the caller's promise.
     let (ladder, numa) = unsafe {
         (
@@ -143,12 +145,10 @@ pub unsafe extern "C" fn kvmem_preflight_report(
     guard(|| {
         // SAFETY: the caller's promise.
         let wanted = unsafe { options::read(options) }?;
+        options::is_zero(wanted.reserved, "reserved")?;
         // SAFETY: the caller's promise.
         let (ladder, nodes) = unsafe {
-            (
-                ladder(wanted.pages, wanted.strict)?,
-                list(wanted.numa_nodes, wanted.numa_node_count, "numa_nodes")?,
-            )
+            (ladder(wanted.pages, wanted.strict)?, numa_nodes(wanted.numa_nodes, wanted.numa_node_count)?)
         };
         let wish = Wish::new(bytes, ladder).map_err(Fail::invalid)?;
         let wish = wish.shared(backing(wanted.backing)? == Backing::Shared).nodes(nodes.iter().copied());
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn kvmem_region_wrap(
     guard(|| {
         let made = out(out_region, "out_region")?;
         let at = NonNull::new(data.cast::<u8>()).ok_or(Fail::Null("data"))?;
-        let most = isize::MAX as usize - at.addr().get().min(isize::MAX as usize);
+        let most = size(MAX_BYTES).min(isize::MAX as usize - at.addr().get().min(isize::MAX as usize));
         if bytes == 0 {
             return Err(ArenaError::ZeroSize.into());
         }

@@ -1,6 +1,7 @@
 //! *Slice allocator* (L4): blocks of any size, for those who still know the size when they free.
 
 use std::ffi::{CString, c_char, c_void};
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +9,9 @@ use std::time::Duration;
 use kvmem::arena::ExclusiveRegion;
 use kvmem::slab::{SliceAllocator, SliceBuilder, SliceFault, SliceSettings};
 
-use crate::call::{destroy, guard, list, on, out, size};
+use crate::call::{MAX_BYTES, byte_list, destroy, elements, guard, list, on, out, size};
 use crate::fail::Fail;
+use crate::fork::Home;
 use crate::options::{self, Options};
 use crate::region::kvmem_region;
 use crate::status::*;
@@ -21,7 +23,22 @@ pub struct kvmem_slice_allocator {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_slice_allocator, SliceAllocator, Slice);
+object!(kvmem_slice_allocator, Slices, Slice, |slices| slices.home);
+
+/// An allocator of slices in its table.
+pub struct Slices {
+    slices: SliceAllocator,
+    home: Home,
+}
+
+impl Deref for Slices {
+    type Target = SliceAllocator;
+
+    #[inline(always)]
+    fn deref(&self) -> &SliceAllocator {
+        &self.slices
+    }
+}
 
 /// Settings: as the variable KVMEM_SLICE of the environment says; the default.
 pub const KVMEM_SLICE_FROM_ENVIRONMENT: u32 = 0;
@@ -81,7 +98,7 @@ pub struct kvmem_slice_options {
     pub stranded_bytes: u64,
     /// KVMEM_SLICE_FROM_ENVIRONMENT, KVMEM_SLICE_PLAIN, or the others combined by `|`.
     pub settings: u32,
-    /// 0.
+    /// 0: anything else is KVMEM_INVALID_ARGUMENT.
     pub reserved: u32,
     /// Is told of misuse. NULL (the default): it is written to the standard error stream, and the process is aborted.
     pub on_fault: kvmem_slice_fault_fn,
@@ -193,8 +210,9 @@ pub unsafe extern "C" fn kvmem_slice_create(
         let made = out(out_allocator, "out_allocator")?;
         // SAFETY: the caller's promise.
         let wanted = unsafe { options::read(options) }?;
+        options::is_zero(wanted.reserved, "reserved")?;
         // Without the region first: if something is wrong with the rest, the region stays the caller's.
-        let mut slices = builder(&wanted)?.build()?;
+        let (mut slices, mut home) = (builder(&wanted)?.build()?, Home::Heap);
         if !wanted.region.is_null() {
             let in_use =
                 || Fail::said(KVMEM_IN_USE, "the region has other users: give one that nothing was made on");
@@ -203,9 +221,10 @@ pub unsafe extern "C" fn kvmem_slice_create(
                 Ok(())
             })?;
             let region = Arc::try_unwrap(region).map_err(|_| in_use())?;
+            home = Home::Page(region.base().addr().get());
             slices = builder(&wanted)?.region(ExclusiveRegion::new(region)?).build()?;
         }
-        made.put(kvmem_slice_allocator::table().insert(slices)?);
+        made.put(kvmem_slice_allocator::table().insert(Slices { slices, home })?);
         Ok(())
     })
 }
@@ -247,7 +266,7 @@ pub unsafe extern "C" fn kvmem_slice_copy(
     on(allocator, |slices| {
         let copy = out(out_block, "out_block")?;
         // SAFETY: the caller's promise.
-        copy.put(slices.copy(unsafe { list(data.cast::<u8>(), bytes, "data") }?)?.as_ptr().cast());
+        copy.put(slices.copy(unsafe { byte_list(data, bytes, MAX_BYTES, "data") }?)?.as_ptr().cast());
         Ok(())
     })
 }
@@ -312,8 +331,8 @@ pub unsafe extern "C" fn kvmem_slice_alloc_batch(
         if out_blocks.is_null() {
             return Err(Fail::Null("out_blocks"));
         }
-        let mut blocks = Vec::new();
-        slices.alloc_batch(size(bytes), size(count), &mut blocks)?;
+        let (count, mut blocks) = (elements::<*mut c_void>(count, "out_blocks")?, Vec::new());
+        slices.alloc_batch(size(bytes), count, &mut blocks)?;
         // SAFETY: the caller's promise, and no more than `count`; a `NonNull<u8>` is an address.
         unsafe { out_blocks.cast::<NonNull<u8>>().copy_from_nonoverlapping(blocks.as_ptr(), blocks.len()) };
         done.put(blocks.len() as u64);

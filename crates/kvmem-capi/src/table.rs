@@ -11,7 +11,8 @@
 //! Its bits 63 and 61 differ, so that no processor takes it for an address: who follows it is stopped at once. The slot is looked up
 //! in a [table that only grows](kvmem::Stable) and is never unmapped; the slot bears the number of whom it holds, or 0. So to
 //! find an object is a bounds check, a load and a compare: no lock, and nothing is written. The two upper flags are never in a
-//! handle, only in a slot's word: then the handle does not compare equal, and the slow path says why.
+//! handle, only in a slot's word: then the handle does not compare equal, and the slow path says why. Both together say that the
+//! object is that of the process that this one was [forked](crate::fork) from.
 //!
 //! Free slots are a stack: each bears the next, and the top stands in one word with the number of changes, so that a thread that was
 //! kept waiting does not take an old top for the new one. There is no lock: a program may fork while another thread makes or destroys objects, and the
@@ -25,11 +26,12 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use kvmem::{FIRST, Stable};
 
 use crate::fail::{BadHandle, Fail};
+use crate::fork::{self, Home};
 
 const SLOT_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 32;
@@ -37,6 +39,7 @@ const KIND_SHIFT: u32 = SLOT_BITS + GENERATION_BITS;
 const MARK: u64 = 0b11 << 62;
 const POISONED: u64 = 1 << 61;
 const CLOSED: u64 = 1 << 60;
+const FORKED: u64 = POISONED | CLOSED;
 
 /// In the word of the free slots, where there is none.
 const NONE: u32 = 1 << SLOT_BITS;
@@ -92,11 +95,16 @@ pub(crate) trait Object: Sized + 'static {
     type Value: Send + Sync + 'static;
     const KIND: Kind;
     fn table() -> &'static Table<Self>;
+    /// What a forked child has of one.
+    fn home(value: &Self::Value) -> Home;
 }
 
-/// Says which objects a type of C stands for.
+/// Says which objects a type of C stands for, and what a forked child has of them: nothing, if nothing is said.
 macro_rules! object {
     ($name:ident, $value:ty, $kind:ident) => {
+        object!($name, $value, $kind, |_: &$value| crate::fork::Home::Process);
+    };
+    ($name:ident, $value:ty, $kind:ident, $home:expr) => {
         impl crate::table::Object for $name {
             type Value = $value;
             const KIND: crate::table::Kind = crate::table::Kind::$kind;
@@ -105,6 +113,11 @@ macro_rules! object {
             fn table() -> &'static crate::table::Table<Self> {
                 static TABLE: crate::table::Table<$name> = crate::table::Table::new();
                 &TABLE
+            }
+
+            fn home(value: &$value) -> crate::fork::Home {
+                let home: fn(&$value) -> crate::fork::Home = $home;
+                home(value)
             }
         }
     };
@@ -118,6 +131,8 @@ struct Slot<V> {
     value: UnsafeCell<MaybeUninit<V>>,
     /// The last handle given out. Written by who has taken the slot from the free ones.
     last: AtomicU64,
+    /// Where the value lives, as a word. Written by who has taken the slot, too.
+    home: AtomicUsize,
     /// The free slot below it, or [`NONE`], while it is free.
     below: AtomicU32,
 }
@@ -132,6 +147,7 @@ impl<V> Slot<V> {
             word: AtomicU64::new(0),
             value: UnsafeCell::new(MaybeUninit::uninit()),
             last: AtomicU64::new(0),
+            home: AtomicUsize::new(0),
             below: AtomicU32::new(NONE),
         }
     }
@@ -157,6 +173,7 @@ impl<T: Object> Table<T> {
 
     /// Takes an object in.
     pub(crate) fn insert(&self, value: T::Value) -> Result<*mut T, Fail> {
+        fork::watch();
         let index = self.pop().or_else(|| self.fresh()).ok_or(Fail::TooManyObjects(1 << SLOT_BITS))?;
         let slot = self.slots.get(index);
         // Relaxed, both: the slot is this thread's, and came to it by `pop`, which acquires.
@@ -166,6 +183,7 @@ impl<T: Object> Table<T> {
             | u64::from(generation.wrapping_add(1)) << SLOT_BITS
             | u64::from(index);
         slot.last.store(bits, Ordering::Relaxed);
+        slot.home.store(T::home(&value).to_word(), Ordering::Relaxed);
         // SAFETY: the slot is free, and was given to this thread alone.
         unsafe { (*slot.value.get()).write(value) };
         // Release pairs with the Acquire in `get` and `take`.
@@ -267,6 +285,39 @@ impl<T: Object> Table<T> {
             return Err(self.explain(bits));
         }
         Ok(self.empty(slot, bits))
+    }
+
+    /// Destroys the object. What is the parent's of this process is forgotten, and stays as it is.
+    pub(crate) fn destroy(&self, handle: *const T) -> Result<(), Fail> {
+        match self.take(handle) {
+            Err(Fail::Forked(_)) => self.forget(handle),
+            taken => taken.map(drop),
+        }
+    }
+
+    /// Lets go of the handle of an object that is the parent's of this process, and of nothing else.
+    pub(crate) fn forget(&self, handle: *const T) -> Result<(), Fail> {
+        let bits = handle.addr() as u64;
+        let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
+        // Relaxed, both: the value is neither read nor dropped.
+        if slot.word.compare_exchange(bits | FORKED, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return Err(self.explain(bits));
+        }
+        self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
+        Ok(())
+    }
+
+    /// Marks every object that this process, which was forked just now, does not have. O(objects).
+    pub(crate) fn mark_forked(&self) {
+        // Relaxed, all: the process has one thread, which is the copy of the one that forked. A slot that another thread was just
+        // filling or emptying is lost to this process.
+        let used = self.used.load(Ordering::Relaxed);
+        for slot in (0..used).filter_map(|index| self.slots.find(index)) {
+            let word = slot.word.load(Ordering::Relaxed);
+            if word != 0 && !Home::is_here(slot.home.load(Ordering::Relaxed)) {
+                slot.word.store(word | FORKED, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Takes out what was closed; `None` if another thread did.
@@ -390,6 +441,9 @@ impl<T: Object> Table<T> {
         let why = match (self.slot(handle), Kind::of(bits)) {
             (None, Some(other)) if other != wanted => BadHandle::Other(other),
             // Relaxed: only to say why.
+            (Some(slot), _) if slot.word.load(Ordering::Relaxed) == bits | FORKED => {
+                return Fail::Forked(wanted);
+            }
             (Some(slot), _) if slot.word.load(Ordering::Relaxed) == bits | POISONED => {
                 return Fail::Poisoned(wanted);
             }
@@ -416,7 +470,7 @@ mod tests {
     use super::*;
 
     struct Thing;
-    object!(Thing, String, Cancel);
+    object!(Thing, String, Cancel, |_| Home::Heap);
 
     fn why(fail: Fail) -> BadHandle {
         match fail {
@@ -467,6 +521,31 @@ mod tests {
         table.poison(third);
         assert!(matches!(table.get(third), Err(Fail::Poisoned(_))));
         assert_eq!(table.take(third).unwrap(), "third");
+    }
+
+    #[test]
+    fn a_forked_object_is_only_forgotten() {
+        struct Mine;
+        object!(Mine, std::sync::Arc<()>, Cancel);
+        static TABLE: Table<Mine> = Table::new();
+        let value = std::sync::Arc::new(());
+        let handle = TABLE.insert(value.clone()).unwrap();
+        let (poisoned, closed) = (TABLE.insert(value.clone()).unwrap(), TABLE.insert(value.clone()).unwrap());
+        TABLE.poison(poisoned);
+        TABLE.close(closed).unwrap();
+        TABLE.mark_forked();
+        for handle in [handle, poisoned, closed] {
+            assert!(matches!(TABLE.get(handle), Err(Fail::Forked(_))));
+            assert!(matches!(TABLE.take(handle), Err(Fail::Forked(_))));
+            assert!(matches!(TABLE.exclusive(handle, |_| Ok(())), Err(Fail::Forked(_))));
+            assert!(TABLE.get_even_closed(handle).is_err() && TABLE.take_closed(handle).is_none());
+            assert!(TABLE.destroy(handle).is_ok());
+            assert_eq!(why(TABLE.destroy(handle).unwrap_err()), BadHandle::Destroyed);
+        }
+        // Nothing was dropped, and the slots are good for others.
+        assert_eq!(std::sync::Arc::strong_count(&value), 4);
+        let fresh = TABLE.insert(value).unwrap();
+        assert!(TABLE.get(fresh).is_ok() && TABLE.forget(fresh).is_err() && TABLE.destroy(fresh).is_ok());
     }
 
     #[test]

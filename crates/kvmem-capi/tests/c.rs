@@ -42,9 +42,87 @@ fn slices_beside_the_headers_of_glib() {
     let flags = String::from_utf8_lossy(&output.stdout).replace("-I", "-isystem ");
     for order in ["GLIB_BEFORE", "GLIB_AFTER"] {
         let define = format!("-D{order}");
-        let flags: Vec<&str> = flags.split_whitespace().chain([&*define]).collect();
+        // The program frees each slice as one; GLib's own version may be any.
+        let flags: Vec<&str> =
+            flags.split_whitespace().chain([&*define, "-DKVMEM_GSLICE_NO_G_FREE"]).collect();
         let program = compile(&crate_folder().join("tests/c/gslice.c"), order, &flags);
         succeed(&mut Command::new(program));
+    }
+}
+
+/// A type without members, and 0 bytes: kvmem gives what GLib gives, of which nothing but its own program knows better.
+#[test]
+fn an_empty_type_is_what_glib_makes_of_it() {
+    let source = crate_folder().join("tests/c/gslice_empty.c");
+    let pkg_config = |arg: &str| {
+        let output = Command::new("pkg-config").args([arg, "glib-2.0"]).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let mut said = Vec::new();
+    for optimize in ["-O0", "-O2"] {
+        // Without GLib's headers, and with them.
+        let include = pkg_config("--cflags").map(|flags| flags.replace("-I", "-isystem "));
+        let with_glib = include.iter().map(|flags| (flags.as_str(), "-DWITH_GLIB"));
+        for (number, (flags, define)) in [("", "-DALONE")].into_iter().chain(with_glib).enumerate() {
+            let flags: Vec<&str> =
+                flags.split_whitespace().chain([define, optimize, "-DKVMEM_GSLICE_NO_G_FREE"]).collect();
+            let program = compile(&source, &format!("empty{optimize}-{number}"), &flags);
+            for setting in ["", "always-malloc", "debug-blocks"] {
+                said.push(succeed(Command::new(&program).env("KVMEM_SLICE", setting)));
+            }
+        }
+        // GLib's own.
+        let (Some(include), Some(libs)) = (include, pkg_config("--libs")) else {
+            println!("skipped: GLib's headers are missing");
+            continue;
+        };
+        let program = scratch("programs").join(format!("empty{optimize}-glib"));
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c11", "-D_GNU_SOURCE", "-DGLIBS_OWN", optimize]).args(include.split_whitespace());
+        cc.arg(&source).arg("-o").arg(&program).args(libs.split_whitespace());
+        if cc.output().is_ok_and(|output| output.status.success()) {
+            said.push(succeed(&mut Command::new(program)));
+        } else {
+            println!("skipped: GLib cannot be linked");
+        }
+    }
+    assert!(said.iter().all(|one| one == "new 0, new0 0, dup 0, alloc 0, alloc0 0, copy 0\n"), "{said:?}");
+}
+
+/// Since GLib 2.76 slices may be given to `g_free`, which kvmem's may not.
+#[test]
+fn a_glib_whose_slices_are_mallocs_is_told_of() {
+    let folder = scratch("glib-2.76");
+    let fake = |version: (u32, u32)| {
+        let text = format!(
+            "#ifndef GLIB_CHECK_VERSION\n#define GLIB_CHECK_VERSION(major, minor, micro) \\\n    \
+             ({0} > (major) || ({0} == (major) && {1} >= (minor) && (micro) >= 0))\n#endif\n",
+            version.0, version.1
+        );
+        std::fs::write(folder.join("glib.h"), text).expect("the target folder can be written");
+    };
+    let builds = |includes: &str, flags: &[&str]| {
+        let source = scratch("programs").join("glib-2.76.c");
+        std::fs::write(&source, format!("{includes}\nint main(void) {{ return 0; }}\n"))
+            .expect("it can be written");
+        let mut cc = Command::new("cc");
+        cc.args(STRICT).arg("-fsyntax-only").args(flags).arg("-I").arg(&folder);
+        let output = cc.arg("-I").arg(prefix().join("include")).arg(&source).output().expect("cc is there");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let ours = "#include <kvmem/compat/gslice.h>\n";
+    let before = format!("#include <glib.h>\n{ours}");
+    let after = format!("{ours}#include <glib.h>");
+    for (version, fine) in
+        [((2, 74), true), ((2, 75), true), ((2, 76), false), ((2, 80), false), ((3, 0), false)]
+    {
+        fake(version);
+        for includes in [&before, &after] {
+            let (built, said) = builds(includes, &[]);
+            assert!(built == fine && fine != said.contains("KVMEM_GSLICE_NO_G_FREE"), "{version:?}: {said}");
+            assert!(builds(includes, &["-DKVMEM_GSLICE_NO_G_FREE"]).0);
+            assert!(builds(&format!("#define KVMEM_GSLICE_NO_G_FREE\n{includes}"), &[]).0);
+        }
     }
 }
 

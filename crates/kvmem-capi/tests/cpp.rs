@@ -49,7 +49,81 @@ fn run(name: &str, under: Under) {
     }
 }
 
-programs!(arena registration offset slice pool kv_cache kv_tier threads mooncake mooncake_arena);
+programs!(arena registration offset slice pool kv_cache kv_tier threads moved mooncake mooncake_arena);
+
+/// A program whose original header lies beside it, as in Mooncake's own tree.
+fn beside(name: &str) -> PathBuf {
+    let folder = scratch(name);
+    let write = |path: &str, text: &str| {
+        std::fs::write(folder.join(path), text).expect("the target folder can be written")
+    };
+    std::fs::create_dir_all(folder.join("offset_allocator")).expect("the target folder can be written");
+    write("offset_allocator/offset_allocator.hpp", "#pragma once\n#define THE_ORIGINAL 1\n");
+    write(
+        "user.cpp",
+        "#include \"offset_allocator/offset_allocator.hpp\"\n\
+         int main() {\n\
+         #ifdef THE_ORIGINAL\n    return 3;\n\
+         #else\n    auto space = mooncake::offset_allocator::OffsetAllocator::create(0, 100);\n\
+         return space->allocate(100).has_value() ? 0 : 1;\n\
+         #endif\n}\n",
+    );
+    folder
+}
+
+#[test]
+fn an_original_header_beside_the_includer_takes_a_forwarding_one() {
+    if !has("c++") {
+        return;
+    }
+    let folder = beside("beside");
+    let run = |name: &str| {
+        let program = compile(&folder.join("user.cpp"), name, STANDARDS[0], &[]);
+        Command::new(program).status().expect("it can be run").code()
+    };
+    // A quoted include looks beside the file first, whatever `-I` says.
+    assert_eq!(run("beside-original"), Some(3));
+    let page = std::fs::read_to_string(crate_folder().join("docs/cpp.md")).expect("the page is there");
+    let forward = "#include <kvmem/compat/mooncake_offset_allocator.hpp>";
+    assert!(page.contains(forward), "the page says how");
+    let text = format!("#pragma once\n{forward}\n");
+    std::fs::write(folder.join("offset_allocator/offset_allocator.hpp"), text).expect("it can be replaced");
+    assert_eq!(run("beside-forwarded"), Some(0));
+    // Nor is a header in the way that is not there.
+    std::fs::remove_file(folder.join("offset_allocator/offset_allocator.hpp")).expect("it is there");
+    assert_eq!(run("beside-gone"), Some(0));
+}
+
+/// What the page says is not there, a line of code each: it must not compile, so that the list is true.
+#[test]
+fn what_the_page_says_is_missing_does_not_compile() {
+    if !has("c++") {
+        return;
+    }
+    let page = std::fs::read_to_string(crate_folder().join("docs/cpp.md")).expect("the page is there");
+    let section = page.split("### What is missing").nth(1).expect("the section is there");
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let codes: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    assert!(codes.len() >= 8, "{codes:?}");
+    let source = scratch("programs").join("missing.cpp");
+    let check = |code: &str| {
+        let program = format!(
+            "#include \"offset_allocator/offset_allocator.hpp\"\n#include \"mmap_arena.h\"\n\
+             using namespace mooncake;\nusing namespace mooncake::offset_allocator;\n\
+             struct Serializer {{ void write(const void *, std::size_t); void read(void *, std::size_t); }};\n\
+             void use(std::shared_ptr<OffsetAllocator> allocator, OffsetAllocationHandle &handle, Serializer &serializer, \
+             MmapArena &arena) {{\n    (void)allocator; (void)handle; (void)serializer; (void)arena;\n    {code};\n}}\n"
+        );
+        std::fs::write(&source, program).expect("the target folder can be written");
+        let mut cpp = Command::new("c++");
+        cpp.args([STANDARDS[0], "-fsyntax-only", "-I"]).arg(prefix().join("include/kvmem/compat/mooncake"));
+        cpp.arg(&source).output().expect("c++ is there").status.success()
+    };
+    assert!(check("(void)allocator->get_metrics()"), "the frame compiles");
+    for code in codes {
+        assert!(!check(code), "{code} compiles, and the page says that it does not");
+    }
+}
 
 /// Every header, those that are made for inclusion by others too.
 fn headers(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -65,12 +65,19 @@ const NAP: Duration = Duration::from_micros(50);
 /// A lock that is let go of by a plain store.
 pub(crate) struct RawLock {
     held: AtomicBool,
+    /// The holder has no guard: it is about to fork, or was forked just now.
+    #[cfg(not(loom))]
+    over_fork: AtomicBool,
 }
 
 impl RawLock {
     /// Nobody has it.
     fn free() -> Self {
-        RawLock { held: AtomicBool::new(false) }
+        RawLock {
+            held: AtomicBool::new(false),
+            #[cfg(not(loom))]
+            over_fork: AtomicBool::new(false),
+        }
     }
 
     /// Takes the lock, waiting as long as another has it.
@@ -212,7 +219,7 @@ fn nap() {
 unsafe impl lock_api::RawMutex for RawLock {
     // The constant is only ever used to make new locks of.
     #[allow(clippy::declare_interior_mutable_const)]
-    const INIT: Self = RawLock { held: AtomicBool::new(false) };
+    const INIT: Self = RawLock { held: AtomicBool::new(false), over_fork: AtomicBool::new(false) };
 
     type GuardMarker = lock_api::GuardSend;
 
@@ -229,6 +236,28 @@ unsafe impl lock_api::RawMutex for RawLock {
     #[inline]
     unsafe fn unlock(&self) {
         self.let_go();
+    }
+}
+
+/// Takes a lock before a fork, without a guard: [`release_over_fork`] releases it in the parent and in the child.
+#[cfg(not(loom))]
+pub(crate) fn hold_over_fork<T>(mutex: &Mutex<T>) {
+    std::mem::forget(mutex.lock());
+    // SAFETY: the lock under the mutex is not released here.
+    let lock = unsafe { mutex.raw() };
+    // Relaxed: `release_over_fork` reads it in the same thread, or in that thread's copy in the child.
+    lock.over_fork.store(true, Ordering::Relaxed);
+}
+
+/// Releases a lock that [`hold_over_fork`] took; does nothing to any other.
+#[cfg(not(loom))]
+pub(crate) fn release_over_fork<T>(mutex: &Mutex<T>) {
+    // SAFETY: the lock under the mutex is released below only if no guard of it exists.
+    let lock = unsafe { mutex.raw() };
+    // Relaxed: as above.
+    if lock.over_fork.swap(false, Ordering::Relaxed) {
+        // SAFETY: the mark says that the lock is held and that its guard was forgotten; this call alone took the mark away.
+        unsafe { mutex.force_unlock() };
     }
 }
 
@@ -335,6 +364,20 @@ mod tests {
             }
         });
         assert_eq!(*total.lock(), 8 * ROUNDS);
+    }
+
+    #[test]
+    fn a_lock_held_over_a_fork_is_released_once() {
+        let lock = Mutex::new(0);
+        hold_over_fork(&lock);
+        assert!(lock.try_lock().is_none());
+        release_over_fork(&lock);
+        let guard = lock.try_lock().expect("it was released");
+        // The guard's lock is not one that was held over a fork.
+        release_over_fork(&lock);
+        assert!(lock.try_lock().is_none());
+        drop(guard);
+        assert!(lock.try_lock().is_some());
     }
 
     #[test]

@@ -41,6 +41,16 @@ inline void check(kvmem_status status) {
     }
 }
 
+/// An object that is handed over as an argument. Throws if it was moved from: to the C interface NULL may mean that there is none.
+template <class T>
+T *present(T *object, const char *what) {
+    if (object == nullptr) {
+        throw error(KVMEM_NULL_ARGUMENT,
+                    std::string(what) + " was moved from: hand over one that is there, or say nothing");
+    }
+    return object;
+}
+
 /// Whether a call was refused because there is no room: now, or for so much.
 inline bool no_room(kvmem_status status) noexcept {
     return status == KVMEM_NO_ROOM || status == KVMEM_TOO_LARGE || status == KVMEM_BOOKS_FULL ||

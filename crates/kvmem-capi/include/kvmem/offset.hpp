@@ -2,6 +2,7 @@
 #ifndef KVMEM_OFFSET_HPP
 #define KVMEM_OFFSET_HPP
 
+#include <algorithm>
 #include <optional>
 
 #include "handle.hpp"
@@ -61,6 +62,25 @@ inline kvmem_offset_options native(const OffsetOptions &options) {
         wanted.stranded_bytes = *options.stranded_bytes;
     }
     return wanted;
+}
+
+/// Results of a request that are few enough to make room for without a look at the space.
+inline constexpr std::uint64_t few_results = 4096;
+
+/// Whether `count` ranges of `bytes` bytes are more than a space has: then nothing need be made room for.
+inline bool is_hopeless(const Metrics &metrics, std::uint64_t bytes, std::uint64_t count) noexcept {
+    return bytes != 0 && count > metrics.free_bytes / bytes;
+}
+
+/// As many pieces as `total` bytes can take now, at most `max`: each piece but the last is a whole free range, or all between two
+/// edges. `max` may be as great as there are numbers.
+inline std::uint64_t max_pieces(const Metrics &metrics, std::uint64_t total, std::uint64_t max) noexcept {
+    if (total > metrics.free_bytes) {
+        return 1;
+    }
+    const std::uint64_t edges = metrics.boundary_bytes == 0 ? 0 : total / metrics.boundary_bytes;
+    const std::uint64_t pieces = std::min(total, 2 * metrics.free_ranges + edges + few_results);
+    return std::min(pieces, max);
 }
 
 } // namespace detail
@@ -155,15 +175,25 @@ public:
 
     /// `count` ranges of `bytes` bytes each, or nothing. O(count).
     std::optional<std::vector<Allocation>> allocate_batch(std::uint64_t bytes, std::uint64_t count) {
-        std::vector<kvmem_allocation> raw(count);
+        if (count > detail::few_results && detail::is_hopeless(metrics(), bytes, count)) {
+            return std::nullopt;
+        }
+        // One element at least: `data()` of an empty vector may be NULL.
+        std::vector<kvmem_allocation> raw(count == 0 ? 1 : count);
         return grant_many(raw, [&] {
-            return count == 0 ? KVMEM_OK : kvmem_offset_allocate_batch(get(), bytes, count, raw.data());
+            const kvmem_status status = kvmem_offset_allocate_batch(get(), bytes, count, raw.data());
+            raw.resize(count);
+            return status;
         });
     }
 
-    /// `total` bytes in at most `max_ranges` ranges, as few and as long as can be had, or nothing.
+    /// `total` bytes in at most `max_ranges` ranges, as few and as long as can be had, or nothing. `max_ranges` may be UINT64_MAX.
     std::optional<std::vector<Allocation>> allocate_scattered(std::uint64_t total, std::uint64_t max_ranges) {
-        std::vector<kvmem_allocation> raw(max_ranges);
+        if (max_ranges > detail::few_results) {
+            max_ranges = detail::max_pieces(metrics(), total, max_ranges);
+        }
+        // As above.
+        std::vector<kvmem_allocation> raw(max_ranges == 0 ? 1 : max_ranges);
         return grant_many(raw, [&] {
             std::uint64_t count = 0;
             const kvmem_status status =

@@ -72,7 +72,9 @@ inline kvmem_pool_options native(const PoolOptions &options, const Teller &telle
     wanted.in_background = options.in_background;
     wanted.quarantine = options.quarantine;
     wanted.learn = options.learn;
-    wanted.registrars = options.registrars == nullptr ? nullptr : options.registrars->native_handle();
+    if (options.registrars != nullptr) {
+        wanted.registrars = present(options.registrars->native_handle(), "the Registrars of the options");
+    }
     wanted.policy = or_null(options.policy);
     wanted.boundary_bytes = options.boundary;
     wanted.hot_sizes = options.hot_sizes.data();
@@ -201,15 +203,25 @@ public:
 
     /// `count` blocks of `bytes` bytes each, or nothing. O(count).
     std::optional<std::vector<Block>> allocate_batch(std::uint64_t bytes, std::uint64_t count) {
-        std::vector<kvmem_block> raw(count);
+        if (count > detail::few_results && detail::is_hopeless(metrics(), bytes, count)) {
+            return std::nullopt;
+        }
+        // One element at least: `data()` of an empty vector may be NULL.
+        std::vector<kvmem_block> raw(count == 0 ? 1 : count);
         return grant_many(raw, [&] {
-            return count == 0 ? KVMEM_OK : kvmem_pool_allocate_batch(get(), bytes, count, raw.data());
+            const kvmem_status status = kvmem_pool_allocate_batch(get(), bytes, count, raw.data());
+            raw.resize(count);
+            return status;
         });
     }
 
-    /// `total` bytes in at most `max_blocks` blocks, as few and as long as can be had, or nothing.
+    /// `total` bytes in at most `max_blocks` blocks, as few and as long as can be had, or nothing. `max_blocks` may be UINT64_MAX.
     std::optional<std::vector<Block>> allocate_scattered(std::uint64_t total, std::uint64_t max_blocks) {
-        std::vector<kvmem_block> raw(max_blocks);
+        if (max_blocks > detail::few_results) {
+            max_blocks = detail::max_pieces(metrics(), total, max_blocks);
+        }
+        // As above.
+        std::vector<kvmem_block> raw(max_blocks == 0 ? 1 : max_blocks);
         return grant_many(raw, [&] {
             std::uint64_t count = 0;
             const kvmem_status status =

@@ -57,8 +57,8 @@ private:
     std::unique_ptr<ProgressFn> tell_;
 };
 
-inline const kvmem_cancel *native(const Cancel *cancel) noexcept {
-    return cancel == nullptr ? nullptr : cancel->native_handle();
+inline const kvmem_cancel *native(const Cancel *cancel) {
+    return cancel == nullptr ? nullptr : present(cancel->native_handle(), "the Cancel");
 }
 
 inline std::uint64_t nanoseconds(std::chrono::nanoseconds time) noexcept {

@@ -36,6 +36,18 @@ struct SliceOptions {
     std::function<void(const SliceFault &)> on_fault;
 };
 
+namespace detail {
+
+/// Throws what the standard library would if there is no memory, and the error if a call failed for another reason.
+inline void expect(kvmem_status status) {
+    if (status == KVMEM_NO_MEMORY || status == KVMEM_TOO_LARGE || status == KVMEM_NO_ROOM) {
+        throw std::bad_alloc();
+    }
+    check(status);
+}
+
+} // namespace detail
+
 /// Allocates blocks, at multiples of 16, by any thread; any thread may free what another has allocated. Blocks from slabs go with it; those above
 /// `limit` have to be freed before.
 class SliceAllocator {
@@ -45,7 +57,7 @@ public:
     /// Pages come from `region` and from nowhere else. It is private, in nobody else's use, and belongs to the allocator afterwards. If this throws it
     /// stays the caller's.
     explicit SliceAllocator(Region &&region, const SliceOptions &options = {})
-        : SliceAllocator(options, region.native_handle()) {
+        : SliceAllocator(options, detail::present(region.native_handle(), "the Region")) {
         // Its handle is good no more.
         (void)region.release();
     }
@@ -53,25 +65,25 @@ public:
     /// A block of `bytes` bytes, not initialized. Throws std::bad_alloc if there is no memory, error if `bytes` is 0. O(1).
     void *allocate(std::uint64_t bytes) {
         void *block = nullptr;
-        expect(kvmem_slice_alloc(native_handle(), bytes, &block));
+        detail::expect(kvmem_slice_alloc(native_handle(), bytes, &block));
         return block;
     }
 
     /// A block of `bytes` bytes, all zero.
     void *allocate_zeroed(std::uint64_t bytes) {
         void *block = nullptr;
-        expect(kvmem_slice_alloc_zeroed(native_handle(), bytes, &block));
+        detail::expect(kvmem_slice_alloc_zeroed(native_handle(), bytes, &block));
         return block;
     }
 
     /// A block with a copy of bytes.
     void *copy(bytes_view bytes) {
         void *block = nullptr;
-        expect(kvmem_slice_copy(native_handle(), bytes.data(), bytes.size(), &block));
+        detail::expect(kvmem_slice_copy(native_handle(), bytes.data(), bytes.size(), &block));
         return block;
     }
 
-    /// Frees a block; NULL is none. `bytes` is what it was allocated with. O(1).
+    /// Frees a block; NULL is none. `bytes` is what it was allocated with. O(1). Does nothing after the allocator was moved from.
     void deallocate(void *block, std::uint64_t bytes) noexcept {
         kvmem_slice_free(native_handle(), block, bytes);
     }
@@ -83,11 +95,14 @@ public:
 
     /// `count` blocks of one size at once; fewer only if there is no memory for more.
     std::vector<void *> allocate_batch(std::uint64_t bytes, std::uint64_t count) {
-        std::vector<void *> blocks(count);
-        std::uint64_t got = 0;
-        if (count != 0) {
-            expect(kvmem_slice_alloc_batch(native_handle(), bytes, count, blocks.data(), &got));
+        std::vector<void *> blocks;
+        if (count > blocks.max_size()) {
+            throw std::bad_alloc();
         }
+        // One element at least: `data()` of an empty vector may be NULL.
+        blocks.resize(count == 0 ? 1 : count);
+        std::uint64_t got = 0;
+        detail::expect(kvmem_slice_alloc_batch(native_handle(), bytes, count, blocks.data(), &got));
         blocks.resize(got);
         return blocks;
     }
@@ -154,14 +169,6 @@ private:
         (*static_cast<std::function<void(const SliceFault &)> *>(user))(*fault);
     }
 
-    /// Throws what the standard library would.
-    static void expect(kvmem_status status) {
-        if (status == KVMEM_NO_MEMORY || status == KVMEM_TOO_LARGE || status == KVMEM_NO_ROOM) {
-            throw std::bad_alloc();
-        }
-        detail::check(status);
-    }
-
     std::unique_ptr<State> state_;
 };
 
@@ -178,9 +185,7 @@ inline void *allocate(kvmem_slice_allocator *slices, std::size_t bytes, std::siz
     }
     const std::size_t length = plain ? (bytes == 0 ? 1 : bytes) : bytes + align;
     void *block = nullptr;
-    if (kvmem_slice_alloc(slices, length, &block) != KVMEM_OK) {
-        throw std::bad_alloc();
-    }
+    expect(kvmem_slice_alloc(slices, length, &block));
     if (plain) {
         return block;
     }

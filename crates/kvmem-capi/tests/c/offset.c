@@ -42,6 +42,24 @@ static void both_kinds(uint32_t magazines) {
     wrong.generation ^= 12;
     IS(KVMEM_STALE_ALLOCATION, kvmem_offset_extend(space, &wrong, 2001));
 
+    /* What is alive is found again, by its slot or all of it. */
+    kvmem_allocation found[3], at;
+    kvmem_allocation c;
+    OK(kvmem_offset_allocate(space, 100, &c));
+    (void) kvmem_offset_allocations(space, NULL, 0, &count);
+    CHECK(count == 2);
+    IS(KVMEM_BUFFER_TOO_SMALL, kvmem_offset_allocations(space, found, 1, &count));
+    OK(kvmem_offset_allocations(space, found, 3, &count));
+    CHECK(count == 2 && found[0].offset < found[1].offset);
+    const kvmem_allocation *first = b.offset < c.offset ? &b : &c, *second = first == &b ? &c : &b;
+    CHECK(memcmp(&found[0], first, sizeof at) == 0 && memcmp(&found[1], second, sizeof at) == 0);
+    OK(kvmem_offset_allocation_at(space, b.slot, &at));
+    CHECK(memcmp(&at, &b, sizeof at) == 0);
+    OK(kvmem_offset_free(space, &c));
+    IS(KVMEM_NOT_FOUND, kvmem_offset_allocation_at(space, c.slot, &at));
+    SAYS("no allocation is alive at slot");
+    IS(KVMEM_NOT_FOUND, kvmem_offset_allocation_at(space, UINT32_MAX, &at));
+
     OK(kvmem_offset_allocate_batch(space, 100, 10, batch));
     batch[5] = copy;
     IS(KVMEM_STALE_ALLOCATION, kvmem_offset_free_batch(space, batch, 10, &count));

@@ -158,7 +158,8 @@ static void reports() {
         uint64_t ranges = 0;
         uint64_t least = 0;
         for (uint32 i = 0; i < NUM_LEAF_BINS; ++i) {
-            CHECK(i == 0 || full.freeRegions[i].size > full.freeRegions[i - 1].size);
+            CHECK(i == 0 || i >= 240 || full.freeRegions[i].size > full.freeRegions[i - 1].size);
+            CHECK(i < 240 || full.freeRegions[i].count == 0);
             ranges += full.freeRegions[i].count;
             least += full.freeRegions[i].count * full.freeRegions[i].size;
         }
@@ -174,6 +175,168 @@ static void reports() {
             }
         }
         CHECK(last <= capacity && last > capacity - capacity / 8 - 1);
+    }
+}
+
+// The sizes of the original's bins, which count in 32 bits: a program that compares two reports finds all 256 equal.
+static void bins() {
+    for (const auto &[capacity, shift] : {std::pair{uint64_t{MIB}, 0}, std::pair{uint64_t{4026531840}, 0},
+                                          std::pair{uint64_t{4026531841} + GIB, 1}, std::pair{uint64_t{1} << 40, 9}}) {
+        const OffsetAllocStorageReportFull report = OffsetAllocator::create(0, capacity)->storageReportFull();
+        for (uint32 bin = 0; bin < NUM_LEAF_BINS; ++bin) {
+            const uint32 exponent = bin / 8;
+            const uint32 mantissa = bin % 8;
+            const uint32 units = exponent == 0 ? mantissa : (mantissa | 8) << (exponent - 1);
+            CHECK(report.freeRegions[bin].size == uint64_t{units} << shift);
+        }
+    }
+    // A report says what is free, not how it came to be so.
+    auto allocator = OffsetAllocator::create(0, GIB);
+    const auto same = [](const OffsetAllocStorageReportFull &a, const OffsetAllocStorageReportFull &b) {
+        for (uint32 bin = 0; bin < NUM_LEAF_BINS; ++bin) {
+            if (a.freeRegions[bin].size != b.freeRegions[bin].size || a.freeRegions[bin].count != b.freeRegions[bin].count) {
+                return false;
+            }
+        }
+        return true;
+    };
+    std::mt19937_64 random(7);
+    std::vector<OffsetAllocationHandle> kept;
+    for (int round = 0; round < 20; ++round) {
+        const OffsetAllocStorageReportFull before = allocator->storageReportFull();
+        std::vector<OffsetAllocationHandle> gone;
+        for (int i = 0; i < 50; ++i) {
+            gone.push_back(std::move(*allocator->allocate(1 + random() % (1 << 20))));
+        }
+        gone.clear();
+        CHECK(same(before, allocator->storageReportFull()));
+        kept.push_back(std::move(*allocator->allocate(1 + random() % (1 << 20))));
+    }
+}
+
+static void nodes() {
+    // As records are named that have been kept elsewhere.
+    OffsetAllocation none(OffsetAllocation::NO_SPACE, OffsetAllocation::NO_SPACE);
+    CHECK(none.isNoSpace() && none.getOffset() == OffsetAllocation::NO_SPACE);
+    const OffsetAllocation some(7, 8);
+    none = some;
+    CHECK(!none.isNoSpace() && none.getOffset() == 7);
+
+    for (const size_t unit : {size_t{1}, size_t{512}}) {
+        auto allocator = OffsetAllocator::create(0x10000, MIB, 1000, 1000, unit);
+        std::map<uint64_t, std::pair<uint64_t, NodeIndex>> used;
+        const auto visit = [&] {
+            used.clear();
+            uint64_t last = 0;
+            allocator->visit_used_nodes([&](uint64_t address, uint64_t bytes, uint32 node) {
+                CHECK(address > last && used.emplace(address, std::pair{bytes, node}).second);
+                last = address;
+            });
+        };
+        visit();
+        CHECK(used.empty());
+        std::vector<OffsetAllocationHandle> handles;
+        for (size_t i = 0; i < 100; ++i) {
+            handles.push_back(std::move(*allocator->allocate(100 + i)));
+        }
+        for (size_t i = 0; i < 100; i += 2) {
+            handles[i] = OffsetAllocationHandle();
+        }
+        visit();
+        CHECK(used.size() == 50);
+        for (size_t i = 1; i < 100; i += 2) {
+            const auto &[bytes, node] = used.at(handles[i].address());
+            CHECK(bytes == allocator->normalizedAllocationSize(handles[i].size()));
+            // What does not agree with the books is no handle.
+            const uint64_t at = handles[i].address();
+            const uint64_t size = handles[i].size();
+            CHECK(!allocator->createHandleAtNode(node, at + 1, size) && !allocator->createHandleAtNode(node, at, 0));
+            CHECK(!allocator->createHandleAtNode(node, at, size + 512));
+            CHECK(!allocator->createHandleAtNode(node + 1000000, at, size));
+            CHECK(!allocator->createHandleAtNode(OffsetAllocation::NO_SPACE, at, size));
+            // Another handle: the first that goes frees the range, the other does nothing.
+            auto other = allocator->createHandleAtNode(node, at, size);
+            CHECK(other && other->isValid() && other->address() == at && other->size() == size);
+            if (i % 4 == 1) {
+                other.reset();
+            } else {
+                OffsetAllocationHandle third(allocator, OffsetAllocation(uint32(at), node), at, size);
+                CHECK(third.isValid() && third.address() == at && third.size() == size);
+                third = OffsetAllocationHandle();
+            }
+            CHECK(!allocator->createHandleAtNode(node, at, size));
+        }
+        visit();
+        CHECK(used.empty() && allocator->get_metrics().allocated_num_ == 0);
+        // The range is another's by now, at the same place: the old handles do not free it.
+        auto whole = allocator->allocate(MIB);
+        CHECK(whole);
+        handles.clear();
+        CHECK(allocator->get_metrics().allocated_num_ == 1);
+        OffsetAllocationHandle nothing(allocator, OffsetAllocation(OffsetAllocation::NO_SPACE, 0), 5, 6);
+        CHECK(nothing.isValid() && nothing.address() == 5 && nothing.size() == 6);
+        OffsetAllocationHandle unowned(nullptr, some, 5, 6);
+        CHECK(!unowned.isValid() && unowned.address() == 5 && unowned.size() == 6);
+        nothing = std::move(unowned);
+        CHECK(allocator->get_metrics().allocated_num_ == 1);
+    }
+}
+
+// A store that restarts: some objects are recorded with their addresses; an allocator for the same space has to put them there again,
+// with a filler for each gap.
+static void restores(size_t before, size_t unit, uint32 seed) {
+    constexpr size_t OBJECTS = 50;
+    const auto create = [&] { return OffsetAllocator::create(1 << 20, 8 * GIB, 16, 100000, unit); };
+    std::mt19937_64 random(seed);
+    const auto size = [&] {
+        // Mixed: small, middling, large.
+        const size_t sizes[] = {1 + random() % 256, 1 + random() % (64 << 10), 1 + random() % (4 << 20)};
+        return sizes[random() % 3];
+    };
+    std::map<uint64_t, uint64_t> recorded;
+    auto allocator = create();
+    std::vector<OffsetAllocationHandle> mixed;
+    std::vector<OffsetAllocationHandle> objects;
+    for (size_t i = 0; i < before; ++i) {
+        mixed.push_back(std::move(*allocator->allocate(size())));
+        if (random() % 3 == 0) {
+            std::swap(mixed[random() % mixed.size()], mixed.back());
+            mixed.pop_back();
+        }
+    }
+    for (size_t i = 0; i < OBJECTS; ++i) {
+        objects.push_back(std::move(*allocator->allocate(size())));
+        recorded[objects.back().address()] = objects.back().size();
+    }
+    mixed.clear();
+
+    auto restarted = create();
+    std::vector<OffsetAllocationHandle> restored;
+    std::vector<OffsetAllocationHandle> fillers;
+    uint64_t end = 1 << 20;
+    for (const auto &[address, bytes] : recorded) {
+        if (address > end) {
+            fillers.push_back(std::move(*restarted->allocate(address - end)));
+            CHECK(fillers.back().address() == end);
+        }
+        // One that fails does not end the order.
+        CHECK(!restarted->allocate(9 * GIB) && !restarted->allocate(0));
+        restored.push_back(std::move(*restarted->allocate(bytes)));
+        CHECK(restored.back().address() == address && restored.back().size() == bytes);
+        end = address + restarted->normalizedAllocationSize(bytes);
+    }
+    CHECK(restored.size() == OBJECTS);
+    fillers.clear();
+    CHECK(restarted->get_metrics().allocated_num_ == OBJECTS);
+    // And without gaps.
+    auto fresh = create();
+    end = 1 << 20;
+    std::vector<OffsetAllocationHandle> side_by_side;
+    for (size_t i = 0; i < before + OBJECTS; ++i) {
+        const size_t bytes = size();
+        side_by_side.push_back(std::move(*fresh->allocate(bytes)));
+        CHECK(side_by_side.back().address() == end);
+        end += fresh->normalizedAllocationSize(bytes);
     }
 }
 
@@ -218,6 +381,14 @@ int main() {
     created();
     aligned();
     reports();
+    bins();
+    nodes();
+    for (const size_t before : {0, 20, 50, 200, 2000}) {
+        for (uint32 seed = 0; seed < 5; ++seed) {
+            restores(before, 1, seed);
+            restores(before, 4096, seed);
+        }
+    }
     model(0, GIB, 64 << 10, 1);
     model(uint64_t{1} << 46, MIB + 7, 4096, 2);
     model(4096, (uint64_t{1} << 40) + 1, uint64_t{4} << 30, 3);

@@ -10,6 +10,8 @@
 
 using mooncake::MmapArena;
 
+static_assert(MmapArena::kMinAlignment == 64);
+
 constexpr size_t HUGEPAGE = size_t{2} << 20;
 
 static void usual() {
@@ -18,7 +20,7 @@ static void usual() {
     CHECK(arena.getPoolSize() == 0 && !arena.owns(&arena) && arena.getStats().num_failed_allocs == 0);
     CHECK(!arena.initialize(0) && !arena.initialize(MIB, 3) && !arena.initialize(SIZE_MAX) && !arena.isInitialized());
 
-    CHECK(arena.initialize(MIB) && arena.isInitialized());
+    CHECK(arena.initialize(MIB, MmapArena::kMinAlignment, true) && arena.isInitialized());
     CHECK(!arena.initialize(MIB));
     const MmapArena::Stats fresh = arena.getStats();
     CHECK(fresh.pool_size == HUGEPAGE && fresh.reserved_bytes == 0 && fresh.peak_reserved_bytes == 0 &&

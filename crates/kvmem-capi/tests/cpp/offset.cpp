@@ -44,9 +44,17 @@ static void allocations(const kvmem::OffsetOptions &options) {
     CHECK(batch && batch->size() == 10 && space.metrics().live == 10);
     CHECK(!space.allocate_batch(512 * KIB, 3) && space.metrics().live == 10);
     CHECK(space.allocate_batch(1, 0)->empty());
+    for (const std::uint64_t count : {UINT64_MAX, UINT64_MAX / 2, std::uint64_t{1} << 60, std::uint64_t{1} << 40}) {
+        CHECK(!space.allocate_batch(1, count) && !space.allocate_batch(UINT64_MAX, count));
+        THROWS(KVMEM_ZERO_SIZE, "size 0", space.allocate_scattered(0, count));
+        CHECK(!space.allocate_scattered(MIB, count));
+        CHECK(space.allocate_scattered(100, count)->size() == 1);
+    }
+    CHECK(space.metrics().live == 10);
     for (std::size_t i = 0; i < batch->size(); i += 2) {
         (*batch)[i].reset();
     }
+    CHECK(space.allocate_scattered(MIB - 6 * KIB, UINT64_MAX)->size() > 1);
     auto scattered = space.allocate_scattered(MIB - 6 * KIB, 8);
     CHECK(scattered && scattered->size() > 1);
     std::uint64_t sum = 0;
@@ -119,7 +127,25 @@ static void outlive() {
     b.reset();
 }
 
+// Until the first free, ranges are handed out end to end, whatever their sizes and the placement.
+static void in_order(kvmem::Placement placement) {
+    kvmem::OffsetOptions options;
+    options.placement = placement;
+    kvmem::OffsetAllocator space(64 * MIB, options);
+    std::vector<kvmem::Allocation> all;
+    std::uint64_t end = 0;
+    for (std::uint64_t i = 0; i < 300; ++i) {
+        const std::uint64_t bytes = i % 3 == 0 ? 1 + i : i % 3 == 1 ? 64 * KIB + i : 300 * KIB - i;
+        all.push_back(std::move(*space.allocate(bytes)));
+        CHECK(all.back().offset() == end);
+        end += bytes;
+        CHECK(!space.allocate(64 * MIB));
+    }
+}
+
 int main() {
+    in_order(kvmem::Placement::renewal);
+    in_order(kvmem::Placement::best_fit);
     kvmem::OffsetOptions options;
     allocations(options);
     options.placement = kvmem::Placement::best_fit;

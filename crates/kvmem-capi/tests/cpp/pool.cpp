@@ -54,6 +54,10 @@ static void blocks() {
 
     auto batch = pool.allocate_batch(1024, 20);
     CHECK(batch && batch->size() == 20 && !pool.allocate_batch(MIB, 5));
+    for (const std::uint64_t count : {UINT64_MAX, std::uint64_t{1} << 60, std::uint64_t{1} << 40}) {
+        CHECK(!pool.allocate_batch(1, count) && pool.allocate_scattered(100, count)->size() == 1);
+        CHECK(!pool.allocate_scattered(1 << 30, count));
+    }
     auto scattered = pool.allocate_scattered(3 * MIB, 4);
     CHECK(scattered && !scattered->empty());
     batch.reset();

@@ -34,6 +34,15 @@ static void blocks() {
     CHECK(batch.size() == 100 && slices.stats().in_use == 100);
     slices.deallocate_batch(batch, 48);
     CHECK(slices.allocate_batch(48, 0).empty());
+    for (const std::uint64_t count : {UINT64_MAX, std::uint64_t{1} << 60, std::uint64_t{1} << 50}) {
+        bool thrown = false;
+        try {
+            slices.allocate_batch(48, count);
+        } catch (const std::bad_alloc &) {
+            thrown = true;
+        }
+        CHECK(thrown);
+    }
 
     struct Node {
         char text[24];

@@ -179,6 +179,8 @@ impl OffsetAllocator {
     /// Grants `size` bytes. O(1). A request above [`largest_free_hint`](Self::largest_free_hint) is refused without
     /// the lock.
     ///
+    /// Until something is freed for the first time, ranges follow each other from offset 0 up, without gaps.
+    ///
     /// # Errors
     /// [`AllocError::ZeroSize`], [`AllocError::TooLarge`], [`AllocError::NoRoom`], [`AllocError::BooksFull`].
     #[inline(always)]
@@ -384,6 +386,32 @@ impl OffsetAllocator {
         self.with_raw(handle, |_, _, range| Ok(range))
     }
 
+    /// The raw allocation that is alive at a slot, the middle number of its handle: for programs that have kept no more of
+    /// it. O(1).
+    #[must_use]
+    pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
+        self.core.with(|books| books.seals.of(slot).map(|generation| named(books, slot, generation)))
+    }
+
+    /// All raw allocations that are alive, in the order of their offsets. O(n log n) for the most allocations that ever
+    /// were alive at once; the lock is held for O(n).
+    ///
+    /// ```
+    /// # use kvmem::offset::OffsetAllocator;
+    /// let space = OffsetAllocator::new(1 << 20)?;
+    /// let (a, b) = (space.allocate_raw(100)?, space.allocate_raw(200)?);
+    /// assert_eq!(space.raw_allocations(), [a, b]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn raw_allocations(&self) -> Vec<RawAllocation> {
+        let mut all: Vec<RawAllocation> = self.core.with(|books| {
+            books.seals.iter().map(|(slot, generation)| named(books, slot, generation)).collect()
+        });
+        all.sort_unstable_by_key(|one| one.offset);
+        all
+    }
+
     /// As [`Allocation::shrink`], raw; the handle stays good.
     ///
     /// # Errors
@@ -454,6 +482,13 @@ impl OffsetAllocator {
             use_it(books, Grant { node: slot, offset: range.start }, range)
         })
     }
+}
+
+/// The allocation of a slot that has this seal.
+fn named(books: &Books, slot: u32, generation: u32) -> RawAllocation {
+    let range = books.heap.range_of(slot);
+    let handle = RawHandle { allocator: books.id, slot, generation };
+    RawAllocation { handle, offset: range.start, size: range.end - range.start }
 }
 
 #[inline(always)]

@@ -12,6 +12,8 @@ use super::hint::Hint;
 use super::hint::Left;
 use super::raw::Seals;
 use crate::sync::Mutex;
+#[cfg(not(loom))]
+use crate::sync::{hold_over_fork, release_over_fork};
 
 /// What the lock protects.
 pub(crate) struct Books {
@@ -114,8 +116,20 @@ impl Core {
         self.hint.limit()
     }
 
-    /// Takes the lock until what is returned is dropped. For forks, around which nobody else may have it.
+    /// Takes the lock before a fork.
     #[cfg(not(loom))]
+    pub(crate) fn hold_over_fork(&self) {
+        hold_over_fork(&self.books);
+    }
+
+    /// Releases what [`hold_over_fork`](Self::hold_over_fork) took, in the parent and in the child.
+    #[cfg(not(loom))]
+    pub(crate) fn release_over_fork(&self) {
+        release_over_fork(&self.books);
+    }
+
+    /// Takes the lock until what is returned is dropped.
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn seize(&'static self) -> Seized {
         Seized { _books: self.books.lock() }
     }
@@ -238,7 +252,7 @@ impl Core {
 }
 
 /// The lock of a core's books.
-#[cfg(not(loom))]
+#[cfg(all(test, not(loom)))]
 pub(crate) struct Seized {
     _books: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<Books>>>,
 }

@@ -5,7 +5,9 @@
 
 use super::allocation::Allocation;
 use super::allocator::OffsetAllocator;
-use super::core::{Core, Seized, Ward};
+#[cfg(test)]
+use super::core::Seized;
+use super::core::{Core, Ward};
 use super::error::{AllocError, CheckError};
 use super::heap::Grant;
 use super::hint::Left;
@@ -128,6 +130,7 @@ impl Ground {
     }
 
     /// Takes the lock of the books, until it is dropped.
+    #[cfg(test)]
     pub(crate) fn seize(self) -> Seized {
         self.core.seize()
     }

@@ -19,6 +19,7 @@ mod hint;
 #[doc(hidden)]
 pub mod loom_face;
 mod nursery;
+mod order;
 mod pending;
 mod placement;
 #[cfg(not(loom))]
@@ -36,8 +37,6 @@ mod table;
 pub use allocation::Allocation;
 #[cfg(not(loom))]
 pub use allocator::{Builder, OffsetAllocator};
-#[cfg(not(loom))]
-pub(crate) use core::Seized;
 pub use error::{AllocError, CheckError, RawError, SpaceError};
 #[cfg(not(loom))]
 pub(crate) use ground::Ground;

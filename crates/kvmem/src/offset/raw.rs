@@ -139,6 +139,21 @@ impl Seals {
         }
     }
 
+    /// The generation of a slot's seal, if it has one.
+    #[cfg(not(loom))]
+    pub(crate) fn of(&self, slot: u32) -> Option<u32> {
+        let lane = self.lanes.get(slot as usize / LANE)?.as_ref()?;
+        Some(lane.seals[slot as usize % LANE].generation).filter(|generation| *generation != 0)
+    }
+
+    /// The sealed slots with the generations of their seals. O(slots).
+    #[cfg(not(loom))]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
+        let slots = (0..).zip(&self.lanes).filter(|(_, lane)| lane.is_some());
+        let slots = slots.flat_map(|(lane, _): (usize, _)| lane * LANE..(lane + 1) * LANE);
+        slots.filter_map(|slot| Some((slot as u32, self.of(slot as u32)?)))
+    }
+
     /// The range of a sealed slot is so long from now on.
     pub(crate) fn resize(&mut self, slot: u32, size: u32) {
         if let Some(Some(lane)) = self.lanes.get_mut(slot as usize / LANE) {
@@ -196,7 +211,10 @@ mod tests {
         assert!(seals.verify(299, 0).is_err(), "an unsealed slot has no generation 0");
         seals.resize(300, 11);
         seals.resize(1 << 20, 12);
+        assert_eq!((seals.of(300), seals.of(299), seals.of(1 << 20)), (Some(first), None, None));
+        assert_eq!(seals.iter().collect::<Vec<_>>(), [(300, first)]);
         assert_eq!(seals.take(300, first), Ok(11));
+        assert_eq!((seals.of(300), seals.iter().count()), (None, 0));
         assert!(seals.take(300, first).is_err());
         assert!(seals.verify(300, first).is_err());
         assert!(seals.bytes() <= KEPT * size_of::<usize>() + size_of::<Lane>());

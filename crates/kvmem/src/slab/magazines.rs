@@ -32,10 +32,6 @@ impl<R: Copy + Send + 'static, S: Source<R>> Instance for Core<R, S> {
         }
     }
 
-    fn before_all(&self) {
-        self.source().before_all();
-    }
-
     fn before_fork(&self) {
         self.before_fork();
     }

@@ -37,10 +37,6 @@ pub(crate) trait Source<R>: Send + Sync + 'static {
     /// Bytes that one round of this class strands while it is cached.
     fn round_bytes(&self, class: usize) -> usize;
 
-    /// A fork is to come: takes the source's own locks under which memory is asked for. Before any lock of any instance, for the
-    /// memory may come from one.
-    fn before_all(&self) {}
-
     /// A fork is to come: takes the source's own locks, so that the child finds them free. The last thing before it.
     fn before_fork(&self) {}
 

@@ -14,11 +14,10 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
-use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::sync::Mutex;
-use crate::sys;
+use crate::sync::{Mutex, hold_over_fork, release_over_fork};
+use crate::sys::{self, Hooks, Stage};
 
 /// What the registry knows of an instance.
 ///
@@ -28,7 +27,6 @@ use crate::sys;
 /// `before_fork`, in the child with the thread that is left. All under the registry's lock.
 pub(super) trait Instance {
     unsafe fn retire(&self, cache: *mut ());
-    fn before_all(&self);
     fn before_fork(&self);
     unsafe fn after_fork(&self);
     unsafe fn after_fork_in_child(&self, thread: *const ());
@@ -43,7 +41,6 @@ struct Registry {
 unsafe impl Send for Registry {}
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry { instances: Vec::new() });
-static FORKS: Once = Once::new();
 
 /// Entries that are thread-local themselves. Neither the table's length nor its address need be loaded for them: that took 0.3 of
 /// 3.6 ns from a pair of `get` and `put`. The others' pairs take the slow way and 5.5 ns, where near ones take 3.2.
@@ -236,9 +233,8 @@ impl Drop for End {
 pub(super) unsafe fn enroll(instance: NonNull<dyn Instance>) -> Number {
     let enroll = || {
         // Without it, forks while other threads are at work harm the child; nothing else does.
-        FORKS.call_once(|| {
-            let _ = sys::around_fork(before_fork, after_fork, after_fork_in_child);
-        });
+        let _ =
+            sys::around_fork(Stage::Threads, THREADS).and_then(|()| sys::around_fork(Stage::Caches, CACHES));
         let mut registry = REGISTRY.lock();
         match registry.instances.iter().position(Option::is_none) {
             Some(id) => {
@@ -285,31 +281,36 @@ pub(super) fn while_nobody_forks<T>(run: impl FnOnce() -> T) -> T {
     })
 }
 
-extern "C" fn before_fork() {
-    let registry = REGISTRY.lock();
-    for instance in registry.instances.iter().flatten() {
-        // SAFETY: an instance in the registry is there.
-        unsafe { instance.as_ref() }.before_all();
-    }
-    for instance in registry.instances.iter().flatten() {
-        // SAFETY: as above.
-        unsafe { instance.as_ref() }.before_fork();
-    }
-    std::mem::forget(registry);
+/// The registry's lock comes before those of spaces: a thread that ends gives ranges back under it.
+const THREADS: Hooks = Hooks {
+    prefork: || hold_over_fork(&REGISTRY),
+    postfork: || release_over_fork(&REGISTRY),
+    postfork_child: after_fork_in_child,
+};
+
+const CACHES: Hooks = Hooks { prefork: before_fork, postfork: after_fork, postfork_child: || () };
+
+/// The instances that are in the registry.
+///
+/// # Safety
+///
+/// This thread has the registry's lock, or is the copy of the one that has it.
+unsafe fn instances() -> impl Iterator<Item = NonNull<dyn Instance>> {
+    // SAFETY: the caller's promise.
+    unsafe { &*REGISTRY.data_ptr() }.instances.iter().flatten().copied()
 }
 
-extern "C" fn after_fork() {
-    // SAFETY: `before_fork` took the lock in this thread, or in the one that it was forked from.
-    unsafe {
-        for instance in (*REGISTRY.data_ptr()).instances.iter().flatten() {
-            instance.as_ref().after_fork();
-        }
-        REGISTRY.force_unlock();
-    }
+fn before_fork() {
+    // SAFETY: the stage before took the lock. An instance in the registry is there.
+    unsafe { instances().for_each(|instance| instance.as_ref().before_fork()) };
 }
 
-extern "C" fn after_fork_in_child() {
-    after_fork();
+fn after_fork() {
+    // SAFETY: as above, in this thread or in the one that it was forked from.
+    unsafe { instances().for_each(|instance| instance.as_ref().after_fork()) };
+}
+
+fn after_fork_in_child() {
     FAST.with(|fast| {
         let before = fast.closed.replace(true);
         let registry = REGISTRY.lock();

@@ -1,10 +1,12 @@
-//! *Barriers*: a memory barrier on all threads of the process, and what runs around a fork.
+//! *Barriers*: a memory barrier on all threads of the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(miri)]
+use super::Errno;
 #[cfg(not(miri))]
 use super::check;
-use super::{Call, Errno, Result, gate};
+use super::{Call, Result, gate};
 
 // <linux/membarrier.h>
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
@@ -31,7 +33,7 @@ pub(crate) fn barrier() -> Result<()> {
     membarrier(PRIVATE_EXPEDITED)
 }
 
-/// Miri knows neither this call nor what happens at a fork: to it the kernel is one that refuses.
+/// Miri does not know this call: to it the kernel is one that refuses.
 #[cfg(miri)]
 fn membarrier(_: libc::c_int) -> Result<()> {
     Err(Errno::new(libc::ENOSYS))
@@ -41,21 +43,4 @@ fn membarrier(_: libc::c_int) -> Result<()> {
 fn membarrier(command: libc::c_int) -> Result<()> {
     // SAFETY: the call takes no pointers.
     check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }).map(drop)
-}
-
-/// Has `before` run in the forking thread before each fork, and the others after it, in the parent and in the child.
-pub(crate) fn around_fork(
-    before: unsafe extern "C" fn(),
-    parent: unsafe extern "C" fn(),
-    child: unsafe extern "C" fn(),
-) -> Result<()> {
-    gate(Call::AtFork)?;
-    if cfg!(miri) {
-        return Err(Errno::new(libc::ENOSYS));
-    }
-    // SAFETY: the functions live as long as the process, and may be called from any thread.
-    match unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) } {
-        0 => Ok(()),
-        errno => Err(Errno::new(errno)),
-    }
 }

@@ -15,6 +15,7 @@ mod errno;
 #[cfg(feature = "fault-injection")]
 pub mod fault;
 mod file;
+mod fork;
 #[cfg(not(loom))]
 mod library;
 mod lock;
@@ -26,13 +27,14 @@ mod ring;
 pub use call::Call;
 pub use errno::Errno;
 
-pub(crate) use barrier::{around_fork, barrier, register_barrier};
+pub(crate) use barrier::{barrier, register_barrier};
 #[cfg(not(loom))]
 pub(crate) use file::{FileId, file_id, file_number, mode, reopen_read_only};
 pub(crate) use file::{
     PageRegion, duplicate, file_size, file_system, get_seals, is_folder, memfd_create, open_pagemap,
     open_text, pagemap_scan, pread, read_text, set_mode, set_seals, space_at, truncate,
 };
+pub(crate) use fork::{Hooks, Stage, around_fork};
 #[cfg(not(loom))]
 pub(crate) use library::Library;
 pub(crate) use lock::{LOCK_END, find_lock, lock_range, open_to_lock, try_lock, unlock, unlock_range};

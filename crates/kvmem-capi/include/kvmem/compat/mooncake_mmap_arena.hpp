@@ -20,6 +20,9 @@ namespace mooncake {
 
 class MmapArena {
 public:
+    /// Every address is a multiple of it.
+    static constexpr size_t kMinAlignment = 64;
+
     struct Stats {
         /// Bytes of the pool.
         size_t pool_size;
@@ -42,7 +45,7 @@ public:
 
     /// Maps the pool and makes it resident: `pool_size` rounded up to whole 2 MiB, of hugepages, and of others only with `allow_regular_page_fallback`.
     /// False if that cannot be, if an argument makes no sense, or if it was done before.
-    bool initialize(size_t pool_size, size_t alignment = MIN_ALIGNMENT, bool allow_regular_page_fallback = true) {
+    bool initialize(size_t pool_size, size_t alignment = kMinAlignment, bool allow_regular_page_fallback = true) {
         const std::lock_guard<std::mutex> one_at_a_time(initializing_);
         if (isInitialized() || pool_size == 0 || (alignment & (alignment - 1)) != 0 ||
             pool_size > std::numeric_limits<size_t>::max() - (HUGEPAGE - 1)) {
@@ -68,7 +71,7 @@ public:
         }
         base_ = info.data;
         size_ = static_cast<size_t>(info.bytes);
-        alignment_ = std::max(alignment, MIN_ALIGNMENT);
+        alignment_ = std::max(alignment, kMinAlignment);
         // Release pairs with the acquire in `arena`: whoever sees the arena sees what was written before.
         arena_.store(arena, std::memory_order_release);
         return true;
@@ -115,7 +118,6 @@ public:
     size_t getPoolSize() const { return isInitialized() ? size_ : 0; }
 
 private:
-    static constexpr size_t MIN_ALIGNMENT = 64;
     static constexpr size_t HUGEPAGE = size_t{2} << 20;
 
     /// Acquire pairs with the release in `initialize`.
@@ -125,7 +127,7 @@ private:
     /// Written once, before the arena is seen.
     void *base_ = nullptr;
     size_t size_ = 0;
-    size_t alignment_ = MIN_ALIGNMENT;
+    size_t alignment_ = kMinAlignment;
     std::atomic<size_t> allocations_{0};
     std::atomic<size_t> failed_{0};
     std::mutex initializing_;

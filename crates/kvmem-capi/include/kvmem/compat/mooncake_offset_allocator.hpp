@@ -2,13 +2,19 @@
 // kvmem's. https://www.apache.org/licenses/LICENSE-2.0
 //
 // With `-I <prefix>/include/kvmem/compat/mooncake` the includes stay as they are too: "offset_allocator/offset_allocator.hpp",
-// "offset_allocator/offset_allocator.h" and "mmap_arena.h".
+// "offset_allocator/offset_allocator.h" and "mmap_arena.h". A file that has the original header beside it finds that first: put
+// `#include <kvmem/compat/mooncake_offset_allocator.hpp>` in the original's place.
 //
 // The interface is the same, and so is what it promises: any thread; nothing for a size of 0, one that is too large, or when
 // `max_capacity - 1` allocations are alive; handles move, free themselves, and are safe after the allocator, when `isValid()` is false. What is
 // different is better: sizes are not rounded up, nor offsets scaled, whatever the capacity; as many bytes as are free can be had if they lie
 // together; the books grow with what is alive, so `init_capacity` is not needed; free ranges do not count against `max_capacity`.
-// Not there: serialize_to, deserialize_from, snapshots, and the inner class __Allocator.
+// A promise that callers rely on: an allocator that nothing has been freed into hands out its ranges end to end, from the base up,
+// whatever their sizes. So a store that restarts allocates the sizes of its objects in the order of their addresses, with a filler
+// for each gap, and finds every object where it was. Requests that fail do not end the order; the first free does.
+//
+// What is not there, and what then fails to compile, is listed in docs/cpp.md: serialize_to, deserialize_from, snapshots, the inner
+// class __Allocator, private members, and what the original includes.
 #ifndef KVMEM_COMPAT_MOONCAKE_OFFSET_ALLOCATOR_HPP
 #define KVMEM_COMPAT_MOONCAKE_OFFSET_ALLOCATOR_HPP
 
@@ -43,9 +49,25 @@ static constexpr uint32 NUM_LEAF_BINS = NUM_TOP_BINS * BINS_PER_LEAF;
 
 class OffsetAllocator;
 
-/// Here for its constant: handles carry their allocation themselves.
+/// A range by an offset and the index of its node, as `visit_used_nodes` says it. Frees nothing by itself: an
+/// OffsetAllocationHandle made of it does.
 struct OffsetAllocation {
     static constexpr uint32 NO_SPACE = 0xffffffff;
+
+    OffsetAllocation(uint32 offset_param, NodeIndex metadata_param) noexcept
+        : offset(offset_param), metadata(metadata_param) {}
+
+    /// As it was given to the constructor.
+    uint64_t getOffset() const { return offset; }
+
+    /// Whether it names no range.
+    bool isNoSpace() const { return offset == NO_SPACE; }
+
+private:
+    friend class OffsetAllocationHandle;
+
+    uint32 offset;
+    NodeIndex metadata;
 };
 
 struct OffsetAllocStorageReport {
@@ -64,7 +86,7 @@ struct OffsetAllocStorageReportFull {
     };
 
     /// By size, ascending: eight to a power of two, in units of `2^n` bytes, where `n` is the least with which the capacity is at most 3.75 GiB
-    /// of them.
+    /// of them. The last 16 never count any: their sizes in units are beyond 32 bits, and are what is left of them there.
     Region freeRegions[NUM_LEAF_BINS];
 };
 
@@ -109,9 +131,9 @@ inline std::string bytes_in_words(uint64_t bytes) {
     return words.str();
 }
 
-/// The least size of a bin, in units.
-inline uint64_t size_of_bin(uint32 bin) noexcept {
-    const uint64_t part = bin & LEAF_BINS_INDEX_MASK;
+/// The least size of a bin, in units; of those beyond 32 bits the lower 32.
+inline uint32 size_of_bin(uint32 bin) noexcept {
+    const uint32 part = bin & LEAF_BINS_INDEX_MASK;
     const uint32 octave = bin >> TOP_BINS_INDEX_SHIFT;
     return octave == 0 ? part : (BINS_PER_LEAF + part) << (octave - 1);
 }
@@ -126,7 +148,7 @@ inline uint32 bin_of_size(uint64_t units) noexcept {
         ++octave;
     }
     const uint32 part = static_cast<uint32>(units >> octave) & LEAF_BINS_INDEX_MASK;
-    return std::min(((octave + 1) << TOP_BINS_INDEX_SHIFT) | part, NUM_LEAF_BINS - 1);
+    return ((octave + 1) << TOP_BINS_INDEX_SHIFT) | part;
 }
 
 } // namespace detail
@@ -136,6 +158,11 @@ class OffsetAllocationHandle {
 public:
     /// No range.
     OffsetAllocationHandle() noexcept = default;
+
+    /// The range of `allocation`, at the address `base`, of `size` bytes as they were asked for. It is freed when this goes, unless
+    /// another handle has freed it before. If no range is alive at its node, nothing is freed.
+    OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator, OffsetAllocation allocation, uint64_t base,
+                           uint64_t size);
     OffsetAllocationHandle(OffsetAllocationHandle &&other) noexcept
         : space_(std::move(other.space_)), range_(std::exchange(other.range_, {})) {}
     OffsetAllocationHandle &operator=(OffsetAllocationHandle &&other) noexcept {
@@ -166,6 +193,15 @@ public:
 
 private:
     friend class OffsetAllocator;
+
+    /// A range that may have another handle too.
+    void share(detail::Space *space, const kvmem_allocation &raw, uint64_t address, uint64_t size) noexcept {
+        space->keep();
+        kvmem::detail::Part<detail::Space>(space).swap(space_);
+        range_ = raw;
+        range_.offset = address;
+        range_.bytes = size;
+    }
 
     /// What was just granted is this one's now; how many there were before.
     uint64_t take(detail::Space *space, uint64_t size) noexcept {
@@ -267,7 +303,7 @@ public:
         }
         OffsetAllocStorageReportFull report;
         for (uint32 bin = 0; bin < NUM_LEAF_BINS; ++bin) {
-            report.freeRegions[bin] = {detail::size_of_bin(bin) << shift, 0};
+            report.freeRegions[bin] = {uint64_t{detail::size_of_bin(bin)} << shift, 0};
         }
         const auto bins =
             kvmem::detail::list<kvmem_bin>([&](kvmem_bin *found, uint64_t room, uint64_t *count) {
@@ -289,7 +325,41 @@ public:
                 full ? 0 : metrics.free_bytes, metrics.capacity_bytes};
     }
 
+    /// Calls `visit(address, bytes, node)` for each range that is in use, in the order of addresses: `bytes` is what it takes, as
+    /// `normalizedAllocationSize` says. Ranges that other threads allocate or free meanwhile may be visited or not; `visit` may use the
+    /// allocator. O(n log n).
+    template <typename Visit>
+    void visit_used_nodes(Visit &&visit) const {
+        const auto used =
+            kvmem::detail::list<kvmem_allocation>([&](kvmem_allocation *found, uint64_t room, uint64_t *count) {
+                return kvmem_offset_allocations(space_->get(), found, room, count);
+            });
+        for (const kvmem_allocation &one : used) {
+            visit(space_->with().address + one.offset, one.bytes, NodeIndex{one.slot});
+        }
+    }
+
+    /// A handle of the range in use at a node, if it begins at `address` and takes what `size` bytes take; else nothing. The range is freed
+    /// with the first of its handles that goes. O(1).
+    [[nodiscard]] std::optional<OffsetAllocationHandle> createHandleAtNode(NodeIndex node_index, uint64_t address,
+                                                                           uint64_t size) {
+        kvmem_allocation raw;
+        const kvmem_status status = kvmem_offset_allocation_at(space_->get(), node_index, &raw);
+        if (status == KVMEM_NOT_FOUND) {
+            return std::nullopt;
+        }
+        kvmem::detail::check(status);
+        if (size == 0 || space_->with().address + raw.offset != address || raw.bytes != normalized(size)) {
+            return std::nullopt;
+        }
+        std::optional<OffsetAllocationHandle> handle(std::in_place);
+        handle->share(space_.get(), raw, address, size);
+        return handle;
+    }
+
 private:
+    friend class OffsetAllocationHandle;
+
     /// Of what is 3.75 GiB if units are bytes.
     static constexpr uint64_t MAX_BIN_UNITS = 4026531840;
 
@@ -315,6 +385,23 @@ private:
     /// As many allocations may be alive.
     uint64_t most_;
 };
+
+inline OffsetAllocationHandle::OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator,
+                                                      OffsetAllocation allocation, uint64_t base, uint64_t size) {
+    kvmem_allocation raw = {};
+    if (allocator) {
+        if (!allocation.isNoSpace()) {
+            const kvmem_status status =
+                kvmem_offset_allocation_at(allocator->space_->get(), allocation.metadata, &raw);
+            if (status != KVMEM_NOT_FOUND) {
+                kvmem::detail::check(status);
+            }
+        }
+        share(allocator->space_.get(), raw, base, size);
+    }
+    range_.offset = base;
+    range_.bytes = size;
+}
 
 } // namespace mooncake::offset_allocator
 

@@ -8,7 +8,7 @@ use std::hint::assert_unchecked;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::offset::{AllocError, Ground, Range, Seized};
+use crate::offset::{AllocError, Ground, Range};
 use crate::slab::magazines::Magazines;
 use crate::slab::settings::Settings;
 use crate::slab::source::Source;
@@ -208,13 +208,11 @@ impl Instance {
 /// The space as a source of ranges.
 pub(super) struct Space {
     ground: Ground,
-    /// Around a fork.
-    seized: Mutex<Option<Seized>>,
 }
 
 impl Space {
     fn new(ground: Ground) -> Self {
-        Space { ground, seized: Mutex::new(None) }
+        Space { ground }
     }
 
     /// The instance asks only when it stands.
@@ -257,14 +255,6 @@ impl Source<Range> for Space {
     fn round_bytes(&self, _: usize) -> usize {
         // Until the class stands for a size.
         1
-    }
-
-    fn before_all(&self) {
-        *self.seized.lock() = Some(self.ground.seize());
-    }
-
-    fn after_fork(&self) {
-        *self.seized.lock() = None;
     }
 
     unsafe fn after_fork_in_child(&self) {

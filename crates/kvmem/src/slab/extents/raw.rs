@@ -223,6 +223,27 @@ impl ExtentCache {
         self.with_taken(handle, |allocation| Ok(allocation.range()))
     }
 
+    /// As [`OffsetAllocator::raw_at`](crate::offset::OffsetAllocator::raw_at). O(1).
+    #[must_use]
+    pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
+        // Acquire pairs with the Release in `seal`.
+        let generation = self.instance.raw.0.find(slot)?.seal.load(Ordering::Acquire) & !BUSY;
+        let handle = RawHandle { allocator: self.id(), slot, generation };
+        // Broken, or another by now: then there is none, or there was none.
+        let range = self.resolve_raw(handle).ok()?;
+        Some(RawAllocation { handle, offset: range.start, size: range.end - range.start })
+    }
+
+    /// All raw extents that are alive, in the order of their offsets; of about one moment while other threads go on.
+    /// O(n log n) for the most ranges that ever were on the books.
+    #[must_use]
+    pub fn raw_allocations(&self) -> Vec<RawAllocation> {
+        let slots = self.instance.raw.0.iter().map(|(slot, _)| slot);
+        let mut all: Vec<RawAllocation> = slots.filter_map(|slot| self.raw_at(slot)).collect();
+        all.sort_unstable_by_key(|one| one.offset);
+        all
+    }
+
     /// As [`Extent::shrink`], raw; the handle stays good.
     ///
     /// # Errors

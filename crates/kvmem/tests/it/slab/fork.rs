@@ -18,7 +18,7 @@ fn pair(slices: &SliceAllocator, size: usize) -> bool {
 }
 
 /// Runs `child` in a forked child and returns its exit status.
-pub(super) fn forked(child: impl FnOnce() -> i32) -> i32 {
+pub(crate) fn forked(child: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child uses allocators that are ready for it, and ends with _exit.
     match unsafe { libc::fork() } {
         0 => {

@@ -1,0 +1,285 @@
+// What was moved from is empty: every call on it throws, it can be destroyed, and it can be assigned to.
+#include <kvmem.hpp>
+
+#include <list>
+#include <memory_resource>
+
+#include "check.hpp"
+
+// The object itself stays where it is, as moved from.
+template <class T>
+static T taken(T &object) {
+    return T(std::move(object));
+}
+
+#define EMPTY(...) THROWS(KVMEM_NULL_ARGUMENT, "", __VA_ARGS__)
+
+static kvmem::PoolOptions small() {
+    kvmem::PoolOptions options;
+    options.pages = "4k";
+    return options;
+}
+
+static void arenas() {
+    kvmem::Cancel cancel;
+    const kvmem::Cancel used = taken(cancel);
+    EMPTY(cancel.use());
+    CHECK(cancel.native_handle() == nullptr);
+    // A token that is not there must not be taken for none.
+    kvmem::RegionOptions cancelled;
+    cancelled.cancel = &cancel;
+    THROWS(KVMEM_NULL_ARGUMENT, "the Cancel was moved from", kvmem::Region(MIB, cancelled));
+    THROWS(KVMEM_NULL_ARGUMENT, "the Cancel was moved from", kvmem::preflight(MIB, cancelled));
+
+    kvmem::Region region(MIB);
+    kvmem::Region mapped = taken(region);
+    CHECK(region.data() == nullptr && region.size() == 0 && region.bytes().empty());
+    CHECK(region.native_handle() == nullptr && region.release() == nullptr);
+    EMPTY(region.info());
+    EMPTY(region.report());
+    EMPTY(region.report_json());
+    EMPTY(region.populate(0, 1));
+    EMPTY(region.populate_elsewhere());
+    EMPTY(region.resident_bytes(0, 1));
+    EMPTY(region.discard(0, 4096));
+    EMPTY(region.share(false));
+    EMPTY(kvmem::BumpArena(region));
+    THROWS(KVMEM_NULL_ARGUMENT, "the Region was moved from", kvmem::SliceAllocator(std::move(region)));
+    THROWS(KVMEM_NULL_ARGUMENT, "the Cancel", mapped.populate(0, 4096, kvmem::populate_auto, nullptr, &cancel));
+
+    kvmem::BumpArena arena(mapped);
+    const kvmem::BumpArena bump = taken(arena);
+    EMPTY(arena.allocate(1));
+    EMPTY(arena.owns(&arena));
+    EMPTY(arena.stats());
+    EMPTY(arena.reset());
+    CHECK(arena.native_handle() == nullptr);
+    arena = kvmem::BumpArena(mapped);
+    CHECK(arena.allocate(1));
+    region = std::move(mapped);
+    CHECK(region.size() == MIB);
+}
+
+static void registrations() {
+    kvmem::Region region(MIB);
+    kvmem::Registrars registrars = kvmem::Registrars::simulated(1);
+    kvmem::Registrars nics = taken(registrars);
+    EMPTY(registrars.size());
+    EMPTY(registrars.name(0));
+    EMPTY(registrars.limits(0));
+    EMPTY(registrars.live_keys(0));
+    EMPTY(registrars.inject(0, false, 0, 1));
+    EMPTY(kvmem::Registration(region, registrars));
+    EMPTY(kvmem::BackgroundRegistration(region, registrars));
+    kvmem::PoolOptions options = small();
+    options.registrars = &registrars;
+    THROWS(KVMEM_NULL_ARGUMENT, "the Registrars of the options was moved from", kvmem::Pool(MIB, options));
+
+    kvmem::Registration registration(region, nics);
+    kvmem::Registration kept = taken(registration);
+    EMPTY(registration.key("simulated:0", 0, 1));
+    EMPTY(registration.chunks("simulated:0"));
+    EMPTY(registration.info());
+    EMPTY(registration.report());
+    EMPTY(registration.report_json());
+    EMPTY(registration.deregister());
+    CHECK(registration.native_handle() == nullptr);
+    registration = std::move(kept);
+    CHECK(registration.deregister() == 1);
+
+    kvmem::BackgroundRegistration background(region, nics);
+    kvmem::BackgroundRegistration working = taken(background);
+    EMPTY(background.wait_ready(1, std::chrono::seconds(0)));
+    EMPTY(background.progress());
+    EMPTY(background.finished());
+    EMPTY(background.key("simulated:0", 0, 1));
+    EMPTY(std::move(background).wait());
+    CHECK(background.native_handle() == nullptr);
+    background = std::move(working);
+    CHECK(std::move(background).wait().info().keys == 1);
+    // It has become a registration.
+    EMPTY(background.finished());
+}
+
+static void spaces() {
+    kvmem::OffsetAllocator space(MIB);
+    kvmem::OffsetAllocator there = taken(space);
+    EMPTY(space.allocate(1));
+    EMPTY(space.allocate(UINT64_MAX));
+    EMPTY(space.allocate_aligned(1, 8));
+    EMPTY(space.allocate_batch(1, 0));
+    EMPTY(space.allocate_batch(1, 2));
+    EMPTY(space.allocate_batch(1, UINT64_MAX));
+    EMPTY(space.allocate_scattered(1, 0));
+    EMPTY(space.allocate_scattered(1, 1));
+    EMPTY(space.allocate_scattered(1, UINT64_MAX));
+    EMPTY(space.grow(2 * MIB));
+    EMPTY(space.shrink_to(1));
+    EMPTY(space.metrics());
+    EMPTY(space.largest_free_hint());
+    EMPTY(space.bins());
+    EMPTY(space.map());
+    EMPTY(space.trim());
+    EMPTY(space.verify());
+    EMPTY(space.report());
+    CHECK(space.native_handle() == nullptr);
+
+    kvmem::Allocation allocation = *there.allocate(100);
+    kvmem::Allocation kept = taken(allocation);
+    CHECK(!allocation && allocation.offset() == 0 && allocation.size() == 0);
+    EMPTY(allocation.shrink(1));
+    EMPTY(allocation.extend(200));
+    allocation.reset();
+    allocation = std::move(kept);
+    CHECK(allocation && allocation.size() == 100);
+    space = std::move(there);
+    CHECK(space.allocate(1));
+}
+
+static void slices() {
+    kvmem::SliceAllocator slices;
+    kvmem::SliceAllocator there = taken(slices);
+    EMPTY(slices.allocate(1));
+    EMPTY(slices.allocate_zeroed(1));
+    EMPTY(slices.copy(kvmem::bytes_view()));
+    slices.deallocate(nullptr, 1);
+    EMPTY(slices.deallocate_chain(nullptr, 16, 0));
+    EMPTY(slices.allocate_batch(1, 0));
+    EMPTY(slices.allocate_batch(1, 2));
+    EMPTY(slices.deallocate_batch({}, 1));
+    EMPTY(slices.usable(1));
+    EMPTY(slices.trim());
+    EMPTY(slices.tick());
+    EMPTY(slices.stats());
+    EMPTY(slices.report_leaks());
+    CHECK(slices.native_handle() == nullptr);
+    // Not out of memory: there is no allocator.
+    kvmem::SliceResource resource(slices);
+    EMPTY(resource.allocate(1));
+    EMPTY(resource.allocate(1, 64));
+    kvmem::StdAllocator<int> ints(slices);
+    EMPTY(ints.allocate(1));
+    slices = std::move(there);
+    slices.deallocate(slices.allocate(1), 1);
+}
+
+static void pools() {
+    kvmem::PoolOptions options = small();
+    options.shared = true;
+    const kvmem::Registrars nics = kvmem::Registrars::simulated(1);
+    options.registrars = &nics;
+    kvmem::Pool pool(MIB, options);
+    kvmem::Pool there = taken(pool);
+    EMPTY(pool.allocate(1));
+    EMPTY(pool.allocate_aligned(1, 8));
+    EMPTY(pool.allocate_batch(1, 0));
+    EMPTY(pool.allocate_batch(1, UINT64_MAX));
+    EMPTY(pool.allocate_scattered(1, 0));
+    EMPTY(pool.allocate_scattered(1, UINT64_MAX));
+    EMPTY(pool.info());
+    EMPTY(pool.report());
+    EMPTY(pool.report_json());
+    EMPTY(pool.metrics());
+    EMPTY(pool.bins());
+    EMPTY(pool.map());
+    EMPTY(pool.wait_ready(1, std::chrono::seconds(0)));
+    EMPTY(pool.grow_to(1));
+    EMPTY(pool.shrink_to(1));
+    EMPTY(pool.trim());
+    EMPTY(pool.verify());
+    EMPTY(pool.populate_elsewhere());
+    EMPTY(pool.share(true));
+    EMPTY(kvmem::KvCache(pool));
+    CHECK(pool.native_handle() == nullptr);
+
+    kvmem::Block block = *there.allocate(100);
+    kvmem::Block kept = taken(block);
+    CHECK(!block && block.data() == nullptr && block.size() == 0 && block.bytes().empty() && block.offset() == 0);
+    EMPTY(block.shrink(1));
+    EMPTY(block.extend(200));
+    EMPTY(block.key("simulated:0"));
+    EMPTY(block.reference());
+    EMPTY(block.condemn("it is bad"));
+    block.reset();
+    const kvmem::BlockRef reference = kept.reference();
+    block = std::move(kept);
+    CHECK(block.key("simulated:0").has_rkey == 1);
+
+    kvmem::AttachedPool attached(there.share(true));
+    kvmem::AttachedPool seen = taken(attached);
+    EMPTY(attached.bytes(reference));
+    EMPTY(attached.writable_bytes(reference));
+    EMPTY(attached.info());
+    CHECK(attached.native_handle() == nullptr);
+    attached = std::move(seen);
+    CHECK(attached.bytes(reference).size() == 100);
+    pool = std::move(there);
+    CHECK(pool.allocate(1));
+}
+
+static void caches() {
+    kvmem::Pool pool(MIB, small());
+    kvmem::KvCache cache(pool);
+    kvmem::KvCache there = taken(cache);
+    EMPTY(cache.get("key"));
+    EMPTY(cache.contains("key"));
+    EMPTY(cache.insert("key", "value", 5));
+    EMPTY(cache.reserve("key", 5));
+    EMPTY(cache.lease("key"));
+    EMPTY(cache.remove("key"));
+    EMPTY(cache.remove_with("key", [] {}));
+    EMPTY(cache.clear());
+    EMPTY(cache.clear_with([] {}));
+    EMPTY(cache.evict_to(0));
+    EMPTY(cache.stats());
+    EMPTY(cache.verify());
+    CHECK(cache.native_handle() == nullptr);
+
+    CHECK(there.insert("key", "value", 5));
+    kvmem::KvValue value = *there.get("key");
+    kvmem::KvValue kept = taken(value);
+    CHECK(!value && value.bytes().empty() && value.size() == 0 && value.offset() == 0);
+    EMPTY(value.cache_key());
+    EMPTY(value.key("simulated:0"));
+    EMPTY(value.is_superseded());
+    EMPTY(value.clone());
+    value = std::move(kept);
+    CHECK(value.size() == 5);
+
+    kvmem::KvLeased leased = there.lease("other");
+    kvmem::KvLease lease = std::move(std::get<kvmem::KvLease>(leased));
+    kvmem::KvLease held = taken(lease);
+    CHECK(!lease);
+    EMPTY(lease.is_unbroken());
+
+    kvmem::KvRoom room = *there.reserve("other", 5);
+    kvmem::KvRoom open = taken(room);
+    CHECK(!room && room.bytes().empty() && room.size() == 0 && room.offset() == 0);
+    EMPTY(room.cache_key());
+    EMPTY(room.key("simulated:0"));
+    EMPTY(std::move(room).commit());
+    EMPTY(std::move(room).commit_leased(std::move(held)));
+    // Both stay as they were.
+    CHECK(held && held.is_unbroken());
+    EMPTY(std::move(open).commit_leased(std::move(lease)));
+    CHECK(open && open.size() == 5);
+    room = std::move(open);
+    lease = std::move(held);
+    CHECK(std::holds_alternative<kvmem::KvValue>(std::move(room).commit_leased(std::move(lease))));
+    // Committed is as moved from.
+    CHECK(!room && !lease);
+    EMPTY(std::move(room).commit());
+    EMPTY(lease.is_unbroken());
+    cache = std::move(there);
+    CHECK(cache.contains("other"));
+}
+
+int main() {
+    arenas();
+    registrations();
+    spaces();
+    slices();
+    pools();
+    caches();
+    return 0;
+}

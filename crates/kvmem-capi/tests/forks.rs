@@ -1,0 +1,233 @@
+//! Every function that the header declares, in a forked child of a process whose threads allocate. The program is made of the
+//! header, so that no function is left out.
+
+use std::fmt::Write;
+use std::process::Command;
+
+#[allow(dead_code, reason = "each test uses a part of it")]
+mod support;
+
+#[allow(dead_code, reason = "each test uses a part of it")]
+#[path = "support/header.rs"]
+mod header;
+
+#[allow(dead_code, reason = "each test uses a part of it")]
+#[path = "support/program.rs"]
+mod program;
+
+use program::{MAKING, beginning, call};
+use support::{compile, scratch, succeed};
+
+/// Objects that a child has a copy of; all others are the parent's.
+const COPIED: [&str; 3] = ["kvmem_offset_allocator", "kvmem_slice_allocator", "kvmem_cancel"];
+
+/// What the parent's threads do, and what a child does with objects of its own.
+const AROUND: &str = r#"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { THREADS = 3, FORKS = 200 };
+
+static atomic_int stop;
+static kvmem_offset_allocator *cached;
+static kvmem_block block;
+
+/* Asks each allocator that threads share, and makes and destroys some. */
+static void some(void) {
+    for (uint64_t size = 1; size < 40; size++) {
+        kvmem_allocation plain, quick;
+        OK(kvmem_offset_allocate(live_kvmem_offset_allocator, size * 16, &plain));
+        OK(kvmem_offset_allocate(cached, size * 16, &quick));
+        void *slice;
+        OK(kvmem_slice_alloc(live_kvmem_slice_allocator, size * 64, &slice));
+        memset(slice, 1, size * 64);
+        OK(kvmem_slice_free(live_kvmem_slice_allocator, slice, size * 64));
+        OK(kvmem_offset_free(cached, &quick));
+        OK(kvmem_offset_free(live_kvmem_offset_allocator, &plain));
+    }
+    kvmem_offset_allocator *own;
+    OK(kvmem_offset_create(1 << 20, NULL, &own));
+    OK(kvmem_offset_destroy(own));
+    kvmem_cancel *cancel;
+    OK(kvmem_cancel_create(&cancel));
+    OK(kvmem_cancel_destroy(cancel));
+}
+
+static void *work(void *argument) {
+    (void) argument;
+    while (!stop) {
+        some();
+        kvmem_block mine;
+        if (kvmem_pool_allocate(live_kvmem_pool, 100, &mine) == KVMEM_OK) {
+            memset(mine.data, 1, mine.bytes);
+            OK(kvmem_block_free(&mine));
+        }
+        OK(kvmem_kv_insert(live_kvmem_kv_cache, "key", 3, "value", 5));
+    }
+    return NULL;
+}
+
+/* Objects that a child makes itself are as anywhere. */
+static void own(void) {
+    kvmem_region *region;
+    OK(kvmem_region_map(65536, NULL, &region));
+    kvmem_bump_arena *arena;
+    OK(kvmem_bump_create(region, &arena));
+    void *data;
+    OK(kvmem_bump_alloc(arena, 1000, 8, &data));
+    memset(data, 1, 1000);
+    OK(kvmem_bump_destroy(arena));
+    OK(kvmem_region_destroy(region));
+    kvmem_pool *pool;
+    OK(kvmem_pool_create(65536, &shared, &pool));
+    kvmem_kv_cache *cache;
+    OK(kvmem_kv_create(pool, NULL, &cache));
+    OK(kvmem_kv_insert(cache, "key", 3, "value", 5));
+    kvmem_kv_value value;
+    OK(kvmem_kv_get(cache, "key", 3, &value));
+    CHECK(memcmp(value.data, "value", 5) == 0);
+    OK(kvmem_kv_pin_release(value.pin));
+    OK(kvmem_kv_destroy(cache));
+    OK(kvmem_pool_destroy(pool));
+}
+
+/* Memory that a child inherits, because the region says so, is used there as a copy. */
+static kvmem_region *kept;
+static kvmem_bump_arena *kept_arena;
+static kvmem_slice_allocator *on_region, *on_kept;
+
+static void make_kept(void) {
+    kvmem_region_options options;
+    OK(kvmem_region_options_init(&options, sizeof options));
+    kvmem_slice_options slices;
+    OK(kvmem_slice_options_init(&slices, sizeof slices));
+    OK(kvmem_region_map(1 << 20, &options, &slices.region));
+    OK(kvmem_slice_create(&slices, &on_region));
+    options.dont_fork = 0;
+    OK(kvmem_region_map(1 << 20, &options, &slices.region));
+    OK(kvmem_slice_create(&slices, &on_kept));
+    OK(kvmem_region_map(1 << 20, &options, &kept));
+    OK(kvmem_bump_create(kept, &kept_arena));
+}
+
+static void use_kept(void) {
+    kvmem_region_info info;
+    OK(kvmem_region_get_info(kept, &info));
+    memset(info.data, 7, 65536);
+    void *data;
+    OK(kvmem_bump_alloc(kept_arena, 100, 8, &data));
+    memset(data, 1, 100);
+    OK(kvmem_slice_alloc(on_kept, 100, &data));
+    memset(data, 1, 100);
+    OK(kvmem_slice_free(on_kept, data, 100));
+    IS(KVMEM_FORKED, kvmem_slice_alloc(on_region, 100, &data));
+    IS(KVMEM_FORKED, kvmem_slice_alloc_zeroed(on_region, 100, &data));
+    CHECK(strstr(kvmem_last_error(), "kvmem_slice_allocator") != NULL);
+    OK(kvmem_slice_destroy(on_region));
+    OK(kvmem_slice_destroy(on_kept));
+    OK(kvmem_bump_destroy(kept_arena));
+    OK(kvmem_region_destroy(kept));
+}
+
+static void use_block(void) {
+    kvmem_key key;
+    kvmem_block_ref reference;
+    uint64_t freed = 7;
+    IS(KVMEM_FORKED, kvmem_block_key(&block, "simulated:0", &key));
+    IS(KVMEM_FORKED, kvmem_block_reference(&block, &reference));
+    IS(KVMEM_FORKED, kvmem_block_shrink(&block, 1));
+    IS(KVMEM_FORKED, kvmem_block_extend(&block, 1000));
+    IS(KVMEM_FORKED, kvmem_block_condemn(&block, "it is bad"));
+    IS(KVMEM_FORKED, kvmem_block_free_batch(&block, 1, &freed));
+    CHECK(freed == 0);
+    IS(KVMEM_FORKED, kvmem_block_free(&block));
+    CHECK(strstr(kvmem_last_error(), "before the process was forked") != NULL);
+}
+
+static void inherited(void);
+
+/* An alarm ends a child that waits for ever, and that is no good end. */
+static void in_child(void) {
+    alarm(30);
+    some();
+    use_block();
+    use_kept();
+    own();
+    inherited();
+    _exit(0);
+}
+
+int main(void) {
+    make();
+    make_kept();
+    kvmem_offset_options options;
+    OK(kvmem_offset_options_init(&options, sizeof options));
+    options.magazines = 1;
+    OK(kvmem_offset_create(1 << 20, &options, &cached));
+    OK(kvmem_pool_allocate(live_kvmem_pool, 100, &block));
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, work, NULL) == 0);
+    for (int i = 0; i < FORKS; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0)
+            in_child();
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        if (status != 0)
+            fprintf(stderr, "child %d: status %#x\n", i, (unsigned) status);
+        CHECK(status == 0);
+    }
+    stop = 1;
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    /* The parent's objects are as they were. */
+    OK(kvmem_block_free(&block));
+    OK(kvmem_pool_check(live_kvmem_pool));
+    OK(kvmem_offset_check(live_kvmem_offset_allocator));
+    OK(kvmem_offset_check(cached));
+    uint64_t keys;
+    OK(kvmem_registrars_live_keys(live_kvmem_registrars, 0, &keys));
+    CHECK(keys != 0);
+    return 0;
+}
+"#;
+
+#[test]
+fn every_function_answers_in_a_child() {
+    let (functions, objects) = header::read();
+    let mut program = beginning();
+    program.push_str(AROUND);
+    program.push_str("\nstatic void inherited(void) {\n");
+    let ends: Vec<&str> = MAKING.iter().map(|making| making.2).collect();
+    let mut refused = 0;
+    for function in &functions {
+        // Those come last; `kvmem_gslice_*` end the process if there is no memory.
+        if function.returns != "kvmem_status" || ends.contains(&function.name.as_str()) {
+            continue;
+        }
+        let call = call(function, &objects, usize::MAX, "");
+        writeln!(program, "    memset(&place, 0, sizeof place);").unwrap();
+        let handles: Vec<&str> =
+            function.parameters.iter().filter_map(|parameter| parameter.object(&objects)).collect();
+        let first = handles.first().filter(|handle| !COPIED.contains(*handle));
+        if first.is_some() {
+            writeln!(program, "    IS(KVMEM_FORKED, {call});").unwrap();
+            refused += 1;
+        } else {
+            writeln!(program, "    (void) {call};").unwrap();
+        }
+    }
+    assert!(refused > 60, "{refused} calls are refused in a child");
+    for (object, _, end) in MAKING.iter().rev() {
+        writeln!(program, "    OK({end}(live_{object}));\n    IS(KVMEM_BAD_HANDLE, {end}(live_{object}));")
+            .unwrap();
+    }
+    program.push_str("}\n");
+    let source = scratch("programs").join("forks.c");
+    std::fs::write(&source, program).expect("the target folder can be written");
+    succeed(&mut Command::new(compile(&source, "forks", &[])));
+}
