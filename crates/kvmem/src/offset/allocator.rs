@@ -179,6 +179,8 @@ impl OffsetAllocator {
     /// Grants `size` bytes. O(1). A request above [`largest_free_hint`](Self::largest_free_hint) is refused without
     /// the lock.
     ///
+    /// Until something is freed for the first time, ranges follow each other from offset 0 up, without gaps.
+    ///
     /// # Errors
     /// [`AllocError::ZeroSize`], [`AllocError::TooLarge`], [`AllocError::NoRoom`], [`AllocError::BooksFull`].
     #[inline(always)]

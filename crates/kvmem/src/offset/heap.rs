@@ -21,6 +21,8 @@
 //! bin, then at the next bins that hold anything, which all fit; let the [placement](super::placement) choose
 //! among the first few that fit, and the end of the hole to cut from. Sizes are never rounded.
 //!
+//! A space that nothing has been freed into yet hands out ranges [in order](super::order) instead.
+//!
 //! ## 3. Free
 //!
 //! Look at both neighbours; join with those that are free; put the result into its bin.
@@ -151,6 +153,8 @@ pub(crate) struct Heap {
     pub(super) allocated: u64,
     /// Ranges in use.
     pub(super) live: u64,
+    /// Nothing has been freed yet: see [order](super::order).
+    pub(super) fresh: bool,
 }
 
 impl Heap {
@@ -171,6 +175,7 @@ impl Heap {
             policy: Policy::new(placement, capacity),
             allocated: 0,
             live: 0,
+            fresh: true,
         };
         heap.append_free(0, capacity);
         heap
@@ -274,21 +279,26 @@ impl Heap {
         if !self.has_names() {
             return self.fit_whole(size, 1);
         }
-        if self.policy.is_small(size)
-            && let Some(grant) = self.allocate_in_nursery(size)
-        {
-            return Some(grant);
-        }
-        if let Some(slot) = self.policy.slot(size)
-            && let Some(grant) = self.fit_slot(size, slot)
-        {
-            return Some(grant);
+        let apart = if self.fresh { self.allocate_in_order(size) } else { self.allocate_apart(size) };
+        if apart.is_some() {
+            return apart;
         }
         if let Some(grant) = self.fit(size) {
             return Some(grant);
         }
         let opened = self.close_nursery() && self.bins.largest() >= size || self.open_segment(size);
         opened.then(|| self.fit(size)).flatten()
+    }
+
+    /// Grants a small request from the nursery, and one for which there are slots at the start of a free slot.
+    #[inline(always)]
+    fn allocate_apart(&mut self, size: u64) -> Option<Grant> {
+        if self.policy.is_small(size)
+            && let Some(grant) = self.allocate_in_nursery(size)
+        {
+            return Some(grant);
+        }
+        self.policy.slot(size).and_then(|slot| self.fit_slot(size, slot))
     }
 
     /// Grants a hole of exactly this size that begins at a multiple of `align`, when there are no names left for a

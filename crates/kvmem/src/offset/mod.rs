@@ -19,6 +19,7 @@ mod hint;
 #[doc(hidden)]
 pub mod loom_face;
 mod nursery;
+mod order;
 mod pending;
 mod placement;
 #[cfg(not(loom))]

@@ -65,6 +65,7 @@ impl Heap {
     pub(crate) fn free(&mut self, node: u32, offset: u64, size: u64) {
         self.allocated -= size;
         self.live -= 1;
+        self.fresh = false;
         self.pending.streak += 1;
         if self.policy.expects(size) && self.free_bytes() / 2 < size {
             self.settle();

@@ -19,6 +19,7 @@ impl Heap {
         let cut = grant.offset + new_size;
         let tail = self.link_used_after(grant.node, cut);
         self.allocated -= size - new_size;
+        self.fresh = false;
         self.release(tail, cut, size - new_size);
     }
 
@@ -98,6 +99,7 @@ impl Heap {
             self.release(first.node, first.offset, size);
             rest = tail;
         }
+        self.fresh &= run.is_empty();
         self.trim_holes();
     }
 }

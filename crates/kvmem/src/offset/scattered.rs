@@ -109,9 +109,13 @@ impl Heap {
         })
     }
 
+    /// Takes back the pieces of a request that failed: the space is as it was before, its order included.
     pub(crate) fn give_back(&mut self, pieces: &[Piece]) {
+        let fresh = self.fresh;
         for piece in pieces {
             self.free(piece.grant.node, piece.grant.offset, piece.size);
         }
+        self.settle();
+        self.fresh = fresh;
     }
 }
