@@ -10,6 +10,7 @@ mod metadata;
 mod order;
 mod properties;
 mod raw;
+mod segments;
 mod soak;
 mod traps;
 
