@@ -33,7 +33,6 @@ impl<F: Face> Space<F> {
 impl<F: Face> Driver<F> {
     /// One range, aligned if an alignment is given.
     pub(super) fn allocate(&mut self, size: u64, align: Option<u64>, raw: bool) -> Result<()> {
-        let align = align.map(|align| self.space.bearable(align));
         let allocator = self.space.allocator();
         let own = |allocation: F::Own| (allocation.offset(), allocation.size(), Held::Own(allocation));
         let got = match (align, raw) {

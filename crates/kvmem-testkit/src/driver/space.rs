@@ -14,8 +14,6 @@ use crate::op::{Amount, Base, Config, Part, Pick};
 use crate::oracle::Oracle;
 
 const CAPACITY_MAX: u64 = 1 << 63;
-/// With more boundaries than this, alignments keep to what divides the boundary.
-const BOUNDARIES_MAX: u64 = 4096;
 /// Where there are caches, every so many looks at everything include what empties them.
 const EMPTYING: u32 = 8;
 
@@ -164,19 +162,6 @@ impl<F: Face> Space<F> {
                 range.map_or(0, |range| range.end - range.start)
             }
         })
-    }
-
-    /// An alignment that can be searched for in reasonable time: with very many boundaries, an allocator may give up
-    /// before it has come to the one segment in which such a range begins right.
-    pub(super) fn bearable(&self, align: u64) -> u64 {
-        match self.oracle.boundary() {
-            Some(boundary)
-                if align.is_power_of_two() && self.oracle.capacity() / boundary > BOUNDARIES_MAX =>
-            {
-                align.min(1 << boundary.trailing_zeros())
-            }
-            _ => align,
-        }
     }
 
     pub(super) fn expect_capacity(&self, to: u64) -> Result<(), SpaceError> {

@@ -1,5 +1,7 @@
 //! Aligned allocation: the start is aligned, and what lies before it stays free.
 
+use std::ops::Range;
+
 use super::bins::{Hole, bin_floor};
 use super::heap::{Grant, Heap};
 use super::placement::End;
@@ -31,19 +33,19 @@ impl Heap {
         if let Some(grant) = self.fit_aligned(size, align) {
             return Some(grant);
         }
-        if self.close_nursery()
-            && let Some(grant) = self.fit_aligned(size, align)
-        {
-            return Some(grant);
+        let nursery = self.nursery_joined();
+        if nursery.is_some_and(|joined| aligned_start(joined, size, align).is_some()) {
+            self.close_nursery();
+            if let Some(grant) = self.fit_aligned(size, align) {
+                return Some(grant);
+            }
         }
-        let start = self.virgin_start(size, align)?;
-        let id = self.open_segments_to(start)?;
-        Some(self.take_at(id, start, size))
+        self.fit_aligned_in_runs(size, align)
     }
 
     fn fit_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
         self.settle();
-        let fits = |&id: &u32| aligned_start(&self.bins.holes[id], size, align).is_some();
+        let fits = |&id: &u32| aligned_start(self.bins.holes[id].range(), size, align).is_some();
         let certain = bin_floor(size.saturating_add(align - 1)) + 1;
         let id = self
             .holes_from(bin_floor(size))
@@ -52,7 +54,7 @@ impl Heap {
             .or_else(|| self.holes_from(certain).next())
             .or_else(|| self.holes_from(bin_floor(size)).skip(LOOKS).find(fits))?;
         let hole = self.bins.holes[id];
-        let start = aligned_start(&hole, size, align)?;
+        let start = aligned_start(hole.range(), size, align)?;
         Some(self.take_at(id, start, size))
     }
 
@@ -66,7 +68,7 @@ impl Heap {
         let (id, start) = self
             .holes_from(bin_floor(slot))
             .take(LOOKS)
-            .find_map(|id| Some((id, aligned_start(&self.bins.holes[id], slot, slot)?)))?;
+            .find_map(|id| Some((id, aligned_start(self.bins.holes[id].range(), slot, slot)?)))?;
         Some(self.take_at(id, start, size))
     }
 
@@ -78,7 +80,7 @@ impl Heap {
     }
 
     /// Grants `[start, start + size)` out of the binned hole `id`, which contains it.
-    fn take_at(&mut self, id: u32, start: u64, size: u64) -> Grant {
+    pub(super) fn take_at(&mut self, id: u32, start: u64, size: u64) -> Grant {
         let Hole { offset, node, .. } = self.bins.holes[id];
         let end = self.bins.holes[id].end();
         if start == offset {
@@ -97,8 +99,8 @@ impl Heap {
     }
 }
 
-/// Where a range of `size` bytes at a multiple of `align` begins in `hole`, if it fits.
-fn aligned_start(hole: &Hole, size: u64, align: u64) -> Option<u64> {
-    let start = hole.offset.checked_next_multiple_of(align)?;
-    (start <= hole.end() && hole.end() - start >= size).then_some(start)
+/// Where a range of `size` bytes at a multiple of `align` begins in a free one, if it fits.
+fn aligned_start(free: Range<u64>, size: u64, align: u64) -> Option<u64> {
+    let start = free.start.checked_next_multiple_of(align)?;
+    (start <= free.end && free.end - start >= size).then_some(start)
 }

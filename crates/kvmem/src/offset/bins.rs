@@ -19,7 +19,7 @@
 //! it is found anew among the top bin's entries.
 
 use std::hint::select_unpredictable;
-use std::ops::{Index, IndexMut};
+use std::ops::{Index, IndexMut, Range};
 
 use super::table::NIL;
 
@@ -31,6 +31,8 @@ const OCTAVES: usize = 64;
 pub(super) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
 /// In [`Hole::bin`]: the hole is on the books but held back from the bins.
 const HELD_BACK: u32 = u32::MAX;
+/// In [`Hole::bin`]: held back, and in the list of runs.
+const RUN: u32 = HELD_BACK - 1;
 
 /// The bin whose sizes begin at or below `size` (the floor bin).
 #[inline]
@@ -88,13 +90,22 @@ impl Hole {
         self.offset + self.size
     }
 
+    pub(super) fn range(&self) -> Range<u64> {
+        self.offset..self.end()
+    }
+
     /// The bin of a binned hole.
     pub(super) fn bin(&self) -> u32 {
         self.bin
     }
 
     pub(super) fn is_binned(&self) -> bool {
-        self.bin != HELD_BACK
+        self.bin < RUN
+    }
+
+    /// Whether it is in the list of runs.
+    pub(super) fn is_run(&self) -> bool {
+        self.bin == RUN
     }
 }
 
@@ -176,6 +187,8 @@ pub(super) struct Bins {
     heads: Box<[u32; BINS]>,
     fine: [u64; OCTAVES],
     coarse: u64,
+    /// First of the listed [runs](super::boundary), or `NIL`.
+    runs: u32,
     /// The greatest binned size and how many holes have it; or, if the count is 0, no less than that size.
     largest: u64,
     largest_count: u32,
@@ -188,6 +201,7 @@ impl Bins {
             heads: Box::new([NIL; BINS]),
             fine: [0; OCTAVES],
             coarse: 0,
+            runs: NIL,
             largest: 0,
             largest_count: 0,
         }
@@ -235,6 +249,7 @@ impl Bins {
         for head in self.heads.iter_mut() {
             *head = rename(*head);
         }
+        self.runs = rename(self.runs);
         for (new, &old) in order.iter().enumerate().skip(1) {
             moved(old, new as u32, &records[new]);
         }
@@ -279,6 +294,43 @@ impl Bins {
         hole.bin = HELD_BACK;
         let size = hole.size;
         self.lose(size);
+    }
+
+    /// Puts a hole that is held back into the list of runs, as its first.
+    pub(super) fn list_run(&mut self, id: u32) {
+        let next = std::mem::replace(&mut self.runs, id);
+        let hole = &mut self.holes[id];
+        (hole.bin, hole.prev, hole.next) = (RUN, NIL, next);
+        if next != NIL {
+            self.holes[next].prev = id;
+        }
+    }
+
+    /// Takes a hole out of the list of runs, if it is in there; it stays held back.
+    pub(super) fn unlist_run(&mut self, id: u32) {
+        let Hole { bin, prev, next, .. } = self.holes[id];
+        if bin != RUN {
+            return;
+        }
+        match prev {
+            NIL => self.runs = next,
+            _ => self.holes[prev].next = next,
+        }
+        if next != NIL {
+            self.holes[next].prev = prev;
+        }
+        self.holes[id].bin = HELD_BACK;
+    }
+
+    /// The run listed last, or `NIL`.
+    #[inline]
+    pub(super) fn first_run(&self) -> u32 {
+        self.runs
+    }
+
+    /// The listed runs, last listed first.
+    pub(super) fn runs(&self) -> impl Iterator<Item = u32> {
+        self.listed_from(self.runs)
     }
 
     #[inline(always)]

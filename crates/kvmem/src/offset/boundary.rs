@@ -2,102 +2,160 @@
 //!
 //! A DMA consumer registers memory in chunks; a range that lies across two chunks has no key. With a boundary *B*,
 //! no used range crosses a multiple of *B*. Free ranges do not join across one either, so that every binned hole
-//! lies within one *segment* of *B* bytes and the search needs to know nothing of edges. What was never used is not
-//! cut up in advance: it is one hole, the *virgin*, that begins at an edge, reaches to the end of the space and is
-//! held back. A request that finds no room elsewhere opens its first segment; a last segment that is wholly free
-//! again goes back to it.
+//! lies within one *segment* of *B* bytes and the search needs to know nothing of edges.
+//!
+//! Segments that are wholly free are not in the bins. Those that follow each other form a *run*: one hole that begins
+//! at an edge, ends at one or at the end of the space, and is held back. Runs are as long as they can be. So a space
+//! of a million segments costs what the used ones cost. A request that finds no room in the bins *opens* a segment
+//! of a run; a segment that has become wholly free is *stowed*, that is, joined with the runs beside it. Both take
+//! O(1). The run at the end of the space is the *virgin*; the others stand in a list.
+//!
+//! ## The first segment with an aligned start
+//!
+//! Where the alignment *A* does not divide *B*, the aligned range may fit into few segments only. The segment that begins
+//! at *o + i·B* has its first aligned start *(−o − i·B) mod A* bytes further on, and that must be at most *B − size*.
+//! [`first_below`] finds the least such *i* in O(log *A*) steps, as Euclid's algorithm finds a divisor.
 
 use super::bins::Hole;
 use super::error::SpaceError;
-use super::heap::{Heap, NO_BOUNDARY, WALL};
+use super::heap::{Grant, Heap, NO_BOUNDARY, WALL};
 use super::table::NIL;
 
+/// Listed runs that one aligned request looks at, besides the virgin.
+const RUN_LOOKS: usize = 64;
+
 impl Heap {
-    /// Opens the first segment of the virgin if it is long enough for `size` bytes; says whether it did.
+    /// The longest range that a segment of a run could grant.
+    pub(super) fn largest_segment(&self) -> u64 {
+        match (self.bins.first_run(), self.virgin) {
+            (NIL, NIL) => 0,
+            (NIL, virgin) => self.bins.holes[virgin].size.min(self.boundary),
+            _ => self.boundary,
+        }
+    }
+
+    /// Opens a segment for `size` bytes, if one is long enough; says whether it did. O(1).
     pub(super) fn open_segment(&mut self, size: u64) -> bool {
-        if self.virgin == NIL {
+        if self.largest_segment() < size {
             return false;
         }
-        let Hole { offset, size: rest, node, .. } = self.bins.holes[self.virgin];
-        let segment = rest.min(self.boundary);
-        if segment < size {
+        let run = match self.bins.first_run() {
+            NIL => self.virgin,
+            run => run,
+        };
+        if run == NIL {
             return false;
         }
-        if rest == segment {
-            self.bins.push(self.virgin);
-            self.virgin = NIL;
-            return true;
-        }
-        let opened = self.link_used_before(node, offset);
-        let id = self.bins.insert(Hole::new(offset, segment, opened));
-        self.set_free(opened, id);
-        let virgin = &mut self.bins.holes[self.virgin];
-        (virgin.offset, virgin.size) = (offset + segment, rest - segment);
+        self.open_at(run, self.bins.holes[run].offset);
         true
     }
 
-    /// Where an aligned range of `size` bytes would begin in the virgin, if one of its segments has room for it. Found by
-    /// arithmetic, before any is opened: O(1) unless boundary and alignment share few factors; then as many steps as it
-    /// takes for their multiples to fall together, or to the end of the space.
-    pub(super) fn virgin_start(&self, size: u64, align: u64) -> Option<u64> {
-        if self.virgin == NIL || size > self.boundary {
+    /// Makes a binned hole of the segment that begins at `start` within `run`; what lies before and behind it in the run
+    /// stays held back. Two nodes more at most. O(1).
+    fn open_at(&mut self, run: u32, start: u64) -> u32 {
+        let Hole { offset, size, node, .. } = self.bins.holes[run];
+        let rest = offset + size - start;
+        if start > offset {
+            let before = self.link_used_before(node, offset);
+            let id = self.bins.insert_held_back(Hole::new(offset, start - offset, before));
+            self.set_free(before, id);
+            self.bins.list_run(id);
+        }
+        let segment = rest.min(self.boundary);
+        if segment == rest {
+            (self.bins.holes[run].offset, self.bins.holes[run].size) = (start, rest);
+            self.unrun(run);
+            self.bins.push(run);
+            return run;
+        }
+        let opened = self.link_used_before(node, start);
+        let id = self.bins.insert(Hole::new(start, segment, opened));
+        self.set_free(opened, id);
+        let run = &mut self.bins.holes[run];
+        (run.offset, run.size) = (start + segment, rest - segment);
+        id
+    }
+
+    /// Opens a run that is one free range of exactly `size` bytes at a multiple of `align`: no node is needed for that.
+    pub(super) fn open_whole_run(&mut self, size: u64, align: u64) -> Option<u32> {
+        if size > self.boundary {
             return None;
         }
-        let Hole { offset, size: rest, .. } = self.bins.holes[self.virgin];
-        let (end, boundary) = (offset + rest, self.boundary);
-        let shared = 1 << align.trailing_zeros().min(boundary.trailing_zeros());
-        let mut start = offset.checked_next_multiple_of(align)?;
-        for _ in 0..=align.max(boundary) / shared {
-            if start >= end || end - start < size {
-                return None;
-            }
-            let within = start % boundary;
-            if boundary - within >= size {
-                return Some(start);
-            }
-            start = (start - within).checked_add(boundary)?.checked_next_multiple_of(align)?;
-        }
-        None
+        let fits = |&run: &u32| {
+            let Hole { offset, size: room, .. } = self.bins.holes[run];
+            room == size && offset.is_multiple_of(align)
+        };
+        let virgin = Some(self.virgin).filter(|&virgin| virgin != NIL);
+        let run = self.bins.runs().take(RUN_LOOKS).chain(virgin).find(fits)?;
+        self.unrun(run);
+        self.bins.push(run);
+        Some(run)
     }
 
-    /// Opens the segments of the virgin up to the one that contains `start`; returns that one's hole. `None`: the books are
-    /// full. O(segments opened).
-    pub(super) fn open_segments_to(&mut self, start: u64) -> Option<u32> {
-        while self.virgin != NIL && self.bins.holes[self.virgin].offset <= start {
-            if !self.has_names() {
-                return None;
-            }
-            self.open_segment(1);
+    /// The run is none any more; it is still held back.
+    fn unrun(&mut self, run: u32) {
+        if run == self.virgin {
+            self.virgin = NIL;
+        } else {
+            self.bins.unlist_run(run);
         }
-        let behind = if self.virgin == NIL { WALL } else { self.bins.holes[self.virgin].node };
-        self.nodes[self.nodes[behind].prev].hole()
     }
 
-    /// Takes wholly free segments at the end of the space back into the virgin. O(1) amortized: each was opened once.
-    pub(super) fn return_segments(&mut self) {
-        if self.virgin == NIL {
-            let Some(id) = self.nodes[self.nodes[WALL].prev].hole() else { return };
-            let hole = self.bins.holes[id];
-            if !hole.is_binned() || !self.is_edge(hole.offset) {
-                return;
-            }
-            self.bins.pull(id);
-            self.virgin = id;
+    /// Grants `size` bytes at a multiple of `align` out of a run: the last [`RUN_LOOKS`] that were listed, and the virgin, are
+    /// looked at. O(log `align`) for each.
+    pub(super) fn fit_aligned_in_runs(&mut self, size: u64, align: u64) -> Option<Grant> {
+        let virgin = Some(self.virgin).filter(|&virgin| virgin != NIL);
+        let place = |run| Some((run, self.start_in_run(run, size, align)?));
+        let (run, start) = self.bins.runs().take(RUN_LOOKS).chain(virgin).find_map(place)?;
+        let id = self.open_at(run, start - start % self.boundary);
+        Some(self.take_at(id, start, size))
+    }
+
+    /// Where the first aligned range of `size` bytes in `run` begins, if there is one.
+    fn start_in_run(&self, run: u32, size: u64, align: u64) -> Option<u64> {
+        let Hole { offset, size: room, .. } = self.bins.holes[run];
+        let (end, slack) = (offset + room, self.boundary.checked_sub(size)?);
+        let start = (offset.wrapping_neg() % align, self.boundary.wrapping_neg() % align);
+        let segment = first_below(start.0, start.1, align, slack)?.checked_mul(self.boundary.into())?;
+        let segment = u64::try_from(segment).ok()?.checked_add(offset).filter(|&segment| segment < end)?;
+        let start = segment.checked_next_multiple_of(align)?;
+        (start <= end && end - start >= size).then_some(start)
+    }
+
+    /// Holds a binned hole back if it is a wholly free segment, joined with the runs on both sides. O(1).
+    pub(super) fn stow(&mut self, id: u32) {
+        let Hole { offset, size, node, .. } = self.bins.holes[id];
+        let ends = size == self.boundary || offset + size == self.capacity;
+        if !ends || !offset.is_multiple_of(self.boundary) {
+            return;
         }
-        loop {
-            let Hole { offset, node, .. } = self.bins.holes[self.virgin];
-            let Some(id) = self.nodes[self.nodes[node].prev].hole() else { return };
-            let hole = self.bins.holes[id];
-            if !hole.is_binned() || hole.size != self.boundary {
-                return;
-            }
-            debug_assert_eq!(hole.end(), offset);
-            self.bins.remove(id);
-            self.unlink(hole.node);
-            let virgin = &mut self.bins.holes[self.virgin];
-            virgin.offset = hole.offset;
-            virgin.size += hole.size;
+        self.bins.pull(id);
+        let mut run = id;
+        if let Some(left) = self.run_at(self.nodes[node].prev) {
+            self.bins.remove_held_back(id);
+            self.unlink(node);
+            self.bins.holes[left].size += size;
+            run = left;
         }
+        let next = self.nodes[self.bins.holes[run].node].next;
+        if let Some(right) = self.run_at(next) {
+            self.bins.unlist_run(run);
+            let Hole { offset, size, node, .. } = self.bins.remove_held_back(run);
+            self.unlink(node);
+            let right = &mut self.bins.holes[right];
+            (right.offset, right.size) = (offset, size + right.size);
+        } else if next == WALL {
+            self.bins.unlist_run(run);
+            self.virgin = run;
+        } else if run == id {
+            self.bins.list_run(run);
+        }
+    }
+
+    /// The run that the node stands for, if it is one.
+    fn run_at(&self, node: u32) -> Option<u32> {
+        let id = self.nodes[node].hole()?;
+        (id == self.virgin || self.bins.holes[id].is_run()).then_some(id)
     }
 
     /// Books `[start, end)` behind the last range as free.
@@ -148,11 +206,12 @@ impl Heap {
         if capacity > self.capacity {
             return Err(SpaceError::WrongDirection { capacity: self.capacity, asked: capacity });
         }
-        self.close_nursery();
+        self.settle();
         let end_of_last = self.end_of_last();
         if capacity < end_of_last {
             return Err(SpaceError::InUse { asked: capacity, end_of_last });
         }
+        self.close_nursery();
         while let last = self.nodes[WALL].prev
             && let Some(id) = self.nodes[last].hole()
             && let Hole { offset, .. } = self.bins.holes[id]
@@ -192,5 +251,63 @@ impl Heap {
             node = self.nodes[node].prev;
         }
         end
+    }
+}
+
+/// The least *i* ≥ 0 for which *(start + i·step) mod modulus* is at most `limit`. O(log `modulus`).
+fn first_below(start: u64, step: u64, modulus: u64, limit: u64) -> Option<u128> {
+    if start <= limit {
+        return Some(0);
+    }
+    // Shifted by the start: i·step has to come to modulus − start, or up to `limit` beyond it. That is below the modulus.
+    let low = u128::from(modulus - start);
+    first_multiple(step.into(), modulus.into(), low, low + u128::from(limit))
+}
+
+/// The least *i* with *low ≤ i·step mod modulus ≤ high*, where *0 < low ≤ high < modulus* and *step < modulus*.
+fn first_multiple(step: u128, modulus: u128, low: u128, high: u128) -> Option<u128> {
+    if step == 0 {
+        return None;
+    }
+    let i = low.div_ceil(step);
+    if i * step <= high {
+        return Some(i);
+    }
+    // The multiples of `step` jump over the interval until they have wrapped around `wraps` times: until
+    // wraps·modulus + [low, high] holds one. Modulo `step`, that asks for −wraps·modulus in the interval.
+    let negative = |value: u128| (step - value % step) % step;
+    let wraps = first_multiple(modulus % step, step, negative(high), negative(low))?;
+    Some((low + wraps * modulus).div_ceil(step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_below;
+
+    #[test]
+    fn the_first_below_is_found_as_by_walking() {
+        for modulus in 1..=40 {
+            for (step, start) in (0..modulus).flat_map(|step| (0..modulus).map(move |start| (step, start))) {
+                for limit in 0..modulus {
+                    let walked = (0..modulus).find(|i| (start + step * i) % modulus <= limit);
+                    assert_eq!(
+                        first_below(start, step, modulus, limit),
+                        walked.map(u128::from),
+                        "{start} + {step}·i mod {modulus} ≤ {limit}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_below_of_large_numbers_is_exact() {
+        let modulus = 1u64 << 63;
+        // 3·i is 1 less than a multiple of 2^63, or 2 less.
+        let i = first_below(1, 3, modulus, 0).unwrap();
+        assert_eq!((1 + 3 * i) % u128::from(modulus), 0);
+        assert_eq!(first_below(1, 2, modulus, 0), None);
+        assert_eq!(first_below(modulus - 1, 1, modulus, 0), Some(1));
+        assert_eq!(first_below(5, modulus - 1, modulus, 2), Some(3));
     }
 }

@@ -4,10 +4,11 @@
 //! 2. The ranges tile `[0, capacity)` in address order; none is empty.
 //! 3. A node is free iff a hole names it, and the two agree on where the range lies.
 //! 4. Free neighbours are joined, unless a boundary or a hole held back stands between them.
-//! 5. A hole is in the bin of its size, or it is the virgin or the nursery; lists and bitmaps agree.
+//! 5. A hole is in the bin of its size, or it is a run or the nursery; lists and bitmaps agree.
 //! 6. `allocated` and `live` are what the chain adds up to.
 //! 7. The greatest binned size is exact where it is known.
-//! 8. No used range, and no binned hole, straddles a boundary; the virgin begins at one and ends the space.
+//! 8. No used range, and no binned hole, straddles a boundary or is a wholly free segment. Runs begin at a boundary and end
+//!    at one; the virgin ends the space. No two runs touch.
 //! 9. The lock-free hint is not below the largest free range (checked beside the hint, in `core.rs`).
 
 use super::error::CheckError;
@@ -33,6 +34,7 @@ impl Heap {
         let broken = |invariant, what: String| Err(CheckError { invariant, what });
         let (mut node, mut at, mut seen) = (WALL, 0, 0);
         let (mut allocated, mut live, mut free_ranges, mut largest) = (0, 0, 0, 0);
+        let (mut runs, mut run_end) = (0, 0);
         let mut left: Option<u32> = None;
         loop {
             let next = self.nodes[node].next;
@@ -79,7 +81,8 @@ impl Heap {
                             format!("node {node} is [{start}, {end}), its hole {id} says {hole:?}"),
                         );
                     }
-                    let held = id == self.virgin || id == self.nursery;
+                    let run = id == self.virgin || hole.is_run();
+                    let held = run || id == self.nursery;
                     if held == hole.is_binned() {
                         return broken(
                             5,
@@ -92,8 +95,21 @@ impl Heap {
                             return broken(8, format!("hole {id}, [{start}, {end}), crosses a boundary"));
                         }
                     }
-                    if id == self.virgin && (!start.is_multiple_of(self.boundary) || end != self.capacity) {
-                        return broken(8, format!("the virgin is [{start}, {end})"));
+                    let segment = self.boundary != NO_BOUNDARY
+                        && start.is_multiple_of(self.boundary)
+                        && (end.is_multiple_of(self.boundary) || end == self.capacity);
+                    if run != segment || (id == self.virgin) != (run && end == self.capacity) {
+                        return broken(
+                            8,
+                            format!("hole {id}, [{start}, {end}): segment {segment}, run {run}, {hole:?}"),
+                        );
+                    }
+                    if run {
+                        runs += u32::from(id != self.virgin);
+                        if start > 0 && start == run_end {
+                            return broken(8, format!("two runs meet at {start}"));
+                        }
+                        run_end = end;
                     }
                     let at_edge = self.boundary != NO_BOUNDARY && start.is_multiple_of(self.boundary);
                     if let Some(left) = left
@@ -127,7 +143,11 @@ impl Heap {
             );
         }
         let binned = self.bins.check().or_else(|what| broken(5, what).map(|()| 0))?;
-        let held = u32::from(self.virgin != NIL) + u32::from(self.nursery != NIL);
+        let listed = self.bins.runs().take(runs as usize + 1).count() as u32;
+        if listed != runs {
+            return broken(5, format!("{runs} runs, {listed} of them listed"));
+        }
+        let held = runs + u32::from(self.virgin != NIL) + u32::from(self.nursery != NIL);
         if binned + held != free_ranges {
             return broken(5, format!("{binned} holes binned, {held} held back, {free_ranges} free ranges"));
         }

@@ -31,8 +31,8 @@
 //!
 //! ## 4. What keeps a hole out of the bins
 //!
-//! Two holes at most are *held back* from 2: the virgin end of a space with a [boundary](super::boundary), and the
-//! [nursery](super::nursery) of small objects. They count as free; a request that finds no room gets them opened up
+//! Some holes are *held back* from 2: the segments of a space with a [boundary](super::boundary) that are wholly free, and
+//! the [nursery](super::nursery) of small objects. They count as free; a request that finds no room gets them opened up
 //! before it is refused.
 
 use std::hint::select_unpredictable;
@@ -140,7 +140,8 @@ pub(crate) struct Heap {
     pub(super) capacity: u64,
     /// No used range crosses a multiple of it, nor do two free ranges join across one.
     pub(super) boundary: u64,
-    /// The hole held back at the end of a space with a boundary, or `NIL`.
+    /// The run of free segments at the end of a space with a boundary, or `NIL`. It is held back, as the
+    /// [others](Bins::runs) are.
     pub(super) virgin: u32,
     /// The hole held back for small objects, or `NIL`.
     pub(super) nursery: u32,
@@ -208,16 +209,15 @@ impl Heap {
     #[inline]
     pub(super) fn largest_settled(&mut self) -> u64 {
         let largest = self.bins.largest();
-        // Both are NIL unless something is held back.
-        if self.virgin & self.nursery == NIL { largest } else { largest.max(self.largest_held_back()) }
+        // All are NIL unless something is held back.
+        let held_back = self.virgin & self.nursery & self.bins.first_run() != NIL;
+        if held_back { largest.max(self.largest_held_back()) } else { largest }
     }
 
     #[cold]
     fn largest_held_back(&self) -> u64 {
-        let virgin =
-            if self.virgin == NIL { 0 } else { self.bins.holes[self.virgin].size.min(self.boundary) };
-        let nursery = if self.nursery == NIL { 0 } else { self.nursery_joined() };
-        virgin.max(nursery)
+        let nursery = self.nursery_joined().map_or(0, |joined| joined.end - joined.start);
+        self.largest_segment().max(nursery)
     }
 
     /// Whether one more change can be booked, whatever it is: none needs more nodes.
@@ -301,12 +301,14 @@ impl Heap {
         self.policy.slot(size).and_then(|slot| self.fit_slot(size, slot))
     }
 
-    /// Grants a hole of exactly this size that begins at a multiple of `align`, when there are no names left for a
+    /// Grants a free range of exactly this size that begins at a multiple of `align`, when there are no names left for a
     /// remainder.
     #[cold]
     pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Grant> {
+        self.settle();
         let fits = |hole: &Hole| hole.size == size && hole.offset.is_multiple_of(align);
-        let id = self.bins.holes_of(bin_floor(size)).find(|&id| fits(&self.bins.holes[id]))?;
+        let binned = self.bins.holes_of(bin_floor(size)).find(|&id| fits(&self.bins.holes[id]));
+        let id = binned.or_else(|| self.open_whole_run(size, align))?;
         Some(self.take_whole(id))
     }
 
@@ -464,20 +466,23 @@ impl Heap {
         let Node { prev, next, .. } = self.nodes[node];
         let left = self.joinable(prev, offset);
         let right = self.joinable(next, offset + size);
-        match (left, right) {
+        let joined = match (left, right) {
             (None, None) => {
                 let id = self.bins.insert(Hole::new(offset, size, node));
                 self.set_free(node, id);
+                id
             }
             (Some(left), None) => {
                 self.unlink(node);
                 let Hole { offset, size: before, .. } = self.bins.holes[left];
                 self.bins.change(left, offset, before + size);
+                left
             }
             (None, Some(right)) => {
                 self.unlink(node);
                 let before = self.bins.holes[right].size;
                 self.bins.change(right, offset, size + before);
+                right
             }
             (Some(left), Some(right)) => {
                 self.unlink(node);
@@ -485,10 +490,11 @@ impl Heap {
                 self.unlink(after.node);
                 let Hole { offset, size: before, .. } = self.bins.holes[left];
                 self.bins.change(left, offset, before + size + after.size);
+                left
             }
-        }
+        };
         if self.boundary != NO_BOUNDARY {
-            self.return_segments();
+            self.stow(joined);
         }
     }
 

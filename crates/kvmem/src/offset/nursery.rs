@@ -10,6 +10,8 @@
 //! and so would the next one. So after each look in vain there is a pause before the next, twice as long as the one
 //! before; small requests are served like any other meanwhile.
 
+use std::ops::Range;
+
 use super::bins::Hole;
 use super::heap::{Grant, Heap, WALL};
 use super::placement::End;
@@ -138,15 +140,18 @@ impl Heap {
         true
     }
 
-    /// The size of the range that closing the nursery would yield.
-    pub(super) fn nursery_joined(&self) -> u64 {
+    /// The free range that closing the nursery would yield.
+    pub(super) fn nursery_joined(&self) -> Option<Range<u64>> {
+        if self.nursery == NIL {
+            return None;
+        }
         let hole = &self.bins.holes[self.nursery];
         let node = &self.nodes[hole.node];
         let beyond = |node: u32, seam: u64| match self.nodes[node].hole() {
             Some(id) if self.bins.holes[id].is_binned() && !self.is_edge(seam) => self.bins.holes[id].size,
             _ => 0,
         };
-        hole.size + beyond(node.prev, hole.offset) + beyond(node.next, hole.end())
+        Some(hole.offset - beyond(node.prev, hole.offset)..hole.end() + beyond(node.next, hole.end()))
     }
 }
 

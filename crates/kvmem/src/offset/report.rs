@@ -82,7 +82,7 @@ impl Heap {
     pub(crate) fn bin_reports(&mut self) -> Vec<BinReport> {
         self.settle();
         // Holes held back stand with those of their size.
-        let held = [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL);
+        let held = [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL).chain(self.bins.runs());
         let mut reports: Vec<BinReport> = (0..=bin_floor(self.capacity))
             .map(|bin| {
                 let (ranges, bytes) = self

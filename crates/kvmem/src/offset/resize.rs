@@ -29,12 +29,12 @@ impl Heap {
         self.settle();
         let end = grant.offset + size;
         let more = new_size - size;
-        let mut room = self.room_behind(grant, end);
-        if room < more && self.close_nursery() {
-            room = self.room_behind(grant, end);
-        }
+        let room = self.room_behind(grant, end);
         if room < more {
             return Err(size + room);
+        }
+        if self.nursery_joined().is_some_and(|joined| joined.start == end) {
+            self.close_nursery();
         }
         let next = self.nodes[grant.node].next;
         if more > 0
@@ -52,18 +52,23 @@ impl Heap {
         Ok(())
     }
 
-    /// Free bytes behind a used range that it could take in.
+    /// Free bytes behind a used range that it could take in, those of the nursery included.
     fn room_behind(&self, grant: Grant, end: u64) -> u64 {
-        match self.nodes[self.nodes[grant.node].next].hole() {
-            Some(id) if self.bins.holes[id].is_binned() && !self.is_edge(end) => self.bins.holes[id].size,
-            _ => 0,
+        if self.is_edge(end) {
+            return 0;
+        }
+        match (self.nodes[self.nodes[grant.node].next].hole(), self.nursery_joined()) {
+            (Some(_), Some(joined)) if joined.start == end => joined.end - end,
+            (Some(id), _) => self.bins.holes[id].size,
+            (None, _) => 0,
         }
     }
 
     /// Frees the part `part` of the used range `grant` of `size` bytes; what is left before it keeps the name, what is left
-    /// behind it gets a new one. `None`: the books are full, and nothing is changed. O(1).
+    /// behind it gets a new one. `None`: the books are full, and nothing is changed; all of the range can be freed
+    /// then, too. O(1).
     pub(crate) fn free_part(&mut self, grant: Grant, size: u64, part: Range<u64>) -> Option<Option<Grant>> {
-        if !self.has_names() {
+        if part.end - part.start < size && !self.has_names() {
             return None;
         }
         let Range { start, end } = part;

@@ -11,6 +11,7 @@ mod metadata;
 mod order;
 mod properties;
 mod raw;
+mod segments;
 mod soak;
 mod traps;
 
