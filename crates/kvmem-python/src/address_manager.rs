@@ -37,6 +37,7 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
+use crate::collect::{Plain, plain};
 use crate::error;
 use crate::ranges::Ranges;
 
@@ -281,6 +282,10 @@ pub(crate) struct PyAddressManager {
     /// Bits of an address within a unit.
     shift: u32,
 }
+
+impl Plain for Mutex<(Heap, u64)> {}
+
+plain!(PyAddressManager { heap, shift });
 
 impl PyAddressManager {
     fn lock(&self) -> MutexGuard<'_, (Heap, u64)> {

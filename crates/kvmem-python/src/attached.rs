@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use crate::block::write;
 use crate::buffer::{Bytes, Span, memory_methods};
+use crate::collect::{Plain, plain};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
@@ -107,6 +108,12 @@ impl Bytes for Attached {
         self.span
     }
 }
+
+impl Plain for Arc<AttachedPool> {}
+impl Plain for Attached {}
+
+plain!(PyAttachedPool { held });
+plain!(PyAttachedBlock { held });
 
 /// A block of another process, by its bytes here. It keeps the memory, not the block.
 #[pyclass(name = "AttachedBlock", module = "kvmem", frozen, weakref)]

@@ -7,6 +7,7 @@ use pyo3::types::PyDict;
 
 use crate::batch::{Batch, Offsets};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::collect::{Plain, plain};
 use crate::context::context_manager;
 use crate::error;
 use crate::hold::PyHold;
@@ -27,10 +28,16 @@ impl Bytes for Block {
 }
 
 /// Bytes of a pool, until it is freed.
-#[pyclass(name = "Block", module = "kvmem", frozen, freelist = 256)]
+#[pyclass(name = "Block", module = "kvmem", frozen, weakref, freelist = 256)]
 pub(crate) struct PyBlock {
     pub(crate) held: Holder<Block>,
 }
+
+impl Plain for Block {}
+impl Plain for Vec<Block> {}
+
+plain!(PyBlock { held });
+plain!(PyBlockBatch { held });
 
 memory_methods!(PyBlock, Block);
 

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use pyo3::PyClass;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::True;
 
@@ -115,6 +116,13 @@ impl Source {
             unsafe { std::ptr::copy(from.at, to.at, from.len) };
         };
         if from.len >= LONG { py.detach(copy) } else { copy() }
+    }
+
+    /// Visits the object that exports the buffer.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // SAFETY: the collector traverses objects in a thread that is attached. The token is used to look at a reference, and for nothing else.
+        let py = unsafe { Python::assume_attached() };
+        visit.call(self.buffer.obj(py).map(Bound::as_unbound))
     }
 
     /// The first address, if the bytes may be written.

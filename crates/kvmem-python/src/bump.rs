@@ -6,8 +6,10 @@ use kvmem::arena::{BumpArena, Region};
 use pyo3::prelude::*;
 
 use crate::buffer::{Bytes, Span, memory_methods};
+use crate::collect::{Link, Plain, collected};
 use crate::error;
 use crate::holder::{Held, Holder};
+use crate::keeper::Keeper;
 use crate::region::PyRegion;
 use crate::report;
 use crate::size::Size;
@@ -24,15 +26,26 @@ impl Held for Arena {
 #[pyclass(name = "BumpArena", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyBumpArena {
     held: Holder<Arena>,
-    region: Py<PyRegion>,
+    region: Link<PyRegion>,
+    keeper: Link<Keeper>,
 }
+
+impl Plain for Arena {}
+
+collected!(PyBumpArena { held, region, keeper }, |it, py| {
+    it.region.cut(py);
+    if it.held.clear(py) {
+        it.keeper.cut(py);
+    }
+});
 
 #[pymethods]
 impl PyBumpArena {
     #[new]
     fn create(region: Bound<'_, PyRegion>) -> PyResult<PyBumpArena> {
-        let arena = Arc::new(BumpArena::new(region.get().region()?));
-        Ok(PyBumpArena { held: Holder::new(arena), region: region.unbind() })
+        let (memory, keeper) = region.get().region(region.py())?.into_parts();
+        let arena = Arc::new(BumpArena::new(memory));
+        Ok(PyBumpArena { held: Holder::new(arena), region: Link::new(Some(region.unbind())), keeper })
     }
 
     /// The next `nbytes` bytes that begin at a multiple of `align`.
@@ -43,7 +56,7 @@ impl PyBumpArena {
             Ok(bytes) => {
                 let offset = bytes.cast::<u8>().addr().get() - arena.base().addr().get();
                 let held = Holder::new(Piece { offset, len: bytes.len(), arena });
-                Ok(PyPiece { held })
+                Ok(PyPiece { held, keeper: Link::new(self.keeper.get(py)) })
             }
             Err(error) => Err(error::bump(py, &error)),
         }
@@ -75,8 +88,8 @@ impl PyBumpArena {
 
     /// The memory.
     #[getter]
-    fn region(&self, py: Python<'_>) -> Py<PyRegion> {
-        self.region.clone_ref(py)
+    fn region(&self, py: Python<'_>) -> PyResult<Py<PyRegion>> {
+        self.region.get(py).ok_or_else(|| error::gone(Arena::NAME, Arena::END))
     }
 
     /// Bytes of the memory.
@@ -117,7 +130,16 @@ impl Bytes for Piece {
 #[pyclass(name = "Piece", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPiece {
     held: Holder<Piece>,
+    keeper: Link<Keeper>,
 }
+
+impl Plain for Piece {}
+
+collected!(PyPiece { held, keeper }, |it, py| {
+    if it.held.clear(py) {
+        it.keeper.cut(py);
+    }
+});
 
 memory_methods!(PyPiece, Piece);
 

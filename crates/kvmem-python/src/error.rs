@@ -317,3 +317,14 @@ pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
 pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
     bad_value(py, error)
 }
+
+/// A number that is beyond a bound.
+#[cold]
+pub(crate) fn bad_number<'py>(
+    py: Python<'py>,
+    message: impl ToString,
+    value: impl IntoPyObject<'py>,
+    limit: impl IntoPyObject<'py>,
+) -> PyErr {
+    Raised::new(py, "BadValueError", message).with("value", value).with("limit", limit).err()
+}

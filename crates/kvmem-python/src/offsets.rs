@@ -6,6 +6,7 @@ use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement};
 use pyo3::prelude::*;
 
 use crate::batch::{Batch, Offsets, take_all};
+use crate::collect::{Plain, plain};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
@@ -189,10 +190,17 @@ pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &kvmem::offset::Metrics) ->
 }
 
 /// A range that somebody has.
-#[pyclass(name = "Allocation", module = "kvmem", frozen, freelist = 256)]
+#[pyclass(name = "Allocation", module = "kvmem", frozen, weakref, freelist = 256)]
 pub(crate) struct PyAllocation {
     held: Holder<Allocation>,
 }
+
+impl Plain for Allocation {}
+impl Plain for Vec<Allocation> {}
+
+plain!(PyOffsetAllocator { space });
+plain!(PyAllocation { held });
+plain!(PyAllocationBatch { held });
 
 #[pymethods]
 impl PyAllocation {

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use crate::batch::take_all;
 use crate::block::{PyBlock, PyBlockBatch};
+use crate::collect::{Plain, collected};
 use crate::context::context_manager;
 use crate::error;
 use crate::hold::PyHold;
@@ -42,7 +43,17 @@ pub(crate) struct PyPool {
     cancel: Cancel,
     /// Of a shared pool, from the beginning: children that are forked later have it too.
     fd: Mutex<Option<OwnedFd>>,
+    /// Of a pool that is made ready in the background.
+    listener: Option<Listener>,
 }
+
+impl Plain for Pool {}
+
+collected!(PyPool { held, at, len, cancel, fd, listener }, |it, py| {
+    if let Some(listener) = &it.listener {
+        listener.let_go(py);
+    }
+});
 
 impl PyPool {
     /// The pool, for work that takes longer than a call.
@@ -140,7 +151,8 @@ impl PyPool {
         let (at, len) = (pool.as_ptr().addr(), built.most_bytes);
         let fd =
             if shared { Some(share(&pool, true).map_err(|error| error::pool(py, &error))?) } else { None };
-        Ok(PyPool { held: Holder::new(pool), at, len, cancel, fd: Mutex::new(fd) })
+        let listener = listener.filter(|_| in_background);
+        Ok(PyPool { held: Holder::new(pool), at, len, cancel, fd: Mutex::new(fd), listener })
     }
 
     /// A block of `nbytes` bytes.

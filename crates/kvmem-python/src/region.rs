@@ -8,8 +8,11 @@ use kvmem::arena::{Cancel, Region, Watch};
 use pyo3::prelude::*;
 
 use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::collect::{Link, collected};
+use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
+use crate::keeper::{Keeper, Memory};
 use crate::long;
 use crate::options::{self, Threads, Words};
 use crate::progress::{self, Listener};
@@ -30,19 +33,31 @@ impl Bytes for Arc<Region> {
 /// One contiguous range of memory.
 #[pyclass(name = "Region", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyRegion {
-    pub(crate) held: Holder<Arc<Region>>,
+    held: Holder<Arc<Region>>,
+    keeper: Link<Keeper>,
 }
+
+collected!(PyRegion { held, keeper }, |it, py| {
+    if it.held.clear(py) {
+        it.keeper.cut(py);
+    }
+});
 
 memory_methods!(PyRegion, Arc<Region>);
 
 impl PyRegion {
     fn new(region: Region) -> PyRegion {
-        PyRegion { held: Holder::new(Arc::new(region)) }
+        PyRegion::over(Memory::new(Arc::new(region), None))
+    }
+
+    fn over(memory: Memory) -> PyRegion {
+        let (region, keeper) = memory.into_parts();
+        PyRegion { held: Holder::new(region), keeper }
     }
 
     /// The region, which goes with the last that has it.
-    pub(crate) fn region(&self) -> PyResult<Arc<Region>> {
-        self.held.with(Arc::clone)
+    pub(crate) fn region(&self, py: Python<'_>) -> PyResult<Memory> {
+        Ok(Memory::new(self.held.with(Arc::clone)?, self.keeper.get(py)))
     }
 }
 
@@ -105,19 +120,13 @@ impl PyRegion {
     /// A region over the bytes of another object, which is kept.
     #[staticmethod]
     fn from_buffer(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<PyRegion> {
-        let source = Source::of(buffer)?;
-        let (at, len) = (source.writable_at()?, source.len());
-        // SAFETY: the buffer keeps its bytes, writable, until it is released, which is when the region drops it. That they are used from
-        // several places is what sharing a buffer is for: no reference of Rust's is made of them, here or in the region's methods
-        // that this module calls.
-        let region = unsafe { Region::from_raw(at, len, source) };
-        region.map(PyRegion::new).map_err(|error| error::arena(py, &error))
+        Memory::over(py, Source::of(buffer)?).map(PyRegion::over)
     }
 
     /// What it is made of, as it was when it was mapped.
     #[getter]
     fn receipt<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        report::report(py, self.region()?.receipt())
+        report::report(py, self.region(py)?.receipt())
     }
 
     /// Makes a range resident; returns the seconds that it took.
@@ -131,7 +140,7 @@ impl PyRegion {
         progress: Option<Py<PyAny>>,
         time_limit: Option<f64>,
     ) -> PyResult<f64> {
-        let region = self.region()?;
+        let region = self.region(py)?;
         let stop = stop.unwrap_or(region.len());
         let how = options::populate_now(py, threads.as_ref())?;
         let cancel = Cancel::new();
@@ -155,7 +164,7 @@ impl PyRegion {
         let how = options::populate_now(py, threads.as_ref())?;
         let cancel = Cancel::new();
         let watch = Watch::new().cancel(cancel.clone());
-        let region = self.region()?;
+        let region = self.region(py)?;
         let done = long::run(py, &cancel, || region.populate_elsewhere(how, &watch))?;
         done.map_err(|error| error::arena(py, &error))
     }
@@ -168,7 +177,7 @@ impl PyRegion {
         start: usize,
         stop: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let region = self.region()?;
+        let region = self.region(py)?;
         let stop = stop.unwrap_or(region.len());
         let found = py.detach(|| region.residency(start..stop)).map_err(|error| error::arena(py, &error))?;
         report::named(
@@ -181,14 +190,14 @@ impl PyRegion {
     /// Gives the pages of a range back. What is read there afterwards is zero.
     #[pyo3(signature = (start=0, stop=None))]
     fn discard(&self, py: Python<'_>, start: usize, stop: Option<usize>) -> PyResult<()> {
-        let region = self.region()?;
+        let region = self.region(py)?;
         let stop = stop.unwrap_or(region.len());
         py.detach(|| region.discard(start..stop)).map_err(|error| error::arena(py, &error))
     }
 
     /// The descriptor of shared memory, which belongs to the region.
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
-        let region = self.region()?;
+        let region = self.region(py)?;
         let fd = region.fd().ok_or_else(|| {
             error::bad_value(
                 py,
@@ -200,7 +209,9 @@ impl PyRegion {
 
     /// Gives the memory up: it is unmapped when nobody else has it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.held.end(py)
+        self.held.end(py)?;
+        self.keeper.cut(py);
+        Ok(())
     }
 
     /// Whether it has been closed.
@@ -209,23 +220,15 @@ impl PyRegion {
         self.held.is_gone()
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().region()?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, py: Python<'_>, _exc: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
-        self.close(py)
-    }
-
     fn __repr__(&self) -> String {
-        match self.region() {
-            Ok(region) => format!("<kvmem.Region of {} bytes at {:p}>", region.len(), region.base()),
+        match self.held.with(|region| (region.len(), region.base())) {
+            Ok((len, base)) => format!("<kvmem.Region of {len} bytes at {base:p}>"),
             Err(_) => "<kvmem.Region, closed>".to_owned(),
         }
     }
 }
+
+context_manager!(PyRegion, PyRegion::close);
 
 /// A descriptor of its own for what `fd` names.
 pub(crate) fn duplicate(fd: c_int) -> PyResult<std::os::fd::OwnedFd> {

@@ -6,9 +6,11 @@ use kvmem::arena::Cancel;
 use kvmem::register::{Key, RegistrationSet};
 use pyo3::prelude::*;
 
+use crate::collect::{Link, Plain, collected};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
+use crate::keeper::Keeper;
 use crate::long;
 use crate::options::{self, Threads, Words};
 use crate::progress::{self, Listener};
@@ -25,8 +27,18 @@ impl Held for RegistrationSet {
 #[pyclass(name = "Registration", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyRegistration {
     held: Holder<RegistrationSet>,
-    region: Py<PyRegion>,
+    region: Link<PyRegion>,
+    keeper: Link<Keeper>,
 }
+
+impl Plain for RegistrationSet {}
+
+collected!(PyRegistration { held, region, keeper }, |it, py| {
+    it.region.cut(py);
+    if it.held.clear(py) {
+        it.keeper.cut(py);
+    }
+});
 
 /// A key, as named tuple.
 pub(crate) fn key(py: Python<'_>, key: Key) -> PyResult<Bound<'_, PyAny>> {
@@ -50,7 +62,7 @@ impl PyRegistration {
         progress: Option<Py<PyAny>>,
         time_limit: Option<f64>,
     ) -> PyResult<PyRegistration> {
-        let memory = region.get().region()?;
+        let memory = region.get().region(py)?;
         let registrars = options::devices(py, Some(&devices))?;
         let populate = options::populate(py, populate.as_ref())?;
         let cancel = Cancel::new();
@@ -75,13 +87,17 @@ impl PyRegistration {
         let set = set.and_then(|set| set.map_err(|error| error::register(py, &error)));
         let set = progress::end(py, listener.as_ref(), set)?;
         report::log(py, "register", Level::Info, || set.outcome().to_string());
-        Ok(PyRegistration { held: Holder::new(set), region: region.unbind() })
+        Ok(PyRegistration {
+            held: Holder::new(set),
+            region: Link::new(Some(region.unbind())),
+            keeper: memory.link(py),
+        })
     }
 
     /// The memory.
     #[getter]
-    fn region(&self, py: Python<'_>) -> Py<PyRegion> {
-        self.region.clone_ref(py)
+    fn region(&self, py: Python<'_>) -> PyResult<Py<PyRegion>> {
+        self.region.get(py).ok_or_else(|| error::gone(RegistrationSet::NAME, RegistrationSet::END))
     }
 
     /// The devices' names, in order.
@@ -122,6 +138,8 @@ impl PyRegistration {
     fn close(&self, py: Python<'_>) -> PyResult<usize> {
         let Some(mut set) = self.held.take_if_any()? else { return Ok(0) };
         let back = py.detach(move || set.deregister());
+        // Keys that the device has not given back keep the region, and that its bytes.
+        self.keeper.cut(py);
         Ok(back.map_err(|error| error::register(py, &error))?.keys)
     }
 
