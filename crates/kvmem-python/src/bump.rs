@@ -10,6 +10,7 @@ use crate::collect::{Link, Plain, collected};
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::keeper::Keeper;
+use crate::number::Int;
 use crate::region::PyRegion;
 use crate::report;
 use crate::size::Size;
@@ -22,7 +23,7 @@ impl Held for Arena {
     const SLOW: bool = true;
 }
 
-/// Hands out pieces of a region's memory.
+/// Hands out pieces of a region, by moving a cursor. Lock-free; nothing is freed alone.
 #[pyclass(name = "BumpArena", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyBumpArena {
     held: Holder<Arena>,
@@ -48,9 +49,10 @@ impl PyBumpArena {
         Ok(PyBumpArena { held: Holder::new(arena), region: Link::new(Some(region.unbind())), keeper })
     }
 
-    /// The next `nbytes` bytes that begin at a multiple of `align`.
-    #[pyo3(signature = (nbytes, *, align=64))]
-    fn allocate(&self, py: Python<'_>, nbytes: Size, align: usize) -> PyResult<PyPiece> {
+    /// The next ``nbytes`` bytes whose address is a multiple of ``align``.
+    #[pyo3(signature = (nbytes, *, align=Int::usual(64)), text_signature = "($self, nbytes, *, align=64)")]
+    fn allocate(&self, py: Python<'_>, nbytes: Size, align: Int<'_>) -> PyResult<PyPiece> {
+        let align = align.index(py, "align")?;
         let arena = self.held.with(Arc::clone)?;
         match arena.alloc_bytes(nbytes.bytes(), align) {
             Ok(bytes) => {
@@ -62,7 +64,7 @@ impl PyBumpArena {
         }
     }
 
-    /// Makes all of it free again, if no piece is left.
+    /// Makes all of it free again. Raises :class:`ExportedError` while there are pieces.
     fn reset(&self) -> PyResult<()> {
         let pieces = self.held.change(|arena| match Arc::get_mut(arena) {
             Some(arena) => {
@@ -75,7 +77,8 @@ impl PyBumpArena {
     }
 
     /// Whether an address is one of this memory.
-    fn owns(&self, address: usize) -> PyResult<bool> {
+    fn owns(&self, py: Python<'_>, address: Int<'_>) -> PyResult<bool> {
+        let address = address.index(py, "address")?;
         self.held.with(|arena| arena.owns(std::ptr::without_provenance(address)))
     }
 

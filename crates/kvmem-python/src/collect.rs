@@ -1,7 +1,8 @@
 //! *Collect*: the references that the garbage collector of Python follows.
 //!
-//! Reference counts free no cycle: a lower tier that knows its cache, a buffer that knows the region over it. The collector frees it if each class on the cycle
-//! reports its references (`__traverse__`) and drops them on demand (`__clear__`).
+//! Reference counts free no cycle: a lower tier that knows its cache, a buffer that knows the
+//! region over it. The collector frees it if each class on the cycle reports its references
+//! (`__traverse__`) and drops them on demand (`__clear__`).
 //!
 //! ```text
 //!        ┌──────────────────────────────────────────────┐
@@ -14,13 +15,17 @@
 //!
 //! Four rules make this sound:
 //!
-//! 1. *One owner.* The collector compares the references that it visits with the reference count, so each counted reference is visited exactly once. An object of
-//!    Python is therefore owned by a [`Link`] in exactly one class. A closure deep in the library borrows that link.
-//! 2. *No lock is waited for.* The collector runs in any thread that allocates. A link's lock is held only by a thread with the GIL, and no Python runs under it. So it is
-//!    free whenever the collector runs, in both of its passes.
-//! 3. *Memory outlives its views.* `__clear__` runs in any order. It gives up memory only if no view of it exists; otherwise clearing the view frees the cycle.
-//! 4. *Nothing is forgotten.* The module accepts only a class that is [`Accounted`]. The macros below name every field of it: a new field that holds objects of Python does
-//!    not compile as [`Plain`], and a new class does not compile without an account.
+//! 1. *One owner.* The collector compares the references that it visits with the reference count,
+//!    so each counted reference is visited exactly once. An object of Python is therefore owned by
+//!    a [`Link`] in exactly one class. A closure deep in the library borrows that link.
+//! 2. *No lock is waited for.* The collector runs in any thread that allocates. A link's lock is
+//!    held only by a thread with the GIL, and no Python runs under it. So it is free whenever the
+//!    collector runs, in both of its passes.
+//! 3. *Memory outlives its views.* `__clear__` runs in any order. It gives up memory only if no
+//!    view of it exists; otherwise clearing the view frees the cycle.
+//! 4. *Nothing is forgotten.* The module accepts only a class that is [`Accounted`]. The macros
+//!    below name every field of it: a new field that holds objects of Python does not compile as
+//!    [`Plain`], and a new class does not compile without an account.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -107,7 +112,8 @@ impl Plain for [isize; 1] {}
 impl Plain for Arc<Region> {}
 impl Plain for Mutex<Option<OwnedFd>> {}
 
-/// Accounts for a class that owns objects of Python: names every field, and says how its links are cut.
+/// Accounts for a class that owns objects of Python: names every field, and says how its links are
+/// cut.
 macro_rules! collected {
     ($class:ident { $($field:ident),* $(,)? }, $clear:expr) => {
         impl $crate::collect::Accounted for $class {}
@@ -128,7 +134,8 @@ macro_rules! collected {
     };
 }
 
-/// Accounts for a class that owns no object of Python: names every field. The collector does not track its objects.
+/// Accounts for a class that owns no object of Python: names every field. The collector does not
+/// track its objects.
 macro_rules! plain {
     ($class:ident { $($field:ident),* $(,)? }) => {
         impl $crate::collect::Accounted for $class {}

@@ -44,7 +44,7 @@ impl Traverse for Mutex<Option<What>> {
     }
 }
 
-/// Keeps memory where it is, until it is released or forgotten.
+/// Keeps a pool or a batch as it is, until it is released or forgotten.
 #[pyclass(name = "Hold", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyHold {
     what: Mutex<Option<What>>,

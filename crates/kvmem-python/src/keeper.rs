@@ -1,7 +1,8 @@
 //! *Keeper*: holds a buffer of another object for a region over its bytes.
 //!
-//! The library would keep the buffer itself, deep in the region, where the garbage collector cannot see it. So an object of Python keeps it, and each object with the
-//! region, or a part of it, links to that one:
+//! The library would keep the buffer itself, deep in the region, where the garbage collector cannot
+//! see it. So an object of Python keeps it, and each object with the region, or a part of it, links
+//! to that one:
 //!
 //! ```text
 //!   Region ──┐
@@ -10,8 +11,8 @@
 //!                    └┄ weakly ┄▶ kvmem::arena::Region, without an owner
 //! ```
 //!
-//! The bytes are released when the last link is gone. A region that is alive then has them to itself, such as one with keys that a device did not give back: they are never
-//! released.
+//! The bytes are released when the last link is gone. A region that is alive then has them to
+//! itself, such as one with keys that a device did not give back: they are never released.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -67,13 +68,15 @@ impl Memory {
 
     /// A region over the bytes of a buffer.
     pub(crate) fn over(py: Python<'_>, source: Source) -> PyResult<Memory> {
-        let (at, len): (NonNull<u8>, usize) = (source.writable_at()?, source.len());
-        // SAFETY: the buffer keeps its bytes, writable, until the keeper drops it: not before every object that has the region, and not while the region is alive.
-        // Several users of the bytes are what sharing a buffer is for: no reference of Rust's is made of them, here or in the region's methods that
-        // this module calls.
+        let (at, len): (NonNull<u8>, usize) = (source.writable_at(py)?, source.len());
+        // SAFETY: the buffer keeps its bytes, writable, until the keeper drops it: not before every
+        // object that has the region, and not while the region is alive. Several users of the bytes
+        // are what sharing a buffer is for: no reference of Rust's is made of them, here or in the
+        // region's methods that this module calls.
         let region = unsafe { Region::from_raw(at, len, ()) };
         let region = Arc::new(region.map_err(|error: ArenaError| error::arena(py, &error))?);
-        let keeper = Keeper { source: Mutex::new(Some(source)), region: OnceLock::from(Arc::downgrade(&region)) };
+        let keeper =
+            Keeper { source: Mutex::new(Some(source)), region: OnceLock::from(Arc::downgrade(&region)) };
         Ok(Memory { region, keeper: Some(Py::new(py, keeper)?) })
     }
 

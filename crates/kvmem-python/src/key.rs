@@ -1,8 +1,10 @@
 //! *Key*: the name of a cached value: an `int`, `bytes` or a `str`.
 //!
-//! A look-up borrows the bytes from the Python object: [`Key`]. A cache owns its keys: [`Name`]. Both hash and compare alike, through [`AsKey`], so a look-up copies nothing.
+//! A look-up borrows the bytes from the Python object: [`Key`]. A cache owns its keys: [`Name`].
+//! Both hash and compare alike, through [`AsKey`], so a look-up copies nothing.
 //!
-//! The exact types come first, by one comparison of pointers each. Subclasses, and objects with `__index__` such as NumPy's integers, come after them.
+//! The exact types come first, by one comparison of pointers each. Subclasses, and objects with
+//! `__index__` such as NumPy's integers, come after them.
 
 use std::borrow::Borrow;
 use std::ffi::c_int;
@@ -150,11 +152,13 @@ fn text<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<Key<'a>> {
     }
 }
 
-/// An `int`, or an instance of a subclass. Makes no exception of Python's for numbers that fit in 128 bits.
+/// An `int`, or an instance of a subclass. Makes no exception of Python's for numbers that fit in
+/// 128 bits.
 #[inline]
 fn int<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<Key<'a>> {
     let mut overflow: c_int = 0;
-    // SAFETY: an int, and an address to write to. For an int the call fails by nothing but overflow, which it says there.
+    // SAFETY: an int, and an address to write to. For an int the call fails by nothing but
+    // overflow, which it says there.
     let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(given.as_ptr(), &raw mut overflow) };
     if overflow == 0 { Ok(Key::Int(i128::from(number))) } else { long(given) }
 }
@@ -165,7 +169,7 @@ fn long<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<Key<'a>> {
         Ok(number) => Ok(Key::Int(number)),
         Err(_) => {
             let message = "an int as key has at most 127 bits and a sign: give a longer one as bytes";
-            Err(error::bad_number(given.py(), message, &given, i128::MAX))
+            Err(error::bad_number(given.py(), message, given, i128::MAX))
         }
     }
 }

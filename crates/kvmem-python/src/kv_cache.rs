@@ -19,7 +19,8 @@ use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::key::{AsKey, Cache, Key, Name};
-use crate::lower_tier::{LowerTier, evicting};
+use crate::lower_tier::{self, LowerTier, evicting};
+use crate::number::{Exactly, Int};
 use crate::pool::PyPool;
 use crate::report;
 use crate::size::Size;
@@ -29,7 +30,25 @@ impl Held for Cache {
     const SLOW: bool = true;
 }
 
-/// Values under keys: found by any thread, pinned while they are used, evicted when room is needed.
+/// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed.
+///
+/// Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types never equal
+/// each other. A cache is true, also when it is empty.
+///
+/// Options:
+///
+/// - ``pool``: the blocks come from it. It may have other users.
+/// - ``max_bytes``: the most bytes held. None: what finds room in the pool.
+/// - ``max_blocks``: the most values held. None: about 2**32.
+/// - ``watermarks``: ``(low, high)`` in bytes: an insertion that leaves more than ``high`` bytes
+///   evicts down to ``low``. None: evict only for the value to be inserted.
+/// - ``eviction``: ``lru`` or ``scan-resistant``.
+/// - ``shards``: the parts that keys are divided into, rounded up to a power of two. None: four
+///   for each processor, at least 16.
+/// - ``spill``: a lower tier for what is evicted, such as :class:`kvmem.mooncake.Store`: see
+///   :mod:`kvmem.spill`.
+///
+/// Raises :class:`BadValueError`.
 #[pyclass(name = "KvCache", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyKvCache {
     held: Holder<Cache>,
@@ -79,10 +98,10 @@ impl PyKvCache {
     fn create(
         pool: Bound<'_, PyPool>,
         max_bytes: Option<Size>,
-        max_blocks: Option<u64>,
-        watermarks: Option<(Size, Size)>,
+        max_blocks: Option<Int<'_>>,
+        watermarks: Option<Exactly<Size, 2>>,
         eviction: &str,
-        shards: Option<usize>,
+        shards: Option<Int<'_>>,
         spill: Option<Bound<'_, PyAny>>,
     ) -> PyResult<PyKvCache> {
         let py = pool.py();
@@ -100,15 +119,15 @@ impl PyKvCache {
             builder = builder.bytes_at_most(bytes);
         }
         if let Some(blocks) = max_blocks {
-            builder = builder.blocks_at_most(blocks);
+            builder = builder.blocks_at_most(blocks.u64(py, "max_blocks")?);
         }
-        if let Some((Size(low), Size(high))) = watermarks {
+        if let Some(Exactly([Size(low), Size(high)])) = watermarks {
             builder = builder.watermarks(low, high);
         }
         if let Some(shards) = shards {
-            builder = builder.shards(shards);
+            builder = builder.shards(shards.index(py, "shards")?);
         }
-        let spill = spill.map(|spill| spill.call_method1("__spill__", (&pool,))).transpose()?;
+        let spill = spill.map(|spill| lower_tier::of(&spill, &pool)).transpose()?;
         let spill = spill.map(|tier| Arc::new(LowerTier::new(tier.unbind())));
         if let Some(tier) = spill.clone() {
             builder = builder.on_evict(move |pinned| tier.put(pinned));
@@ -117,7 +136,10 @@ impl PyKvCache {
         Ok(PyKvCache { held: Holder::new(cache), pool: Link::new(Some(pool.unbind())), spill })
     }
 
-    /// Copies a value into a block and puts it under `key`. Evicts until it fits.
+    /// Copies a value into a block and puts it under ``key``. Evicts until it fits.
+    ///
+    /// Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
+    /// ``Exception``, such as ``KeyboardInterrupt``. Then nothing is put in.
     fn insert(&self, py: Python<'_>, key: Key<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::of(value)?;
         let room = self.room(py, key, source.len())?;
@@ -126,13 +148,15 @@ impl PyKvCache {
         evicting(|| drop(room.commit()))
     }
 
-    /// Makes room for a value of `nbytes` bytes, to be written in place and then committed.
+    /// Makes room for a value of ``nbytes`` bytes, to be written in place and then committed.
+    ///
+    /// Raises as ``insert``.
     fn reserve(slf: &Bound<'_, Self>, key: Key<'_>, nbytes: Size) -> PyResult<PyReservation> {
         let room = slf.get().room(slf.py(), key, nbytes.bytes())?;
         Ok(PyReservation { held: Holder::new(room), cache: Link::new(Some(slf.clone().unbind())) })
     }
 
-    /// The value under `key`, pinned; None if there is none. It counts as used. With a spill, that is asked for what is not here.
+    /// The value under ``key``, pinned; it counts as used. With a spill, what is not here is fetched from there.
     fn get<'py>(slf: &Bound<'py, Self>, key: Key<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (this, py) = (slf.get(), slf.py());
         if let Some(pinned) = this.held.with(|cache| cache.get(&key as &dyn AsKey))? {
@@ -143,7 +167,9 @@ impl PyKvCache {
         Ok((!found.is_none()).then_some(found))
     }
 
-    /// The right to put in what is fetched from a lower tier; the value, pinned, if there is one; None if what the lower tier has may be old.
+    /// The right to put in what is fetched from a lower tier. The value, if there is one; None if what the lower tier has may be old, so take it for a miss.
+    ///
+    /// Take it before the lower tier is asked, and put in by ``reservation.commit(lease=…)``.
     fn lease<'py>(slf: &Bound<'py, Self>, key: Key<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = slf.py();
         Ok(match slf.get().cache()?.lease(&key as &dyn AsKey) {
@@ -156,7 +182,7 @@ impl PyKvCache {
         })
     }
 
-    /// Takes the value under `key` out, and returns it; None if there is none.
+    /// Takes the value under ``key`` out, and returns it.
     fn remove(&self, py: Python<'_>, key: Key<'_>) -> PyResult<Option<PyPinned>> {
         let borrowed: &dyn AsKey = &key;
         let found = match self.tier(py) {
@@ -176,6 +202,11 @@ impl PyKvCache {
         self.held.with(|cache| cache.len() as usize)
     }
 
+    /// A cache is true, empty or not, so that `cache or default` is the cache.
+    fn __bool__(&self) -> bool {
+        true
+    }
+
     /// Takes every value out. Pins stay good.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cache = self.cache()?;
@@ -191,7 +222,10 @@ impl PyKvCache {
         })
     }
 
-    /// Evicts until at most so many bytes are held, or nothing is left that can go; returns how many are held then.
+    /// Evicts until at most ``nbytes`` bytes are held, or nothing is left that can go.
+    ///
+    /// Returns how many bytes are held. Raises what a lower tier raises that is no ``Exception``, such as
+    /// ``KeyboardInterrupt``; further values are dropped then instead of given to it.
     fn evict_to(&self, py: Python<'_>, nbytes: Size) -> PyResult<u64> {
         let cache = self.cache()?;
         evicting(|| py.detach(|| cache.evict_to(nbytes.0)))
@@ -209,7 +243,7 @@ impl PyKvCache {
         self.pool.get(py).ok_or_else(|| error::gone(Cache::NAME, Cache::END))
     }
 
-    /// The lower tier; None: there is none.
+    /// The lower tier.
     #[getter]
     fn spill<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.tier(py)
@@ -237,7 +271,7 @@ impl PyKvCache {
         )
     }
 
-    /// Gives the cache up, and all that it holds; ends its spill. Pins stay good.
+    /// Gives the cache up, and all that it holds; closes its spill. Pins stay good.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         if let Some(tier) = self.tier(py) {
@@ -273,7 +307,7 @@ impl Bytes for Pinned<Name> {
     }
 }
 
-/// A value of a cache that is not evicted while this exists. Its bytes are to be read.
+/// A value of a cache that is not evicted while this exists. Its bytes are read-only.
 #[pyclass(name = "Pinned", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPinned {
     held: Holder<Pinned<Name>>,
@@ -322,13 +356,13 @@ impl PyPinned {
         crate::block::reference(py, found.map_err(|error| error::pool(py, &error))?)
     }
 
-    /// Whether the key has been given another value since, or was removed. Being evicted does not count.
+    /// Whether the key has been given another value since, or was removed. Being evicted does not count: see :class:`kvmem.spill.Spill`.
     #[getter]
     fn superseded(&self) -> PyResult<bool> {
         self.held.with(Pinned::is_superseded)
     }
 
-    /// Lets go of it.
+    /// Lets go of it. Raises :class:`ExportedError` while there are views.
     fn release(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
@@ -356,7 +390,7 @@ impl Bytes for Reservation<Name> {
     }
 }
 
-/// Room for one value of a cache, to be written in place.
+/// Room for one value of a cache, to be written in place. A ``with`` commits it, or gives it back if something is raised.
 #[pyclass(name = "Reservation", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyReservation {
     held: Holder<Reservation<Name>>,
@@ -390,13 +424,16 @@ impl PyReservation {
     }
 
     /// Copies the bytes of another object in; returns how many.
-    #[pyo3(signature = (source, start=0))]
-    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: usize) -> PyResult<usize> {
+    #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
+    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         write(py, &self.held, source, start)
     }
 
-    /// Makes it the value of its key. Nobody may have a view of it any more. Under a lease: if that is unbroken; else the room is given back, and None
-    /// the answer. The lease ends.
+    /// Makes it the value of its key. Raises :class:`ExportedError` while there are views.
+    ///
+    /// Under a lease: unless that is broken; then the room is given back, and the answer is None. The
+    /// lease ends. The value is in the cache also if this raises ``KeyboardInterrupt``, which comes from a
+    /// lower tier that was given what is above the high watermark.
     #[pyo3(signature = (*, lease=None))]
     fn commit(&self, py: Python<'_>, lease: Option<&PyLease>) -> PyResult<Option<PyPinned>> {
         let Some(lease) = lease else {
@@ -459,7 +496,7 @@ impl Held for Lease<Name> {
     const SLOW: bool = true;
 }
 
-/// The right to put in what is fetched from a lower tier, if nothing is put or removed under the key meanwhile.
+/// The right to put in what is fetched from a lower tier, if nothing is put or removed under the key meanwhile: that breaks it.
 #[pyclass(name = "Lease", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyLease {
     held: Holder<Lease<Name>>,

@@ -27,6 +27,7 @@ mod key;
 mod kv_cache;
 mod long;
 mod lower_tier;
+mod number;
 mod offsets;
 mod options;
 mod pool;

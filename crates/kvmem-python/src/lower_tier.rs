@@ -1,23 +1,27 @@
 //! *Lower tier*: the Python object that receives the values that a cache evicts.
 //!
-//! The cache object owns the reference, where the garbage collector sees it. The closure in the library borrows it through this type; once the cache object is gone, or
-//! cleared, evicted values have nowhere to go and are dropped.
+//! The cache object owns the reference, where the garbage collector sees it. The closure in the
+//! library borrows it through this type; once the cache object is gone, or cleared, evicted values
+//! have nowhere to go and are dropped.
 //!
-//! **Errors.** The library evicts in the middle of an insertion, which cannot fail for a reason of the tier's. So an exception of `evicted` costs the value, not the
-//! insertion: it goes to `sys.unraisablehook`, the tier is told to `forget` the key, and the value is counted. An exception that is no `Exception`, such as
-//! `KeyboardInterrupt`, is meant for the caller. It is kept until the call of the cache is over, and raised there; further values of that call are dropped, counted and
-//! forgotten, without a call of `evicted` that could last.
+//! **Errors.** The library evicts in the middle of an insertion, which cannot fail for a reason of
+//! the tier's. So an exception of `evicted` costs the value, not the insertion: it goes to
+//! `sys.unraisablehook`, the tier is told to `forget` the key, and the value is counted. An
+//! exception that is no `Exception`, such as `KeyboardInterrupt`, is meant for the caller. It is
+//! kept until the call of the cache is over, and raised there; further values of that call are
+//! dropped, counted and forgotten, without a call of `evicted` that could last.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvmem::pool::kv_cache::Pinned;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 
 use crate::collect::{Link, Traverse};
 use crate::key::Name;
 use crate::kv_cache::PyPinned;
+use crate::pool::PyPool;
 use crate::process;
 
 thread_local! {
@@ -46,7 +50,8 @@ impl LowerTier {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Gives an evicted value to the tier, or tells it to forget the key. Called by the library, without a lock.
+    /// Gives an evicted value to the tier, or tells it to forget the key. Called by the library,
+    /// without a lock.
     pub(crate) fn put(&self, pinned: Pinned<Name>) -> Result<(), Failed> {
         process::call(|py| self.put_attached(py, pinned)).unwrap_or(Err(Failed))
     }
@@ -109,4 +114,25 @@ pub(crate) fn evicting<T>(work: impl FnOnce() -> T) -> PyResult<T> {
         None => Ok(done),
         Some(error) => Err(error),
     }
+}
+
+/// The lower tier that an object becomes for a cache on `pool`.
+pub(crate) fn of<'py>(spill: &Bound<'py, PyAny>, pool: &Bound<'py, PyPool>) -> PyResult<Bound<'py, PyAny>> {
+    let Some(make) = spill.getattr_opt("__spill__")? else {
+        let name = spill.get_type().name()?;
+        let message = format!(
+            "spill: {name} has no method __spill__(pool), which gives the lower tier; see kvmem.spill"
+        );
+        return Err(PyTypeError::new_err(message));
+    };
+    let tier = make.call1((pool,))?;
+    for method in ["evicted", "fetch", "forget", "forget_all", "close"] {
+        if !tier.getattr_opt(method)?.is_some_and(|method| method.is_callable()) {
+            let name = tier.get_type().name()?;
+            let message =
+                format!("spill: {name}, which __spill__ gave, has no method {method}; see kvmem.spill");
+            return Err(PyTypeError::new_err(message));
+        }
+    }
+    Ok(tier)
 }

@@ -7,7 +7,7 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import MIB, lockable
@@ -144,7 +144,7 @@ def test_cycles_are_freed(kind: type, viewed: bool) -> None:
         inner: Any = node.other
         assert type(inner) is kind
         if viewed:
-            node.other = memoryview(inner)
+            node.other = memoryview(cast(Any, inner))
         watched = [weakref.ref(inner)] + ([] if isinstance(node, Exporter) else [weakref.ref(node)])
         del node, inner
         assert all(each() is not None for each in watched), "there is no cycle to be freed"

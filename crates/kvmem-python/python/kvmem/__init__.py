@@ -42,6 +42,8 @@ from ._kvmem import (
 from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
 from .errors import (
     BadBatchError,
+    BadBufferError,
+    BadDescriptorError,
     BadValueError,
     CancelledError,
     ClosedError,
@@ -51,6 +53,7 @@ from .errors import (
     InUseError,
     KvmemError,
     MappingError,
+    NoSuchDeviceError,
     NotAvailableError,
     NotReadyError,
     OutOfSpaceError,
@@ -66,6 +69,8 @@ __all__ = [
     "AttachedBlock",
     "AttachedPool",
     "BadBatchError",
+    "BadBufferError",
+    "BadDescriptorError",
     "BadValueError",
     "Block",
     "BlockBatch",
@@ -87,6 +92,7 @@ __all__ = [
     "Lease",
     "MappingError",
     "Metrics",
+    "NoSuchDeviceError",
     "NotAvailableError",
     "NotReadyError",
     "OffsetAllocator",
