@@ -10,12 +10,14 @@
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`install`] builds the C interface and puts it, by the [`layout`], where C programs look for it,
+//! - [`notices`] collects the licences of what is linked into the wheel,
 //! - [`record`] files a benchmark run under its date and machine, and draws what was filed.
 
 mod checks;
 mod engines;
 mod install;
 mod layout;
+mod notices;
 mod python;
 mod record;
 mod sanitize;
@@ -46,6 +48,8 @@ enum Chore {
     Sanitize(sanitize::Options),
     /// Build the C interface and install it: headers, libraries, and what tells pkg-config and CMake of them.
     Install(install::Options),
+    /// Collect the licences of all crates that are linked into the Python wheel, in `crates/kvmem-python/THIRD-PARTY.md`.
+    Notices(notices::Options),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json` (offset),
@@ -61,6 +65,7 @@ fn main() -> Result<ExitCode> {
         Chore::Test(options) => checks::run(&root, &options),
         Chore::Sanitize(options) => sanitize::run(&root, &options),
         Chore::Install(options) => install::run(&root, &options),
+        Chore::Notices(options) => notices::run(&root, &options),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Report(options) => record::report(&root, &options),

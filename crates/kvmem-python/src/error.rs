@@ -377,7 +377,7 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
                 have => have.join(", "),
             };
             let message = format!("there is no key of {device:?}: the memory is registered with {have}");
-            Raised::new(py, "NoSuchDeviceError", message).with("device", device)
+            Raised::new(py, "BadValueError", message).with("value", device)
         }
         RegisterError::OutOfBounds { start, end, len } => {
             raised("BadValueError").with("value", *start.max(end)).with("limit", *len)

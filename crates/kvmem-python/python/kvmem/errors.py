@@ -190,9 +190,5 @@ class RegistrationError(KvmemError):
     """Keys that were not taken back."""
 
 
-class NoSuchDeviceError(RegistrationError, ValueError):
-    """The memory is not registered with a device of this name."""
-
-
 class NotAvailableError(RegistrationError):
     """The device is not there, or cannot be used here."""
