@@ -14,11 +14,11 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::block::{key, keys, write};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::cache_key::{AsCacheKey, Cache, CacheKey, Name};
 use crate::collect::{Link, Plain, collected, plain};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
-use crate::key::{AsKey, Cache, Key, Name};
 use crate::lower_tier::{self, LowerTier, evicting};
 use crate::number::{Exactly, Int};
 use crate::pool::PyPool;
@@ -44,7 +44,7 @@ impl Held for Cache {
 ///   evicts down to ``low``. None: evict only for the value to be inserted.
 /// - ``eviction``: ``lru`` or ``scan-resistant``.
 /// - ``shards``: the parts that keys are divided into, rounded up to a power of two. None: four
-///   for each processor, at least 16.
+///   for each processor, at least 16; fewer if ``max_blocks`` is small.
 /// - ``spill``: a lower tier for what is evicted, such as :class:`kvmem.mooncake.Store`: see
 ///   :mod:`kvmem.spill`.
 ///
@@ -67,7 +67,7 @@ impl PyKvCache {
     }
 
     /// Room for a value, and for what the lower tier raises meanwhile.
-    fn room(&self, py: Python<'_>, key: Key<'_>, len: usize) -> PyResult<Reservation<Name>> {
+    fn room(&self, py: Python<'_>, key: CacheKey<'_>, len: usize) -> PyResult<Reservation<Name>> {
         let cache = self.cache()?;
         evicting(|| cache.reserve(key.to_name(), len))?.map_err(|error| error::cache(py, &error))
     }
@@ -139,8 +139,9 @@ impl PyKvCache {
     /// Copies a value into a block and puts it under ``key``. Evicts until it fits.
     ///
     /// Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
-    /// ``Exception``, such as ``KeyboardInterrupt``. Then nothing is put in.
-    fn insert(&self, py: Python<'_>, key: Key<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was called
+    /// to evict down to the low watermark, which comes after.
+    fn insert(&self, py: Python<'_>, key: CacheKey<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::of(value)?;
         let room = self.room(py, key, source.len())?;
         // SAFETY: the room is as long as the source, and nobody else's.
@@ -151,15 +152,15 @@ impl PyKvCache {
     /// Makes room for a value of ``nbytes`` bytes, to be written in place and then committed.
     ///
     /// Raises as ``insert``.
-    fn reserve(slf: &Bound<'_, Self>, key: Key<'_>, nbytes: Size) -> PyResult<PyReservation> {
+    fn reserve(slf: &Bound<'_, Self>, key: CacheKey<'_>, nbytes: Size) -> PyResult<PyReservation> {
         let room = slf.get().room(slf.py(), key, nbytes.bytes())?;
         Ok(PyReservation { held: Holder::new(room), cache: Link::new(Some(slf.clone().unbind())) })
     }
 
     /// The value under ``key``, pinned; it counts as used. With a spill, what is not here is fetched from there.
-    fn get<'py>(slf: &Bound<'py, Self>, key: Key<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn get<'py>(slf: &Bound<'py, Self>, key: CacheKey<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (this, py) = (slf.get(), slf.py());
-        if let Some(pinned) = this.held.with(|cache| cache.get(&key as &dyn AsKey))? {
+        if let Some(pinned) = this.held.with(|cache| cache.get(&key as &dyn AsCacheKey))? {
             return Ok(Some(Bound::new(py, PyPinned::new(pinned))?.into_any()));
         }
         let Some(tier) = this.tier(py) else { return Ok(None) };
@@ -170,9 +171,9 @@ impl PyKvCache {
     /// The right to put in what is fetched from a lower tier. The value, if there is one; None if what the lower tier has may be old, so take it for a miss.
     ///
     /// Take it before the lower tier is asked, and put in by ``reservation.commit(lease=…)``.
-    fn lease<'py>(slf: &Bound<'py, Self>, key: Key<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn lease<'py>(slf: &Bound<'py, Self>, key: CacheKey<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = slf.py();
-        Ok(match slf.get().cache()?.lease(&key as &dyn AsKey) {
+        Ok(match slf.get().cache()?.lease(&key as &dyn AsCacheKey) {
             Leased::Lease(lease) => {
                 let cache = Link::new(Some(slf.clone().unbind()));
                 Some(Bound::new(py, PyLease { held: Holder::new(lease), cache })?.into_any())
@@ -183,8 +184,8 @@ impl PyKvCache {
     }
 
     /// Takes the value under ``key`` out, and returns it.
-    fn remove(&self, py: Python<'_>, key: Key<'_>) -> PyResult<Option<PyPinned>> {
-        let borrowed: &dyn AsKey = &key;
+    fn remove(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
+        let borrowed: &dyn AsCacheKey = &key;
         let found = match self.tier(py) {
             None => self.held.with(|cache| cache.remove(borrowed))?,
             Some(tier) => {
@@ -194,8 +195,8 @@ impl PyKvCache {
         Ok(found.map(PyPinned::new))
     }
 
-    fn __contains__(&self, key: Key<'_>) -> PyResult<bool> {
-        self.held.with(|cache| cache.contains(&key as &dyn AsKey))
+    fn __contains__(&self, key: CacheKey<'_>) -> PyResult<bool> {
+        self.held.with(|cache| cache.contains(&key as &dyn AsCacheKey))
     }
 
     fn __len__(&self) -> PyResult<usize> {

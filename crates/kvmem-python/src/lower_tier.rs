@@ -18,8 +18,8 @@ use kvmem::pool::kv_cache::Pinned;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 
+use crate::cache_key::Name;
 use crate::collect::{Link, Traverse};
-use crate::key::Name;
 use crate::kv_cache::PyPinned;
 use crate::pool::PyPool;
 use crate::process;

@@ -728,7 +728,7 @@ class KvCache(_Manager):
       evicts down to ``low``. None: evict only for the value to be inserted.
     - ``eviction``: ``lru`` or ``scan-resistant``.
     - ``shards``: the parts that keys are divided into, rounded up to a power of two. None: four
-      for each processor, at least 16.
+      for each processor, at least 16; fewer if ``max_blocks`` is small.
     - ``spill``: a lower tier for what is evicted, such as :class:`kvmem.mooncake.Store`: see
       :mod:`kvmem.spill`.
 
@@ -750,7 +750,8 @@ class KvCache(_Manager):
         """Copies a value into a block and puts it under ``key``. Evicts until it fits.
 
         Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
-        ``Exception``, such as ``KeyboardInterrupt``. Then nothing is put in.
+        ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was called
+        to evict down to the low watermark, which comes after.
         """
 
     def reserve(self, key: _Name, nbytes: _Size) -> Reservation:
