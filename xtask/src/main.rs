@@ -11,6 +11,7 @@
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
 //! - [`install`] builds the C interface and puts it, by the [`layout`], where C programs look for it,
+//! - [`notices`] collects the licences of what is linked into the wheel,
 //! - [`record`] files a benchmark run under its date and machine, and draws what was filed.
 
 mod chaos;
@@ -18,6 +19,7 @@ mod checks;
 mod engines;
 mod install;
 mod layout;
+mod notices;
 mod python;
 mod record;
 mod sanitize;
@@ -51,6 +53,8 @@ enum Chore {
     Chaos(chaos::Options),
     /// Build the C interface and install it: headers, libraries, and what tells pkg-config and CMake of them.
     Install(install::Options),
+    /// Collect the licences of all crates that are linked into the Python wheel, in `crates/kvmem-python/THIRD-PARTY.md`.
+    Notices(notices::Options),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json` (offset),
@@ -67,6 +71,7 @@ fn main() -> Result<ExitCode> {
         Chore::Sanitize(options) => sanitize::run(&root, &options),
         Chore::Chaos(options) => chaos::run(&root, &options),
         Chore::Install(options) => install::run(&root, &options),
+        Chore::Notices(options) => notices::run(&root, &options),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Report(options) => record::report(&root, &options),

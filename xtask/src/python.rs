@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::engines;
+use crate::notices;
 use crate::setup::{self, works};
 use crate::step::{Kind, Report};
 
@@ -22,6 +23,7 @@ const WILL_DO: &str = "import sys, venv, ensurepip; sys.exit(sys.version_info < 
 
 /// Builds, installs, tests.
 pub(crate) fn run(root: &Path, report: &mut Report) {
+    report.check("python: notices", || notices::check(root));
     let folder = root.join("target/python");
     let Some(environment) = fresh_environment(&folder) else {
         if engines::required() {

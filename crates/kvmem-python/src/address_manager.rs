@@ -37,7 +37,9 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
+use crate::collect::{Plain, plain};
 use crate::error;
+use crate::number::Signed;
 use crate::ranges::Ranges;
 
 /// The books: all numbers are units.
@@ -273,7 +275,9 @@ impl Heap {
     }
 }
 
-/// Hands out addresses, and takes them back by number.
+/// A heap of addresses from 0 on, with the face of LMCache's class of this name: see :mod:`kvmem.lmcache`.
+///
+/// ``align_bytes``, a power of two: what addresses and sizes are multiples of. Goes on in a forked child, as a copy.
 #[pyclass(name = "AddressManager", module = "kvmem.lmcache", frozen, weakref)]
 pub(crate) struct PyAddressManager {
     /// With the length of the heap in bytes, which need not be a whole number of units.
@@ -282,6 +286,10 @@ pub(crate) struct PyAddressManager {
     shift: u32,
 }
 
+impl Plain for Mutex<(Heap, u64)> {}
+
+plain!(PyAddressManager { heap, shift });
+
 impl PyAddressManager {
     fn lock(&self) -> MutexGuard<'_, (Heap, u64)> {
         self.heap.lock().unwrap_or_else(PoisonError::into_inner)
@@ -289,6 +297,17 @@ impl PyAddressManager {
 
     fn align(&self) -> u64 {
         1 << self.shift
+    }
+
+    fn aligned(&self, py: Python<'_>, raw_size: i64) -> PyResult<i64> {
+        let below = (1 << self.shift) - 1;
+        match raw_size.checked_add(below) {
+            Some(size) => Ok(size & !below),
+            None => {
+                let message = format!("raw_size is {raw_size}: no heap is so long");
+                Err(error::bad_number(py, message, raw_size, i64::MAX - below))
+            }
+        }
     }
 
     /// How many units hold so many bytes. A number that no heap has, if they are too many.
@@ -319,7 +338,7 @@ impl Bytes {
         match signed(given)? {
             Some(bytes) if bytes > 0 => Ok(Bytes(Some(bytes.unsigned_abs()))),
             None if given.gt(0)? => Ok(Bytes(None)),
-            _ => Err(error::bad_value(given.py(), format!("{name} is {given}: say more than 0"))),
+            _ => Err(error::bad_number(given.py(), format!("{name} is {given}: say more than 0"), given, 1)),
         }
     }
 }
@@ -341,30 +360,29 @@ impl PyAddressManager {
     const ALIGN_BYTES: i64 = 4096;
 
     #[new]
-    #[pyo3(signature = (size, align_bytes=4096))]
-    fn create(py: Python<'_>, size: i64, align_bytes: i64) -> PyResult<PyAddressManager> {
+    #[pyo3(signature = (size, align_bytes=Signed(4096)), text_signature = "(size, align_bytes=4096)")]
+    fn create(py: Python<'_>, size: Signed, align_bytes: Signed) -> PyResult<PyAddressManager> {
+        let (Signed(size), Signed(align_bytes)) = (size, align_bytes);
         if align_bytes <= 0 || !align_bytes.unsigned_abs().is_power_of_two() {
             let message = format!("align_bytes is {align_bytes}: say a power of two");
-            return Err(error::bad_value(py, message));
+            return Err(error::bad_number(py, message, align_bytes, 1));
         }
         let Ok(size) = u64::try_from(size) else {
-            return Err(error::bad_value(py, format!("size is {size}: say 0 or more")));
+            return Err(error::bad_number(py, format!("size is {size}: say 0 or more"), size, 0));
         };
         let shift = align_bytes.trailing_zeros();
         let heap = Heap::new(size >> shift).map_err(|refused| error::space(py, &refused))?;
         Ok(PyAddressManager { heap: Mutex::new((heap, size)), shift })
     }
 
-    /// `raw_size`, rounded up to a multiple of the alignment.
-    fn compute_aligned_size(&self, py: Python<'_>, raw_size: i64) -> PyResult<i64> {
-        let below = (1 << self.shift) - 1;
-        match raw_size.checked_add(below) {
-            Some(size) => Ok(size & !below),
-            None => Err(error::bad_value(py, format!("raw_size is {raw_size}: no heap is so long"))),
-        }
+    /// ``raw_size``, rounded up to a multiple of the alignment.
+    fn compute_aligned_size(&self, py: Python<'_>, raw_size: Signed) -> PyResult<i64> {
+        self.aligned(py, raw_size.0)
     }
 
-    /// A range of at least `size` bytes: where it begins, and how long it is.
+    /// A range of at least ``size`` bytes: where it begins, and how long it is. O(1).
+    ///
+    /// Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a ``RuntimeError``.
     fn allocate<'py>(&self, size: &Bound<'py, PyAny>) -> PyResult<(u64, Bound<'py, PyAny>)> {
         let asked = Bytes::above_zero("size", size)?;
         let units = self.units(asked);
@@ -383,7 +401,9 @@ impl PyAddressManager {
         }
     }
 
-    /// `batch_size` ranges of at least `size` bytes each, all of them or none, in order of addresses.
+    /// ``batch_size`` ranges of at least ``size`` bytes each, all of them or none, in order of addresses.
+    ///
+    /// Raises as ``allocate``, and :class:`BadBatchError`, which is a ``RuntimeError``, below 0 of them.
     fn batched_allocate(
         &self,
         size: &Bound<'_, PyAny>,
@@ -404,8 +424,12 @@ impl PyAddressManager {
         }
     }
 
-    /// Gives `size` bytes from `address` on back: one range, several that follow each other, or a part.
-    fn free(&self, py: Python<'_>, address: i64, size: i64) -> PyResult<()> {
+    /// Gives ``size`` bytes from ``address`` on back: one range, several that follow each other, or a part.
+    ///
+    /// O(1) for each; O(ranges) if ``address`` is within a range.
+    /// Raises :class:`BadValueError` if not all of it is allocated, or not aligned; nothing is freed then.
+    fn free(&self, py: Python<'_>, address: Signed, size: Signed) -> PyResult<()> {
+        let (Signed(address), Signed(size)) = (address, size);
         let below = (1 << self.shift) - 1;
         let end =
             address.checked_add(size).filter(|_| address >= 0 && size > 0 && (address | size) & below == 0);
@@ -415,7 +439,14 @@ impl PyAddressManager {
                  multiples of {}",
                 self.align()
             );
-            return Err(error::bad_value(py, message));
+            let (value, limit) = match (address, size) {
+                (..0, _) => (address, 0),
+                (_, ..=0) => (size, 1),
+                _ if address & below != 0 => (address, below + 1),
+                _ if size & below != 0 => (size, below + 1),
+                _ => (size, i64::MAX - address),
+            };
+            return Err(error::bad_number(py, message, value, limit));
         };
         let part = address.unsigned_abs() >> self.shift..end.unsigned_abs() >> self.shift;
         let freed = self.lock().0.free(part);
@@ -426,14 +457,15 @@ impl PyAddressManager {
                 let message = format!(
                     "{size} bytes at {address} cannot be freed, and none are: at {at} nothing is allocated; was it freed before?"
                 );
-                error::bad_value(py, message)
+                error::bad_number(py, message, address, at)
             }
         })
     }
 
-    /// Moves the end of the heap up by `size` bytes, rounded up to a multiple of the alignment.
-    fn sbrk(&self, py: Python<'_>, size: i64) -> PyResult<()> {
-        let more = self.compute_aligned_size(py, size)?;
+    /// Moves the end of the heap up by ``size`` bytes, rounded up to a multiple of the alignment.
+    fn sbrk(&self, py: Python<'_>, size: Signed) -> PyResult<()> {
+        let Signed(size) = size;
+        let more = self.aligned(py, size)?;
         let grown = {
             let (heap, bytes) = &mut *self.lock();
             let longer = u64::try_from(more).ok().and_then(|more| bytes.checked_add(more));
@@ -443,7 +475,10 @@ impl PyAddressManager {
         };
         match grown {
             Some(grown) => grown.map_err(|refused| error::space(py, &refused)),
-            None => Err(error::bad_value(py, format!("the heap cannot grow by {size} bytes: say 0 or more"))),
+            None => {
+                let message = format!("the heap cannot grow by {size} bytes: say 0 or more");
+                Err(error::bad_number(py, message, size, 0))
+            }
         }
     }
 
@@ -464,12 +499,12 @@ impl PyAddressManager {
         self.lock().0.granted() << self.shift
     }
 
-    /// Whether the books agree with each other.
+    /// Whether the books agree with each other: for tests. O(ranges).
     fn check_consistency(&self) -> bool {
         self.lock().0.is_consistent()
     }
 
-    /// The whole heap in order of addresses: (address, size, used).
+    /// The whole heap in order of addresses: address, size, whether it is used.
     fn map(&self) -> Vec<(u64, u64, bool)> {
         let heap = &mut self.lock().0;
         heap.settle();

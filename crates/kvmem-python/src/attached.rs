@@ -1,6 +1,5 @@
 //! *AttachedPool*: the memory of a pool of another process.
 
-use std::ffi::c_int;
 use std::sync::Arc;
 
 use kvmem::pool::{Access, AttachedPool, BlockRef};
@@ -8,9 +7,11 @@ use pyo3::prelude::*;
 
 use crate::block::write;
 use crate::buffer::{Bytes, Span, memory_methods};
+use crate::collect::{Plain, plain};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
+use crate::number::{Exactly, Int};
 use crate::region::duplicate;
 
 impl Held for Arc<AttachedPool> {
@@ -18,7 +19,7 @@ impl Held for Arc<AttachedPool> {
     const SLOW: bool = true;
 }
 
-/// The memory of a pool of another process.
+/// The memory of a pool of another process, by its descriptor, which stays the caller's.
 #[pyclass(name = "AttachedPool", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyAttachedPool {
     held: Holder<Arc<AttachedPool>>,
@@ -28,16 +29,19 @@ pub(crate) struct PyAttachedPool {
 impl PyAttachedPool {
     #[new]
     #[pyo3(signature = (fd, *, writable=false))]
-    fn create(py: Python<'_>, fd: c_int, writable: bool) -> PyResult<PyAttachedPool> {
-        let fd = duplicate(fd)?;
+    fn create(py: Python<'_>, fd: Int<'_>, writable: bool) -> PyResult<PyAttachedPool> {
+        let fd = duplicate(py, fd)?;
         let access = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let pool = py.detach(|| AttachedPool::attach(fd, access)).map_err(|error| error::pool(py, &error))?;
         Ok(PyAttachedPool { held: Holder::new(Arc::new(pool)) })
     }
 
-    /// The block that a reference names: (pool, offset, nbytes), as `Block.reference` gave there.
-    fn block(&self, py: Python<'_>, reference: (u64, u64, u64)) -> PyResult<PyAttachedBlock> {
-        let (pool, offset, len) = reference;
+    /// The block that a reference names. The process that has it keeps it, until this one has said that it is done.
+    fn block<'py>(&self, py: Python<'py>, reference: Exactly<Int<'py>, 3>) -> PyResult<PyAttachedBlock> {
+        let Exactly([pool, offset, len]) = reference;
+        let (pool, offset) =
+            (pool.u64(py, "the pool of the reference")?, offset.u64(py, "the offset of the reference")?);
+        let len = len.u64(py, "the length of the reference")?;
         let memory = self.held.with(Arc::clone)?;
         let reference = BlockRef { pool, offset, len };
         let span = match memory.access() {
@@ -108,6 +112,12 @@ impl Bytes for Attached {
     }
 }
 
+impl Plain for Arc<AttachedPool> {}
+impl Plain for Attached {}
+
+plain!(PyAttachedPool { held });
+plain!(PyAttachedBlock { held });
+
 /// A block of another process, by its bytes here. It keeps the memory, not the block.
 #[pyclass(name = "AttachedBlock", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyAttachedBlock {
@@ -131,8 +141,8 @@ impl PyAttachedBlock {
     }
 
     /// Copies the bytes of another object in; returns how many.
-    #[pyo3(signature = (source, start=0))]
-    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: usize) -> PyResult<usize> {
+    #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
+    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         if !self.writable()? {
             return Err(error::pool(py, &kvmem::pool::PoolError::ReadOnly));
         }

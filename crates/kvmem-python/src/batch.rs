@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::True;
 use pyo3::types::PyMemoryView;
 
+use crate::collect::plain;
 use crate::holder::{Held, Holder};
 
 /// Many of one size.
@@ -51,6 +52,8 @@ pub(crate) struct Offsets {
     shape: [ffi::Py_ssize_t; 1],
     strides: [ffi::Py_ssize_t; 1],
 }
+
+plain!(Offsets { numbers, shape, strides });
 
 const FORMAT: &CStr = c"Q";
 

@@ -7,10 +7,12 @@ use pyo3::types::PyDict;
 
 use crate::batch::{Batch, Offsets};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::collect::{Plain, plain};
 use crate::context::context_manager;
 use crate::error;
 use crate::hold::PyHold;
 use crate::holder::{Held, Holder};
+use crate::number::Int;
 use crate::registration;
 use crate::report;
 use crate::size::Size;
@@ -26,11 +28,17 @@ impl Bytes for Block {
     }
 }
 
-/// Bytes of a pool, until it is freed.
-#[pyclass(name = "Block", module = "kvmem", frozen, freelist = 256)]
+/// Bytes of a pool, as many as were asked for, until it is freed or forgotten. It may outlive its pool.
+#[pyclass(name = "Block", module = "kvmem", frozen, weakref, freelist = 256)]
 pub(crate) struct PyBlock {
     pub(crate) held: Holder<Block>,
 }
+
+impl Plain for Block {}
+impl Plain for Vec<Block> {}
+
+plain!(PyBlock { held });
+plain!(PyBlockBatch { held });
 
 memory_methods!(PyBlock, Block);
 
@@ -68,8 +76,9 @@ pub(crate) fn write<T: Bytes>(
     py: Python<'_>,
     held: &Holder<T>,
     source: &Bound<'_, PyAny>,
-    start: usize,
+    start: Int<'_>,
 ) -> PyResult<usize> {
+    let start = start.index(py, "start")?;
     let source = Source::of(source)?;
     let Span { at, len, .. } = held.view(T::span)?;
     let written = match start.checked_add(source.len()) {
@@ -78,9 +87,11 @@ pub(crate) fn write<T: Bytes>(
             unsafe { source.copy_to(py, at.wrapping_add(start)) };
             Ok(source.len())
         }
-        _ => Err(error::bad_value(
+        _ => Err(error::bad_number(
             py,
             format!("{} bytes at {start} do not fit into {len} bytes", source.len()),
+            start as u128 + source.len() as u128,
+            len,
         )),
     };
     held.release();
@@ -105,31 +116,31 @@ impl PyBlock {
         keys(py, self.held.with(Block::keys)?)
     }
 
-    /// It by plain data, for a process that has attached the pool.
+    /// It by plain data, for a process that has attached the pool. It says where the bytes are, and does not keep them.
     fn reference<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.held.with(Block::reference)?.map_err(|error| error::pool(py, &error))?;
         reference(py, found)
     }
 
-    /// Copies the bytes of another object in; returns how many.
-    #[pyo3(signature = (source, start=0))]
-    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: usize) -> PyResult<usize> {
+    /// Copies the bytes of another object in; returns how many. Releases the GIL for large ones.
+    #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
+    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         write(py, &self.held, source, start)
     }
 
-    /// Gives back the tail.
+    /// Gives back the tail. Not while there are views.
     fn shrink(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         let changed = self.held.change(|block| block.shrink(nbytes.bytes()))?;
         changed.map_err(|error| error::pool(py, &error))
     }
 
-    /// Takes in free bytes that lie behind.
+    /// Takes in free bytes that lie behind. Not while there are views.
     fn extend(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         let changed = self.held.change(|block| block.extend(nbytes.bytes()))?;
         changed.map_err(|error| error::pool(py, &error))
     }
 
-    /// Frees it.
+    /// Frees it. Raises :class:`ExportedError` while there are views, and :class:`ClosedError` a second time.
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
@@ -184,7 +195,7 @@ impl PyBlockBatch {
         self.held.with(Batch::size)
     }
 
-    /// Where each begins in the pool: a read-only memoryview of unsigned 64-bit numbers.
+    /// Where each begins in the pool: read-only, format ``Q``, as ``array('Q')``.
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Offsets::view(py, self.held.with(Batch::offsets)?)
@@ -203,7 +214,7 @@ impl PyBlockBatch {
         self.held.take().map(drop)
     }
 
-    /// Keeps them from being freed or taken apart.
+    /// Keeps them from being freed or taken apart: :class:`ExportedError` meanwhile.
     fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
         PyHold::batch(slf)
     }

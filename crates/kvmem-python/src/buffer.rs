@@ -10,9 +10,11 @@ use std::ptr::NonNull;
 use pyo3::PyClass;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::True;
 
+use crate::error;
 use crate::holder::{Held, Holder};
 
 /// Bytes in memory. Good as long as the value that they are of is held.
@@ -91,7 +93,10 @@ impl Source {
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Source> {
         let buffer = pyo3::buffer::PyUntypedBuffer::get(object)?;
         if !buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err("the bytes do not lie in one piece: pass a contiguous copy"));
+            return Err(error::bad_buffer(
+                object.py(),
+                "the bytes do not lie in one piece: pass a contiguous copy",
+            ));
         }
         Ok(Source { buffer })
     }
@@ -117,13 +122,20 @@ impl Source {
         if from.len >= LONG { py.detach(copy) } else { copy() }
     }
 
+    /// Visits the object that exports the buffer.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // SAFETY: the collector traverses objects in a thread that is attached. The token is used to look at a reference, and for nothing else.
+        let py = unsafe { Python::assume_attached() };
+        visit.call(self.buffer.obj(py).map(Bound::as_unbound))
+    }
+
     /// The first address, if the bytes may be written.
-    pub(crate) fn writable_at(&self) -> PyResult<NonNull<u8>> {
+    pub(crate) fn writable_at(&self, py: Python<'_>) -> PyResult<NonNull<u8>> {
         if self.buffer.readonly() {
-            return Err(PyBufferError::new_err("the bytes are read-only"));
+            return Err(error::bad_buffer(py, "the bytes are read-only: pass a buffer that can be written"));
         }
         NonNull::new(self.buffer.buf_ptr().cast())
-            .ok_or_else(|| PyBufferError::new_err("the buffer has no address"))
+            .ok_or_else(|| error::bad_buffer(py, "the buffer has no address"))
     }
 }
 
@@ -177,11 +189,12 @@ macro_rules! memory_methods {
             fn __dlpack__<'py>(
                 slf: &Bound<'py, Self>,
                 stream: Option<Bound<'py, PyAny>>,
-                max_version: Option<(u32, u32)>,
-                dl_device: Option<(i32, i32)>,
+                max_version: Option<$crate::number::Exactly<$crate::number::Int<'py>, 2>>,
+                dl_device: Option<$crate::number::Exactly<$crate::number::Int<'py>, 2>>,
                 copy: Option<bool>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                let wish = $crate::dlpack::Wish { stream: stream.is_some(), max_version, dl_device, copy };
+                let wish =
+                    $crate::dlpack::Wish::new(slf.py(), stream.is_some(), max_version, dl_device, copy)?;
                 $crate::dlpack::export(slf, &wish)
             }
 

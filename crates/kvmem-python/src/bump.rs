@@ -6,8 +6,11 @@ use kvmem::arena::{BumpArena, Region};
 use pyo3::prelude::*;
 
 use crate::buffer::{Bytes, Span, memory_methods};
+use crate::collect::{Link, Plain, collected};
 use crate::error;
 use crate::holder::{Held, Holder};
+use crate::keeper::Keeper;
+use crate::number::Int;
 use crate::region::PyRegion;
 use crate::report;
 use crate::size::Size;
@@ -20,36 +23,48 @@ impl Held for Arena {
     const SLOW: bool = true;
 }
 
-/// Hands out pieces of a region's memory.
+/// Hands out pieces of a region, by moving a cursor. Lock-free; nothing is freed alone.
 #[pyclass(name = "BumpArena", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyBumpArena {
     held: Holder<Arena>,
-    region: Py<PyRegion>,
+    region: Link<PyRegion>,
+    keeper: Link<Keeper>,
 }
+
+impl Plain for Arena {}
+
+collected!(PyBumpArena { held, region, keeper }, |it, py| {
+    it.region.cut(py);
+    if it.held.clear(py) {
+        it.keeper.cut(py);
+    }
+});
 
 #[pymethods]
 impl PyBumpArena {
     #[new]
     fn create(region: Bound<'_, PyRegion>) -> PyResult<PyBumpArena> {
-        let arena = Arc::new(BumpArena::new(region.get().region()?));
-        Ok(PyBumpArena { held: Holder::new(arena), region: region.unbind() })
+        let (memory, keeper) = region.get().region(region.py())?.into_parts();
+        let arena = Arc::new(BumpArena::new(memory));
+        Ok(PyBumpArena { held: Holder::new(arena), region: Link::new(Some(region.unbind())), keeper })
     }
 
-    /// The next `nbytes` bytes that begin at a multiple of `align`.
-    #[pyo3(signature = (nbytes, *, align=64))]
-    fn allocate(&self, py: Python<'_>, nbytes: Size, align: usize) -> PyResult<PyPiece> {
+    /// The next ``nbytes`` bytes whose address is a multiple of ``align``.
+    #[pyo3(signature = (nbytes, *, align=Int::usual(64)), text_signature = "($self, nbytes, *, align=64)")]
+    fn allocate(&self, py: Python<'_>, nbytes: Size, align: Int<'_>) -> PyResult<PyPiece> {
+        let align = align.index(py, "align")?;
         let arena = self.held.with(Arc::clone)?;
         match arena.alloc_bytes(nbytes.bytes(), align) {
             Ok(bytes) => {
                 let offset = bytes.cast::<u8>().addr().get() - arena.base().addr().get();
                 let held = Holder::new(Piece { offset, len: bytes.len(), arena });
-                Ok(PyPiece { held })
+                Ok(PyPiece { held, keeper: Link::new(self.keeper.get(py)) })
             }
             Err(error) => Err(error::bump(py, &error)),
         }
     }
 
-    /// Makes all of it free again, if no piece is left.
+    /// Makes all of it free again. Raises :class:`ExportedError` while there are pieces.
     fn reset(&self) -> PyResult<()> {
         let pieces = self.held.change(|arena| match Arc::get_mut(arena) {
             Some(arena) => {
@@ -62,7 +77,8 @@ impl PyBumpArena {
     }
 
     /// Whether an address is one of this memory.
-    fn owns(&self, address: usize) -> PyResult<bool> {
+    fn owns(&self, py: Python<'_>, address: Int<'_>) -> PyResult<bool> {
+        let address = address.index(py, "address")?;
         self.held.with(|arena| arena.owns(std::ptr::without_provenance(address)))
     }
 
@@ -75,8 +91,8 @@ impl PyBumpArena {
 
     /// The memory.
     #[getter]
-    fn region(&self, py: Python<'_>) -> Py<PyRegion> {
-        self.region.clone_ref(py)
+    fn region(&self, py: Python<'_>) -> PyResult<Py<PyRegion>> {
+        self.region.get(py).ok_or_else(|| error::gone(Arena::NAME, Arena::END))
     }
 
     /// Bytes of the memory.
@@ -117,7 +133,16 @@ impl Bytes for Piece {
 #[pyclass(name = "Piece", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPiece {
     held: Holder<Piece>,
+    keeper: Link<Keeper>,
 }
+
+impl Plain for Piece {}
+
+collected!(PyPiece { held, keeper }, |it, py| {
+    if it.held.clear(py) {
+        it.keeper.cut(py);
+    }
+});
 
 memory_methods!(PyPiece, Piece);
 

@@ -10,11 +10,12 @@
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::buffer::{Bytes, Span, Viewed};
+use crate::error;
+use crate::number::{Exactly, Int};
 
 /// `kDLCPU`, the first of them.
 pub(crate) const CPU: (i32, i32) = (1, 0);
@@ -32,10 +33,34 @@ type Keeper = Box<dyn FnOnce(Python<'_>) + Send>;
 
 /// What the consumer asks for.
 pub(crate) struct Wish {
-    pub(crate) stream: bool,
-    pub(crate) max_version: Option<(u32, u32)>,
-    pub(crate) dl_device: Option<(i32, i32)>,
-    pub(crate) copy: Option<bool>,
+    stream: bool,
+    max_version: Option<(u32, u32)>,
+    dl_device: Option<(i32, i32)>,
+    copy: Option<bool>,
+}
+
+impl Wish {
+    pub(crate) fn new<'py>(
+        py: Python<'py>,
+        stream: bool,
+        max_version: Option<Exactly<Int<'py>, 2>>,
+        dl_device: Option<Exactly<Int<'py>, 2>>,
+        copy: Option<bool>,
+    ) -> PyResult<Wish> {
+        let max_version = match max_version {
+            Some(Exactly([major, minor])) => {
+                Some((major.u32(py, "max_version[0]")?, minor.u32(py, "max_version[1]")?))
+            }
+            None => None,
+        };
+        let number =
+            |given: Int<'py>, name| given.within(py, name, 0..=i32::MAX as u64).map(|number| number as i32);
+        let dl_device = match dl_device {
+            Some(Exactly([kind, id])) => Some((number(kind, "dl_device[0]")?, number(id, "dl_device[1]")?)),
+            None => None,
+        };
+        Ok(Wish { stream, max_version, dl_device, copy })
+    }
 }
 
 #[repr(C)]
@@ -187,12 +212,12 @@ pub(crate) fn export<'py, C: Viewed>(object: &Bound<'py, C>, wish: &Wish) -> PyR
     let py = object.py();
     let held = object.get().held();
     if wish.stream {
-        return Err(PyBufferError::new_err("memory of the processor has no stream: pass stream=None"));
+        return Err(error::bad_buffer(py, "memory of the processor has no stream: pass stream=None"));
     }
     if let Some(device) = wish.dl_device.filter(|device| *device != CPU) {
         let message =
             format!("the bytes are in the processor's memory, {CPU:?}, and not on device {device:?}");
-        return Err(PyBufferError::new_err(message));
+        return Err(error::bad_buffer(py, message));
     }
     let versioned = wish.max_version.is_some_and(|(major, _)| major >= 1);
     if wish.copy == Some(true) {
@@ -207,7 +232,8 @@ pub(crate) fn export<'py, C: Viewed>(object: &Bound<'py, C>, wish: &Wish) -> PyR
     let span = held.view(C::Value::span)?;
     if !span.writable && !versioned {
         held.release();
-        return Err(PyBufferError::new_err(
+        return Err(error::bad_buffer(
+            py,
             "the bytes are read-only, which DLPack can say only from version 1 on: pass max_version=(1, 0), or copy=True",
         ));
     }

@@ -10,12 +10,13 @@ use pyo3::prelude::*;
 
 use crate::error;
 use crate::long;
+use crate::number::{Callback, Int, Seconds, Several};
 use crate::options::{self, Threads, Words};
 use crate::progress::{self, Listener};
 use crate::report;
 use crate::size::Size;
 
-/// Holds every limit of this machine against some memory, and looks for devices. Maps nothing.
+/// Holds every limit of this machine against some memory, and looks for devices. Maps nothing; takes milliseconds.
 #[pyfunction]
 #[pyo3(signature = (size=Size(1 << 30), *, pages=None, nodes=None, shared=false, pinned=true),
     text_signature = "(size='1GiB', *, pages=None, nodes=None, shared=False, pinned=True)")]
@@ -23,13 +24,16 @@ pub(crate) fn doctor<'py>(
     py: Python<'py>,
     size: Size,
     pages: Option<Words>,
-    nodes: Option<Vec<u32>>,
+    nodes: Option<Several<Int<'py>>>,
     shared: bool,
     pinned: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let nodes =
+        nodes.map_or_else(Vec::new, |Several(all)| all).into_iter().map(|node| node.u32(py, "a node"));
+    let nodes = nodes.collect::<PyResult<Vec<u32>>>()?;
     let wish = Wish::new(size.0, options::ladder(py, pages.as_ref(), false)?);
     let wish = wish.map_err(|error| error::bad_value(py, error))?;
-    let wish = wish.shared(shared).pinned(pinned).nodes(nodes.unwrap_or_default());
+    let wish = wish.shared(shared).pinned(pinned).nodes(nodes);
     let diagnosis = py.detach(|| diagnose(&wish));
     let failed: Vec<String> =
         diagnosis.report.with(Verdict::Fail).map(|check| check.name.to_string()).collect();
@@ -40,10 +44,12 @@ pub(crate) fn doctor<'py>(
     )
 }
 
-/// Maps memory, makes it resident, registers it with devices if any are named, gives it back, and says what was got and how long each step took.
+/// What ``kvmem mount`` does and prints: maps memory, makes it resident, registers it with devices if any are named, gives it back.
+///
+/// The report is the receipt; with devices, ``receipt``, ``outcome``, ``chosen``, ``deregistered`` and ``seconds``.
 #[pyfunction]
 #[pyo3(signature = (
-    size, *, pages=None, strict=false, numa=None, populate=Some(Threads::Word("auto".to_owned())), devices=None, policy=None,
+    size, *, pages=None, strict=false, numa=None, populate=Threads::auto(), devices=None, policy=None,
     chunk=None, time_limit=None, progress=None
 ), text_signature = "(size, *, pages=None, strict=False, numa=None, populate='auto', devices=None, policy=None, chunk=None, \
     time_limit=None, progress=None)")]
@@ -54,19 +60,19 @@ pub(crate) fn mount_report<'py>(
     pages: Option<Words>,
     strict: bool,
     numa: Option<&str>,
-    populate: Option<Threads>,
+    populate: Option<Threads<'_>>,
     devices: Option<Words>,
     policy: Option<&str>,
     chunk: Option<Size>,
-    time_limit: Option<f64>,
-    progress: Option<Py<PyAny>>,
+    time_limit: Option<Seconds<'_>>,
+    progress: Option<Callback>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let cancel = Cancel::new();
-    let populate = options::populate(py, populate.as_ref())?;
-    let limit = options::seconds(py, time_limit)?;
+    let populate = options::populate(py, "populate", populate)?;
+    let limit = options::seconds(py, "time_limit", time_limit)?;
     let policy = options::policy(py, policy)?;
     let registrars = options::devices(py, devices.as_ref())?;
-    let listener = progress.map(|callback| {
+    let listener = progress.map(|Callback(callback)| {
         let populated = if populate == Populate::None { 0 } else { size.0 };
         Listener::new(callback, cancel.clone(), populated, size.0.saturating_mul(registrars.len() as u64))
     });

@@ -2,6 +2,8 @@
 //!
 //! The classes are written in Python, in `kvmem/errors.py`, where they are told with their attributes.
 
+use std::fmt;
+
 use kvmem::arena::{ArenaError, BumpError, Errno, Limit};
 use kvmem::offset::{AllocError, SpaceError};
 use kvmem::pool::PoolError;
@@ -116,9 +118,86 @@ pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
             raised("OutOfSpaceError").with("asked", asked).with("limit", most)
         }
         AllocError::BooksFull { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
+        AllocError::ZeroSize => raised("BadValueError").with("value", 0).with("limit", 1),
+        AllocError::BadAlign { align } => bad_align(py, align),
+        AllocError::NoRanges { .. } => raised("BadValueError").with("value", 0).with("limit", 1),
+        AllocError::OutOfBounds { end, allocation_start, allocation_end, .. } => raised("BadValueError")
+            .with("value", end - allocation_start)
+            .with("limit", allocation_end - allocation_start),
         _ => raised("BadValueError"),
     }
     .err()
+}
+
+fn bad_align(py: Python<'_>, align: u64) -> Raised<'_> {
+    let limit: u64 = if align == 0 { 1 } else { 1 << 63 };
+    let message = format!("align is {align}: give a power of two");
+    Raised::new(py, "BadValueError", message).with("value", align).with("limit", limit)
+}
+
+/// What the caller asked for, where the library names the part of it that failed.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) nbytes: u64,
+    pub(crate) align: Option<u64>,
+    /// How many, in a batch.
+    pub(crate) n: Option<u64>,
+}
+
+impl Request {
+    /// All bytes.
+    fn total(&self) -> u128 {
+        u128::from(self.nbytes) * u128::from(self.n.unwrap_or(1))
+    }
+
+    fn is_plain(&self) -> bool {
+        self.align.is_none() && self.n.is_none()
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.n, self.align) {
+            (Some(n), _) => write!(f, "{n} × {} bytes, {} in all,", self.nbytes, self.total()),
+            (None, Some(align)) => write!(f, "{} bytes at a multiple of {align}", self.nbytes),
+            (None, None) => write!(f, "{} bytes", self.nbytes),
+        }
+    }
+}
+
+/// A request for one or several ranges was refused: says all that was asked for.
+#[cold]
+pub(crate) fn request(py: Python<'_>, error: &AllocError, request: Request) -> PyErr {
+    let raised = |message| Raised::new(py, "OutOfSpaceError", message).with("asked", request.total());
+    match *error {
+        _ if request.is_plain() => return alloc(py, error),
+        // One of them is too long already.
+        AllocError::TooLarge { limit, .. } if request.nbytes > limit => {
+            let message = format!("{request} were asked for, but no range here can be longer than {limit} bytes");
+            Raised::new(py, "OutOfSpaceError", message).with("asked", request.nbytes).with("limit", limit)
+        }
+        AllocError::TooLarge { limit, .. } => {
+            raised(format!("{request} were asked for, but there can never be room for that: ask for less"))
+                .with("limit", limit)
+        }
+        AllocError::NoRoom { free, largest_free, .. } => raised(format!(
+            "{request} were asked for; {free} bytes are free, the longest free range is at most {largest_free}: \
+             free something, or ask for less"
+        ))
+        .with("free", free)
+        .with("largest_free", largest_free),
+        _ => return alloc(py, error),
+    }
+    .err()
+}
+
+/// The same for blocks of a pool.
+#[cold]
+pub(crate) fn block_request(py: Python<'_>, error: &PoolError, asked: Request) -> PyErr {
+    match error {
+        PoolError::Refused(error) => request(py, error, asked),
+        error => pool(py, error),
+    }
 }
 
 /// A heap of addresses has no room for `n` ranges of `size` bytes. `free`: bytes free, and the most in one piece.
@@ -148,7 +227,8 @@ pub(crate) fn heap_full(
 /// A batch of less than nothing.
 #[cold]
 pub(crate) fn bad_batch(py: Python<'_>, n: &Bound<'_, PyAny>) -> PyErr {
-    Raised::new(py, "BadBatchError", format!("batch_size is {n}: say 0 or more")).err()
+    let message = format!("batch_size is {n}: say 0 or more");
+    Raised::new(py, "BadBatchError", message).with("value", n).with("limit", 0).err()
 }
 
 /// An arena refused.
@@ -159,6 +239,12 @@ pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {
             .with("asked", asked)
             .with("free", left)
             .with("largest_free", left),
+        BumpError::Zero => Raised::new(py, "BadValueError", error).with("value", 0).with("limit", 1),
+        BumpError::BadAlign { align } => bad_align(py, align as u64),
+        BumpError::Overflow { asked, align } => {
+            // The greater of the two is what no object can have.
+            Raised::new(py, "BadValueError", error).with("value", asked.max(align)).with("limit", isize::MAX)
+        }
         _ => Raised::new(py, "BadValueError", error),
     }
     .err()
@@ -173,6 +259,16 @@ pub(crate) fn space(py: Python<'_>, error: &SpaceError) -> PyErr {
             raised("InUseError").with("asked", asked).with("end_of_last", end_of_last)
         }
         SpaceError::BooksFull { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
+        SpaceError::Capacity { asked, limit } => {
+            raised("BadValueError").with("value", asked).with("limit", if asked == 0 { 1 } else { limit })
+        }
+        SpaceError::ZeroBoundary => raised("BadValueError").with("value", 0).with("limit", 1),
+        SpaceError::MaxRanges { asked, least } => {
+            raised("BadValueError").with("value", asked).with("limit", least)
+        }
+        SpaceError::WrongDirection { capacity, asked } => {
+            raised("BadValueError").with("value", asked).with("limit", capacity)
+        }
         _ => raised("BadValueError"),
     }
     .err()
@@ -210,6 +306,29 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
             .with("total", *total)
             .with("seconds", budget.as_secs_f64()),
         ArenaError::Pooled { .. } | ArenaError::Registered { .. } => raised("InUseError"),
+        ArenaError::ZeroSize => raised("BadValueError").with("value", 0).with("limit", 1),
+        ArenaError::TooLarge { asked, most } => {
+            raised("BadValueError").with("value", *asked).with("limit", *most)
+        }
+        ArenaError::EmptyLadder => {
+            let message = "pages is empty: name at least one kind of page, of 1G, 2M, thp and 4k";
+            Raised::new(py, "BadValueError", message)
+        }
+        ArenaError::OutOfBounds { start, end, len } => {
+            raised("BadValueError").with("value", *start.max(end)).with("limit", *len)
+        }
+        ArenaError::Misaligned { start, end, page } => {
+            let value = if start % page == 0 { *end } else { *start };
+            raised("BadValueError").with("value", value).with("limit", *page)
+        }
+        ArenaError::WrongSize { found, expected } => {
+            raised("BadValueError").with("value", *expected).with("limit", *found)
+        }
+        ArenaError::NoSuchNode { node, .. } => raised("BadValueError").with("value", *node),
+        ArenaError::NotMemory => {
+            let message = "the descriptor is no memory file: give one that Region.fileno or Pool.share of another process gave";
+            Raised::new(py, "BadValueError", message)
+        }
         _ => raised("BadValueError"),
     }
     .err()
@@ -245,6 +364,24 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
             raised("RegistrationError").with("device", device).with("edge", *edge)
         }
         RegisterError::Ended { device } => raised("RegistrationError").with("device", device),
+        RegisterError::NoRegistrars => {
+            Raised::new(py, "BadValueError", "devices is empty: name at least one, such as mlock")
+        }
+        RegisterError::SameName { device } => {
+            Raised::new(py, "BadValueError", format!("devices names {device} twice: name each device once"))
+                .with("value", device)
+        }
+        RegisterError::NoSuchDevice { device, have } => {
+            let have = match &**have {
+                [] => "no device; name some in `devices` when it is made".to_owned(),
+                have => have.join(", "),
+            };
+            let message = format!("there is no key of {device:?}: the memory is registered with {have}");
+            Raised::new(py, "BadValueError", message).with("value", device)
+        }
+        RegisterError::OutOfBounds { start, end, len } => {
+            raised("BadValueError").with("value", *start.max(end)).with("limit", *len)
+        }
         _ => raised("BadValueError"),
     }
     .err()
@@ -290,6 +427,22 @@ pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
         }
         PoolError::Underway => raised("InUseError"),
         PoolError::NoThread { errno } => raised("KvmemError").with_errno(*errno),
+        PoolError::Size { text, .. } => raised("BadValueError").with("value", text.as_ref()),
+        PoolError::Boundary { asked, least } => {
+            raised("BadValueError").with("value", *asked).with("limit", *least)
+        }
+        PoolError::OutOfBounds { range, len } => {
+            raised("BadValueError").with("value", range.end.max(range.start)).with("limit", *len)
+        }
+        PoolError::Foreign { of, here } => raised("BadValueError").with("value", *of).with("limit", *here),
+        PoolError::Private => {
+            let message = "the pool's memory is private: make it with shared=True to let other processes attach it";
+            Raised::new(py, "BadValueError", message)
+        }
+        PoolError::ReadOnly => {
+            let message = "the pool was attached to be read: attach it with writable=True, by a descriptor that allows it";
+            Raised::new(py, "BadValueError", message)
+        }
         _ => raised("BadValueError"),
     }
     .err()
@@ -307,6 +460,7 @@ pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
         KvCacheError::NothingToEvict { asked, blocks, bytes } => {
             raised("OutOfSpaceError").with("asked", *asked).with("blocks", *blocks).with("held", *bytes)
         }
+        KvCacheError::Empty => raised("BadValueError").with("value", 0).with("limit", 1),
         _ => raised("BadValueError"),
     }
     .err()
@@ -315,5 +469,50 @@ pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
 /// A cache could not be made.
 #[cold]
 pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
-    bad_value(py, error)
+    let raised = Raised::new(py, "BadValueError", error);
+    match *error {
+        KvCacheSetupError::ZeroLimit { .. } => raised.with("value", 0).with("limit", 1),
+        KvCacheSetupError::TooManyBlocks { asked, limit } => raised.with("value", asked).with("limit", limit),
+        KvCacheSetupError::Watermarks { low, high, limit } => {
+            raised.with("value", low.max(high)).with("limit", if low > high { high } else { limit })
+        }
+        KvCacheSetupError::Shards { asked, limit } => {
+            raised.with("value", asked).with("limit", if asked == 0 { 1 } else { limit })
+        }
+        _ => raised,
+    }
+    .err()
+}
+
+/// A number that is beyond a bound.
+#[cold]
+pub(crate) fn bad_number<'py>(
+    py: Python<'py>,
+    message: impl ToString,
+    value: impl IntoPyObject<'py>,
+    limit: impl IntoPyObject<'py>,
+) -> PyErr {
+    Raised::new(py, "BadValueError", message).with("value", value).with("limit", limit).err()
+}
+
+/// A descriptor is none, or cannot be used.
+#[cold]
+pub(crate) fn bad_descriptor<'py>(
+    py: Python<'py>,
+    message: impl ToString,
+    value: impl IntoPyObject<'py>,
+    limit: Option<i32>,
+    errno: Option<i32>,
+) -> PyErr {
+    Raised::new(py, "BadDescriptorError", message)
+        .with("value", value)
+        .with("limit", limit)
+        .with("errno", errno)
+        .err()
+}
+
+/// A buffer that cannot be used as it is.
+#[cold]
+pub(crate) fn bad_buffer(py: Python<'_>, message: impl ToString) -> PyErr {
+    Raised::new(py, "BadBufferError", message).err()
 }

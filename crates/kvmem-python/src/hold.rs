@@ -3,12 +3,14 @@
 //! A pool has no bytes to be viewed, and a batch none that lie in one piece. Yet there are those who rely on the memory of either: an engine
 //! that has registered it, a transfer under way. They have a hold, which is counted as a view is.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::block::PyBlockBatch;
+use crate::collect::{Traverse, collected};
 use crate::pool::PyPool;
 
 /// What is held.
@@ -26,11 +28,29 @@ impl What {
     }
 }
 
-/// Keeps memory where it is, until it is released or forgotten.
+impl Traverse for Mutex<Option<What>> {
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let visit = |what: &Option<What>| match what {
+            Some(What::Pool(pool)) => visit.call(pool),
+            Some(What::Batch(batch)) => visit.call(batch),
+            None => Ok(()),
+        };
+        match self.try_lock() {
+            Ok(what) => visit(&what),
+            Err(TryLockError::Poisoned(what)) => visit(&what.into_inner()),
+            // The lock is held with the GIL alone, and no Python runs under it.
+            Err(TryLockError::WouldBlock) => Ok(()),
+        }
+    }
+}
+
+/// Keeps a pool or a batch as it is, until it is released or forgotten.
 #[pyclass(name = "Hold", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyHold {
     what: Mutex<Option<What>>,
 }
+
+collected!(PyHold { what }, |it, _| it.release());
 
 impl PyHold {
     fn new(what: What) -> PyHold {

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 
+use crate::collect::Plain;
 use crate::error;
 use crate::process;
 
@@ -133,11 +134,26 @@ impl<T: Held> Holder<T> {
         Ok(())
     }
 
+    /// Gives the value up for the garbage collector, unless there are views of it. Answers whether no value is left.
+    pub(crate) fn clear(&self, py: Python<'_>) -> bool {
+        if !self.is_ours() {
+            return false;
+        }
+        let value = {
+            let mut state = self.lock();
+            if state.views > 0 { None } else { state.value.take() }
+        };
+        drop_value(py, value);
+        self.is_gone()
+    }
+
     /// Whether it has been taken out.
     pub(crate) fn is_gone(&self) -> bool {
         self.lock().value.is_none()
     }
 }
+
+impl<T: Held + Plain> Plain for Holder<T> {}
 
 /// A clone of what is held, for work without the GIL. It may be the last one when that is done.
 pub(crate) struct Lent<T: Held>(Option<T>);

@@ -5,104 +5,90 @@
 //! was taken out, and `close()` ends it. They are called with no lock held: neither the cache's nor a holder's. Until `evicted`, `forget` and
 //! `forget_all` have returned, the cache gives no lease on the keys concerned.
 
+use std::sync::Arc;
+
 use kvmem::pool::KvCache;
 use kvmem::pool::kv_cache::{Eviction, Lease, Leased, Pinned, Reservation};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyInt, PyString, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::block::{key, keys, write};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::cache_key::{AsCacheKey, Cache, CacheKey, Name};
+use crate::collect::{Link, Plain, collected, plain};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
+use crate::lower_tier::{self, LowerTier, evicting};
+use crate::number::{Exactly, Int};
 use crate::pool::PyPool;
-use crate::process;
 use crate::report;
 use crate::size::Size;
 
-/// A key: a number, such as a hash, or bytes or a text, such as a longer hash.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Name {
-    Int(i128),
-    Bytes(Box<[u8]>),
-    Text(Box<str>),
-}
-
-impl<'a, 'py> FromPyObject<'a, 'py> for Name {
-    type Error = PyErr;
-
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Name> {
-        if let Ok(number) = given.extract::<i64>() {
-            Ok(Name::Int(i128::from(number)))
-        } else if let Ok(bytes) = given.cast::<PyBytes>() {
-            Ok(Name::Bytes(bytes.as_bytes().into()))
-        } else if let Ok(text) = given.cast::<PyString>() {
-            Ok(Name::Text(text.to_str()?.into()))
-        } else if let Ok(number) = given.extract::<i128>() {
-            Ok(Name::Int(number))
-        } else if given.cast::<PyInt>().is_ok() {
-            let message = "an int as key has at most 127 bits and a sign: give a longer one as bytes";
-            Err(error::bad_value(given.py(), message))
-        } else {
-            let name = given.get_type().name()?;
-            Err(PyTypeError::new_err(format!("a key is an int, bytes or a str, not {name}")))
-        }
-    }
-}
-
-impl<'py> IntoPyObject<'py> for &Name {
-    type Target = PyAny;
-    type Output = Bound<'py, PyAny>;
-    type Error = PyErr;
-
-    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(match self {
-            Name::Int(number) => number.into_pyobject(py)?.into_any(),
-            Name::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
-            Name::Text(text) => PyString::new(py, text).into_any(),
-        })
-    }
-}
-
-impl Held for KvCache<Name> {
+impl Held for Cache {
     const NAME: &'static str = "cache";
     const SLOW: bool = true;
 }
 
-/// Values under keys: found by any thread, pinned while they are used, evicted when room is needed.
+/// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed.
+///
+/// Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types never equal
+/// each other. A cache is true, also when it is empty.
+///
+/// Options:
+///
+/// - ``pool``: the blocks come from it. It may have other users.
+/// - ``max_bytes``: the most bytes held. None: what finds room in the pool.
+/// - ``max_blocks``: the most values held. None: about 2**32.
+/// - ``watermarks``: ``(low, high)`` in bytes: an insertion that leaves more than ``high`` bytes
+///   evicts down to ``low``. None: evict only for the value to be inserted.
+/// - ``eviction``: ``lru`` or ``scan-resistant``.
+/// - ``shards``: the parts that keys are divided into, rounded up to a power of two. None: four
+///   for each processor, at least 16; fewer if ``max_blocks`` is small.
+/// - ``spill``: a lower tier for what is evicted, such as :class:`kvmem.mooncake.Store`: see
+///   :mod:`kvmem.spill`.
+///
+/// Raises :class:`BadValueError`.
 #[pyclass(name = "KvCache", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyKvCache {
-    held: Holder<KvCache<Name>>,
-    pool: Py<PyPool>,
-    spill: Option<Py<PyAny>>,
+    held: Holder<Cache>,
+    pool: Link<PyPool>,
+    spill: Option<Arc<LowerTier>>,
 }
 
 impl PyKvCache {
-    fn cache(&self) -> PyResult<Lent<KvCache<Name>>> {
+    fn cache(&self) -> PyResult<Lent<Cache>> {
         self.held.with(KvCache::clone).map(Lent::new)
+    }
+
+    /// The lower tier, unless there is none any more.
+    fn tier<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        Some(self.spill.as_ref()?.object.get(py)?.into_bound(py))
+    }
+
+    /// Room for a value, and for what the lower tier raises meanwhile.
+    fn room(&self, py: Python<'_>, key: CacheKey<'_>, len: usize) -> PyResult<Reservation<Name>> {
+        let cache = self.cache()?;
+        evicting(|| cache.reserve(key.to_name(), len))?.map_err(|error| error::cache(py, &error))
     }
 }
 
-/// The spill did not do what it was told.
-struct Failed;
+impl Plain for Cache {}
 
-/// Gives an evicted value to the spill. Where that raises, the value is dropped, its bytes are free, and the spill is told to forget what it has under the
-/// key, which is older. If it does not do that either, or the interpreter is ending, that is the answer.
-fn give(spill: &Py<PyAny>, pinned: Pinned<Name>) -> Result<(), Failed> {
-    let given = process::call(|py| {
-        let name = pinned.key().clone();
-        let pinned = PyPinned { held: Holder::new(pinned) };
-        let told = spill.call_method1(py, "evicted", (pinned,)).or_else(|error| {
-            error.write_unraisable(py, Some(spill.bind(py)));
-            spill.call_method1(py, "forget", (&name,))
-        });
-        told.map(drop).map_err(|error| {
-            error.write_unraisable(py, Some(spill.bind(py)));
-            Failed
-        })
-    });
-    given.unwrap_or(Err(Failed))
+collected!(PyKvCache { held, pool, spill }, |it, py| {
+    it.pool.cut(py);
+    if let Some(tier) = &it.spill {
+        tier.object.cut(py);
+    }
+});
+
+impl Drop for PyKvCache {
+    fn drop(&mut self) {
+        // The closure in the library may live on, in a clone that another thread is about to drop.
+        if let Some(tier) = &self.spill {
+            drop(tier.object.take());
+        }
+    }
 }
 
 #[pymethods]
@@ -112,10 +98,10 @@ impl PyKvCache {
     fn create(
         pool: Bound<'_, PyPool>,
         max_bytes: Option<Size>,
-        max_blocks: Option<u64>,
-        watermarks: Option<(Size, Size)>,
+        max_blocks: Option<Int<'_>>,
+        watermarks: Option<Exactly<Size, 2>>,
         eviction: &str,
-        shards: Option<usize>,
+        shards: Option<Int<'_>>,
         spill: Option<Bound<'_, PyAny>>,
     ) -> PyResult<PyKvCache> {
         let py = pool.py();
@@ -133,100 +119,117 @@ impl PyKvCache {
             builder = builder.bytes_at_most(bytes);
         }
         if let Some(blocks) = max_blocks {
-            builder = builder.blocks_at_most(blocks);
+            builder = builder.blocks_at_most(blocks.u64(py, "max_blocks")?);
         }
-        if let Some((Size(low), Size(high))) = watermarks {
+        if let Some(Exactly([Size(low), Size(high)])) = watermarks {
             builder = builder.watermarks(low, high);
         }
         if let Some(shards) = shards {
-            builder = builder.shards(shards);
+            builder = builder.shards(shards.index(py, "shards")?);
         }
-        let spill =
-            spill.map(|spill| spill.call_method1("__spill__", (&pool,))).transpose()?.map(Bound::unbind);
-        if let Some(spill) = &spill {
-            let spill = spill.clone_ref(py);
-            builder = builder.on_evict(move |pinned| give(&spill, pinned));
+        let spill = spill.map(|spill| lower_tier::of(&spill, &pool)).transpose()?;
+        let spill = spill.map(|tier| Arc::new(LowerTier::new(tier.unbind())));
+        if let Some(tier) = spill.clone() {
+            builder = builder.on_evict(move |pinned| tier.put(pinned));
         }
         let cache = builder.build().map_err(|error| error::cache_setup(py, &error))?;
-        Ok(PyKvCache { held: Holder::new(cache), pool: pool.unbind(), spill })
+        Ok(PyKvCache { held: Holder::new(cache), pool: Link::new(Some(pool.unbind())), spill })
     }
 
-    /// Copies a value into a block and puts it under `key`. Evicts until it fits.
-    fn insert(&self, py: Python<'_>, key: Name, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Copies a value into a block and puts it under ``key``. Evicts until it fits.
+    ///
+    /// Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
+    /// ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was called
+    /// to evict down to the low watermark, which comes after.
+    fn insert(&self, py: Python<'_>, key: CacheKey<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::of(value)?;
-        let room = self.cache()?.reserve(key, source.len()).map_err(|error| error::cache(py, &error))?;
+        let room = self.room(py, key, source.len())?;
         // SAFETY: the room is as long as the source, and nobody else's.
         unsafe { source.copy_to(py, room.block().as_ptr().cast_mut()) };
-        drop(room.commit());
-        Ok(())
+        evicting(|| drop(room.commit()))
     }
 
-    /// Makes room for a value of `nbytes` bytes, to be written in place and then committed.
-    fn reserve(&self, py: Python<'_>, key: Name, nbytes: Size) -> PyResult<PyReservation> {
-        let room = self.cache()?.reserve(key, nbytes.bytes()).map_err(|error| error::cache(py, &error))?;
-        Ok(PyReservation { held: Holder::new(room) })
+    /// Makes room for a value of ``nbytes`` bytes, to be written in place and then committed.
+    ///
+    /// Raises as ``insert``.
+    fn reserve(slf: &Bound<'_, Self>, key: CacheKey<'_>, nbytes: Size) -> PyResult<PyReservation> {
+        let room = slf.get().room(slf.py(), key, nbytes.bytes())?;
+        Ok(PyReservation { held: Holder::new(room), cache: Link::new(Some(slf.clone().unbind())) })
     }
 
-    /// The value under `key`, pinned; None if there is none. It counts as used. With a spill, that is asked for what is not here.
-    fn get<'py>(slf: &Bound<'py, Self>, key: Name) -> PyResult<Option<Bound<'py, PyAny>>> {
+    /// The value under ``key``, pinned; it counts as used. With a spill, what is not here is fetched from there.
+    fn get<'py>(slf: &Bound<'py, Self>, key: CacheKey<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (this, py) = (slf.get(), slf.py());
-        if let Some(pinned) = this.held.with(|cache| cache.get(&key))? {
-            let pinned = PyPinned { held: Holder::new(pinned) };
-            return Ok(Some(Bound::new(py, pinned)?.into_any()));
+        if let Some(pinned) = this.held.with(|cache| cache.get(&key as &dyn AsCacheKey))? {
+            return Ok(Some(Bound::new(py, PyPinned::new(pinned))?.into_any()));
         }
-        let Some(spill) = &this.spill else { return Ok(None) };
-        let found = spill.bind(py).call_method1("fetch", (slf, &key))?;
+        let Some(tier) = this.tier(py) else { return Ok(None) };
+        let found = tier.call_method1("fetch", (slf, &key))?;
         Ok((!found.is_none()).then_some(found))
     }
 
-    /// The right to put in what is fetched from a lower tier; the value, pinned, if there is one; None if what the lower tier has may be old.
-    fn lease<'py>(&self, py: Python<'py>, key: Name) -> PyResult<Option<Bound<'py, PyAny>>> {
-        Ok(match self.cache()?.lease(&key) {
-            Leased::Lease(lease) => Some(Bound::new(py, PyLease { held: Holder::new(lease) })?.into_any()),
-            Leased::Present(pinned) => {
-                Some(Bound::new(py, PyPinned { held: Holder::new(pinned) })?.into_any())
+    /// The right to put in what is fetched from a lower tier. The value, if there is one; None if what the lower tier has may be old, so take it for a miss.
+    ///
+    /// Take it before the lower tier is asked, and put in by ``reservation.commit(lease=…)``.
+    fn lease<'py>(slf: &Bound<'py, Self>, key: CacheKey<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = slf.py();
+        Ok(match slf.get().cache()?.lease(&key as &dyn AsCacheKey) {
+            Leased::Lease(lease) => {
+                let cache = Link::new(Some(slf.clone().unbind()));
+                Some(Bound::new(py, PyLease { held: Holder::new(lease), cache })?.into_any())
             }
+            Leased::Present(pinned) => Some(Bound::new(py, PyPinned::new(pinned))?.into_any()),
             Leased::Busy => None,
         })
     }
 
-    /// Takes the value under `key` out, and returns it; None if there is none.
-    fn remove(&self, py: Python<'_>, key: Name) -> PyResult<Option<PyPinned>> {
-        let found = match &self.spill {
-            None => self.held.with(|cache| cache.remove(&key))?,
-            Some(spill) => {
-                self.cache()?.remove_with(&key, || spill.call_method1(py, "forget", (&key,)).map(drop))?
+    /// Takes the value under ``key`` out, and returns it.
+    fn remove(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
+        let borrowed: &dyn AsCacheKey = &key;
+        let found = match self.tier(py) {
+            None => self.held.with(|cache| cache.remove(borrowed))?,
+            Some(tier) => {
+                self.cache()?.remove_with(borrowed, || tier.call_method1("forget", (&key,)).map(drop))?
             }
         };
-        Ok(found.map(|pinned| PyPinned { held: Holder::new(pinned) }))
+        Ok(found.map(PyPinned::new))
     }
 
-    fn __contains__(&self, key: Name) -> PyResult<bool> {
-        self.held.with(|cache| cache.contains(&key))
+    fn __contains__(&self, key: CacheKey<'_>) -> PyResult<bool> {
+        self.held.with(|cache| cache.contains(&key as &dyn AsCacheKey))
     }
 
     fn __len__(&self) -> PyResult<usize> {
         self.held.with(|cache| cache.len() as usize)
     }
 
+    /// A cache is true, empty or not, so that `cache or default` is the cache.
+    fn __bool__(&self) -> bool {
+        true
+    }
+
     /// Takes every value out. Pins stay good.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cache = self.cache()?;
-        py.detach(|| match &self.spill {
+        let tier = self.tier(py).map(Bound::unbind);
+        py.detach(|| match &tier {
             None => {
                 cache.clear();
                 Ok(())
             }
-            Some(spill) => {
-                cache.clear_with(|| Python::attach(|py| spill.call_method0(py, "forget_all").map(drop)))
+            Some(tier) => {
+                cache.clear_with(|| Python::attach(|py| tier.call_method0(py, "forget_all").map(drop)))
             }
         })
     }
 
-    /// Evicts until at most so many bytes are held, or nothing is left that can go; returns how many are held then.
+    /// Evicts until at most ``nbytes`` bytes are held, or nothing is left that can go.
+    ///
+    /// Returns how many bytes are held. Raises what a lower tier raises that is no ``Exception``, such as
+    /// ``KeyboardInterrupt``; further values are dropped then instead of given to it.
     fn evict_to(&self, py: Python<'_>, nbytes: Size) -> PyResult<u64> {
         let cache = self.cache()?;
-        Ok(py.detach(|| cache.evict_to(nbytes.0)))
+        evicting(|| py.detach(|| cache.evict_to(nbytes.0)))
     }
 
     /// Bytes held, those being written included.
@@ -237,14 +240,14 @@ impl PyKvCache {
 
     /// The pool that the blocks are of.
     #[getter]
-    fn pool(&self, py: Python<'_>) -> Py<PyPool> {
-        self.pool.clone_ref(py)
+    fn pool(&self, py: Python<'_>) -> PyResult<Py<PyPool>> {
+        self.pool.get(py).ok_or_else(|| error::gone(Cache::NAME, Cache::END))
     }
 
-    /// The lower tier; None: there is none.
+    /// The lower tier.
     #[getter]
-    fn spill(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.spill.as_ref().map(|spill| spill.clone_ref(py))
+    fn spill<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        self.tier(py)
     }
 
     /// Figures.
@@ -263,17 +266,17 @@ impl PyKvCache {
                 stats.evictions,
                 stats.removals,
                 stats.refusals,
-                stats.not_taken,
+                stats.not_taken + self.spill.as_ref().map_or(0, |tier| tier.dropped()),
                 stats.superseded,
             ),
         )
     }
 
-    /// Gives the cache up, and all that it holds; ends its spill. Pins stay good.
+    /// Gives the cache up, and all that it holds; closes its spill. Pins stay good.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
-        if let Some(spill) = &self.spill {
-            spill.call_method0(py, "close")?;
+        if let Some(tier) = self.tier(py) {
+            tier.call_method0("close")?;
         }
         Ok(())
     }
@@ -305,13 +308,24 @@ impl Bytes for Pinned<Name> {
     }
 }
 
-/// A value of a cache that is not evicted while this exists. Its bytes are to be read.
+/// A value of a cache that is not evicted while this exists. Its bytes are read-only.
 #[pyclass(name = "Pinned", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPinned {
     held: Holder<Pinned<Name>>,
 }
 
 memory_methods!(PyPinned, Pinned<Name>);
+
+impl Plain for Pinned<Name> {}
+
+plain!(PyPinned { held });
+
+impl PyPinned {
+    #[inline]
+    pub(crate) fn new(pinned: Pinned<Name>) -> PyPinned {
+        PyPinned { held: Holder::new(pinned) }
+    }
+}
 
 #[pymethods]
 impl PyPinned {
@@ -343,13 +357,13 @@ impl PyPinned {
         crate::block::reference(py, found.map_err(|error| error::pool(py, &error))?)
     }
 
-    /// Whether the key has been given another value since, or was removed. Being evicted does not count.
+    /// Whether the key has been given another value since, or was removed. Being evicted does not count: see :class:`kvmem.spill.Spill`.
     #[getter]
     fn superseded(&self) -> PyResult<bool> {
         self.held.with(Pinned::is_superseded)
     }
 
-    /// Lets go of it.
+    /// Lets go of it. Raises :class:`ExportedError` while there are views.
     fn release(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
@@ -377,11 +391,17 @@ impl Bytes for Reservation<Name> {
     }
 }
 
-/// Room for one value of a cache, to be written in place.
+/// Room for one value of a cache, to be written in place. A ``with`` commits it, or gives it back if something is raised.
 #[pyclass(name = "Reservation", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyReservation {
     held: Holder<Reservation<Name>>,
+    /// To commit may evict, and the cache object has the lower tier.
+    cache: Link<PyKvCache>,
 }
+
+impl Plain for Reservation<Name> {}
+
+collected!(PyReservation { held, cache }, |it, py| it.cache.cut(py));
 
 memory_methods!(PyReservation, Reservation<Name>);
 
@@ -405,18 +425,21 @@ impl PyReservation {
     }
 
     /// Copies the bytes of another object in; returns how many.
-    #[pyo3(signature = (source, start=0))]
-    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: usize) -> PyResult<usize> {
+    #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
+    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         write(py, &self.held, source, start)
     }
 
-    /// Makes it the value of its key. Nobody may have a view of it any more. Under a lease: if that is unbroken; else the room is given back, and None
-    /// the answer. The lease ends.
+    /// Makes it the value of its key. Raises :class:`ExportedError` while there are views.
+    ///
+    /// Under a lease: unless that is broken; then the room is given back, and the answer is None. The
+    /// lease ends. The value is in the cache also if this raises ``KeyboardInterrupt``, which comes from a
+    /// lower tier that was given what is above the high watermark.
     #[pyo3(signature = (*, lease=None))]
     fn commit(&self, py: Python<'_>, lease: Option<&PyLease>) -> PyResult<Option<PyPinned>> {
         let Some(lease) = lease else {
             let room = self.held.take()?;
-            return Ok(Some(PyPinned { held: Holder::new(py.detach(|| room.commit())) }));
+            return evicting(|| py.detach(|| room.commit())).map(PyPinned::new).map(Some);
         };
         let taken = lease.held.take()?;
         let room = match self.held.take() {
@@ -427,8 +450,8 @@ impl PyReservation {
                 return Err(error::bad_value(py, "the lease is of another key, or of another cache"));
             }
         };
-        let committed = py.detach(|| room.commit_leased(taken).ok());
-        Ok(committed.map(|pinned| PyPinned { held: Holder::new(pinned) }))
+        let committed = evicting(|| py.detach(|| room.commit_leased(taken).ok()))?;
+        Ok(committed.map(PyPinned::new))
     }
 
     /// Gives the room back; what the key had is untouched.
@@ -451,10 +474,12 @@ impl PyReservation {
         _exc: &Bound<'_, PyTuple>,
     ) -> PyResult<()> {
         match self.held.take_if_any()? {
-            Some(room) if kind.is_none() => drop(py.detach(|| room.commit())),
-            room => drop_value(py, room),
+            Some(room) if kind.is_none() => evicting(|| py.detach(|| drop(room.commit()))),
+            room => {
+                drop_value(py, room);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     fn __repr__(&self) -> String {
@@ -472,11 +497,16 @@ impl Held for Lease<Name> {
     const SLOW: bool = true;
 }
 
-/// The right to put in what is fetched from a lower tier, if nothing is put or removed under the key meanwhile.
+/// The right to put in what is fetched from a lower tier, if nothing is put or removed under the key meanwhile: that breaks it.
 #[pyclass(name = "Lease", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyLease {
     held: Holder<Lease<Name>>,
+    cache: Link<PyKvCache>,
 }
+
+impl Plain for Lease<Name> {}
+
+collected!(PyLease { held, cache }, |it, py| it.cache.cut(py));
 
 #[pymethods]
 impl PyLease {

@@ -2,13 +2,15 @@
 //!
 //! Nothing here releases the GIL, so that no lock of a space is held by another thread when the process forks: a child goes on with its copy.
 
-use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement};
+use kvmem::offset::{Allocation, OffsetAllocator, Placement};
 use pyo3::prelude::*;
 
 use crate::batch::{Batch, Offsets, take_all};
+use crate::collect::{Plain, plain};
 use crate::context::context_manager;
-use crate::error;
+use crate::error::{self, Request};
 use crate::holder::{Held, Holder};
+use crate::number::Int;
 use crate::report;
 use crate::size::Size;
 
@@ -34,16 +36,20 @@ impl Batch for Vec<Allocation> {
     }
 }
 
-/// Hands out ranges of a space; never touches bytes.
+/// Hands out ranges of an abstract space; never touches bytes. Goes on in a forked child, as a copy.
+///
+/// Options:
+///
+/// - ``capacity``: bytes of the space, from 1 to 2**63.
+/// - ``boundary``: no range straddles a multiple of this number of bytes, or is longer.
+/// - ``max_ranges``: the most ranges, used and free, that the allocator keeps: 16 or more. They
+///   take about 50 bytes each. None: about 2**32.
+/// - ``placement``: ``renewal`` or ``best-fit``.
+///
+/// Raises :class:`BadValueError`.
 #[pyclass(name = "OffsetAllocator", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyOffsetAllocator {
     space: OffsetAllocator,
-}
-
-impl PyOffsetAllocator {
-    fn refused(py: Python<'_>) -> impl Fn(AllocError) -> PyErr {
-        move |error| error::alloc(py, &error)
-    }
 }
 
 #[pymethods]
@@ -54,7 +60,7 @@ impl PyOffsetAllocator {
         py: Python<'_>,
         capacity: Size,
         boundary: Option<Size>,
-        max_ranges: Option<u32>,
+        max_ranges: Option<Int<'_>>,
         placement: &str,
     ) -> PyResult<PyOffsetAllocator> {
         let placement = match placement {
@@ -70,43 +76,49 @@ impl PyOffsetAllocator {
             builder = builder.boundary(bytes);
         }
         if let Some(ranges) = max_ranges {
-            builder = builder.max_ranges(ranges);
+            builder = builder.max_ranges(ranges.u32(py, "max_ranges")?);
         }
         let space = builder.build().map_err(|error| error::space(py, &error))?;
         Ok(PyOffsetAllocator { space })
     }
 
-    /// A range of `size` bytes.
+    /// A range of exactly ``size`` bytes. Raises :class:`OutOfSpaceError`.
     #[pyo3(signature = (size, *, align=None))]
-    fn allocate(&self, py: Python<'_>, size: Size, align: Option<u64>) -> PyResult<PyAllocation> {
+    fn allocate(&self, py: Python<'_>, size: Size, align: Option<Int<'_>>) -> PyResult<PyAllocation> {
+        let align = align.map(|align| align.u64(py, "align")).transpose()?;
         let granted = match align {
             None => self.space.allocate(size.0),
             Some(align) => self.space.allocate_aligned(size.0, align),
         };
         match granted {
             Ok(allocation) => Ok(PyAllocation { held: Holder::new(allocation) }),
-            Err(error) => Err(error::alloc(py, &error)),
+            Err(error) => Err(error::request(py, &error, Request { nbytes: size.0, align, n: None })),
         }
     }
 
-    /// `n` ranges of `size` bytes each, all of them or none.
-    fn allocate_batch(&self, py: Python<'_>, size: Size, n: usize) -> PyResult<PyAllocationBatch> {
-        let granted = self.space.allocate_batch(size.0, n).map_err(Self::refused(py))?;
+    /// ``n`` ranges of ``size`` bytes each, all of them or none.
+    fn allocate_batch(&self, py: Python<'_>, size: Size, n: Int<'_>) -> PyResult<PyAllocationBatch> {
+        let n = n.index(py, "n")?;
+        let granted = self.space.allocate_batch(size.0, n).map_err(|error| {
+            error::request(py, &error, Request { nbytes: size.0, align: None, n: Some(n as u64) })
+        })?;
         Ok(PyAllocationBatch { held: Holder::new(granted) })
     }
 
-    /// `total` bytes in at most `max_ranges` ranges, as few and as long as can be had.
+    /// ``total`` bytes in at most ``max_ranges`` ranges, as few and as long as can be had.
     fn allocate_scattered(
         &self,
         py: Python<'_>,
         total: Size,
-        max_ranges: usize,
+        max_ranges: Int<'_>,
     ) -> PyResult<Vec<PyAllocation>> {
-        let granted = self.space.allocate_scattered(total.0, max_ranges).map_err(Self::refused(py))?;
+        let max_ranges = max_ranges.within(py, "max_ranges", 1..=u64::MAX)? as usize;
+        let granted = self.space.allocate_scattered(total.0, max_ranges);
+        let granted = granted.map_err(|error| error::alloc(py, &error))?;
         Ok(granted.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())
     }
 
-    /// Frees many at once, neighbours joined first: a batch, or any number of allocations. All of them, or none.
+    /// Frees many at once, neighbours joined first; all of them, or none if one cannot be.
     fn free_batch(&self, allocations: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(batch) = allocations.cast::<PyAllocationBatch>() {
             self.space.free_run(batch.get().held.take()?);
@@ -121,7 +133,7 @@ impl PyOffsetAllocator {
         self.space.grow(capacity.0).map_err(|error| error::space(py, &error))
     }
 
-    /// Moves the end of the space down, if nothing in use lies behind it.
+    /// Moves the end of the space down. Raises :class:`InUseError` if something in use lies behind it.
     fn shrink_to(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
         self.space.shrink_to(capacity.0).map_err(|error| error::space(py, &error))
     }
@@ -132,13 +144,13 @@ impl PyOffsetAllocator {
         self.space.capacity()
     }
 
-    /// What no range straddles, in bytes.
+    /// No range straddles a multiple of this number of bytes. None: there is no boundary.
     #[getter]
     fn boundary(&self) -> Option<u64> {
         self.space.boundary()
     }
 
-    /// An upper bound of the longest free range.
+    /// An upper bound of the longest free range, without the lock.
     #[getter]
     fn largest_free_hint(&self) -> u64 {
         self.space.largest_free_hint()
@@ -149,17 +161,17 @@ impl PyOffsetAllocator {
         metrics(py, &self.space.metrics())
     }
 
-    /// The whole space in order of addresses: (offset, size, used).
+    /// The whole space in order of addresses: offset, size, whether it is used.
     fn map(&self) -> Vec<(u64, u64, bool)> {
         self.space.map().into_iter().map(|range| (range.offset, range.size, range.used)).collect()
     }
 
-    /// The free ranges by size: (size_min, size_max, ranges, bytes).
+    /// The free ranges by size: least and greatest size of the bin, ranges, bytes.
     fn bins(&self) -> Vec<(u64, u64, u64, u64)> {
         self.space.bins().into_iter().map(|bin| (bin.size_min, bin.size_max, bin.ranges, bin.bytes)).collect()
     }
 
-    /// Checks the books.
+    /// Checks the books against their invariants: for tests.
     fn check(&self) -> PyResult<()> {
         self.space.check().map_err(|error| error::defect(&error))
     }
@@ -188,11 +200,18 @@ pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &kvmem::offset::Metrics) ->
     report::named(py, "Metrics", (capacity, allocated, free, largest_free, live, free_ranges, metadata_bytes))
 }
 
-/// A range that somebody has.
-#[pyclass(name = "Allocation", module = "kvmem", frozen, freelist = 256)]
+/// A range that somebody has, until it is freed or forgotten.
+#[pyclass(name = "Allocation", module = "kvmem", frozen, weakref, freelist = 256)]
 pub(crate) struct PyAllocation {
     held: Holder<Allocation>,
 }
+
+impl Plain for Allocation {}
+impl Plain for Vec<Allocation> {}
+
+plain!(PyOffsetAllocator { space });
+plain!(PyAllocation { held });
+plain!(PyAllocationBatch { held });
 
 #[pymethods]
 impl PyAllocation {
@@ -208,7 +227,7 @@ impl PyAllocation {
         self.held.with(Allocation::size)
     }
 
-    /// Frees it.
+    /// Frees it. A second time raises :class:`ClosedError`.
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
@@ -257,7 +276,7 @@ impl PyAllocationBatch {
         self.held.with(Batch::size)
     }
 
-    /// Where each begins: a read-only memoryview of unsigned 64-bit numbers.
+    /// Where each begins: read-only, format ``Q``, as ``array('Q')``. It stays good when the batch has been freed.
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Offsets::view(py, self.held.with(Batch::offsets)?)

@@ -10,6 +10,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::error;
+use crate::number::{Int, Seconds};
+
+/// More threads than any machine has cores.
+const MOST_THREADS: u64 = 1 << 20;
 
 /// One text with commas, or several texts.
 pub(crate) struct Words(String);
@@ -42,25 +46,54 @@ pub(crate) fn numa(py: Python<'_>, numa: Option<&str>) -> PyResult<Numa> {
     numa.map_or(Ok(Numa::None), |numa| numa.parse().map_err(|error: String| error::bad_value(py, error)))
 }
 
-/// `None`, a number of threads, or a text.
-#[derive(FromPyObject)]
-pub(crate) enum Threads {
-    Number(usize),
+/// A number of threads, or a text.
+pub(crate) enum Threads<'py> {
+    Number(Int<'py>),
     Word(String),
 }
 
+impl<'a, 'py> FromPyObject<'a, 'py> for Threads<'py> {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Threads<'py>> {
+        if let Ok(text) = given.cast::<PyString>() {
+            return Ok(Threads::Word(text.to_str()?.to_owned()));
+        }
+        given.extract::<Int<'py>>().map(Threads::Number).map_err(|_| {
+            let name = given.get_type().name().map_or_else(|_| "that".to_owned(), |name| name.to_string());
+            PyTypeError::new_err(format!(
+                "give a number of threads, a str such as \"auto\", or None, not {name}"
+            ))
+        })
+    }
+}
+
+impl Threads<'_> {
+    /// What is done unless something else is said.
+    pub(crate) fn auto() -> Option<Self> {
+        Some(Threads::Word("auto".to_owned()))
+    }
+}
+
 /// Who makes pages resident.
-pub(crate) fn populate(py: Python<'_>, threads: Option<&Threads>) -> PyResult<Populate> {
+pub(crate) fn populate<'py>(
+    py: Python<'py>,
+    name: &str,
+    threads: Option<Threads<'py>>,
+) -> PyResult<Populate> {
     match threads {
         None => Ok(Populate::None),
-        Some(Threads::Number(threads)) => Ok(Populate::threads(*threads)),
+        Some(Threads::Number(threads)) => {
+            let threads = threads.within(py, name, 0..=MOST_THREADS)?;
+            Ok(Populate::threads(usize::try_from(threads).unwrap_or(usize::MAX)))
+        }
         Some(Threads::Word(word)) => word.parse().map_err(|error: String| error::bad_value(py, error)),
     }
 }
 
 /// Who does so where that is what the caller came for: automatic, unless something else is said.
-pub(crate) fn populate_now(py: Python<'_>, threads: Option<&Threads>) -> PyResult<Populate> {
-    threads.map_or(Ok(Populate::Auto), |threads| populate(py, Some(threads)))
+pub(crate) fn populate_now<'py>(py: Python<'py>, threads: Option<Threads<'py>>) -> PyResult<Populate> {
+    threads.map_or(Ok(Populate::Auto), |threads| populate(py, "threads", Some(threads)))
 }
 
 pub(crate) fn backing(shared: bool) -> Backing {
@@ -82,11 +115,11 @@ pub(crate) fn policy(py: Python<'_>, policy: Option<&str>) -> PyResult<Policy> {
     }
 }
 
-/// Seconds, more than none.
-pub(crate) fn seconds(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    let Some(seconds) = seconds else { return Ok(None) };
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) => Ok(Some(duration)),
-        Err(_) => Err(error::bad_value(py, format!("{seconds} is no number of seconds: give 0 or more"))),
-    }
+/// A length of time, if one is given.
+pub(crate) fn seconds<'py>(
+    py: Python<'py>,
+    name: &str,
+    seconds: Option<Seconds<'py>>,
+) -> PyResult<Option<Duration>> {
+    seconds.map(|seconds| seconds.duration(py, name)).transpose()
 }

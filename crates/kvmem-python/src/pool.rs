@@ -11,11 +11,13 @@ use pyo3::prelude::*;
 
 use crate::batch::take_all;
 use crate::block::{PyBlock, PyBlockBatch};
+use crate::collect::{Plain, collected};
 use crate::context::context_manager;
-use crate::error;
+use crate::error::{self, Request};
 use crate::hold::PyHold;
 use crate::holder::{Held, Holder, Lent};
 use crate::long;
+use crate::number::{Callback, Int, Seconds, Several};
 use crate::offsets;
 use crate::options::{self, Threads, Words};
 use crate::progress::{self, Listener};
@@ -34,6 +36,39 @@ impl Held for Pool {
 }
 
 /// Memory that is mapped, populated and registered, and handed out in blocks.
+///
+/// Options:
+///
+/// - ``size``: bytes, rounded up to whole pages; to whole parts, if the pool can grow.
+/// - ``max_size``: the most bytes that the pool can grow to. None: its size. The addresses are
+///   reserved at once.
+/// - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``.
+///   None: ``2M,thp,4k``.
+/// - ``strict``: fail if the first kind cannot take all of it, instead of stepping down.
+/// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None: wherever the kernel puts the pages.
+/// - ``shared``: a sealed memory file that other processes can attach.
+/// - ``guard_pages``: a page without access before and behind the pool.
+/// - ``populate``: makes pages resident before blocks are handed out: ``"auto"`` or a number of
+///   threads. None: a first touch may find no memory, which ends the process.
+/// - ``devices``: all of the pool is registered with each of them: ``io_uring``,
+///   ``io_uring:N``, ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and
+///   ``nixl:BACKEND``. None: with no device.
+/// - ``policy``: how devices are called: ``auto``, ``sequential``, ``parallel`` or
+///   ``parallel:N``. None: as the environment says, otherwise ``auto``.
+/// - ``boundary``: no block straddles a multiple of this number of bytes, or is longer. None: as
+///   the devices take it best; 1 GiB, if the pool can grow or is made ready in the background.
+/// - ``hot_sizes``: blocks of these sizes come from caches of the calling thread from the
+///   beginning.
+/// - ``learn``: sizes that are requested often become hot.
+/// - ``stranded``: the most bytes in the caches of all threads together. None: 1/32 of the pool.
+/// - ``in_background``: return once the memory is mapped, and make it ready part by part.
+/// - ``quarantine``: keep parts that cannot be populated or registered from use, instead of
+///   failing. In the background this is always so.
+/// - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is
+///   resident, and once for each device that has it.
+///
+/// Raises :class:`MappingError`, :class:`RegistrationError`, :class:`BadValueError` and
+/// :class:`CancelledError`. Then nothing is left mapped.
 #[pyclass(name = "Pool", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPool {
     pub(crate) held: Holder<Pool>,
@@ -42,7 +77,17 @@ pub(crate) struct PyPool {
     cancel: Cancel,
     /// Of a shared pool, from the beginning: children that are forked later have it too.
     fd: Mutex<Option<OwnedFd>>,
+    /// Of a pool that is made ready in the background.
+    listener: Option<Listener>,
 }
+
+impl Plain for Pool {}
+
+collected!(PyPool { held, at, len, cancel, fd, listener }, |it, py| {
+    if let Some(listener) = &it.listener {
+        listener.let_go(py);
+    }
+});
 
 impl PyPool {
     /// The pool, for work that takes longer than a call.
@@ -61,7 +106,7 @@ impl PyPool {
     #[new]
     #[pyo3(signature = (
         size, *, max_size=None, pages=None, strict=false, numa=None, shared=false, guard_pages=false,
-        populate=Some(Threads::Word("auto".to_owned())), devices=None, policy=None, boundary=None, hot_sizes=None, learn=true,
+        populate=Threads::auto(), devices=None, policy=None, boundary=None, hot_sizes=None, learn=true,
         stranded=None, in_background=false, quarantine=false, progress=None
     ), text_signature = "(size, *, max_size=None, pages=None, strict=False, numa=None, shared=False, guard_pages=False, \
         populate='auto', devices=None, policy=None, boundary=None, hot_sizes=None, learn=True, stranded=None, \
@@ -76,19 +121,19 @@ impl PyPool {
         numa: Option<&str>,
         shared: bool,
         guard_pages: bool,
-        populate: Option<Threads>,
+        populate: Option<Threads<'_>>,
         devices: Option<Words>,
         policy: Option<&str>,
         boundary: Option<Size>,
-        hot_sizes: Option<Vec<Size>>,
+        hot_sizes: Option<Several<Size>>,
         learn: bool,
         stranded: Option<Size>,
         in_background: bool,
         quarantine: bool,
-        progress: Option<Py<PyAny>>,
+        progress: Option<Callback>,
     ) -> PyResult<PyPool> {
         let cancel = Cancel::new();
-        let populate = options::populate(py, populate.as_ref())?;
+        let populate = options::populate(py, "populate", populate)?;
         let registrars = options::devices(py, devices.as_ref())?;
         let count = registrars.len() as u64;
         let mut builder = Pool::builder(size.bytes())
@@ -99,7 +144,9 @@ impl PyPool {
             .populate(populate)
             .registrars(registrars)
             .policy(options::policy(py, policy)?)
-            .hot_sizes(hot_sizes.unwrap_or_default().into_iter().map(|Size(bytes)| bytes))
+            .hot_sizes(
+                hot_sizes.map_or_else(Vec::new, |Several(all)| all).into_iter().map(|Size(bytes)| bytes),
+            )
             .learn(learn)
             .in_background(in_background)
             .quarantine(quarantine)
@@ -113,7 +160,7 @@ impl PyPool {
         if let Some(Size(bytes)) = stranded {
             builder = builder.stranded(bytes);
         }
-        let listener = progress.map(|callback| {
+        let listener = progress.map(|Callback(callback)| {
             let populated = if populate == Populate::None { 0 } else { size.0 };
             Listener::new(callback, cancel.clone(), populated, size.0.saturating_mul(count))
         });
@@ -135,43 +182,57 @@ impl PyPool {
             built = progress::end(py, listener.as_ref(), built);
         }
         let (pool, built) = built?;
-        report::log_receipt(py, "pool", &built.receipt);
-        report::log(py, "pool", Level::Info, || format!("built: {built}"));
         let (at, len) = (pool.as_ptr().addr(), built.most_bytes);
         let fd =
             if shared { Some(share(&pool, true).map_err(|error| error::pool(py, &error))?) } else { None };
-        Ok(PyPool { held: Holder::new(pool), at, len, cancel, fd: Mutex::new(fd) })
+        let listener = listener.filter(|_| in_background);
+        // In its holder: should the log be interrupted, it is taken down without the GIL.
+        let made = PyPool { held: Holder::new(pool), at, len, cancel, fd: Mutex::new(fd), listener };
+        report::log_receipt(py, "pool", &built.receipt)?;
+        report::log(py, "pool", Level::Info, || format!("built: {built}"))?;
+        Ok(made)
     }
 
-    /// A block of `nbytes` bytes.
+    /// A block of exactly ``nbytes`` bytes; its address is a multiple of ``align``, a power of two.
+    ///
+    /// What stands in it is what the last user left, or zeros. Raises :class:`OutOfSpaceError`,
+    /// :class:`NotReadyError` while more is being made ready, and :class:`BadValueError`.
     #[pyo3(signature = (nbytes, *, align=None))]
-    fn allocate(&self, py: Python<'_>, nbytes: Size, align: Option<usize>) -> PyResult<PyBlock> {
+    fn allocate(&self, py: Python<'_>, nbytes: Size, align: Option<Int<'_>>) -> PyResult<PyBlock> {
+        let align = align.map(|align| align.index(py, "align")).transpose()?;
         let granted = self.held.with(|pool| match align {
             None => pool.allocate(nbytes.bytes()),
             Some(align) => pool.allocate_aligned(nbytes.bytes(), align),
         })?;
         match granted {
             Ok(block) => Ok(PyBlock::new(block)),
-            Err(error) => Err(error::pool(py, &error)),
+            Err(error) => {
+                let align = align.map(|align| align as u64);
+                Err(error::block_request(py, &error, Request { nbytes: nbytes.0, align, n: None }))
+            }
         }
     }
 
-    /// `n` blocks of `nbytes` bytes each, all of them or none.
-    fn allocate_batch(&self, py: Python<'_>, nbytes: Size, n: usize) -> PyResult<PyBlockBatch> {
+    /// ``n`` blocks of ``nbytes`` bytes each, all of them or none, in one object.
+    fn allocate_batch(&self, py: Python<'_>, nbytes: Size, n: Int<'_>) -> PyResult<PyBlockBatch> {
+        let n = n.index(py, "n")?;
         let pool = self.pool()?;
         let granted = py.detach(|| pool.allocate_batch(nbytes.bytes(), n));
-        let blocks = granted.map_err(|error| error::pool(py, &error))?;
+        let blocks = granted.map_err(|error| {
+            error::block_request(py, &error, Request { nbytes: nbytes.0, align: None, n: Some(n as u64) })
+        })?;
         Ok(PyBlockBatch { held: Holder::new(blocks) })
     }
 
-    /// `total` bytes in at most `max_blocks` blocks, as few and as long as can be had.
-    fn allocate_scattered(&self, py: Python<'_>, total: Size, max_blocks: usize) -> PyResult<Vec<PyBlock>> {
+    /// ``total`` bytes in at most ``max_blocks`` blocks, as few and as long as can be had.
+    fn allocate_scattered(&self, py: Python<'_>, total: Size, max_blocks: Int<'_>) -> PyResult<Vec<PyBlock>> {
+        let max_blocks = max_blocks.within(py, "max_blocks", 1..=u64::MAX)? as usize;
         let granted = self.held.with(|pool| pool.allocate_scattered(total.bytes(), max_blocks))?;
         let blocks = granted.map_err(|error| error::pool(py, &error))?;
         Ok(blocks.into_iter().map(PyBlock::new).collect())
     }
 
-    /// Frees many at once, neighbours joined first: a batch, or any number of blocks. All of them, or none.
+    /// Frees many at once, neighbours joined first; all of them, or none if one cannot be.
     fn free_batch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let pool = self.pool()?;
         if let Ok(batch) = blocks.cast::<PyBlockBatch>() {
@@ -184,13 +245,13 @@ impl PyPool {
         Ok(())
     }
 
-    /// The first address. What is mapped from here on is `nbytes` long.
+    /// The first address: a block at offset n begins n bytes further on.
     #[getter]
     fn ptr(&self) -> PyResult<usize> {
         self.held.with(|_| self.at)
     }
 
-    /// Bytes of addresses: what the pool can grow to.
+    /// Bytes of addresses from ``ptr`` on: what the pool can grow to. Without ``max_size`` that is its capacity.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.held.with(|_| self.len)
@@ -214,13 +275,17 @@ impl PyPool {
         self.held.with(Pool::is_under_way)
     }
 
-    /// Waits until so many bytes (all of them, if nothing is said) are ready, no more will be, or the seconds are over; returns how many are ready
-    /// then.
+    /// Waits until so many bytes (None: all) are ready, no more will be, or the seconds are over; returns how many are.
     #[pyo3(signature = (nbytes=None, timeout=None))]
-    fn wait_ready(&self, py: Python<'_>, nbytes: Option<Size>, timeout: Option<f64>) -> PyResult<u64> {
+    fn wait_ready(
+        &self,
+        py: Python<'_>,
+        nbytes: Option<Size>,
+        timeout: Option<Seconds<'_>>,
+    ) -> PyResult<u64> {
         let pool = self.pool()?;
         let bytes = nbytes.map_or(u64::MAX, |Size(bytes)| bytes);
-        let mut left = options::seconds(py, timeout)?.unwrap_or(EVER);
+        let mut left = options::seconds(py, "timeout", timeout)?.unwrap_or(EVER);
         let ready = loop {
             let turn = left.min(LOOK);
             let ready = py.detach(|| pool.wait_ready(bytes, turn));
@@ -233,26 +298,26 @@ impl PyPool {
         Ok(ready)
     }
 
-    /// Ends what is being made ready in the background: no further part is.
+    /// Ends what goes on in the background: no further part is made ready. The pool cannot grow then.
     fn cancel(&self) {
         self.cancel.cancel();
     }
 
-    /// The pool is at least so long afterwards.
+    /// The pool is at least so long afterwards, in whole parts, which are populated and registered first.
     fn grow_to(&self, py: Python<'_>, size: Size) -> PyResult<()> {
         let pool = self.pool()?;
         let grown = long::run(py, &self.cancel, || pool.grow_to(size.0))?;
         grown.map_err(|error| error::pool(py, &error))
     }
 
-    /// The pool is as short as whole parts allow, but not shorter than this; returns by how many bytes it is shorter.
+    /// As short as whole parts allow, but not shorter than this; returns by how many bytes. Raises :class:`InUseError`.
     fn shrink_to(&self, py: Python<'_>, size: Size) -> PyResult<u64> {
         let pool = self.free_to_shrink()?;
         let shrunk = py.detach(|| pool.shrink_to(size.0));
         Ok(shrunk.map_err(|error| error::pool(py, &error))?.bytes)
     }
 
-    /// As `shrink_to`, as far as what is in use allows.
+    /// As ``shrink_to``, as far as what is in use allows.
     fn shrink(&self, py: Python<'_>) -> PyResult<u64> {
         let pool = self.free_to_shrink()?;
         let shrunk = py.detach(|| pool.shrink());
@@ -266,7 +331,7 @@ impl PyPool {
         Ok(())
     }
 
-    /// Keeps the bytes of a block from use for as long as the pool.
+    /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to be bad.
     fn condemn(&self, block: &Bound<'_, PyBlock>, why: String) -> PyResult<()> {
         let pool = self.pool()?;
         pool.condemn(block.get().held.take()?, why);
@@ -288,7 +353,7 @@ impl PyPool {
         report::data(py, &self.held.with(Pool::stats)?)
     }
 
-    /// All of the pool in order of addresses: (offset, size, state), where that is "used", "cached" or "free".
+    /// All of the pool in order of addresses: offset, size, and ``used``, ``cached`` or ``free``.
     fn map<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, u64, Bound<'py, PyAny>)>> {
         let map = self.held.with(Pool::map)?;
         map.iter().map(|range| Ok((range.offset, range.size, report::data(py, &range.state)?))).collect()
@@ -300,7 +365,7 @@ impl PyPool {
         self.held.with(Pool::devices)
     }
 
-    /// What no block straddles, in bytes; None: there is no such edge.
+    /// No block straddles a multiple of this number of bytes. None: there is no boundary.
     #[getter]
     fn boundary(&self) -> PyResult<Option<u64>> {
         self.held.with(Pool::boundary)
@@ -312,24 +377,25 @@ impl PyPool {
         self.held.with(Pool::number)
     }
 
-    /// A descriptor of the pool's memory, to read and write, which belongs to the pool.
+    /// A descriptor of a shared pool's memory, to read and write, which belongs to the pool. Also ``/proc/PID/fd/N``.
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
         self.held.with(|_| ())?;
         let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(AsRawFd::as_raw_fd);
         fd.ok_or_else(|| error::pool(py, &PoolError::Private))
     }
 
-    /// A new descriptor of the pool's memory, to be sent to another process and then closed by the caller.
+    /// A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to another process.
     #[pyo3(signature = (*, writable=false))]
     fn share(&self, py: Python<'_>, writable: bool) -> PyResult<c_int> {
         let pool = self.pool()?;
         share(&pool, writable).map(IntoRawFd::into_raw_fd).map_err(|error| error::pool(py, &error))
     }
 
-    /// Makes its pages resident in the other mappings that this process has of its memory; returns how many bytes those have.
+    /// Makes its pages resident in the other mappings that this process has of its memory file, such as those of an engine that was given
+    /// the descriptor: else each page is a fault when it is first touched there. Returns how many bytes those mappings have.
     #[pyo3(signature = (*, threads=None))]
-    fn populate_elsewhere(&self, py: Python<'_>, threads: Option<Threads>) -> PyResult<u64> {
-        let how = options::populate_now(py, threads.as_ref())?;
+    fn populate_elsewhere(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
+        let how = options::populate_now(py, threads)?;
         let cancel = Cancel::new();
         let watch = Watch::new().cancel(cancel.clone());
         let pool = self.pool()?;
@@ -337,18 +403,18 @@ impl PyPool {
         done.map_err(|error| error::pool(py, &error))
     }
 
-    /// Keeps it from being closed or made shorter.
+    /// Keeps it from being closed or made shorter, for engines that have registered its memory: :class:`ExportedError` meanwhile.
     fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
         PyHold::pool(slf)
     }
 
-    /// Checks the books.
+    /// Checks the books against their invariants: for tests.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         let pool = self.pool()?;
         py.detach(|| pool.check()).map_err(|error| error::defect(&error))
     }
 
-    /// Gives the pool up. Blocks stay good; the memory goes with the last of them.
+    /// Gives the pool up. Blocks stay good; the memory, and its registration, go with the last of them.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         *self.fd.lock().unwrap_or_else(PoisonError::into_inner) = None;

@@ -6,12 +6,14 @@
 //!
 //! When there is nothing more to tell the callable is let go of: it may well have the object that it was told of, and the object it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use kvmem::arena::{Cancel, Progress};
 use kvmem::register::{Phase, RegisterProgress};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
+use crate::collect::Traverse;
 use crate::process;
 
 /// Who is told.
@@ -94,6 +96,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Traverse for Listener {
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self.0.callback.try_lock() {
+            Ok(callback) => visit.call(&*callback),
+            Err(TryLockError::Poisoned(callback)) => visit.call(&*callback.into_inner()),
+            // The lock is held with the GIL alone, and no Python runs under it.
+            Err(TryLockError::WouldBlock) => Ok(()),
+        }
+    }
+}
+
 impl Listener {
     /// Tells `callback` of populating and registering so many bytes.
     pub(crate) fn new(callback: Py<PyAny>, cancel: Cancel, populate: u64, register: u64) -> Listener {
@@ -126,13 +139,14 @@ impl Listener {
         if let Err(error) = callback.call1(py, (done, total)) {
             self.0.cancel.cancel();
             lock(&self.0.raised).get_or_insert(error);
-            self.let_go();
+            self.let_go(py);
         } else if done == total {
-            self.let_go();
+            self.let_go(py);
         }
     }
 
-    fn let_go(&self) {
+    /// Drops the callable.
+    pub(crate) fn let_go(&self, _py: Python<'_>) {
         let callback = lock(&self.0.callback).take();
         drop(callback);
     }
@@ -145,7 +159,7 @@ impl Listener {
                 self.call(py, done, total);
             }
         }
-        self.let_go();
+        self.let_go(py);
         let raised = lock(&self.0.raised).take();
         raised.map_or(result, Err)
     }

@@ -1,16 +1,20 @@
 //! *Region*: memory that is mapped, placed and populated.
 
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use kvmem::arena::{Cancel, Region, Watch};
 use pyo3::prelude::*;
 
 use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::collect::{Link, collected};
+use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
+use crate::keeper::{Keeper, Memory};
 use crate::long;
+use crate::number::{Callback, Int, Seconds};
 use crate::options::{self, Threads, Words};
 use crate::progress::{self, Listener};
 use crate::report::{self, Level};
@@ -27,22 +31,54 @@ impl Bytes for Arc<Region> {
     }
 }
 
-/// One contiguous range of memory.
+/// One contiguous range of memory: mapped, placed, and as resident as it was made.
+///
+/// Options:
+///
+/// - ``size``: bytes, rounded up to whole pages.
+/// - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``.
+///   None: ``2M,thp,4k``.
+/// - ``strict``: fail if the first kind cannot take all of it, instead of stepping down.
+/// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None: wherever the kernel puts the pages.
+/// - ``populate``: make all pages resident now: ``"auto"`` or a number of threads.
+///   None: each page becomes resident when it is first touched.
+/// - ``shared``: a sealed memory file that other processes can attach. Otherwise the memory
+///   belongs to this process alone.
+/// - ``guard_pages``: a page without access before and behind the region.
+/// - ``dont_fork``: a forked child has nothing at these addresses.
+/// - ``dont_dump``: core dumps leave the region out.
+/// - ``progress``: called with ``(done, total)`` in bytes while pages are populated.
+/// - ``time_limit``: seconds that populating may take.
+///
+/// Raises :class:`MappingError`, :class:`BadValueError`, :class:`CancelledError` and
+/// :class:`TimeLimitError`. Then nothing is left mapped.
 #[pyclass(name = "Region", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyRegion {
-    pub(crate) held: Holder<Arc<Region>>,
+    held: Holder<Arc<Region>>,
+    keeper: Link<Keeper>,
 }
+
+collected!(PyRegion { held, keeper }, |it, py| {
+    if it.held.clear(py) {
+        it.keeper.cut(py);
+    }
+});
 
 memory_methods!(PyRegion, Arc<Region>);
 
 impl PyRegion {
     fn new(region: Region) -> PyRegion {
-        PyRegion { held: Holder::new(Arc::new(region)) }
+        PyRegion::over(Memory::new(Arc::new(region), None))
+    }
+
+    fn over(memory: Memory) -> PyRegion {
+        let (region, keeper) = memory.into_parts();
+        PyRegion { held: Holder::new(region), keeper }
     }
 
     /// The region, which goes with the last that has it.
-    pub(crate) fn region(&self) -> PyResult<Arc<Region>> {
-        self.held.with(Arc::clone)
+    pub(crate) fn region(&self, py: Python<'_>) -> PyResult<Memory> {
+        Ok(Memory::new(self.held.with(Arc::clone)?, self.keeper.get(py)))
     }
 }
 
@@ -60,87 +96,85 @@ impl PyRegion {
         pages: Option<Words>,
         strict: bool,
         numa: Option<&str>,
-        populate: Option<Threads>,
+        populate: Option<Threads<'_>>,
         shared: bool,
         guard_pages: bool,
         dont_fork: bool,
         dont_dump: bool,
-        progress: Option<Py<PyAny>>,
-        time_limit: Option<f64>,
+        progress: Option<Callback>,
+        time_limit: Option<Seconds<'_>>,
     ) -> PyResult<PyRegion> {
         let cancel = Cancel::new();
         let mut builder = Region::builder(size.bytes())
             .ladder(options::ladder(py, pages.as_ref(), strict)?)
             .numa(options::numa(py, numa)?)
-            .populate(options::populate(py, populate.as_ref())?)
+            .populate(options::populate(py, "populate", populate)?)
             .backing(options::backing(shared))
             .guard_pages(guard_pages)
             .dont_fork(dont_fork)
             .dont_dump(dont_dump)
             .cancel(cancel.clone());
-        if let Some(limit) = options::seconds(py, time_limit)? {
+        if let Some(limit) = options::seconds(py, "time_limit", time_limit)? {
             builder = builder.time_budget(limit);
         }
-        let listener = progress.map(|callback| Listener::new(callback, cancel.clone(), size.0, 0));
+        let listener = progress.map(|Callback(callback)| Listener::new(callback, cancel.clone(), size.0, 0));
         if let Some(listener) = listener.clone() {
             builder = builder.progress(move |progress| listener.populate(&progress));
         }
         let region = long::run(py, &cancel, || builder.map());
         let region = region.and_then(|region| region.map_err(|error| error::arena(py, &error)));
         let region = progress::end(py, listener.as_ref(), region)?;
-        report::log_receipt(py, "region", region.receipt());
-        report::log(py, "region", Level::Info, || format!("mapped: {}", region.receipt()));
-        Ok(PyRegion::new(region))
+        // In its holder: should the log be interrupted, it is unmapped without the GIL.
+        let made = PyRegion::new(region);
+        let region = made.region(py)?;
+        report::log_receipt(py, "region", region.receipt())?;
+        report::log(py, "region", Level::Info, || format!("mapped: {}", region.receipt()))?;
+        Ok(made)
     }
 
-    /// Maps the memory of another process by a descriptor, of which this keeps a duplicate.
+    /// Maps the memory of another process by a descriptor, which stays the caller's.
     #[staticmethod]
     #[pyo3(signature = (fd, *, size=None))]
-    fn attach(py: Python<'_>, fd: c_int, size: Option<Size>) -> PyResult<PyRegion> {
-        let fd = duplicate(fd)?;
+    fn attach(py: Python<'_>, fd: Int<'_>, size: Option<Size>) -> PyResult<PyRegion> {
+        let fd = duplicate(py, fd)?;
         let region = py.detach(|| Region::attach(fd, size.map(Size::bytes)));
         region.map(PyRegion::new).map_err(|error| error::arena(py, &error))
     }
 
-    /// A region over the bytes of another object, which is kept.
+    /// A region over the bytes of another object, which is kept and exported as long as the region is.
     #[staticmethod]
     fn from_buffer(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<PyRegion> {
-        let source = Source::of(buffer)?;
-        let (at, len) = (source.writable_at()?, source.len());
-        // SAFETY: the buffer keeps its bytes, writable, until it is released, which is when the region drops it. That they are used from
-        // several places is what sharing a buffer is for: no reference of Rust's is made of them, here or in the region's methods
-        // that this module calls.
-        let region = unsafe { Region::from_raw(at, len, source) };
-        region.map(PyRegion::new).map_err(|error| error::arena(py, &error))
+        Memory::over(py, Source::of(buffer)?).map(PyRegion::over)
     }
 
     /// What it is made of, as it was when it was mapped.
     #[getter]
     fn receipt<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        report::report(py, self.region()?.receipt())
+        report::report(py, self.region(py)?.receipt())
     }
 
-    /// Makes a range resident; returns the seconds that it took.
-    #[pyo3(signature = (start=0, stop=None, *, threads=None, progress=None, time_limit=None))]
+    /// Makes a range resident, by as many threads as turn out fastest unless a number is given; returns the seconds.
+    #[pyo3(signature = (start=Int::usual(0), stop=None, *, threads=None, progress=None, time_limit=None),
+        text_signature = "($self, start=0, stop=None, *, threads=None, progress=None, time_limit=None)")]
     fn populate(
         &self,
         py: Python<'_>,
-        start: usize,
-        stop: Option<usize>,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
-        time_limit: Option<f64>,
+        start: Int<'_>,
+        stop: Option<Int<'_>>,
+        threads: Option<Threads<'_>>,
+        progress: Option<Callback>,
+        time_limit: Option<Seconds<'_>>,
     ) -> PyResult<f64> {
-        let region = self.region()?;
-        let stop = stop.unwrap_or(region.len());
-        let how = options::populate_now(py, threads.as_ref())?;
+        let region = self.region(py)?;
+        let (start, stop) = part(py, region.len(), start, stop)?;
+        let how = options::populate_now(py, threads)?;
         let cancel = Cancel::new();
         let mut watch = Watch::new().cancel(cancel.clone());
-        if let Some(limit) = options::seconds(py, time_limit)? {
+        if let Some(limit) = options::seconds(py, "time_limit", time_limit)? {
             watch = watch.time_budget(limit);
         }
         let total = stop.saturating_sub(start) as u64;
-        let listener = progress.map(|callback| Listener::new(callback, cancel.clone(), total, 0));
+        let listener = progress.map(|Callback(callback)| Listener::new(callback, cancel.clone(), total, 0));
         if let Some(listener) = listener.clone() {
             watch = watch.progress(move |progress| listener.populate(&progress));
         }
@@ -149,27 +183,28 @@ impl PyRegion {
         Ok(progress::end(py, listener.as_ref(), done)?.seconds)
     }
 
-    /// Makes its pages resident in the other mappings that this process has of its memory file; returns how many bytes those have.
+    /// Makes its pages resident in the other mappings that this process has of its memory file, such as those of an engine that was given
+    /// the descriptor: else each page is a fault when it is first touched there. Returns how many bytes those mappings have.
     #[pyo3(signature = (*, threads=None))]
-    fn populate_elsewhere(&self, py: Python<'_>, threads: Option<Threads>) -> PyResult<u64> {
-        let how = options::populate_now(py, threads.as_ref())?;
+    fn populate_elsewhere(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
+        let how = options::populate_now(py, threads)?;
         let cancel = Cancel::new();
         let watch = Watch::new().cancel(cancel.clone());
-        let region = self.region()?;
+        let region = self.region(py)?;
         let done = long::run(py, &cancel, || region.populate_elsewhere(how, &watch))?;
         done.map_err(|error| error::arena(py, &error))
     }
 
     /// How much of a range is resident now.
-    #[pyo3(signature = (start=0, stop=None))]
+    #[pyo3(signature = (start=Int::usual(0), stop=None), text_signature = "($self, start=0, stop=None)")]
     fn residency<'py>(
         &self,
         py: Python<'py>,
-        start: usize,
-        stop: Option<usize>,
+        start: Int<'_>,
+        stop: Option<Int<'_>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let region = self.region()?;
-        let stop = stop.unwrap_or(region.len());
+        let region = self.region(py)?;
+        let (start, stop) = part(py, region.len(), start, stop)?;
         let found = py.detach(|| region.residency(start..stop)).map_err(|error| error::arena(py, &error))?;
         report::named(
             py,
@@ -178,17 +213,17 @@ impl PyRegion {
         )
     }
 
-    /// Gives the pages of a range back. What is read there afterwards is zero.
-    #[pyo3(signature = (start=0, stop=None))]
-    fn discard(&self, py: Python<'_>, start: usize, stop: Option<usize>) -> PyResult<()> {
-        let region = self.region()?;
-        let stop = stop.unwrap_or(region.len());
+    /// Gives the pages of a range back; what is read there afterwards is zero. Not of what is registered (:class:`InUseError`).
+    #[pyo3(signature = (start=Int::usual(0), stop=None), text_signature = "($self, start=0, stop=None)")]
+    fn discard(&self, py: Python<'_>, start: Int<'_>, stop: Option<Int<'_>>) -> PyResult<()> {
+        let region = self.region(py)?;
+        let (start, stop) = part(py, region.len(), start, stop)?;
         py.detach(|| region.discard(start..stop)).map_err(|error| error::arena(py, &error))
     }
 
     /// The descriptor of shared memory, which belongs to the region.
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
-        let region = self.region()?;
+        let region = self.region(py)?;
         let fd = region.fd().ok_or_else(|| {
             error::bad_value(
                 py,
@@ -198,9 +233,11 @@ impl PyRegion {
         Ok(fd.as_raw_fd())
     }
 
-    /// Gives the memory up: it is unmapped when nobody else has it.
+    /// Gives the memory up: it is unmapped when nobody else has it. Raises :class:`ExportedError` while there are views.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.held.end(py)
+        self.held.end(py)?;
+        self.keeper.cut(py);
+        Ok(())
     }
 
     /// Whether it has been closed.
@@ -209,34 +246,35 @@ impl PyRegion {
         self.held.is_gone()
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().region()?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, py: Python<'_>, _exc: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
-        self.close(py)
-    }
-
     fn __repr__(&self) -> String {
-        match self.region() {
-            Ok(region) => format!("<kvmem.Region of {} bytes at {:p}>", region.len(), region.base()),
+        match self.held.with(|region| (region.len(), region.base())) {
+            Ok((len, base)) => format!("<kvmem.Region of {len} bytes at {base:p}>"),
             Err(_) => "<kvmem.Region, closed>".to_owned(),
         }
     }
 }
 
-/// A descriptor of its own for what `fd` names.
-pub(crate) fn duplicate(fd: c_int) -> PyResult<std::os::fd::OwnedFd> {
-    if fd < 0 {
-        return Err(std::io::Error::from_raw_os_error(BAD_DESCRIPTOR).into());
-    }
-    // SAFETY: it is borrowed for this call only. A number that is no descriptor, or that another thread closes meanwhile, is refused by the
-    // kernel.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    Ok(fd.try_clone_to_owned()?)
+context_manager!(PyRegion, PyRegion::close);
+
+/// From `start` to `stop`, or to the end.
+pub(crate) fn part<'py>(
+    py: Python<'py>,
+    len: usize,
+    start: Int<'py>,
+    stop: Option<Int<'py>>,
+) -> PyResult<(usize, usize)> {
+    let start = start.index(py, "start")?;
+    Ok((start, stop.map_or(Ok(len), |stop| stop.index(py, "stop"))?))
 }
 
-/// `EBADF`.
-const BAD_DESCRIPTOR: i32 = 9;
+/// A descriptor of its own for what `fd` names.
+pub(crate) fn duplicate<'py>(py: Python<'py>, fd: Int<'py>) -> PyResult<OwnedFd> {
+    let fd = fd.fd(py)?;
+    // SAFETY: it is borrowed for this call only. A number that is no descriptor, or that another thread closes meanwhile, is refused by the
+    // kernel.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    borrowed.try_clone_to_owned().map_err(|refused| {
+        let message = format!("fd {fd} cannot be duplicated: {refused}; give an open descriptor");
+        error::bad_descriptor(py, message, fd, None, refused.raw_os_error())
+    })
+}

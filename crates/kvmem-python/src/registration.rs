@@ -6,13 +6,16 @@ use kvmem::arena::Cancel;
 use kvmem::register::{Key, RegistrationSet};
 use pyo3::prelude::*;
 
+use crate::collect::{Link, Plain, collected};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
+use crate::keeper::Keeper;
 use crate::long;
+use crate::number::{Callback, Int, Seconds};
 use crate::options::{self, Threads, Words};
 use crate::progress::{self, Listener};
-use crate::region::PyRegion;
+use crate::region::{PyRegion, part};
 use crate::report::{self, Level};
 use crate::size::Size;
 
@@ -21,12 +24,39 @@ impl Held for RegistrationSet {
     const SLOW: bool = true;
 }
 
-/// A region, registered with devices: all of it with all of them.
+/// A region, registered with devices: all of it with all of them, or an exception and nothing.
+///
+/// Options:
+///
+/// - ``region``: the memory. The registration keeps it.
+/// - ``devices``: one or several of ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``,
+///   ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
+/// - ``policy``: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``. None: as the
+///   environment says, otherwise ``auto``.
+/// - ``populate``: makes pages resident before they are registered: ``"auto"`` or a number of
+///   threads. None: the first device does it, alone.
+/// - ``chunk``: the most bytes that one key covers. None: as the devices take it best.
+/// - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is
+///   resident, and once for each device that has it.
+/// - ``time_limit``: seconds that all of it may take.
+///
+/// Raises :class:`NotAvailableError`, :class:`RegistrationError`, :class:`MappingError`,
+/// :class:`BadValueError`, :class:`CancelledError` and :class:`TimeLimitError`.
 #[pyclass(name = "Registration", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyRegistration {
     held: Holder<RegistrationSet>,
-    region: Py<PyRegion>,
+    region: Link<PyRegion>,
+    keeper: Link<Keeper>,
 }
+
+impl Plain for RegistrationSet {}
+
+collected!(PyRegistration { held, region, keeper }, |it, py| {
+    it.region.cut(py);
+    if it.held.clear(py) {
+        it.keeper.cut(py);
+    }
+});
 
 /// A key, as named tuple.
 pub(crate) fn key(py: Python<'_>, key: Key) -> PyResult<Bound<'_, PyAny>> {
@@ -37,7 +67,7 @@ pub(crate) fn key(py: Python<'_>, key: Key) -> PyResult<Bound<'_, PyAny>> {
 impl PyRegistration {
     #[new]
     #[pyo3(signature = (
-        region, devices, *, policy=None, populate=Some(Threads::Word("auto".to_owned())), chunk=None, progress=None, time_limit=None
+        region, devices, *, policy=None, populate=Threads::auto(), chunk=None, progress=None, time_limit=None
     ), text_signature = "(region, devices, *, policy=None, populate='auto', chunk=None, progress=None, time_limit=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
@@ -45,18 +75,19 @@ impl PyRegistration {
         region: Bound<'_, PyRegion>,
         devices: Words,
         policy: Option<&str>,
-        populate: Option<Threads>,
+        populate: Option<Threads<'_>>,
         chunk: Option<Size>,
-        progress: Option<Py<PyAny>>,
-        time_limit: Option<f64>,
+        progress: Option<Callback>,
+        time_limit: Option<Seconds<'_>>,
     ) -> PyResult<PyRegistration> {
-        let memory = region.get().region()?;
+        let memory = region.get().region(py)?;
         let registrars = options::devices(py, Some(&devices))?;
-        let populate = options::populate(py, populate.as_ref())?;
+        let populate = options::populate(py, "populate", populate)?;
         let cancel = Cancel::new();
         let (len, count) = (memory.len() as u64, registrars.len() as u64);
-        let listener =
-            progress.map(|callback| Listener::new(callback, cancel.clone(), len, len.saturating_mul(count)));
+        let listener = progress.map(|Callback(callback)| {
+            Listener::new(callback, cancel.clone(), len, len.saturating_mul(count))
+        });
         let mut builder = RegistrationSet::builder()
             .registrars(registrars)
             .policy(options::policy(py, policy)?)
@@ -65,7 +96,7 @@ impl PyRegistration {
         if let Some(Size(chunk)) = chunk {
             builder = builder.chunk_bytes(chunk);
         }
-        if let Some(limit) = options::seconds(py, time_limit)? {
+        if let Some(limit) = options::seconds(py, "time_limit", time_limit)? {
             builder = builder.time_budget(limit);
         }
         if let Some(listener) = listener.clone() {
@@ -74,14 +105,20 @@ impl PyRegistration {
         let set = long::run(py, &cancel, || builder.register(Arc::clone(&memory)));
         let set = set.and_then(|set| set.map_err(|error| error::register(py, &error)));
         let set = progress::end(py, listener.as_ref(), set)?;
-        report::log(py, "register", Level::Info, || set.outcome().to_string());
-        Ok(PyRegistration { held: Holder::new(set), region: region.unbind() })
+        let outcome = set.outcome().to_string();
+        let made = PyRegistration {
+            held: Holder::new(set),
+            region: Link::new(Some(region.unbind())),
+            keeper: memory.link(py),
+        };
+        report::log(py, "register", Level::Info, || outcome)?;
+        Ok(made)
     }
 
     /// The memory.
     #[getter]
-    fn region(&self, py: Python<'_>) -> Py<PyRegion> {
-        self.region.clone_ref(py)
+    fn region(&self, py: Python<'_>) -> PyResult<Py<PyRegion>> {
+        self.region.get(py).ok_or_else(|| error::gone(RegistrationSet::NAME, RegistrationSet::END))
     }
 
     /// The devices' names, in order.
@@ -96,25 +133,24 @@ impl PyRegistration {
         report::report(py, &self.held.with(|set| set.outcome().clone())?)
     }
 
-    /// What an allocator of offsets may be told not to straddle; None: one key covers all.
+    /// What does not straddle a multiple of it has one key with each device; None: one key covers all.
     #[getter]
     fn boundary(&self) -> PyResult<Option<u64>> {
         self.held.with(RegistrationSet::boundary_bytes)
     }
 
     /// The key with which a device reaches all of a range.
-    #[pyo3(signature = (device, start=0, stop=None))]
+    #[pyo3(signature = (device, start=Int::usual(0), stop=None), text_signature = "($self, device, start=0, stop=None)")]
     fn key_for<'py>(
         &self,
         py: Python<'py>,
         device: &str,
-        start: usize,
-        stop: Option<usize>,
+        start: Int<'_>,
+        stop: Option<Int<'_>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let found = self.held.with(|set| {
-            let stop = stop.unwrap_or(set.region().len());
-            set.key_for(device, start..stop)
-        })?;
+        let len = self.held.with(|set| set.region().len())?;
+        let (start, stop) = part(py, len, start, stop)?;
+        let found = self.held.with(|set| set.key_for(device, start..stop))?;
         key(py, found.map_err(|error| error::register(py, &error))?)
     }
 
@@ -122,6 +158,8 @@ impl PyRegistration {
     fn close(&self, py: Python<'_>) -> PyResult<usize> {
         let Some(mut set) = self.held.take_if_any()? else { return Ok(0) };
         let back = py.detach(move || set.deregister());
+        // Keys that the device has not given back keep the region, and that its bytes.
+        self.keeper.cut(py);
         Ok(back.map_err(|error| error::register(py, &error))?.keys)
     }
 

@@ -6,7 +6,7 @@
 use std::fmt::Display;
 
 use pyo3::call::PyCallArgs;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use serde::Serialize;
 
@@ -39,7 +39,10 @@ pub(crate) enum Level {
 }
 
 /// Writes a line to the log, under `kvmem.<part>`. What goes wrong with that is told to the interpreter, and is no failure of the caller's.
-pub(crate) fn log(py: Python<'_>, part: &str, level: Level, line: impl FnOnce() -> String) {
+///
+/// # Errors
+/// An exception that is no `Exception`, such as `KeyboardInterrupt`: that is for the caller.
+pub(crate) fn log(py: Python<'_>, part: &str, level: Level, line: impl FnOnce() -> String) -> PyResult<()> {
     let write = || -> PyResult<()> {
         let logger = py.import("logging")?.call_method1("getLogger", (format!("kvmem.{part}"),))?;
         let level = level as u32;
@@ -48,13 +51,20 @@ pub(crate) fn log(py: Python<'_>, part: &str, level: Level, line: impl FnOnce() 
         }
         Ok(())
     };
-    if let Err(error) = write() {
-        error.write_unraisable(py, None);
+    match write() {
+        Err(error) if error.is_instance_of::<PyException>(py) => {
+            error.write_unraisable(py, None);
+            Ok(())
+        }
+        other => other,
     }
 }
 
 /// Writes a line for what a receipt says: a warning for each kind of pages that could not be had.
-pub(crate) fn log_receipt(py: Python<'_>, part: &str, receipt: &kvmem::arena::Receipt) {
+///
+/// # Errors
+/// As [`log`].
+pub(crate) fn log_receipt(py: Python<'_>, part: &str, receipt: &kvmem::arena::Receipt) -> PyResult<()> {
     for range in &receipt.ranges {
         for fallback in &range.fallbacks {
             // The rest that is shorter than a page is as it should be.
@@ -69,7 +79,8 @@ pub(crate) fn log_receipt(py: Python<'_>, part: &str, receipt: &kvmem::arena::Re
                     range.got,
                     range.asked
                 )
-            });
+            })?;
         }
     }
+    Ok(())
 }

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import docstrings
 import pytest
 from conftest import needs_mlock
+
+import kvmem
+from kvmem import _kvmem
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "python.md"
@@ -46,3 +54,66 @@ def test_stubs_say_what_is_there(tmp_path: Path) -> None:
     allowed = ("--allowlist", str(HERE / "stubtest.txt"), "--ignore-unused-allowlist")
     settings = ("--mypy-config-file", str(HERE.parent / "pyproject.toml"))
     mypy("kvmem", *allowed, *settings, module="mypy.stubtest", cwd=tmp_path)
+
+
+def test_help_says_what_the_stub_says() -> None:
+    """``python tests/docstrings.py`` copies the stub's docstrings into the extension's sources."""
+    said, missing = {}, []
+    for kind, function, docstring in docstrings.told():
+        name = f"{kind}.{function}".strip(".")
+        kinds = [kvmem.Region, kvmem.Piece, kvmem.Block, kvmem.AttachedBlock, kvmem.Pinned, kvmem.Reservation]
+        owners: list[Any] = kinds if kind == "_Memory" else [getattr(_kvmem, kind) if kind else _kvmem]
+        if not docstring:
+            missing.append(name)
+        for owner in owners:
+            said[name] = docstring, inspect.getdoc(getattr(owner, function) if function else owner)
+    assert not missing, "the stub says nothing of them"
+    assert len(said) > 150
+    assert {name: both for name, both in said.items() if both[0] != both[1]} == {}
+
+
+def test_every_option_is_told() -> None:
+    for node in ast.parse(docstrings.STUB.read_text(encoding="utf-8")).body:
+        functions = [each for each in getattr(node, "body", []) if isinstance(each, ast.FunctionDef) and each.name == "__new__"]
+        for function in functions:
+            assert isinstance(node, ast.ClassDef)
+            options = [each.arg for each in (*function.args.args[1:], *function.args.kwonlyargs)]
+            docstring = ast.get_docstring(node) or ""
+            if len(options) > 3:
+                assert [each for each in options if f"- ``{each}``: " not in docstring] == [], node.name
+
+
+def test_signatures_are_those_of_the_stub() -> None:
+    """Names, kinds and defaults of parameters, as ``help()`` shows them."""
+    compared = 0
+    for kind, function in functions_of_the_stub():
+        if any("overload" in ast.dump(each) for each in function.decorator_list) or function.name.startswith("__"):
+            continue
+        if any(isinstance(each, ast.Name) and each.id == "property" for each in function.decorator_list):
+            continue
+        owner: Any = getattr(_kvmem, kind) if kind else _kvmem
+        theirs = [str(each) for each in inspect.signature(getattr(owner, function.name)).parameters.values()]
+        arguments = function.args
+        plain = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        defaults = [ast.literal_eval(each) for each in arguments.defaults]
+        ours = [f"{name}={value!r}" for name, value in zip(plain[len(plain) - len(defaults) :], defaults, strict=True)]
+        ours = plain[: len(plain) - len(defaults)] + ours
+        for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            ours.append(each.arg if default is None else f"{each.arg}={ast.literal_eval(default)!r}")
+        assert theirs == ours, f"{kind}.{function.name}"
+        compared += 1
+    assert compared > 80
+
+
+def functions_of_the_stub() -> Iterator[tuple[str, ast.FunctionDef]]:
+    for node in ast.parse(docstrings.STUB.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            yield "", node
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from ((node.name, each) for each in node.body if isinstance(each, ast.FunctionDef))
+
+
+def test_help_shows_the_options(script: Callable[..., str]) -> None:
+    shown = script("import kvmem; help(kvmem.Pool)")
+    assert "Pool(size, *, max_size=None, pages=None" in shown
+    assert "- ``quarantine``: keep parts that cannot be populated" in shown and "nbytes, *, align=None" in shown

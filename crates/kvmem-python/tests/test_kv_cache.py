@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -247,3 +248,49 @@ def test_the_spill_is_told_while_nothing_is_leased(pool: kvmem.Pool) -> None:
         cache.clear()
     told = [("evicted", None), ("evicted", None), ("forget", None), ("superseded", True), ("forget_all", None), ("close", None)]
     assert Spill.told == told
+
+
+def test_a_cache_is_true(pool: kvmem.Pool) -> None:
+    cache = kvmem.KvCache(pool)
+    assert len(cache) == 0 and bool(cache) and (cache or None) is cache
+    cache.close()
+    assert bool(cache)
+
+
+def test_equal_keys_are_one_key_whatever_they_are_made_of(pool: kvmem.Pool) -> None:
+    class Text(str): ...
+
+    class Data(bytes): ...
+
+    class Number(int): ...
+
+    cache = kvmem.KvCache(pool)
+    same: list[list[Any]] = [
+        [7, Number(7), np.int64(7), np.uint8(7)],
+        [2**63, np.uint64(2**63)],
+        [-(2**63) - 1],
+        [2**127 - 1],
+        [-(2**127)],
+        [1, True],
+        [b"", Data()],
+        ["", Text()],
+        [b"7", Data(b"7")],
+        ["7", Text("7")],
+        ["\xff", "\u00ff"],
+        [b"\xff"],
+        [b"7\xff"],
+        ["\U0001f600" * 50],
+    ]
+    for index, keys in enumerate(same):
+        cache.insert(keys[0], b"%d" % index)
+    for index, keys in enumerate(same):
+        for key in keys:
+            found = cache.get(key)
+            assert key in cache and found is not None and bytes(found) == b"%d" % index, repr(key)
+            assert found.cache_key == keys[0] and type(found.cache_key) is type(keys[0])
+    assert len(cache) == len(same)
+    with pytest.raises(kvmem.BadValueError, match="UTF-8"):
+        cache.get("\ud800")
+    for wrong in (bytearray(b"7"), 7.0, None):
+        with pytest.raises(TypeError, match="a key is an int, bytes or a str, not"):
+            cache.get(cast(Any, wrong))

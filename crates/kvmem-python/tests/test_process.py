@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -254,6 +255,13 @@ def test_the_script_has_its_commands_and_hands_on_the_others(tmp_path: Path) -> 
 
     assert run("doctor", "--size", "4KiB", "--pages", "4k", "--no-pin").stdout.startswith("4 KiB of 4k pages")
     assert "--master HOST:PORT" in run("serve-mooncake", "--help").stdout
+    assert "--no-pin" in run("doctor", "--help").stdout
+    for overview in (run("--help"), run("-h")):
+        assert overview.returncode == 0 and overview.stdout.startswith("usage: kvmem ")
+        for name in ("doctor", "serve-mooncake"):
+            assert re.search(rf"^ +{name}\s+\w", overview.stdout, re.M), overview.stdout
+            # What is listed is there.
+            assert run(name, "--help").stdout.startswith(f"usage: kvmem {name}")
     alone = run("bench", "offset")
     assert alone.returncode == 2 and "'bench'" in alone.stderr and "cargo install" in alone.stderr
     other = tmp_path / "kvmem"

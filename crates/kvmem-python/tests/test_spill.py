@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -338,7 +339,110 @@ def test_an_eviction_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
     assert tiers.get() in (None, V2)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+Evicting = Callable[[kvmem.KvCache], object]
+
+
+def with_watermarks(cache: kvmem.KvCache) -> object:
+    """The commit of one value evicts others."""
+    with cache.reserve("last", 1000) as room:
+        return room.write(b"x")
+
+
+EVICTING: dict[str, Evicting] = {
+    "insert": lambda cache: cache.insert("last", bytes(2000)),
+    "reserve": lambda cache: cache.reserve("last", 2000),
+    "evict_to": lambda cache: cache.evict_to(0),
+    "commit": lambda cache: cache.reserve("last", 1000).commit(),
+    "commit under a lease": lambda cache: cache.reserve("last", 1000).commit(lease=cast(kvmem.Lease, cache.lease("last"))),
+    "the end of a with": with_watermarks,
+}
+
+
+class Interrupted:
+    """A lower tier whose user presses Ctrl-C. ``told`` has what it was told to forget."""
+
+    def __init__(self, raised: type[BaseException] = KeyboardInterrupt) -> None:
+        self.raised, self.calls = raised, 0
+        self.told: list[object] = []
+        self.forgets: Callable[[object], object] = self.told.append
+
+    def __spill__(self, pool: kvmem.Pool) -> "Interrupted":
+        return self
+
+    def evicted(self, pinned: kvmem.Pinned) -> None:
+        self.calls += 1
+        raise self.raised
+
+    def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None: ...
+    def forget(self, key: int | bytes | str) -> None:
+        self.forgets(key)
+
+    def forget_all(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("evict", EVICTING)
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_in_the_spill_reaches_the_caller(pool: kvmem.Pool, evict: str, raised: type[BaseException]) -> None:
+    spill = Interrupted(raised)
+    settings: dict[str, Any] = {"watermarks": (1000, 3500)} if evict.startswith(("commit", "the end")) else {}
+    with kvmem.KvCache(pool, max_bytes=4000, shards=1, spill=spill, **settings) as cache:
+        for key in range(3):
+            cache.insert(key, bytes(1000))
+        with pytest.raises(raised):
+            EVICTING[evict](cache)
+        # Once it was interrupted no further value was given to it; each was dropped, forgotten and counted.
+        assert spill.calls == 1 and len(spill.told) >= 1
+        assert cache.stats().not_taken == cache.stats().evictions == len(spill.told)
+        assert cache.evict_to(4000) == cache.nbytes, "it is raised once"
+        if evict == "insert":
+            assert "last" not in cache, "an insertion that raises puts nothing in"
+
+
+def test_an_interrupt_while_the_spill_forgets_reaches_the_caller(pool: kvmem.Pool) -> None:
+    spill = Interrupted(ValueError)
+
+    def interrupted(key: object) -> None:
+        raise KeyboardInterrupt
+
+    spill.forgets = interrupted
+    unraisable: list[object] = []
+    with kvmem.KvCache(pool, spill=spill) as cache, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda each: unraisable.append(each.exc_type))
+        cache.insert(KEY, b"x")
+        with pytest.raises(KeyboardInterrupt):
+            cache.evict_to(0)
+        assert unraisable == [ValueError]
+        assert cache.stats().not_taken == 1 and cache.lease(KEY) is None
+
+
+def test_a_signal_in_the_spill_interrupts_the_insertion(script: Callable[..., str]) -> None:
+    script(
+        """
+        import signal, threading, time
+        import kvmem
+        from kvmem.spill import Spill
+        class Slow:
+            def __spill__(self, pool): return self
+            def evicted(self, pinned):
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(100)
+            def fetch(self, cache, key): ...
+            def forget(self, key): ...
+            def forget_all(self): ...
+            def close(self): ...
+        cache = kvmem.KvCache(kvmem.Pool("1MiB", pages="4k"), max_blocks=1, spill=Slow())
+        cache.insert(1, b"one")
+        try:
+            cache.insert(2, b"two")
+        except KeyboardInterrupt:
+            assert cache.stats().not_taken == 1 and 2 not in cache
+        else:
+            raise AssertionError("the interrupt is lost")
+        """
+    )
+
+
 def test_what_the_spill_failed_to_take_leaves_nothing_older_behind(tiers: Tiers) -> None:
     def interrupted(_: bytes) -> None:
         tiers.spill.before_evicted = lambda value: None
@@ -346,19 +450,22 @@ def test_what_the_spill_failed_to_take_leaves_nothing_older_behind(tiers: Tiers)
 
     tiers.spill.before_evicted = interrupted
     tiers.put(V2)
-    tiers.cache.evict_to(0)
+    with pytest.raises(KeyboardInterrupt):
+        tiers.cache.evict_to(0)
     assert tiers.get() is None
     assert tiers.spill.flush(10)
     assert tiers.get() is None
-    assert tiers.cache.stats().not_taken == 0
+    assert tiers.cache.stats().not_taken == 1
     # And if it cannot even be told.
     tiers.put(V1)
     tiers.evict()
     tiers.spill.before_forget = interrupted_always = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
     tiers.spill.before_evicted = interrupted
     tiers.put(V2)
-    tiers.cache.evict_to(0)
-    assert tiers.get() is None and tiers.cache.stats().not_taken == 1
+    with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda unraisable: None)
+        tiers.cache.evict_to(0)
+    assert tiers.get() is None and tiers.cache.stats().not_taken == 2
     with pytest.raises(KeyboardInterrupt):
         tiers.cache.remove(KEY)
     assert tiers.spill.before_forget is interrupted_always

@@ -42,6 +42,8 @@ from ._kvmem import (
 from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
 from .errors import (
     BadBatchError,
+    BadBufferError,
+    BadDescriptorError,
     BadValueError,
     CancelledError,
     ClosedError,
@@ -66,6 +68,8 @@ __all__ = [
     "AttachedBlock",
     "AttachedPool",
     "BadBatchError",
+    "BadBufferError",
+    "BadDescriptorError",
     "BadValueError",
     "Block",
     "BlockBatch",

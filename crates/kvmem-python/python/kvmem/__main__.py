@@ -21,6 +21,28 @@ from . import KvmemError, __version__, doctor
 from .size import size
 
 
+COMMANDS = {
+    "doctor": "hold every limit of this machine against the memory you want (also done without a command)",
+    "serve-mooncake": "lend memory of this host to a Mooncake cluster, until a signal comes",
+}
+"""The commands of this package, and what they do."""
+
+
+def overview() -> argparse.ArgumentParser:
+    """What ``kvmem --help`` shows."""
+    options = argparse.ArgumentParser(
+        prog="kvmem",
+        description="Host memory under LLM inference servers: the commands of the Python package",
+        epilog="`kvmem COMMAND --help` shows the options of a command. Options without a command are those of doctor. "
+        "A command that is not here goes to the next kvmem in PATH, the program in Rust, if there is one.",
+    )
+    options.add_argument("--version", action="version", version=f"kvmem {__version__}")
+    commands = options.add_subparsers(title="commands", metavar="COMMAND")
+    for name, does in COMMANDS.items():
+        commands.add_parser(name, help=does, add_help=False)
+    return options
+
+
 def parser() -> argparse.ArgumentParser:
     """The options of ``kvmem doctor``."""
     options = argparse.ArgumentParser(
@@ -60,7 +82,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] in (["-h"], ["--help"]):
+        overview().parse_args(arguments[:1])
     if arguments[:1] == ["serve-mooncake"]:
         from .mooncake import command
 
@@ -99,7 +123,7 @@ def _hand_on(arguments: Sequence[str]) -> int:
         os.environ["KVMEM_HANDED_ON"] = "1"
         os.execv(other, [other, *arguments])
     print(
-        f"kvmem: the package has doctor and serve-mooncake; {arguments[0]!r} may be for the program in Rust, and no other kvmem is in PATH: "
+        f"kvmem: the package has {' and '.join(COMMANDS)}; {arguments[0]!r} may be for the program in Rust, and no other kvmem is in PATH: "
         "cargo install --path crates/kvmem-cli, in kvmem's repository",
         file=sys.stderr,
     )

@@ -90,11 +90,25 @@ class _Manager:
 class Region(_Memory, _Manager):
     """One contiguous range of memory: mapped, placed, and as resident as it was made.
 
-    ``pages``: kinds of pages to try, of ``1G``, ``2M``, ``thp`` and ``4k``, first choice first; ``strict``: fail instead of stepping down.
-    ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. ``populate``: ``"auto"``, a number of threads, or None (not before the first touch).
-    ``shared``: a sealed memory file that other processes can attach. ``time_limit`` is seconds.
+    Options:
 
-    Raises :class:`MappingError`, :class:`BadValueError`, :class:`CancelledError`, :class:`TimeLimitError`; nothing is left mapped then.
+    - ``size``: bytes, rounded up to whole pages.
+    - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``.
+      None: ``2M,thp,4k``.
+    - ``strict``: fail if the first kind cannot take all of it, instead of stepping down.
+    - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None: wherever the kernel puts the pages.
+    - ``populate``: make all pages resident now: ``"auto"`` or a number of threads.
+      None: each page becomes resident when it is first touched.
+    - ``shared``: a sealed memory file that other processes can attach. Otherwise the memory
+      belongs to this process alone.
+    - ``guard_pages``: a page without access before and behind the region.
+    - ``dont_fork``: a forked child has nothing at these addresses.
+    - ``dont_dump``: core dumps leave the region out.
+    - ``progress``: called with ``(done, total)`` in bytes while pages are populated.
+    - ``time_limit``: seconds that populating may take.
+
+    Raises :class:`MappingError`, :class:`BadValueError`, :class:`CancelledError` and
+    :class:`TimeLimitError`. Then nothing is left mapped.
     """
 
     def __new__(
@@ -152,7 +166,9 @@ class Region(_Memory, _Manager):
         """Gives the memory up: it is unmapped when nobody else has it. Raises :class:`ExportedError` while there are views."""
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+
 
 @final
 class BumpArena:
@@ -169,11 +185,17 @@ class BumpArena:
         """Whether an address is one of this memory."""
 
     @property
-    def stats(self) -> BumpStats: ...
+    def stats(self) -> BumpStats:
+        """What is used and left."""
+
     @property
-    def region(self) -> Region: ...
+    def region(self) -> Region:
+        """The memory."""
+
     @property
-    def capacity(self) -> int: ...
+    def capacity(self) -> int:
+        """Bytes of the memory."""
+
 
 @final
 class Piece(_Memory):
@@ -187,8 +209,22 @@ class Piece(_Memory):
 class Registration(_Manager):
     """A region, registered with devices: all of it with all of them, or an exception and nothing.
 
-    ``devices``: ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, one or several. ``policy``: ``auto``,
-    ``sequential``, ``parallel`` or ``parallel:N``; by default as the environment says, else auto. ``chunk``: the most bytes of a key.
+    Options:
+
+    - ``region``: the memory. The registration keeps it.
+    - ``devices``: one or several of ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``,
+      ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
+    - ``policy``: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``. None: as the
+      environment says, otherwise ``auto``.
+    - ``populate``: makes pages resident before they are registered: ``"auto"`` or a number of
+      threads. None: the first device does it, alone.
+    - ``chunk``: the most bytes that one key covers. None: as the devices take it best.
+    - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is
+      resident, and once for each device that has it.
+    - ``time_limit``: seconds that all of it may take.
+
+    Raises :class:`NotAvailableError`, :class:`RegistrationError`, :class:`MappingError`,
+    :class:`BadValueError`, :class:`CancelledError` and :class:`TimeLimitError`.
     """
 
     def __new__(
@@ -203,9 +239,13 @@ class Registration(_Manager):
         time_limit: float | None = None,
     ) -> Self: ...
     @property
-    def region(self) -> Region: ...
+    def region(self) -> Region:
+        """The memory."""
+
     @property
-    def devices(self) -> list[str]: ...
+    def devices(self) -> list[str]:
+        """The devices' names, in order."""
+
     @property
     def outcome(self) -> Report:
         """What registering did, and what was chosen on what grounds."""
@@ -221,11 +261,24 @@ class Registration(_Manager):
         """Gives all keys back; returns how many there were. A second time does nothing."""
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the keys have been given back."""
+
 
 @final
 class OffsetAllocator:
-    """Hands out ranges of a space of up to 2**63 bytes in constant time; never touches bytes. Goes on in a forked child, as a copy."""
+    """Hands out ranges of an abstract space; never touches bytes. Goes on in a forked child, as a copy.
+
+    Options:
+
+    - ``capacity``: bytes of the space, from 1 to 2**63.
+    - ``boundary``: no range straddles a multiple of this number of bytes, or is longer.
+    - ``max_ranges``: the most ranges, used and free, that the allocator keeps: 16 or more. They
+      take about 50 bytes each. None: about 2**32.
+    - ``placement``: ``renewal`` or ``best-fit``.
+
+    Raises :class:`BadValueError`.
+    """
 
     def __new__(
         cls,
@@ -254,14 +307,20 @@ class OffsetAllocator:
         """Moves the end of the space down. Raises :class:`InUseError` if something in use lies behind it."""
 
     @property
-    def capacity(self) -> int: ...
+    def capacity(self) -> int:
+        """Length of the space in bytes."""
+
     @property
-    def boundary(self) -> int | None: ...
+    def boundary(self) -> int | None:
+        """No range straddles a multiple of this number of bytes. None: there is no boundary."""
+
     @property
     def largest_free_hint(self) -> int:
         """An upper bound of the longest free range, without the lock."""
 
-    def metrics(self) -> Metrics: ...
+    def metrics(self) -> Metrics:
+        """Figures of the space."""
+
     def map(self) -> list[tuple[int, int, bool]]:
         """The whole space in order of addresses: offset, size, whether it is used."""
 
@@ -276,14 +335,20 @@ class Allocation(_Manager):
     """A range that somebody has, until it is freed or forgotten."""
 
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """Where it begins, in bytes."""
+
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Its length in bytes: exactly what was asked for."""
+
     def free(self) -> None:
         """Frees it. A second time raises :class:`ClosedError`."""
 
     @property
-    def freed(self) -> bool: ...
+    def freed(self) -> bool:
+        """Whether it has been freed."""
+
     def shrink(self, size: _Size) -> None:
         """Gives back the tail."""
 
@@ -303,9 +368,13 @@ class AllocationBatch(_Manager):
     def offsets(self) -> memoryview[int]:
         """Where each begins: read-only, format ``Q``, as ``array('Q')``. It stays good when the batch has been freed."""
 
-    def free(self) -> None: ...
+    def free(self) -> None:
+        """Frees all of them."""
+
     @property
-    def freed(self) -> bool: ...
+    def freed(self) -> bool:
+        """Whether they have been freed, or taken apart."""
+
     def split(self) -> list[Allocation]:
         """The allocations one by one; the batch has none of them afterwards."""
 
@@ -364,10 +433,38 @@ class AddressManager:
 class Pool(_Manager):
     """Memory that is mapped, populated and registered, and handed out in blocks.
 
-    ``devices``, ``policy``: as for :class:`Registration`; ``pages``, ``strict``, ``numa``, ``shared``, ``guard_pages``: as for :class:`Region`.
-    ``boundary``: no block straddles a multiple of it. ``hot_sizes``: served from each thread's own magazines from the beginning; with
-    ``learn``, further sizes become so. ``in_background``: return once mapped, and go on to make it ready part by part. ``quarantine``: keep
-    parts that fail from use, instead of failing. ``max_size``: up to which it can grow.
+    Options:
+
+    - ``size``: bytes, rounded up to whole pages; to whole parts, if the pool can grow.
+    - ``max_size``: the most bytes that the pool can grow to. None: its size. The addresses are
+      reserved at once.
+    - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``.
+      None: ``2M,thp,4k``.
+    - ``strict``: fail if the first kind cannot take all of it, instead of stepping down.
+    - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None: wherever the kernel puts the pages.
+    - ``shared``: a sealed memory file that other processes can attach.
+    - ``guard_pages``: a page without access before and behind the pool.
+    - ``populate``: makes pages resident before blocks are handed out: ``"auto"`` or a number of
+      threads. None: a first touch may find no memory, which ends the process.
+    - ``devices``: all of the pool is registered with each of them: ``io_uring``,
+      ``io_uring:N``, ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and
+      ``nixl:BACKEND``. None: with no device.
+    - ``policy``: how devices are called: ``auto``, ``sequential``, ``parallel`` or
+      ``parallel:N``. None: as the environment says, otherwise ``auto``.
+    - ``boundary``: no block straddles a multiple of this number of bytes, or is longer. None: as
+      the devices take it best; 1 GiB, if the pool can grow or is made ready in the background.
+    - ``hot_sizes``: blocks of these sizes come from caches of the calling thread from the
+      beginning.
+    - ``learn``: sizes that are requested often become hot.
+    - ``stranded``: the most bytes in the caches of all threads together. None: 1/32 of the pool.
+    - ``in_background``: return once the memory is mapped, and make it ready part by part.
+    - ``quarantine``: keep parts that cannot be populated or registered from use, instead of
+      failing. In the background this is always so.
+    - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is
+      resident, and once for each device that has it.
+
+    Raises :class:`MappingError`, :class:`RegistrationError`, :class:`BadValueError` and
+    :class:`CancelledError`. Then nothing is left mapped.
     """
 
     def __new__(
@@ -392,9 +489,10 @@ class Pool(_Manager):
         progress: _Progress | None = None,
     ) -> Self: ...
     def allocate(self, nbytes: _Size, *, align: int | None = None) -> Block:
-        """A block of exactly ``nbytes`` bytes; its address is a multiple of ``align``. Raises :class:`OutOfSpaceError`.
+        """A block of exactly ``nbytes`` bytes; its address is a multiple of ``align``, a power of two.
 
-        What stands in it is what the last user left, or zeros.
+        What stands in it is what the last user left, or zeros. Raises :class:`OutOfSpaceError`,
+        :class:`NotReadyError` while more is being made ready, and :class:`BadValueError`.
         """
 
     def allocate_batch(self, nbytes: _Size, n: int) -> BlockBatch:
@@ -450,7 +548,9 @@ class Pool(_Manager):
     def report(self) -> Report:
         """What the pool is made of and how it came to be, as it is now."""
 
-    def metrics(self) -> Metrics: ...
+    def metrics(self) -> Metrics:
+        """Figures of what is ready."""
+
     def stats(self) -> dict[str, Any]:
         """What is cached, and what has been done."""
 
@@ -458,9 +558,13 @@ class Pool(_Manager):
         """All of the pool in order of addresses: offset, size, and ``used``, ``cached`` or ``free``."""
 
     @property
-    def devices(self) -> list[str]: ...
+    def devices(self) -> list[str]:
+        """The devices' names, in order."""
+
     @property
-    def boundary(self) -> int | None: ...
+    def boundary(self) -> int | None:
+        """No block straddles a multiple of this number of bytes. None: there is no boundary."""
+
     @property
     def number(self) -> int | None:
         """By what references name this pool; None: its memory is private."""
@@ -487,7 +591,9 @@ class Pool(_Manager):
         """Gives the pool up. Blocks stay good; the memory, and its registration, go with the last of them."""
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+
 
 @final
 class Block(_Memory, _Manager):
@@ -519,7 +625,9 @@ class Block(_Memory, _Manager):
         """Frees it. Raises :class:`ExportedError` while there are views, and :class:`ClosedError` a second time."""
 
     @property
-    def freed(self) -> bool: ...
+    def freed(self) -> bool:
+        """Whether it has been freed."""
+
 
 @final
 class BlockBatch(_Manager):
@@ -538,9 +646,13 @@ class BlockBatch(_Manager):
     def ptrs(self) -> memoryview[int]:
         """The first address of each, likewise."""
 
-    def free(self) -> None: ...
+    def free(self) -> None:
+        """Frees all of them."""
+
     @property
-    def freed(self) -> bool: ...
+    def freed(self) -> bool:
+        """Whether they have been freed, or taken apart."""
+
     def hold(self) -> Hold:
         """Keeps them from being freed or taken apart: :class:`ExportedError` meanwhile."""
 
@@ -555,7 +667,9 @@ class Hold(_Manager):
         """Lets go of it. A second time does nothing."""
 
     @property
-    def released(self) -> bool: ...
+    def released(self) -> bool:
+        """Whether it has been released."""
+
 
 @final
 class AttachedPool(_Manager):
@@ -566,25 +680,37 @@ class AttachedPool(_Manager):
         """The block that a reference names. The process that has it keeps it, until this one has said that it is done."""
 
     @property
-    def number(self) -> int: ...
+    def number(self) -> int:
+        """By what references name the pool."""
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Its length in bytes, what is not in use included."""
+
     @property
-    def writable(self) -> bool: ...
+    def writable(self) -> bool:
+        """Whether it can be written."""
+
     def close(self) -> None:
         """Gives the memory up; blocks of it stay good."""
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+
 
 @final
 class AttachedBlock(_Memory):
     """A block of another process, by its bytes here. It keeps the memory, not the block."""
 
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """Where it begins in its pool, in bytes."""
+
     @property
-    def writable(self) -> bool: ...
+    def writable(self) -> bool:
+        """Whether it can be written."""
+
     def write(self, source: _Buffer, start: int = 0) -> int:
         """Copies the bytes of another object in; returns how many."""
 
@@ -592,8 +718,23 @@ class AttachedBlock(_Memory):
 class KvCache(_Manager):
     """Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed.
 
-    Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``. ``watermarks``: (low, high) in bytes. ``eviction``: ``lru`` or
-    ``scan-resistant``. ``spill``: a lower tier for what is evicted, such as :class:`kvmem.mooncake.Store`.
+    Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types never equal
+    each other. A cache is true, also when it is empty.
+
+    Options:
+
+    - ``pool``: the blocks come from it. It may have other users.
+    - ``max_bytes``: the most bytes held. None: what finds room in the pool.
+    - ``max_blocks``: the most values held. None: about 2**32.
+    - ``watermarks``: ``(low, high)`` in bytes: an insertion that leaves more than ``high`` bytes
+      evicts down to ``low``. None: evict only for the value to be inserted.
+    - ``eviction``: ``lru`` or ``scan-resistant``.
+    - ``shards``: the parts that keys are divided into, rounded up to a power of two. None: four
+      for each processor, at least 16; fewer if ``max_blocks`` is small.
+    - ``spill``: a lower tier for what is evicted, such as :class:`kvmem.mooncake.Store`: see
+      :mod:`kvmem.spill`.
+
+    Raises :class:`BadValueError`.
     """
 
     def __new__(
@@ -608,10 +749,18 @@ class KvCache(_Manager):
         spill: Spills | None = None,
     ) -> Self: ...
     def insert(self, key: _Name, value: _Buffer) -> None:
-        """Copies a value into a block and puts it under ``key``. Evicts until it fits; raises :class:`OutOfSpaceError` if it cannot."""
+        """Copies a value into a block and puts it under ``key``. Evicts until it fits.
+
+        Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
+        ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was called
+        to evict down to the low watermark, which comes after.
+        """
 
     def reserve(self, key: _Name, nbytes: _Size) -> Reservation:
-        """Makes room for a value, to be written in place and then committed."""
+        """Makes room for a value of ``nbytes`` bytes, to be written in place and then committed.
+
+        Raises as ``insert``.
+        """
 
     def get(self, key: _Name) -> Pinned | None:
         """The value under ``key``, pinned; it counts as used. With a spill, what is not here is fetched from there."""
@@ -626,6 +775,7 @@ class KvCache(_Manager):
         """Takes the value under ``key`` out, and returns it."""
 
     def __contains__(self, key: _Name, /) -> bool: ...
+    def __bool__(self) -> bool: ...
     def __len__(self) -> int:
         """Values held, those being written included."""
 
@@ -633,36 +783,56 @@ class KvCache(_Manager):
         """Takes every value out. Pins stay good."""
 
     def evict_to(self, nbytes: _Size) -> int:
-        """Evicts until at most so many bytes are held, or nothing is left that can go; returns how many are held."""
+        """Evicts until at most ``nbytes`` bytes are held, or nothing is left that can go.
+
+        Returns how many bytes are held. Raises what a lower tier raises that is no ``Exception``, such as
+        ``KeyboardInterrupt``; further values are dropped then instead of given to it.
+        """
 
     @property
     def nbytes(self) -> int:
         """Bytes held, those being written included."""
 
     @property
-    def pool(self) -> Pool: ...
+    def pool(self) -> Pool:
+        """The pool that the blocks are of."""
+
     @property
     def spill(self) -> Spill | None:
         """The lower tier."""
 
-    def stats(self) -> KvCacheStats: ...
+    def stats(self) -> KvCacheStats:
+        """Figures."""
+
     def close(self) -> None:
         """Gives the cache up, and all that it holds; closes its spill. Pins stay good."""
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+
 
 @final
 class Pinned(_Memory, _Manager):
     """A value of a cache that is not evicted while this exists. Its bytes are read-only."""
 
     @property
-    def cache_key(self) -> _Name: ...
+    def cache_key(self) -> _Name:
+        """The key it was put in under."""
+
     @property
-    def offset(self) -> int: ...
-    def key(self, device: str) -> Key: ...
-    def keys(self) -> dict[str, Key]: ...
-    def reference(self) -> BlockReference: ...
+    def offset(self) -> int:
+        """Where it begins in its pool, in bytes."""
+
+    def key(self, device: str) -> Key:
+        """The key with which a device reaches all of it."""
+
+    def keys(self) -> dict[str, Key]:
+        """The key of each device, by its name."""
+
+    def reference(self) -> BlockReference:
+        """It by plain data, for a process that has attached the pool."""
+
     @property
     def superseded(self) -> bool:
         """Whether the key has been given another value since, or was removed. Being evicted does not count: see :class:`kvmem.spill.Spill`."""
@@ -675,7 +845,9 @@ class Lease(_Manager):
     """The right to put in what is fetched from a lower tier, if nothing is put or removed under the key meanwhile: that breaks it."""
 
     @property
-    def broken(self) -> bool: ...
+    def broken(self) -> bool:
+        """Whether something was put or removed, so that nothing can be committed under it."""
+
     def release(self) -> None:
         """Gives it up."""
 
@@ -684,14 +856,27 @@ class Reservation(_Memory, _Manager):
     """Room for one value of a cache, to be written in place. A ``with`` commits it, or gives it back if something is raised."""
 
     @property
-    def cache_key(self) -> _Name: ...
+    def cache_key(self) -> _Name:
+        """The key it will be put in under."""
+
     @property
-    def offset(self) -> int: ...
-    def key(self, device: str) -> Key: ...
-    def write(self, source: _Buffer, start: int = 0) -> int: ...
+    def offset(self) -> int:
+        """Where it begins in its pool, in bytes."""
+
+    def key(self, device: str) -> Key:
+        """The key with which a device reaches all of it."""
+
+    def write(self, source: _Buffer, start: int = 0) -> int:
+        """Copies the bytes of another object in; returns how many."""
+
     @overload
     def commit(self, *, lease: None = None) -> Pinned:
-        """Makes it the value of its key. Raises :class:`ExportedError` while there are views. Under a lease: unless that is broken; then the room is given back."""
+        """Makes it the value of its key. Raises :class:`ExportedError` while there are views.
+
+        Under a lease: unless that is broken; then the room is given back, and the answer is None. The
+        lease ends. The value is in the cache also if this raises ``KeyboardInterrupt``, which comes from a
+        lower tier that was given what is above the high watermark.
+        """
 
     @overload
     def commit(self, *, lease: Lease) -> Pinned | None: ...

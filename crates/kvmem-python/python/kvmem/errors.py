@@ -89,6 +89,25 @@ class MappingError(KvmemError, MemoryError):
 class BadValueError(KvmemError, ValueError):
     """What was asked for makes no sense."""
 
+    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit")
+
+    value: Any
+    """What was given, where that is one value."""
+    limit: int | None
+    """The bound that a number is beyond."""
+
+
+class BadBufferError(BadValueError, BufferError):
+    """A buffer cannot be used as it is: it is read-only, lies in several pieces, or is in no memory of the processor."""
+
+
+class BadDescriptorError(BadValueError, OSError):
+    """A file descriptor is no open one. ``errno`` is what the kernel said, if it was asked."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "errno")
+
+    errno: int | None
+
 
 class BadBatchError(BadValueError, RuntimeError):
     """A batch of less than nothing was asked of :class:`kvmem.lmcache.AddressManager`; LMCache takes it as a ``RuntimeError``."""

@@ -10,6 +10,12 @@ A lower tier must never give an older value than the latest. The cache sees to i
 - ``evicted`` asks ``pinned.superseded`` under the lock under which it takes values and forgets them, and does not take what is: threads may bring several values of one key in
   any order.
 - What it does not take, though not superseded, must leave nothing older under the key that is fetched.
+
+An exception of ``evicted`` does not fail the insertion that evicts. The value is dropped and
+counted in ``KvCacheStats.not_taken``, and the exception goes to ``sys.unraisablehook``. An exception
+that is no ``Exception``, such as ``KeyboardInterrupt``, is raised to the caller of the cache instead.
+Further values that the same call evicts are then dropped, counted and forgotten, without a call of
+``evicted``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,215 @@
+//! *Cache key*: the name of a cached value: an `int`, `bytes` or a `str`.
+//!
+//! A look-up borrows the bytes from the Python object: [`CacheKey`]. A cache owns its keys:
+//! [`Name`]. Both hash and compare alike, through [`AsCacheKey`], so a look-up copies nothing.
+//!
+//! The exact types come first, by one comparison of pointers each. Subclasses, and objects with
+//! `__index__` such as NumPy's integers, come after them.
+
+use std::borrow::Borrow;
+use std::ffi::c_int;
+use std::hash::{Hash, Hasher};
+
+use kvmem::pool::KvCache;
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt, PyString};
+
+use crate::error;
+
+/// A key for the length of a call. Numbers, bytes and texts never equal each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CacheKey<'a> {
+    Int(i128),
+    Bytes(&'a [u8]),
+    Text(&'a str),
+}
+
+/// A key that owns what it consists of.
+#[derive(Clone)]
+pub(crate) enum Name {
+    Int(i128),
+    Bytes(Box<[u8]>),
+    Text(Box<str>),
+}
+
+/// What is, or can be looked at as, a key.
+pub(crate) trait AsCacheKey {
+    fn key(&self) -> CacheKey<'_>;
+}
+
+impl CacheKey<'_> {
+    pub(crate) fn to_name(self) -> Name {
+        match self {
+            CacheKey::Int(number) => Name::Int(number),
+            CacheKey::Bytes(bytes) => Name::Bytes(bytes.into()),
+            CacheKey::Text(text) => Name::Text(text.into()),
+        }
+    }
+}
+
+impl AsCacheKey for CacheKey<'_> {
+    #[inline]
+    fn key(&self) -> CacheKey<'_> {
+        *self
+    }
+}
+
+impl AsCacheKey for Name {
+    #[inline]
+    fn key(&self) -> CacheKey<'_> {
+        match self {
+            Name::Int(number) => CacheKey::Int(*number),
+            Name::Bytes(bytes) => CacheKey::Bytes(bytes),
+            Name::Text(text) => CacheKey::Text(text),
+        }
+    }
+}
+
+impl Hash for CacheKey<'_> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            CacheKey::Int(number) => state.write_i128(*number),
+            CacheKey::Bytes(bytes) => state.write(bytes),
+            CacheKey::Text(text) => {
+                state.write(text.as_bytes());
+                state.write_u8(0xFF);
+            }
+        }
+    }
+}
+
+impl Hash for Name {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl PartialEq for Name {
+    #[inline]
+    fn eq(&self, other: &Name) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for dyn AsCacheKey + '_ {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl PartialEq for dyn AsCacheKey + '_ {
+    #[inline]
+    fn eq(&self, other: &(dyn AsCacheKey + '_)) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for dyn AsCacheKey + '_ {}
+
+impl<'a> Borrow<dyn AsCacheKey + 'a> for Name {
+    #[inline]
+    fn borrow(&self) -> &(dyn AsCacheKey + 'a) {
+        self
+    }
+}
+
+/// A cache by such keys.
+pub(crate) type Cache = KvCache<Name>;
+
+impl<'a, 'py> FromPyObject<'a, 'py> for CacheKey<'a> {
+    type Error = PyErr;
+
+    #[inline]
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<CacheKey<'a>> {
+        if given.is_exact_instance_of::<PyInt>() {
+            int(given)
+        } else if given.is_exact_instance_of::<PyBytes>() {
+            Ok(CacheKey::Bytes(given.extract::<&'a [u8]>()?))
+        } else if given.is_exact_instance_of::<PyString>() {
+            text(given)
+        } else {
+            other(given)
+        }
+    }
+}
+
+/// A `str`, in UTF-8, which the object keeps.
+#[inline]
+fn text<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
+    match given.extract::<&'a str>() {
+        Ok(text) => Ok(CacheKey::Text(text)),
+        Err(_) => Err(error::bad_value(
+            given.py(),
+            "a str as key must be text that UTF-8 can encode: give other data as bytes",
+        )),
+    }
+}
+
+/// An `int`, or an instance of a subclass. Makes no exception of Python's for numbers that fit in
+/// 128 bits.
+#[inline]
+fn int<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
+    let mut overflow: c_int = 0;
+    // SAFETY: an int, and an address to write to. For an int the call fails by nothing but
+    // overflow, which it says there.
+    let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(given.as_ptr(), &raw mut overflow) };
+    if overflow == 0 { Ok(CacheKey::Int(i128::from(number))) } else { long(given) }
+}
+
+#[cold]
+fn long<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
+    match given.extract::<i128>() {
+        Ok(number) => Ok(CacheKey::Int(number)),
+        Err(_) => {
+            let message = "an int as key has at most 127 bits and a sign: give a longer one as bytes";
+            Err(error::bad_number(given.py(), message, given, i128::MAX))
+        }
+    }
+}
+
+#[cold]
+fn other<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
+    if given.is_instance_of::<PyBytes>() {
+        Ok(CacheKey::Bytes(given.extract::<&'a [u8]>()?))
+    } else if given.is_instance_of::<PyString>() {
+        text(given)
+    } else if given.is_instance_of::<PyInt>() {
+        int(given)
+    } else if let Ok(number) = given.extract::<i128>() {
+        Ok(CacheKey::Int(number))
+    } else {
+        let name = given.get_type().name()?;
+        Err(PyTypeError::new_err(format!("a key is an int, bytes or a str, not {name}")))
+    }
+}
+
+impl<'py> IntoPyObject<'py> for &CacheKey<'_> {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(match *self {
+            CacheKey::Int(number) => number.into_pyobject(py)?.into_any(),
+            CacheKey::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+            CacheKey::Text(text) => PyString::new(py, text).into_any(),
+        })
+    }
+}
+
+impl<'py> IntoPyObject<'py> for &Name {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        (&self.key()).into_pyobject(py)
+    }
+}

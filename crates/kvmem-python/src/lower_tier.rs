@@ -1,0 +1,138 @@
+//! *Lower tier*: the Python object that receives the values that a cache evicts.
+//!
+//! The cache object owns the reference, where the garbage collector sees it. The closure in the
+//! library borrows it through this type; once the cache object is gone, or cleared, evicted values
+//! have nowhere to go and are dropped.
+//!
+//! **Errors.** The library evicts in the middle of an insertion, which cannot fail for a reason of
+//! the tier's. So an exception of `evicted` costs the value, not the insertion: it goes to
+//! `sys.unraisablehook`, the tier is told to `forget` the key, and the value is counted. An
+//! exception that is no `Exception`, such as `KeyboardInterrupt`, is meant for the caller. It is
+//! kept until the call of the cache is over, and raised there; further values of that call are
+//! dropped, counted and forgotten, without a call of `evicted` that could last.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvmem::pool::kv_cache::Pinned;
+use pyo3::exceptions::{PyException, PyTypeError};
+use pyo3::prelude::*;
+
+use crate::cache_key::Name;
+use crate::collect::{Link, Traverse};
+use crate::kv_cache::PyPinned;
+use crate::pool::PyPool;
+use crate::process;
+
+thread_local! {
+    /// What the tier raised for the caller of the cache, who waits in this thread.
+    static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
+}
+
+/// The lower tier of a cache.
+pub(crate) struct LowerTier {
+    pub(crate) object: Link<PyAny>,
+    /// Values that it did not take, but forgot. The library counts those that it did not forget.
+    dropped: AtomicU64,
+}
+
+/// The tier neither took a value nor forgot its key.
+pub(crate) struct Failed;
+
+impl LowerTier {
+    pub(crate) fn new(object: Py<PyAny>) -> LowerTier {
+        LowerTier { object: Link::new(Some(object)), dropped: AtomicU64::new(0) }
+    }
+
+    /// Values that were dropped because `evicted` raised.
+    pub(crate) fn dropped(&self) -> u64 {
+        // Relaxed: a figure, which orders nothing.
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Gives an evicted value to the tier, or tells it to forget the key. Called by the library,
+    /// without a lock.
+    pub(crate) fn put(&self, pinned: Pinned<Name>) -> Result<(), Failed> {
+        process::call(|py| self.put_attached(py, pinned)).unwrap_or(Err(Failed))
+    }
+
+    fn put_attached(&self, py: Python<'_>, pinned: Pinned<Name>) -> Result<(), Failed> {
+        let Some(tier) = self.object.get(py) else { return Err(Failed) };
+        let tier = tier.bind(py);
+        let name = pinned.key().clone();
+        if is_raised() {
+            drop(pinned);
+        } else {
+            match tier.call_method1("evicted", (PyPinned::new(pinned),)) {
+                Ok(_) => return Ok(()),
+                Err(error) => raise(tier, error),
+            }
+        }
+        match tier.call_method1("forget", (&name,)) {
+            Ok(_) => {
+                // Relaxed: as in `dropped`.
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                raise(tier, error);
+                Err(Failed)
+            }
+        }
+    }
+}
+
+impl Traverse for std::sync::Arc<LowerTier> {
+    fn traverse(&self, visit: &pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
+        self.object.traverse(visit)
+    }
+}
+
+fn is_raised() -> bool {
+    let raised = RAISED.take();
+    let is_raised = raised.is_some();
+    RAISED.set(raised);
+    is_raised
+}
+
+/// Keeps what is meant for the caller; reports the rest.
+fn raise(tier: &Bound<'_, PyAny>, error: PyErr) {
+    let py = tier.py();
+    if error.is_instance_of::<PyException>(py) || is_raised() {
+        error.write_unraisable(py, Some(tier));
+    } else {
+        RAISED.set(Some(error));
+    }
+}
+
+/// Runs a call of the library that may evict, and raises what the tier raised for the caller.
+pub(crate) fn evicting<T>(work: impl FnOnce() -> T) -> PyResult<T> {
+    // A call of a tier may lead to a call of another cache, which raises its own only.
+    let outer = RAISED.take();
+    let done = work();
+    match RAISED.replace(outer) {
+        None => Ok(done),
+        Some(error) => Err(error),
+    }
+}
+
+/// The lower tier that an object becomes for a cache on `pool`.
+pub(crate) fn of<'py>(spill: &Bound<'py, PyAny>, pool: &Bound<'py, PyPool>) -> PyResult<Bound<'py, PyAny>> {
+    let Some(make) = spill.getattr_opt("__spill__")? else {
+        let name = spill.get_type().name()?;
+        let message = format!(
+            "spill: {name} has no method __spill__(pool), which gives the lower tier; see kvmem.spill"
+        );
+        return Err(PyTypeError::new_err(message));
+    };
+    let tier = make.call1((pool,))?;
+    for method in ["evicted", "fetch", "forget", "forget_all", "close"] {
+        if !tier.getattr_opt(method)?.is_some_and(|method| method.is_callable()) {
+            let name = tier.get_type().name()?;
+            let message =
+                format!("spill: {name}, which __spill__ gave, has no method {method}; see kvmem.spill");
+            return Err(PyTypeError::new_err(message));
+        }
+    }
+    Ok(tier)
+}

@@ -1,0 +1,262 @@
+"""Whatever is given to whatever can be called: an exception of kvmem's or a ``TypeError``, in words that the caller knows."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from conftest import MIB, lockable
+
+import kvmem
+from kvmem import _kvmem
+
+STUB = ast.parse(Path(_kvmem.__file__).with_name("_kvmem.pyi").read_text(encoding="utf-8"))
+BAD: list[object] = [-1, 2**63, 2**64, 10**30, -(10**30), float("nan"), float("inf"), 1e300, None, "", b"", object(), [], ()]
+BAD += [(1,), [-1], (-1, 2**64), (0, 0, 2**70), [None], {}, True, "x" * 100, lambda: None]
+INTERNAL = re.compile(r"\bPy[A-Z]\w+|\b[ui](8|16|32|64|128|size)\b|::|\bVec\b|\bOption\b|\benum\b|panic|Rust|`[A-Z]\w+`|&\w")
+"""What nobody who writes Python knows: names of PyO3, types of Rust, paths."""
+
+
+class Scene:
+    """One object of each class, and a good value for each parameter."""
+
+    def __init__(self) -> None:
+        self.region = kvmem.Region(MIB, pages="4k", shared=True)
+        self.pool = kvmem.Pool(MIB, pages="4k", shared=True, max_size=2 * MIB)
+        self.cache = kvmem.KvCache(self.pool)
+        self.space = kvmem.OffsetAllocator(MIB)
+        self.arena = kvmem.BumpArena(self.region)
+        self.attached = kvmem.AttachedPool(self.pool.fileno(), writable=True)
+        self.block = self.pool.allocate(1000)
+
+    def make(self, kind: str) -> object:
+        made: dict[str, Callable[[], object]] = {
+            "Region": lambda: self.region,
+            "BumpArena": lambda: self.arena,
+            "Piece": lambda: self.arena.allocate(100),
+            "Registration": lambda: kvmem.Registration(kvmem.Region(MIB, pages="4k"), "mlock"),
+            "OffsetAllocator": lambda: self.space,
+            "Allocation": lambda: self.space.allocate(1000),
+            "AllocationBatch": lambda: self.space.allocate_batch(1000, 2),
+            "AddressManager": lambda: _kvmem.AddressManager(MIB),
+            "Pool": lambda: self.pool,
+            "Block": lambda: self.pool.allocate(1000),
+            "BlockBatch": lambda: self.pool.allocate_batch(1000, 2),
+            "Hold": lambda: self.pool.hold(),
+            "AttachedPool": lambda: self.attached,
+            "AttachedBlock": lambda: self.attached.block(self.block.reference()),
+            "KvCache": lambda: self.cache,
+            "Pinned": lambda: self.cache.reserve("k", 1000).commit(),
+            "Lease": lambda: self.cache.lease("other"),
+            "Reservation": lambda: self.cache.reserve("k", 1000),
+        }
+        return made[kind]()
+
+    def good(self, kind: str, function: str, parameter: str) -> object:
+        by_name: dict[str, object] = {
+            "address": 0,
+            "allocations": [],
+            "batch_size": 2,
+            "block": self.pool.allocate(10),
+            "blocks": [],
+            "buffer": bytearray(4096),
+            "capacity": MIB,
+            "device": "mlock",
+            "devices": "mlock",
+            "fd": self.pool.fileno() if kind == "AttachedPool" else self.region.fileno(),
+            "key": "k",
+            "lease": self.cache.lease("k"),
+            "max_blocks": 2,
+            "max_ranges": 2,
+            "n": 2,
+            "nbytes": 100,
+            "pool": self.pool,
+            "raw_size": 100,
+            "reference": self.block.reference(),
+            "region": kvmem.Region(MIB, pages="4k"),
+            "size": 4096 if kind == "AddressManager" else MIB if function in ("__new__", "grow_to", "mount_report") else 100,
+            "source": b"x",
+            "total": 1000,
+            "value": b"value",
+            "why": "why not",
+        }
+        return by_name[parameter]
+
+    def close(self) -> None:
+        self.cache.close()
+        self.attached.close()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    scene = Scene()
+    yield scene
+    scene.close()
+    scene.pool.check()
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
+    """What can be called with arguments: the class (or nothing), and the definition."""
+    for node in STUB.body:
+        if isinstance(node, ast.FunctionDef):
+            yield "", node
+        if not isinstance(node, ast.ClassDef):
+            continue
+        kinds = [node.name]
+        if node.name == "_Memory":
+            kinds = ["Region", "Piece", "Block", "AttachedBlock", "Pinned", "Reservation"]
+        elif node.name.startswith("_"):
+            continue
+        for each in node.body:
+            if isinstance(each, ast.FunctionDef):
+                yield from ((kind, each) for kind in kinds)
+
+
+def parameters(function: ast.FunctionDef) -> Iterator[tuple[str, bool]]:
+    """Their names, and whether they must be given."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = len(positional) - len(arguments.defaults)
+    for index, each in enumerate(positional):
+        if each.arg not in ("self", "cls"):
+            yield each.arg, index < required
+    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield each.arg, default is None
+
+
+CASES = {
+    f"{kind}.{function.name}({parameter})".lstrip("."): (kind, function, parameter)
+    for kind, function in functions()
+    for parameter, _ in parameters(function)
+    if function.name not in ("__exit__", "__buffer__")
+}
+
+
+def test_there_is_much_to_be_called() -> None:
+    assert len(CASES) > 120 and "Pool.__new__(populate)" in CASES and "doctor(nodes)" in CASES
+
+
+def call(scene: Scene, kind: str, function: ast.FunctionDef, parameter: str, value: object) -> object:
+    given = {name: scene.good(kind, function.name, name) for name, required in parameters(function) if required}
+    given[parameter] = value
+    if function.name == "__contains__":
+        return cast(Any, value) in scene.cache
+    if not kind:
+        return getattr(kvmem, function.name)(**given)
+    owner = getattr(_kvmem, kind)
+    is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in function.decorator_list)
+    if function.name == "__new__":
+        return owner(**given)
+    return getattr(owner if is_static else scene.make(kind), function.name)(**given)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_arguments_are_refused_in_words_of_python(scene: Scene, case: str) -> None:
+    kind, function, parameter = CASES[case]
+    if "Registration" in case and not lockable():
+        pytest.skip("memory cannot be locked here (RLIMIT_MEMLOCK)")
+    for value in BAD:
+        where = f"{case} with {value!r}"
+        try:
+            done = call(scene, kind, function, parameter, value)
+            # A fresh object is let go of.
+            with contextlib.suppress(AttributeError, kvmem.KvmemError):
+                done.close()  # type: ignore[attr-defined]
+        except (kvmem.KvmemError, TypeError) as error:
+            text = str(error)
+            assert text and not INTERNAL.search(text), f"{where}: {text}"
+            if isinstance(error, kvmem.KvmemError) and is_number(value) and parameter != "stream":
+                numbers = error.details
+                assert {"value", "asked"} & set(numbers), f"{where} names no value: {text}, {numbers}"
+                told = ("limit", "free", "errno", "device", "remedy")
+                assert any(numbers.get(each) is not None for each in told), f"{where} names no limit: {text}, {numbers}"
+        except BaseException as error:
+            pytest.fail(f"{where}: {type(error).__name__}: {error}")
+
+
+def test_the_value_and_the_limit_are_told(scene: Scene) -> None:
+    pool, space = scene.pool, scene.space
+    told: list[tuple[Callable[[], object], object, object, str]] = [
+        (lambda: pool.allocate(1, align=-1), -1, 0, "align is -1: give a number from 0 to"),
+        (lambda: pool.allocate(1, align=3), 3, 2**63, "align is 3: give a power of two"),
+        (lambda: space.allocate(1, align=2**64), 2**64, 2**64 - 1, "align is 18446744073709551616"),
+        (lambda: pool.allocate_batch(10, -1), -1, 0, "n is -1: give a number from 0"),
+        (lambda: kvmem.doctor(nodes=[-1]), -1, 0, "a node is -1: give a number from 0 to 4294967295"),
+        (lambda: kvmem.AttachedPool(-1), -1, 0, "fd is -1: give an open descriptor"),
+        (lambda: kvmem.Region.attach(2**40), 2**40, 2**31 - 1, "fd is 1099511627776"),
+        (lambda: kvmem.Region(MIB, populate=-1), -1, 0, "populate is -1: give a number from 0"),
+        (lambda: kvmem.Region(MIB, time_limit=-1), -1, 0, "time_limit is -1.0: give a number of seconds"),
+        (lambda: pool.wait_ready(timeout=10**400), 10**400, 2**64 - 1, "timeout is 1000"),
+        (lambda: kvmem.KvCache(pool, shards=-1), -1, 0, "shards is -1"),
+        (lambda: kvmem.KvCache(pool, max_blocks=2**40), 2**40, 2**32 - 2, "1099511627776 were asked for"),
+        (lambda: scene.block.write(b"x", -1), -1, 0, "start is -1"),
+        (lambda: scene.block.write(b"x", 10**6), 10**6 + 1, 1000, "do not fit into 1000 bytes"),
+        (lambda: pool.allocate(-5), -5, 0, "-5 is no size: give a number of bytes from 0"),
+        (lambda: scene.cache.get(2**127), 2**127, 2**127 - 1, "127 bits"),
+        (lambda: _kvmem.AddressManager(2**70), 2**70, 2**63 - 1, "beyond 9223372036854775807"),
+    ]
+    for call_, value, limit, text in told:
+        with pytest.raises(kvmem.BadValueError, match=re.escape(text)) as caught:
+            call_()
+        assert (caught.value.value, caught.value.limit) == (value, limit), text
+
+
+def test_a_batch_is_refused_as_a_whole(scene: Scene) -> None:
+    for make in (scene.pool.allocate_batch, scene.space.allocate_batch):
+        with pytest.raises(kvmem.OutOfSpaceError, match="1000000000000000000 × 10 bytes, 10000000000000000000 in all") as caught:
+            make(10, 10**18)
+        assert caught.value.asked == 10**19
+        with pytest.raises(kvmem.OutOfSpaceError, match="no range here can be longer") as caught:
+            make(4 * MIB, 3)
+        assert caught.value.asked == 4 * MIB and (caught.value.limit or 0) <= 2 * MIB
+    scene.space.allocate(600_000)
+    kept = scene.space.allocate(100_000), scene.space.allocate(300_000)
+    assert len(kept) == 2
+    with pytest.raises(kvmem.OutOfSpaceError, match="2 × 500000 bytes, 1000000 in all, were asked for; 648576 bytes are free") as caught:
+        scene.space.allocate_batch(500_000, 2)
+    assert (caught.value.asked, caught.value.free) == (1_000_000, 648_576)
+    with pytest.raises(kvmem.OutOfSpaceError, match=f"1 bytes at a multiple of {2**63}") as caught:
+        scene.space.allocate(1, align=2**63)
+    assert caught.value.asked == 1
+
+
+def test_descriptors_that_are_none(scene: Scene) -> None:
+    for attach in (kvmem.Region.attach, kvmem.AttachedPool):
+        with pytest.raises(kvmem.BadDescriptorError, match="fd 100000 cannot be duplicated: Bad file descriptor") as caught:
+            attach(100_000)
+        assert isinstance(caught.value, OSError) and caught.value.errno == 9 and caught.value.value == 100_000
+
+
+def test_a_key_without_a_device(scene: Scene) -> None:
+    with pytest.raises(kvmem.BadValueError, match="registered with no device; name some in `devices`") as caught:
+        scene.block.key("mlock")
+    assert caught.value.value == "mlock"
+
+
+def test_a_lower_tier_that_is_none_is_refused_at_once(scene: Scene) -> None:
+    class Half:
+        def __spill__(self, pool: kvmem.Pool) -> Half:
+            return self
+
+    for wrong, text in ((object(), "object has no method __spill__"), (Half(), "Half, which __spill__ gave, has no method evicted")):
+        spill: Any = wrong
+        with pytest.raises(TypeError, match=text):
+            kvmem.KvCache(scene.pool, spill=spill)
+
+
+def test_what_is_said_of_private_and_read_only_memory(scene: Scene) -> None:
+    with kvmem.Pool(MIB, pages="4k") as private:
+        for use in (private.fileno, private.share):
+            with pytest.raises(kvmem.BadValueError, match="make it with shared=True"):
+                use()
+    with kvmem.AttachedPool(scene.pool.fileno()) as attached, pytest.raises(kvmem.BadValueError, match="writable=True"):
+        attached.block(scene.block.reference()).write(b"x")

@@ -1,0 +1,244 @@
+"""The garbage collector frees every cycle that leads through an object of kvmem."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from conftest import MIB, lockable
+
+import kvmem
+from kvmem import _kvmem
+
+
+class Exporter(bytearray):
+    """A buffer that can refer to what was made of it."""
+
+    other: object = None
+
+
+class Tier:
+    """A lower tier that keeps nothing, and can refer to its cache."""
+
+    other: object = None
+
+    def __spill__(self, pool: kvmem.Pool) -> Tier:
+        return self
+
+    def evicted(self, pinned: kvmem.Pinned) -> None: ...
+    def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None: ...
+    def forget(self, key: int | bytes | str) -> None: ...
+    def forget_all(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Progress:
+    """Is told of a pool that is made ready in the background, and cancels that: it is never told of the end."""
+
+    other: object = None
+
+    def __init__(self) -> None:
+        self.known = threading.Event()
+        self.pool: kvmem.Pool | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        assert self.known.wait(10) and self.pool is not None
+        self.pool.cancel()
+
+
+Node = Exporter | Tier | Progress
+
+
+def over_a_buffer(make: Callable[[kvmem.Region], object]) -> Node:
+    owner = Exporter(1 << 16)
+    owner.other = make(kvmem.Region.from_buffer(owner))
+    return owner
+
+
+def over_a_tier(make: Callable[[kvmem.KvCache], object]) -> Node:
+    tier = Tier()
+    tier.other = make(kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), spill=tier))
+    return tier
+
+
+def over_a_callback(make: Callable[[kvmem.Pool], object]) -> Node:
+    progress = Progress()
+    progress.pool = pool = kvmem.Pool(64 * MIB, pages="4k", in_background=True, progress=progress)
+    progress.known.set()
+    assert pool.wait_ready() < 64 * MIB and not pool.under_way
+    progress.other = make(pool)
+    return progress
+
+
+CYCLES: dict[type, Callable[[], Node]] = {
+    kvmem.Region: lambda: over_a_buffer(lambda region: region),
+    kvmem.BumpArena: lambda: over_a_buffer(kvmem.BumpArena),
+    kvmem.Piece: lambda: over_a_buffer(lambda region: kvmem.BumpArena(region).allocate(10)),
+    kvmem.Registration: lambda: over_a_buffer(lambda region: kvmem.Registration(region, "mlock")),
+    kvmem.Pool: lambda: over_a_callback(lambda pool: pool),
+    kvmem.Hold: lambda: over_a_callback(kvmem.Pool.hold),
+    kvmem.KvCache: lambda: over_a_tier(lambda cache: cache),
+    kvmem.Reservation: lambda: over_a_tier(lambda cache: cache.reserve("k", 100)),
+    kvmem.Lease: lambda: over_a_tier(lambda cache: cache.lease("k")),
+}
+
+
+def attached() -> kvmem.AttachedPool:
+    with kvmem.Pool(MIB, pages="4k", shared=True) as pool:
+        return kvmem.AttachedPool(pool.fileno())
+
+
+def attached_block() -> kvmem.AttachedBlock:
+    with kvmem.Pool(MIB, pages="4k", shared=True) as pool, kvmem.AttachedPool(pool.fileno()) as other:
+        return other.block(pool.allocate(10).reference())
+
+
+def pinned() -> kvmem.Pinned:
+    cache = kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), spill=Tier())
+    return cache.reserve("k", 10).commit()
+
+
+PLAIN: dict[type, Callable[[], object]] = {
+    kvmem.OffsetAllocator: lambda: kvmem.OffsetAllocator(MIB),
+    kvmem.Allocation: lambda: kvmem.OffsetAllocator(MIB).allocate(10),
+    kvmem.AllocationBatch: lambda: kvmem.OffsetAllocator(MIB).allocate_batch(10, 10),
+    kvmem.Block: lambda: kvmem.Pool(MIB, pages="4k").allocate(10),
+    kvmem.BlockBatch: lambda: kvmem.Pool(MIB, pages="4k").allocate_batch(10, 10),
+    kvmem.AttachedPool: attached,
+    kvmem.AttachedBlock: attached_block,
+    kvmem.Pinned: pinned,
+    _kvmem.AddressManager: lambda: _kvmem.AddressManager(MIB),
+}
+
+
+def test_every_class_is_accounted_for() -> None:
+    classes = {each for _, each in inspect.getmembers(_kvmem, inspect.isclass)}
+    assert classes == set(CYCLES) | set(PLAIN)
+
+
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
+def test_the_others_refer_to_nothing_but_their_class(kind: type) -> None:
+    """That their fields own no Python object is checked when the extension is compiled."""
+    instance = PLAIN[kind]()
+    assert type(instance) is kind and set(map(id, gc.get_referents(instance))) <= {id(kind)}
+    with pytest.raises(AttributeError):
+        instance.other = instance  # type: ignore[attr-defined]
+
+
+WITH_BYTES = {kvmem.Region, kvmem.Piece, kvmem.Reservation}
+WAYS = [(kind, False) for kind in CYCLES] + [(kind, True) for kind in CYCLES if kind in WITH_BYTES]
+
+
+@pytest.mark.parametrize(("kind", "viewed"), WAYS, ids=lambda each: getattr(each, "__name__", "viewed" if each else "bare"))
+def test_cycles_are_freed(kind: type, viewed: bool) -> None:
+    if kind is kvmem.Registration and not lockable():
+        pytest.skip("memory cannot be locked here (RLIMIT_MEMLOCK)")
+    gc.collect()
+    gc.disable()
+    try:
+        node = CYCLES[kind]()
+        inner: Any = node.other
+        assert type(inner) is kind
+        if viewed:
+            node.other = memoryview(cast(Any, inner))
+        watched = [weakref.ref(inner)] + ([] if isinstance(node, Exporter) else [weakref.ref(node)])
+        del node, inner
+        assert all(each() is not None for each in watched), "there is no cycle to be freed"
+        gc.collect()
+        # The collector may clear the object before its view: then the next pass frees it.
+        gc.collect()
+        assert all(each() is None for each in watched)
+    finally:
+        gc.enable()
+
+
+def test_collected_pools_give_their_memory_back() -> None:
+    pools: list[weakref.ref[kvmem.Pool]] = []
+    for _ in range(5):
+        pool, tier = kvmem.Pool(4 * MIB, pages="4k"), Tier()
+        tier.other = kvmem.KvCache(pool, spill=tier)
+        pools.append(weakref.ref(pool))
+        del pool, tier
+    gc.collect()
+    assert all(pool() is None for pool in pools)
+
+
+def test_foreign_bytes_are_kept_by_every_part_of_their_region() -> None:
+    owner = bytearray(1 << 16)
+    region = kvmem.Region.from_buffer(owner)
+    arena = kvmem.BumpArena(region)
+    piece = arena.allocate(5)
+    memoryview(piece)[:] = b"piece"
+    region.close()
+    del region, arena
+    gc.collect()
+    with pytest.raises(BufferError):
+        owner.append(1)
+    assert bytes(piece) == b"piece" == owner[piece.offset : piece.offset + 5]
+    del piece
+    owner.append(1)
+
+
+def test_what_is_reachable_is_never_cleared() -> None:
+    """Collections of one thread meet calls of another, which holds locks, and runs without the GIL."""
+    tier = Tier()
+    cache = kvmem.KvCache(kvmem.Pool(4 * MIB, pages="4k"), max_bytes=20_000, spill=tier)
+    tier.other = cache
+    ended = threading.Event()
+
+    def work() -> None:
+        for key in range(2000):
+            cache.insert(key, bytes(1000))
+            with cache.reserve(key, 100) as room:
+                room.write(b"x")
+            cache.evict_to(10_000)
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not ended.is_set():
+        gc.collect()
+    thread.join()
+    assert cache.spill is tier and cache.stats().not_taken == 0
+
+
+def test_views_in_a_cycle_stay_good_until_they_go() -> None:
+    """Whatever order the collector clears in, no finalizer sees bytes that are gone."""
+    seen: list[bytes] = []
+
+    class Late:
+        def __init__(self, view: memoryview) -> None:
+            self.view, self.cycle = view, self
+
+        def __del__(self) -> None:
+            seen.append(bytes(self.view[:3]))
+
+    for _ in range(20):
+        owner = Exporter(b"abc" * 100)
+        owner.other = Late(memoryview(kvmem.Region.from_buffer(owner)))
+        del owner
+    gc.collect()
+    gc.collect()
+    assert seen == [b"abc"] * 20
+
+
+def test_small_objects_can_be_referred_to_weakly(pool: kvmem.Pool) -> None:
+    space = kvmem.OffsetAllocator(1 << 20)
+    for make in (lambda: pool.allocate(10), lambda: space.allocate(10)):
+        for _ in range(600):  # more than the free list of the type has
+            one = make()
+            gone: list[object] = []
+            reference = weakref.ref(one, gone.append)
+            assert reference() is one
+            del one
+            assert reference() is None and gone == [reference]
+    table: weakref.WeakKeyDictionary[kvmem.Block, str] = weakref.WeakKeyDictionary()
+    block = pool.allocate(10)
+    table[block] = "here"
+    del block
+    assert not table

@@ -1,0 +1,239 @@
+//! *Notices*: the licences of the crates that are linked into the Python wheel.
+//!
+//! A wheel is a binary distribution, so it carries the notices of all that is compiled into it. They
+//! are collected from the sources that cargo has, for the versions in `Cargo.lock`, and kept in a file
+//! of the repository that the wheel takes with it. A file that does not fit `Cargo.lock` fails the
+//! test run.
+//!
+//! Linked are the crates that `cargo tree` shows for the package, with the features that it builds
+//! with. Macro crates and build scripts run at compile time only.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::workspace;
+
+/// The package whose wheel it is.
+const PACKAGE: &str = "kvmem-python";
+/// The file, in the package's folder.
+const FILE: &str = "THIRD-PARTY.md";
+/// Wheels are built for Linux alone.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Options of `cargo xtask notices`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Compare the file with what it would be, and write nothing.
+    #[arg(long)]
+    check: bool,
+}
+
+/// A crate that is linked.
+struct Linked {
+    name: String,
+    version: String,
+    licence: String,
+    source: String,
+    /// Its licence files: name and text.
+    texts: Vec<(String, String)>,
+}
+
+/// Writes the file, or compares it.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
+    if options.check {
+        check(root)?;
+        println!("{FILE} fits Cargo.lock");
+    } else {
+        fs::write(file(root), generate(root)?)?;
+        println!("wrote {}", file(root).display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the file fits `Cargo.lock`, and the package's licence is the repository's.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let there = fs::read_to_string(file(root)).unwrap_or_default();
+    ensure!(
+        there == generate(root)?,
+        "{} does not fit Cargo.lock: run `cargo xtask notices`",
+        file(root).display()
+    );
+    let (ours, theirs) = (root.join("LICENSE"), root.join("crates").join(PACKAGE).join("LICENSE"));
+    ensure!(
+        fs::read(&ours)? == fs::read(&theirs)?,
+        "{} is not what {} is: copy it",
+        theirs.display(),
+        ours.display()
+    );
+    Ok(())
+}
+
+fn file(root: &Path) -> PathBuf {
+    root.join("crates").join(PACKAGE).join(FILE)
+}
+
+/// The text of the file.
+fn generate(root: &Path) -> Result<String> {
+    let tree = cargo(
+        root,
+        &["tree", "-p", PACKAGE, "-e", "normal,no-proc-macro", "--target", TARGET, "--prefix", "none"],
+    )?;
+    let metadata = cargo(root, &["metadata", "--format-version", "1", "--filter-platform", TARGET])?;
+    let metadata = serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
+    let all: Result<Vec<Linked>> = linked(&tree, &metadata)?.into_iter().map(read).collect();
+    Ok(compose(&all?))
+}
+
+/// What cargo prints.
+fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(workspace::cargo())
+        .current_dir(root)
+        .args(arguments)
+        .arg("--locked")
+        .output()
+        .with_context(|| format!("cannot run cargo {}", arguments[0]))?;
+    if !output.status.success() {
+        bail!("cargo {} failed: {}", arguments[0], String::from_utf8_lossy(&output.stderr).trim());
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("cargo {} printed no text", arguments[0]))
+}
+
+/// The packages of a tree, `name vVERSION` in each line, without those of this workspace, in order of names.
+fn linked<'a>(tree: &str, metadata: &'a Value) -> Result<Vec<&'a Value>> {
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let names: BTreeSet<(&str, &str)> = tree
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?, words.next()?.strip_prefix('v')?))
+        })
+        .collect();
+    let mut found = Vec::new();
+    for (name, version) in names {
+        let package = packages.iter().find(|each| each["name"] == name && each["version"] == version);
+        let package = package.with_context(|| format!("cargo metadata does not list {name} {version}"))?;
+        if !package["source"].is_null() {
+            found.push(package);
+        }
+    }
+    Ok(found)
+}
+
+/// What is told of a package, with its licence files.
+fn read(package: &Value) -> Result<Linked> {
+    let text = |name: &str| package[name].as_str().unwrap_or_default().to_owned();
+    let (name, manifest) = (text("name"), text("manifest_path"));
+    let folder = Path::new(&manifest).parent().with_context(|| format!("{name} has no folder"))?;
+    let mut files: Vec<String> = fs::read_dir(folder)
+        .with_context(|| format!("cannot read {}", folder.display()))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|file| is_notice(file))
+        .collect();
+    files.sort();
+    let mut texts = Vec::new();
+    for file in needed(files) {
+        let text = fs::read_to_string(folder.join(&file)).with_context(|| format!("{name}: {file}"))?;
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        texts.push((file, lines.join("\n").trim_matches('\n').to_owned()));
+    }
+    ensure!(!texts.is_empty(), "{name} has no licence file: say in notices.rs where its licence is");
+    Ok(Linked { name, version: text("version"), licence: text("license"), source: text("repository"), texts })
+}
+
+/// Whether a file of this name says what a distribution has to carry.
+fn is_notice(file: &str) -> bool {
+    let upper = file.to_uppercase();
+    ["LICENSE", "LICENCE", "COPYING", "NOTICE", "COPYRIGHT", "UNLICENSE"]
+        .iter()
+        .any(|name| upper.starts_with(name))
+}
+
+/// Those of a crate's files that are needed: who may choose between MIT and others takes MIT.
+fn needed(files: Vec<String>) -> Vec<String> {
+    let is_choice = files.iter().any(|file| file.to_uppercase().contains("MIT"));
+    let is_other = |file: &String| {
+        let upper = file.to_uppercase();
+        upper.contains("APACHE") || upper.starts_with("UNLICENSE") || upper.starts_with("COPYING")
+    };
+    files.into_iter().filter(|file| !is_choice || !is_other(file)).collect()
+}
+
+/// The file: a table, and each text once, with those that it is of.
+fn compose(all: &[Linked]) -> String {
+    let mut page = String::from(
+        "# Third-party software in the wheel\n\n\
+         The compiled module contains the crates below, each under the licence that stands beside it,\n\
+         and the standard library of Rust (<https://www.rust-lang.org>), Copyright (c) The Rust Project\n\
+         Contributors, under MIT OR Apache-2.0. kvmem itself is under Apache-2.0: see `LICENSE`.\n\n\
+         `cargo xtask notices` has made this file from `Cargo.lock`.\n\n\
+         | crate | version | licence | source |\n|---|---|---|---|\n",
+    );
+    let mut texts: Vec<(&str, Vec<String>)> = Vec::new();
+    for each in all {
+        let Linked { name, version, licence, source, .. } = each;
+        let _ = writeln!(page, "| {name} | {version} | {licence} | {source} |");
+        for (file, text) in &each.texts {
+            let of = format!("{name} ({file})");
+            match texts.iter_mut().find(|(known, _)| known == text) {
+                Some((_, those)) => those.push(of),
+                None => texts.push((text, vec![of])),
+            }
+        }
+    }
+    for (text, those) in texts {
+        let _ = write!(page, "\n## {}\n\n````text\n{text}\n````\n", those.join(", "));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_crates_of_the_workspace_are_not_third_parties() {
+        let package = |name: &str, version: &str, source: Option<&str>| json!({ "name": name, "version": version, "source": source });
+        let metadata = json!({ "packages": [
+            package("ours", "0.1.0", None),
+            package("theirs", "1.0.0", Some("somewhere")),
+            package("theirs", "2.0.0", Some("somewhere")),
+            package("unused", "1.0.0", Some("somewhere")),
+        ]});
+        let tree = "ours v0.1.0 (/folder)\ntheirs v2.0.0\ntheirs v2.0.0 (*)\n";
+        let found = linked(tree, &metadata).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0]["version"], "2.0.0");
+        assert!(linked("missing v1.0.0\n", &metadata).is_err());
+    }
+
+    #[test]
+    fn a_text_stands_once() {
+        let one = |name: &str, text: &str| Linked {
+            name: name.to_owned(),
+            version: "1.0.0".to_owned(),
+            licence: "MIT".to_owned(),
+            source: String::new(),
+            texts: vec![("LICENSE".to_owned(), text.to_owned())],
+        };
+        let page = compose(&[one("a", "same"), one("b", "other"), one("c", "same")]);
+        assert!(page.contains("## a (LICENSE), c (LICENSE)\n\n````text\nsame\n````"));
+        assert_eq!(page.matches("\nsame\n").count(), 1);
+    }
+
+    #[test]
+    fn of_several_licences_the_shortest_is_chosen_and_notices_stay() {
+        let names = |all: &[&str]| needed(all.iter().map(|&name| name.to_owned()).collect());
+        assert_eq!(names(&["LICENSE-APACHE", "LICENSE-MIT", "NOTICE"]), ["LICENSE-MIT", "NOTICE"]);
+        assert_eq!(names(&["COPYING", "LICENSE-MIT", "UNLICENSE"]), ["LICENSE-MIT"]);
+        assert_eq!(names(&["LICENSE-APACHE"]), ["LICENSE-APACHE"]);
+        assert!(is_notice("LICENCE.md") && !is_notice("README.md"));
+    }
+}
