@@ -292,7 +292,8 @@ impl Engine {
         let mut command = format!("{PLACE}/bin/pip install {alone}{target}'{}'", self.wheels.join("' '"));
         let packages: Vec<&str> = self.debian.iter().map(|(package, _)| *package).collect();
         if !packages.is_empty() {
-            command += &format!(" && {}", setup::by_hand(&packages.join(" ")));
+            // What Debian recommends beside `libibverbs1` are drivers for RDMA cards, which the wheels of NIXL do not get on with.
+            command += &format!(" && apt-get install --no-install-recommends {}", packages.join(" "));
         }
         command
     }
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(
             commands[0],
             "target/engines/bin/pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && \
-             apt-get install libibverbs1 libnuma1 libcurl4"
+             apt-get install --no-install-recommends libibverbs1 libnuma1 libcurl4"
         );
         assert_eq!(
             commands[1],

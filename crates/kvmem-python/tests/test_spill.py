@@ -17,7 +17,9 @@ from typing import Any, cast
 import pytest
 
 import kvmem
-from kvmem.mooncake import ClusterSpill, Store, errors
+from kvmem.mooncake import ClusterSpill, DeadlineError, Store, StoreStats, errors
+from kvmem.mooncake.calls import Calls
+from kvmem.mooncake.circuit import Circuit
 
 MIB = 1 << 20
 KEY = "k"
@@ -28,9 +30,11 @@ class Shelf:
     """A store that is a dictionary. ``during`` is called with what is being done, between the doing and the answer."""
 
     master = "a shelf"
+    deadline = 1.0
 
     def __init__(self, pool: kvmem.Pool) -> None:
         self.pool = pool
+        self.circuit = Circuit(lambda: None)
         self.objects: dict[str, bytes] = {}
         self.during: Callable[[str], object] = lambda what: None
 
@@ -42,7 +46,12 @@ class Shelf:
         self.during("size")
         return len(found)
 
-    def get_parts(self, key: str, parts: Iterable[Any]) -> None:
+    look = size
+
+    def stats(self) -> StoreStats:
+        return StoreStats("open" if self.circuit.is_open else "closed", 0, 0, 0, 0, 0, 0)
+
+    def get_parts(self, key: str, parts: Iterable[Any], *, keep: object = None) -> None:
         found = self._find(key)
         parts = list(parts)
         if len(found) != sum(part.nbytes for part in parts):
@@ -53,7 +62,7 @@ class Shelf:
                 found = found[view.nbytes :]
         self.during("get")
 
-    def put_parts(self, key: str, parts: Iterable[Any]) -> None:
+    def put_parts(self, key: str, parts: Iterable[Any], *, keep: object = None) -> None:
         self.during("put")
         # What is there already stays, as in a cluster.
         self.objects.setdefault(key, b"".join(bytes(part) for part in parts))
@@ -470,6 +479,50 @@ def test_what_the_spill_failed_to_take_leaves_nothing_older_behind(tiers: Tiers)
         tiers.cache.remove(KEY)
     assert tiers.spill.before_forget is interrupted_always
     assert tiers.get() is None
+
+
+# Puts that miss their deadline, and come all the same.
+
+
+@pytest.mark.parametrize("out", ["remove", "clear", "replace"])
+def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
+    calls, go, began = Calls("shelf"), threading.Event(), threading.Event()
+    at_once = tiers.shelf.put_parts
+
+    def late(key: str, parts: Iterable[Any], *, keep: object = None) -> None:
+        value = b"".join(bytes(part) for part in parts)
+
+        def put() -> None:
+            began.set()
+            assert go.wait(10)
+            tiers.shelf.objects.setdefault(key, value)
+
+        tiers.shelf.put_parts = at_once  # type: ignore[method-assign]
+        call = calls.begin(put)
+        assert began.wait(10)
+        with pytest.raises(TimeoutError):
+            call.wait(0.01)
+        raise DeadlineError("late", code=errors.TIMED_OUT, key=key, call=call)
+
+    tiers.shelf.put_parts = late  # type: ignore[method-assign]
+    tiers.put(V2)
+    tiers.cache.evict_to(0)
+    assert began.wait(10)
+    if out == "remove":
+        tiers.cache.remove(KEY)
+    elif out == "clear":
+        tiers.cache.clear()
+    else:
+        tiers.put(V3)
+        tiers.cache.evict_to(0)
+    # Whatever is done under this key before the put has ended would come too early.
+    assert not tiers.spill.flush(0.2)
+    go.set()
+    assert tiers.spill.flush(10)
+    assert tiers.get() == (V3 if out == "replace" else None)
+    tiers.evict()
+    assert tiers.get() == (V3 if out == "replace" else None)
+    assert calls.close(lambda: None).wait_over(10)
 
 
 # By chance.

@@ -39,12 +39,13 @@ class Cluster:
         self.port = free_port()
         self.address = f"{LOCAL}:{self.port}"
         self.processes: list[subprocess.Popen[str]] = []
+        self.servers: list[subprocess.Popen[str]] = []
         self.master = self.start_master()
 
-    def start(self, name: str, *command: str) -> subprocess.Popen[str]:
+    def start(self, name: str, *command: str, environment: dict[str, str] = ENVIRONMENT) -> subprocess.Popen[str]:
         with open(self.folder / f"{name}.log", "a", encoding="utf-8") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=ENVIRONMENT
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
             )
         self.processes.append(process)
         return process
@@ -60,10 +61,11 @@ class Cluster:
         until(listens)
         return master
 
-    def serve(self, size: str = "64MiB") -> subprocess.Popen[str]:
-        server = self.start(
-            "server", sys.executable, "-m", "kvmem", "serve-mooncake", "--size", size, "--master", self.address, "--pages", "4k"
-        )
+    def serve(self, size: str = "64MiB", *options: str) -> subprocess.Popen[str]:
+        command = ["serve-mooncake", "--size", size, "--master", self.address, "--pages", "4k", *options]
+        # Which would be the address that peers are told, whatever the host.
+        environment = {name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"}
+        server = self.start("server", sys.executable, "-m", "kvmem", *command, environment=environment)
         assert server.stdout is not None
         line = server.stdout.readline()
         assert "answers" in line, line + (self.folder / "server.log").read_text(encoding="utf-8")

@@ -73,7 +73,10 @@ def run_with(engine: str, prelude: str, program: str, **environment: str) -> str
 
 # Module to import, and what gets it.
 ENGINES = {
-    "mooncake": ("mooncake.store", "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install libibverbs1 libnuma1 libcurl4"),
+    "mooncake": (
+        "mooncake.store",
+        "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install --no-install-recommends libibverbs1 libnuma1 libcurl4",
+    ),
 }
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import re
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -767,17 +770,127 @@ def test_it_does_nothing_unless_it_is_chosen() -> None:
     )
 
 
+FIRST = ["kvmem.lmcache", "kvmem.lmcache.device", "lmcache", "lmcache.v1.platform", "lmcache.v1.platform._device_detect"]
+
+
+@pytest.mark.parametrize("load", [False, True])
+@pytest.mark.parametrize("first", FIRST)
+def test_it_can_be_imported_in_any_order(first: str, load: bool) -> None:
+    """And so can the entry point be loaded, before LMCache has been imported."""
+    point = (
+        """
+        from importlib.metadata import entry_points
+        [point] = entry_points(group="lmcache.device_plugins", name="kvmem")
+        kind = point.load()
+        """
+        if load
+        else "kind = None"
+    )
+    out = lmcache(
+        textwrap.dedent(f"import {first}\n")
+        + textwrap.dedent(point)
+        + textwrap.dedent(
+            """
+        import lmcache, kvmem.lmcache
+        from kvmem.lmcache.device import KvmemDeviceSpec
+        from lmcache.v1.platform import get_device_spec
+        kvmem.lmcache.check_backend()
+        spec = get_device_spec("cpu")
+        assert type(spec) is KvmemDeviceSpec and kind in (None, KvmemDeviceSpec), (spec, kind)
+        ops = lmcache.device_ops
+        ops.free_pinned_ptr(ops.alloc_pinned_ptr(4096))
+        """
+        ),
+        **CHOSEN,
+    )
+    assert "Failed to load" not in out, out
+
+
+def test_importing_it_imports_nothing_of_lmcache(script: Callable[..., str]) -> None:
+    out = script(
+        """
+        import sys
+        import kvmem.lmcache, kvmem.lmcache.device
+        assert not [name for name in sys.modules if name.partition(".")[0] in ("lmcache", "torch")]
+        sys.modules["lmcache"] = None
+        for ask in (lambda: kvmem.lmcache.device.KvmemDeviceSpec, kvmem.lmcache.check_backend):
+            try:
+                ask()
+            except kvmem.lmcache.BackendUnusedError as error:
+                assert isinstance(error, ImportError) and error.remedy
+                print(error)
+        try:
+            kvmem.lmcache.device.nothing
+        except AttributeError as error:
+            print(error)
+        """
+    )
+    assert "LMCache cannot be imported" in out and "LMCACHE_DEVICE_BACKEND is None" in out and "no attribute 'nothing'" in out
+
+
+def test_without_pytorch_lmcache_says_that_its_memory_is_not_ours() -> None:
+    """LMCache goes on as a command then, and uses no backend."""
+    folder = str(unpacked("lmcache"))
+    program = """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        sys.modules["torch"] = None
+        import lmcache
+        import kvmem.lmcache
+        for ask in (kvmem.lmcache.check_backend, lambda: kvmem.lmcache.device.KvmemDeviceSpec):
+            try:
+                ask()
+            except kvmem.lmcache.BackendUnusedError as error:
+                print("refused:", error.remedy)
+        """
+
+    def run(**environment: str) -> str:
+        inherited = {name: value for name, value in os.environ.items() if name != "LMCACHE_DEVICE_BACKEND"}
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program), folder],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**inherited, "LMCACHE_TRACK_USAGE": "false", **environment},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    told = run(**CHOSEN)
+    assert told.count("refused: pip install torch") == 2, told
+    assert "WARNING" in told and "its host memory is NOT kvmem's" in told
+    # Where nobody has asked for it, nobody is told.
+    assert "NOT kvmem's" not in run()
+
+
+def test_a_backend_that_is_chosen_too_late_is_told() -> None:
+    out = lmcache(
+        """
+        import os
+        os.environ.pop("LMCACHE_DEVICE_BACKEND", None)
+        import lmcache
+        os.environ["LMCACHE_DEVICE_BACKEND"] = "kvmem"
+        import kvmem.lmcache
+        try:
+            kvmem.lmcache.check_backend()
+        except kvmem.lmcache.BackendUnusedError as error:
+            print(error)
+        """
+    )
+    assert "was imported before LMCACHE_DEVICE_BACKEND=kvmem was set" in out
+
+
 def test_a_base_that_is_not_there_is_told() -> None:
     out = lmcache(
         """
         try:
-            import kvmem.lmcache.device
+            from kvmem.lmcache.device import KvmemDeviceSpec
         except ImportError as error:
-            print(error)
+            print(type(error).__name__, error)
         """,
         KVMEM_LMCACHE_BASE="nowhere",
     )
-    assert "nowhere" in out
+    assert "BackendUnusedError LMCache has no backend 'nowhere'" in out
 
 
 def test_its_address_manager_is_replaced_with_the_first_memory() -> None:

@@ -302,7 +302,7 @@ def test_failures_leave_no_block_behind(store: Store, pool: kvmem.Pool) -> None:
 
 def test_a_block_that_is_on_its_way_cannot_be_freed(store: Store, pool: kvmem.Pool) -> None:
     block = pool.allocate(100)
-    with store._place(block), pytest.raises(kvmem.ExportedError):
+    with store._places([block]), pytest.raises(kvmem.ExportedError):
         block.free()
     block.free()
 
@@ -421,7 +421,7 @@ def test_what_was_removed_or_changed_does_not_come_back(spill: ClusterSpill, poo
 
 def test_a_value_that_still_waits_comes_back(spill: ClusterSpill, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     hold, put = threading.Event(), Store.put_parts
-    monkeypatch.setattr(Store, "put_parts", lambda *arguments: hold.wait(10) and put(*arguments))
+    monkeypatch.setattr(Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named))
     with kvmem.KvCache(pool, spill=spill) as cache:
         cache.insert("k", data(1))
         cache.evict_to(0)
@@ -435,7 +435,7 @@ def test_a_value_that_still_waits_comes_back(spill: ClusterSpill, pool: kvmem.Po
 
 def test_a_full_queue_drops_and_counts(store: Store, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     hold, put = threading.Event(), Store.put_parts
-    monkeypatch.setattr(Store, "put_parts", lambda *arguments: hold.wait(10) and put(*arguments))
+    monkeypatch.setattr(Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named))
     spill = ClusterSpill(store, prefix="full/", queue=200_000, wait=0)
     with kvmem.KvCache(pool, max_bytes=500_000, shards=1, spill=spill) as cache:
         for n in range(30):

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from engines import missing
 import kvmem
 import kvmem.nixl
 from kvmem.nixl.descriptors import pack
-from kvmem.nixl.engine import library
+from kvmem.nixl.engine import CARDS, avoid_ib, library
 
 HERE = Path(__file__).parent
 SIZE, COUNT = 1 << 20, 16
@@ -163,8 +164,6 @@ def shared() -> set[str]:
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch, spares: Spares) -> Iterator[None]:
     monkeypatch.setenv("UCX_NET_DEVICES", "lo")
-    # With the system's drivers for RDMA (ibverbs-providers), this half of UCX, as the wheel has it, crashes at the end of each program.
-    monkeypatch.setenv("UCX_MODULES", "^ib")
     before = shared()
     yield
     assert children() <= spares.pids(), "a process is left"
@@ -213,6 +212,70 @@ def noise(blocks: list[kvmem.Block], seed: int) -> list[str]:
 
 def sums(blocks: list[kvmem.Block]) -> list[str]:
     return [hashlib.sha256(block).hexdigest() for block in blocks]
+
+
+# UCX's module for InfiniBand.
+
+
+def test_ib_is_avoided_where_there_is_no_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("UCX_MODULES", raising=False)
+    cards = tmp_path / "infiniband"
+    for there, wanted in ((False, "^ib"), (True, "^ib")):
+        monkeypatch.delenv("UCX_MODULES", raising=False)
+        if there:
+            cards.mkdir()
+        assert avoid_ib(cards) and os.environ["UCX_MODULES"] == wanted
+    assert "no InfiniBand device" in caplog.text and "UCX_MODULES=^ib is set" in caplog.text
+    # What is set stays, and so does everything where there is a device.
+    for value in ("all", "", "^ib"):
+        monkeypatch.setenv("UCX_MODULES", value)
+        assert not avoid_ib(cards) and os.environ["UCX_MODULES"] == value
+    monkeypatch.delenv("UCX_MODULES")
+    (cards / "mlx5_0").mkdir()
+    assert not avoid_ib(cards) and "UCX_MODULES" not in os.environ
+
+
+def program(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program with UCX's settings as they come."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("UCX_")}
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, env={**inherited, **environment}
+    )
+
+
+@needs_nixl
+def test_a_program_with_an_agent_ends_well_whatever_drivers_there_are() -> None:
+    done = program(
+        """
+        import logging, os, kvmem, kvmem.nixl
+        logging.basicConfig()
+        with kvmem.Pool("1MiB", pages="4k") as pool, kvmem.nixl.Agent(pool):
+            print("UCX_MODULES", os.environ.get("UCX_MODULES"))
+            print("ib", any("libuct_ib" in line for line in open("/proc/self/maps")))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    device = CARDS.is_dir() and any(CARDS.iterdir())
+    assert (f"UCX_MODULES {None if device else '^ib'}" in done.stdout) and ("WARNING:kvmem.nixl" in done.stderr) == (not device)
+    if not device:
+        assert "ib False" in done.stdout, "the module was loaded all the same"
+
+
+@needs_nixl
+def test_ports_are_those_of_the_interfaces_that_are_named() -> None:
+    """UCX listens on one address of each interface, and UCX_NET_DEVICES names the interfaces."""
+    code = """
+        import kvmem, kvmem.nixl
+        from kvmem.mooncake.ports import listening
+        with kvmem.Pool("1MiB", pages="4k") as pool, kvmem.nixl.Agent(pool):
+            print({host for host, _ in listening()})
+        """
+    done = program(code, UCX_NET_DEVICES="lo")
+    assert (done.returncode, done.stdout.strip()) == (0, "{'127.0.0.1'}"), done.stderr
+    everywhere = program(code).stdout
+    assert "'127.0.0.1'" in everywhere and "0.0.0.0" not in everywhere and "'::'" not in everywhere
 
 
 @needs_nixl

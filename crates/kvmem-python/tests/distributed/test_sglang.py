@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from engines import DOCS, run_with, unpacked, with_torch
@@ -77,6 +78,60 @@ assert type(common.get_allocator_from_storage("default")) is common.HostTensorAl
 def test_it_can_be_switched_off(environment: dict[str, str]) -> None:
     program = LOADED + "assert type(common.get_allocator_from_storage('default')) is common.HostTensorAllocator"
     sglang(program, **environment)
+
+
+def test_what_is_not_used_is_told() -> None:
+    out = sglang(
+        """
+import logging, os
+logging.basicConfig(level=logging.WARNING)
+import kvmem.sglang
+from kvmem.sglang import HookUnusedError, check_hook
+def refused():
+    try:
+        check_hook()
+    except HookUnusedError as error:
+        print("unused:", error, "|", error.remedy)
+        assert isinstance(error, RuntimeError)
+refused()
+os.environ["KVMEM_SGLANG"] = "0"
+refused()
+kvmem.sglang.register()
+del os.environ["KVMEM_SGLANG"]
+"""
+        + LOADED
+        + """
+check_hook()
+for _ in range(2):
+    common.get_allocator_from_storage("shm")
+del common.get_allocator_from_storage
+refused()
+""",
+        SGLANG_PLUGINS="kvmem",
+    )
+    assert "plugins have not been loaded in this process" in out and "unset KVMEM_SGLANG" in out and "has no function" in out
+    assert out.count("WARNING:kvmem:") == 2 and "KVMEM_SGLANG=0: SGLang's host memory is its own: it is not kvmem's" in out
+    assert "ShmHostTensorAllocator for a host pool, which brings its own memory: it is not kvmem's" in out
+
+
+@pytest.mark.parametrize("first", ["kvmem.sglang", "kvmem.sglang.allocator", "sglang.srt.plugins", "sglang.srt.mem_cache.pool_host.common"])
+def test_it_can_be_imported_in_any_order(first: str) -> None:
+    sglang(f"import {first}\n" + LOADED + "from kvmem.sglang import check_hook\ncheck_hook()")
+
+
+def test_without_sglang_it_says_so(script: Callable[..., str]) -> None:
+    out = script(
+        """
+        import sys
+        sys.modules["sglang"] = None
+        import kvmem.sglang
+        try:
+            kvmem.sglang.check_hook()
+        except kvmem.sglang.HookUnusedError as error:
+            print(error, error.remedy)
+        """
+    )
+    assert "SGLang cannot be imported" in out and "pip install 'kvmem[sglang]'" in out
 
 
 def test_pages_are_those_that_were_asked_for() -> None:

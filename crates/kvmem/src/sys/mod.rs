@@ -43,11 +43,11 @@ pub(crate) use memory::{
     populate_is_known, populate_write, protect, refill, reserve, touch,
 };
 pub(crate) use placement::{bind, node_here, nodes_of, policy_at};
-#[cfg(not(loom))]
-pub(crate) use process::at_exit;
 pub(crate) use process::{
     Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
 };
+#[cfg(not(loom))]
+pub(crate) use process::{add_to_environment, at_exit};
 pub(crate) use ring::{io_uring_allowed, ring_clone, ring_empty, ring_fill, ring_setup, ring_table};
 
 /// What a call of this module gives.

@@ -1,5 +1,7 @@
 //! *Process calls*: limits, cores, threads.
 
+#[cfg(not(loom))]
+use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
@@ -52,6 +54,37 @@ pub(crate) fn affinity() -> Result<usize> {
         unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask[..]), mask.as_mut_ptr()) };
     check(bytes)?;
     Ok(mask.iter().map(|word| word.count_ones() as usize).sum())
+}
+
+/// Adds an entry (`NAME=value`) to the environment, for libraries that are loaded later. The
+/// environment must have no entry of this name.
+///
+/// `setenv` may free the table of entries while another thread reads it with `getenv`. This function
+/// leaves the old table and its entries in place: a reader sees the old table or the new one.
+#[cfg(not(loom))]
+pub(crate) fn add_to_environment(entry: &'static CStr) {
+    use std::ffi::c_char;
+    use std::ptr::null_mut;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    unsafe extern "C" {
+        static mut environ: *mut *mut c_char;
+    }
+    // SAFETY: the C library's variable, aligned as a pointer. This function accesses it atomically, the
+    // C library with plain loads and stores of one machine word.
+    let table = unsafe { AtomicPtr::from_ptr(&raw mut environ) };
+    // Acquire pairs with the Release below, should two threads be here.
+    let old = table.load(Ordering::Acquire);
+    let mut entries = Vec::new();
+    if !old.is_null() {
+        // SAFETY: the table ends with a null pointer, and no entry after that is read. The environment
+        // does not change meanwhile: callers of `setenv` and `std::env::set_var` promise that no other
+        // thread reads it, as this one and `getenv` do.
+        entries.extend((0..).map(|at| unsafe { *old.add(at) }).take_while(|entry| !entry.is_null()));
+    }
+    entries.extend([entry.as_ptr().cast_mut(), null_mut()]);
+    // Release pairs with the Acquire above: a thread that finds the table finds its entries.
+    table.store(entries.leak().as_mut_ptr(), Ordering::Release);
 }
 
 /// The number of this process. After a fork it is another one.

@@ -54,8 +54,9 @@ fn child(test: &str, role: &str, library: &Path) -> Command {
     command.env("HOME", env::temp_dir());
     // On one host, whatever cards it has.
     command.env("UCX_TLS", "tcp,sm,self").env("UCX_NET_DEVICES", "lo");
-    // With the system's drivers for RDMA (ibverbs-providers), this half of UCX, as the wheel has it, crashes at the end of a process.
-    command.env("UCX_MODULES", "^ib");
+    // With the system's drivers for RDMA (ibverbs-providers), UCX's module for InfiniBand crashes at the end of a process: that it is
+    // not loaded is what the library sees to.
+    command.env_remove("UCX_MODULES");
     command
 }
 
@@ -409,6 +410,41 @@ fn two_processes_transfer_between_their_regions() {
     assert_eq!(word("equal "), "true");
     assert!(target.wait().expect("a status").success());
     set.deregister().expect("taken back");
+}
+
+/// What C finds in the environment.
+fn in_c(name: &CStr) -> Option<String> {
+    // SAFETY: the name is a string, and nobody changes the environment.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: a string of the environment, which stays.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
+}
+
+#[test]
+fn ucx_leaves_its_module_for_infiniband_out_where_there_is_no_device() {
+    const TEST: &str = "ucx_leaves_its_module_for_infiniband_out_where_there_is_no_device";
+    let _alone = alone();
+    let Some(role) = role() else {
+        let library = StandIn::new("nixl", &[]);
+        passes(&mut child(TEST, "unset", library.path()));
+        for value in ["all", "", "^ib"] {
+            passes(child(TEST, value, library.path()).env("UCX_MODULES", value));
+        }
+        return;
+    };
+    let device = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut cards| cards.next().is_some());
+    let wanted = if role == "unset" { (!device).then(|| "^ib".to_owned()) } else { Some(role) };
+    let before = env::vars_os().filter(|(name, _)| name != "UCX_MODULES").count();
+    for _ in 0..2 {
+        Nixl::load().expect("the stand-in");
+        assert_eq!(env::var("UCX_MODULES").ok(), wanted);
+        assert_eq!(in_c(c"UCX_MODULES"), wanted);
+        // Everything else is there still, and other programs get it.
+        assert_eq!(env::vars_os().filter(|(name, _)| name != "UCX_MODULES").count(), before);
+        let told = Command::new("sh").args(["-c", "echo ${UCX_MODULES-none}"]).output().expect("a shell");
+        let told = String::from_utf8_lossy(&told.stdout).trim().to_owned();
+        assert_eq!(told, wanted.clone().unwrap_or_else(|| "none".to_owned()));
+    }
 }
 
 #[test]

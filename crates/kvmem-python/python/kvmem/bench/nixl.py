@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib
 import mmap
 import multiprocessing
 import os
@@ -26,6 +25,7 @@ from typing import Any
 
 import kvmem
 import kvmem.nixl
+from kvmem.nixl.engine import library
 
 GOAL = 1.0
 SLOTS = 16
@@ -35,7 +35,7 @@ class Plain:
     """A plain mapping, registered with an agent of NIXL's own."""
 
     def __init__(self, name: str, size: int) -> None:
-        api = importlib.import_module("nixl._api")
+        api = library()
         self.size = size
         self.memory = mmap.mmap(-1, size * SLOTS)
         self.at = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))

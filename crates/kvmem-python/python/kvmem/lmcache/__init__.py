@@ -7,13 +7,16 @@ Two things, which can be had one without the other:
 - :class:`AddressManager`, which does what LMCache's class of this name does, in constant time or nearly so.
   :func:`replace_address_manager` puts it in that one's place; the backend does so by itself.
 
-This module does not import LMCache; its functions do when they are called.
+This module does not import LMCache; its functions do when they are called. :func:`check_backend` raises
+:class:`BackendUnusedError` where LMCache's host memory is not kvmem's, and says why.
 """
 
 from __future__ import annotations
 
 from .._kvmem import AddressManager
 from ._replace import replace_address_manager
+from .device import check_backend
+from .errors import BackendUnusedError
 from .memory import HostMemory
 
-__all__ = ["AddressManager", "HostMemory", "replace_address_manager"]
+__all__ = ["AddressManager", "BackendUnusedError", "HostMemory", "check_backend", "replace_address_manager"]

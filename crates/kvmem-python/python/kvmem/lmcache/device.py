@@ -1,8 +1,14 @@
 """*Device*: the backend that ``LMCACHE_DEVICE_BACKEND=kvmem`` chooses.
 
 It is the backend of the machine's accelerator (CUDA's where there is one, else the processor's) with other host memory: transfers,
-kernels, streams and interprocess handles are the ones LMCache ships. Importing this module imports LMCache, which does so itself when it looks
-for plugins.
+kernels, streams and interprocess handles are the ones LMCache ships.
+
+Importing this module does not import LMCache. That comes with the first look at :data:`KvmemDeviceSpec`, which the entry point
+names: LMCache looks at it when it detects devices, in the middle of its own import. A program that looks first starts that import by
+its look, so the look is repeated within itself; the inner one makes the class, and both get it.
+
+Where LMCache was told to use this backend and cannot, the look raises :class:`BackendUnusedError`, which LMCache logs as a warning.
+:func:`check_backend` says whether all went well.
 
 What is set in the environment: ``LMCACHE_DEVICE_BACKEND=kvmem``; ``KVMEM_LMCACHE_BASE``, the name of another LMCache backend to build upon;
 ``KVMEM_LMCACHE_DEVICES`` and ``KVMEM_LMCACHE_PAGES``, as ``devices`` and ``pages`` of :class:`~kvmem.lmcache.HostMemory`;
@@ -12,15 +18,18 @@ What is set in the environment: ``LMCACHE_DEVICE_BACKEND=kvmem``; ``KVMEM_LMCACH
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from lmcache.v1.platform.base.device_spec import DeviceSpec
-
 from ._replace import HOME, replace_address_manager
+from .errors import BackendUnusedError
 from .memory import HostMemory
+
+_log = logging.getLogger("kvmem")
 
 NAME = "kvmem"
 """What ``LMCACHE_DEVICE_BACKEND`` is set to."""
@@ -33,15 +42,25 @@ def is_chosen() -> bool:
 
 def base_spec() -> type[Any]:
     """The DeviceSpec of the machine: as the environment says, else CUDA's if it can be used, else the processor's."""
+    from lmcache.v1.platform.base.device_spec import DeviceSpec
+
     named = os.environ.get("KVMEM_LMCACHE_BASE", "").strip().lower()
     for name in [named] if named else ["cuda", "cpu"]:
-        module = importlib.import_module(f"lmcache.v1.platform.devices.{name}")
+        try:
+            module = importlib.import_module(f"lmcache.v1.platform.devices.{name}")
+        except ImportError:
+            if name != "cpu" and not named:
+                continue
+            module = sys
         for found in vars(module).values():
             ours = isinstance(found, type) and issubclass(found, DeviceSpec) and found.__module__ == module.__name__
             if ours and (named or name == "cpu" or found().is_available()):
                 spec: type[Any] = found
                 return spec
-    raise ImportError(f"LMCache has no backend {named!r}: set KVMEM_LMCACHE_BASE to cuda or cpu, or do not set it")
+    raise BackendUnusedError(
+        f"LMCache has no backend {named or 'cpu'!r} that kvmem's could build upon",
+        remedy="set KVMEM_LMCACHE_BASE to cuda or cpu, or do not set it",
+    )
 
 
 class MemoryOps:
@@ -143,5 +162,55 @@ def device_spec(base: type[Any]) -> type[Any]:
     return KvmemDeviceSpec
 
 
-KvmemDeviceSpec = device_spec(base_spec())
-"""What the entry point names."""
+def _make() -> type[Any]:
+    """The class that the entry point names."""
+    try:
+        import lmcache  # noqa: F401
+    except ImportError as error:
+        raise BackendUnusedError(f"LMCache cannot be imported ({error})", remedy="pip install 'kvmem[lmcache]'") from error
+    # That import may have come by here.
+    made: type[Any] | None = globals().get("KvmemDeviceSpec")
+    if made is not None:
+        return made
+    if is_chosen() and not _has_torch():
+        raise BackendUnusedError(
+            f"LMCACHE_DEVICE_BACKEND={NAME} is set, but PyTorch cannot be imported, and without it LMCache uses no backend at all: "
+            "its host memory is NOT kvmem's. Install PyTorch, or do not set the variable",
+            remedy="pip install torch",
+        )
+    made = globals()["KvmemDeviceSpec"] = device_spec(base_spec())
+    return made
+
+
+def _has_torch() -> bool:
+    if "torch" in sys.modules:
+        return sys.modules["torch"] is not None
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def __getattr__(name: str) -> Any:
+    if name == "KvmemDeviceSpec":
+        return _make()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def check_backend() -> None:
+    """Raises :class:`BackendUnusedError`, with the reason, unless LMCache's host memory in this process is kvmem's."""
+    if not is_chosen():
+        chosen = os.environ.get("LMCACHE_DEVICE_BACKEND")
+        raise BackendUnusedError(
+            f"LMCACHE_DEVICE_BACKEND is {chosen!r}, not {NAME!r}: LMCache's host memory is its own",
+            remedy=f"export LMCACHE_DEVICE_BACKEND={NAME}",
+        )
+    _make()
+    lmcache = importlib.import_module("lmcache")
+    operations = getattr(lmcache, "device_ops", None)
+    if not isinstance(operations, MemoryOps):
+        raise BackendUnusedError(
+            f"LMCache was imported before LMCACHE_DEVICE_BACKEND={NAME} was set, or has not taken the backend (its operations are "
+            f"{type(operations).__name__}): its host memory is its own",
+            remedy="set the variable before LMCache is imported, and see LMCache's log",
+        )

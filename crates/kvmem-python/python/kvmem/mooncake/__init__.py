@@ -10,26 +10,33 @@ first needed; what is missing is then told by name.
 
 from .errors import (
     BatchError,
+    DeadlineError,
     EngineMissingError,
+    ExposedError,
     NoRoomError,
+    NotAskedError,
     ObjectMissingError,
     StoreError,
     UnreachableError,
 )
 from .segment import Segment, serve
 from .spill import ClusterSpill, SpillStats
-from .store import Store
+from .store import Store, StoreStats
 
 __all__ = [
     "BatchError",
     "ClusterSpill",
+    "DeadlineError",
     "EngineMissingError",
+    "ExposedError",
     "NoRoomError",
+    "NotAskedError",
     "ObjectMissingError",
     "Segment",
     "SpillStats",
     "Store",
     "StoreError",
+    "StoreStats",
     "UnreachableError",
     "serve",
 ]

@@ -25,7 +25,15 @@ def parser() -> argparse.ArgumentParser:
         "--host",
         default=engine.LOCAL,
         metavar="ADDRESS",
-        help="the address that others reach this host by, and the only one listened on (default: %(default)s)",
+        help="the address that others reach this host by, and the only one that the engine's ports answer on (default: %(default)s)",
+    )
+    options.add_argument(
+        "--peers", default="", metavar="NETWORK,…", help="answer to these only, such as 10.0.0.0/24 (default: to whatever reaches HOST)"
+    )
+    options.add_argument(
+        "--expose",
+        action="store_true",
+        help="let the engine's ports answer on every address of this machine: whoever reaches one reads and writes the memory",
     )
     options.add_argument(
         "--pages", metavar="PAGES,…", default="2M,thp,4k", help="the page sizes to try, of 1G, 2M, thp and 4k (default: %(default)s)"
@@ -48,12 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"kvmem: this machine cannot give {found.wish}: {', '.join(found.failed)}", file=sys.stderr)
             return 1
         with Pool(given.size, pages=given.pages, numa=given.numa, shared=True, progress=_Bar()) as pool:
-            with serve(pool, given.master, host=given.host, timeout=given.timeout) as segment:
+            if given.expose:
+                print("kvmem: --expose: whoever reaches any address of this machine reads and writes the lent memory", file=sys.stderr)
+            lent = serve(pool, given.master, host=given.host, timeout=given.timeout, expose=given.expose, peers=given.peers)
+            with lent as segment:
                 print(pool.report(), file=sys.stderr)
                 start = time.monotonic()
 
                 def status() -> None:
-                    answers = "answers" if engine.answers(given.master) else "does not answer"
+                    answers = "answers" if segment.answers() else "does not answer"
                     seconds = time.monotonic() - start
                     print(f"kvmem: {segment.nbytes} bytes at {segment.name} for {seconds:.0f} s, the master at {given.master} {answers}", flush=True)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import KvmemError
+
+if TYPE_CHECKING:
+    from .calls import Call
 
 
 class EngineMissingError(KvmemError, ImportError):
@@ -34,6 +37,37 @@ class UnreachableError(StoreError, ConnectionError):
     """The master does not answer, or the segment that has the bytes does not."""
 
 
+class DeadlineError(UnreachableError, TimeoutError):
+    """A call took longer than its deadline.
+
+    The engine's call goes on, and its result is dropped. Until it ends, blocks that it reads or writes cannot be freed.
+    """
+
+    _numbers: ClassVar[tuple[str, ...]] = ("code", "key", "seconds", "call")
+
+    seconds: float | None
+    """The deadline."""
+    call: Call | None
+    """The call that goes on."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.details.pop("call", None)
+        return super().__reduce__()
+
+
+class NotAskedError(UnreachableError):
+    """The call was not made: the master, or the segment that has the bytes, did not answer before and is left alone for a while."""
+
+
+class ExposedError(StoreError):
+    """The engine's ports would answer on more addresses than the one that was named."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("code", "key", "port")
+
+    port: int | None
+    """The port."""
+
+
 class BatchError(StoreError):
     """Some objects of a batch failed; the others are done."""
 
@@ -45,6 +79,10 @@ class BatchError(StoreError):
 
 MASTER_GONE = -900
 """The code of a master that does not answer."""
+TIMED_OUT = -901
+"""The code of one that does not answer in time."""
+TRANSFER_FAILED = -800
+"""The code of a transfer that failed."""
 
 # What the engine's numbers mean: the kind of exception, and words.
 _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
@@ -69,15 +107,40 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
     -708: (StoreError, "it is being copied to another segment"),
     -710: (ObjectMissingError, "there is no copy of it"),
     -712: (ObjectMissingError, "its copy is gone"),
-    -800: (UnreachableError, "the transfer failed: the segment that has the bytes does not answer"),
+    TRANSFER_FAILED: (UnreachableError, "the transfer failed: the segment that has the bytes does not answer"),
     MASTER_GONE: (UnreachableError, "the master does not answer"),
+    TIMED_OUT: (UnreachableError, "the master does not answer in time"),
     -1010: (UnreachableError, "the master cannot do this now"),
 }
+
+# The engine numbers its errors by kind: these kinds are transports, whether a number is known here or not.
+_TRANSFERS, _CALLS, _SERVICES = range(-899, -799), range(-999, -899), range(-1099, -999)
+
+
+def is_transfer(code: int | None) -> bool:
+    """Whether it means that bytes did not get to a segment or from it."""
+    return code in _TRANSFERS or code == -500
+
+
+def is_master(code: int | None) -> bool:
+    """Whether it means that the master cannot be talked to."""
+    return code in _CALLS or code in _SERVICES
+
+
+def _meaning(code: int) -> tuple[type[StoreError], str]:
+    known = _MEANINGS.get(code)
+    if known is not None:
+        return known
+    if is_transfer(code):
+        return UnreachableError, "the transfer failed"
+    if is_master(code):
+        return UnreachableError, "the master cannot be talked to"
+    return StoreError, "the engine gives no reason that is known here"
 
 
 def error(code: int, doing: str, key: str | None = None, **details: Any) -> StoreError:
     """The exception for a code."""
-    kind, words = _MEANINGS.get(code, (StoreError, "the engine gives no reason that is known here"))
+    kind, words = _meaning(code)
     what = doing if key is None else f"{doing} {key!r}"
     return kind(f"cannot {what}: {words} (code {code})", code=code, key=key, **details)
 

@@ -8,15 +8,15 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 from .._kvmem import Block, Pool
-from ..errors import BadValueError
+from ..errors import BadValueError, ClosedError
 from ..size import size
 from . import errors
-from .engine import LOCAL, MASTER, Engine
+from .engine import DEADLINE, LOCAL, MASTER, Engine
 
 _log = logging.getLogger("kvmem.mooncake")
 
@@ -34,6 +34,7 @@ class Segment:
         self.name = name
         """By what the cluster knows it."""
         self.master = engine.master
+        self._engine = engine
         self._end = weakref.finalize(self, _unmount, blocks, engine, ids)
 
     def close(self) -> None:
@@ -44,6 +45,14 @@ class Segment:
     def closed(self) -> bool:
         """Whether it has been unmounted."""
         return not self._end.alive
+
+    def answers(self) -> bool:
+        """Whether the master answers a call now, within the deadline."""
+        try:
+            self._engine.probe()
+        except (errors.UnreachableError, ClosedError):
+            return False
+        return True
 
     def wait(
         self,
@@ -95,6 +104,9 @@ def serve(
     devices: str = "",
     metadata: str = "P2PHANDSHAKE",
     timeout: float = 10.0,
+    deadline: float = DEADLINE,
+    expose: bool = False,
+    peers: str | Iterable[str] = (),
 ) -> Segment:
     """Mounts memory of a shared pool as a segment of a cluster, with no copy.
 
@@ -103,25 +115,37 @@ def serve(
     of that mapping are filled here. Where the pool has a ``boundary``, what lies between two of them is a segment of its own for the cluster: all are
     mounted, or none is, and they are unmounted together. An object must fit into one of them.
 
-    ``host`` is the address that others reach this host by, and the only one that is listened on. ``timeout``: seconds to wait for the master.
+    ``host`` is the address that others reach this host by. Whoever reaches the engine's ports reads and writes the memory without
+    credentials. So the ports answer on that address only, and only to ``peers`` (networks such as ``10.0.0.0/24``), if any are
+    named; ``expose=True`` leaves them open on every address (see :mod:`kvmem.mooncake.ports`). ``timeout``: seconds to wait for the
+    master; ``deadline``: seconds that later calls to it may take.
 
     Raises :class:`~kvmem.KvmemError` if the pool is private, :class:`~kvmem.OutOfSpaceError` if so much of it is not free, :class:`UnreachableError` if there is no
-    master, :class:`EngineMissingError`, :class:`StoreError`.
+    master, :class:`ExposedError` if the ports cannot be limited, :class:`EngineMissingError`, :class:`StoreError`.
     """
     fd = pool.fileno()
     page = os.fstat(fd).st_blksize  # of huge pages where the file has these
     blocks = _take(pool, pool.capacity if nbytes is None else _bytes(nbytes), page)
     try:
-        engine = Engine(master, host, protocol=protocol, devices=devices, metadata=metadata, timeout=timeout)
+        engine = Engine(
+            master,
+            host,
+            protocol=protocol,
+            devices=devices,
+            metadata=metadata,
+            timeout=timeout,
+            deadline=deadline,
+            expose=expose,
+            peers=peers,
+        )
     except BaseException:
         pool.free_batch(blocks)
         raise
     ids: list[str] = []
     try:
         for block in blocks:
-            mounted = engine.client.mount_segment(f"/proc/self/fd/{fd}", block.nbytes, block.offset, protocol, "")
-            ids += mounted["segment_ids"]
-            errors.check(-abs(mounted["ret"]), f"mount {block.nbytes} bytes of the pool from {block.offset} on")
+            mounted = engine.call_without_deadline(lambda client: _mount(client, fd, block, protocol, ids))
+            errors.check(-abs(mounted), f"mount {block.nbytes} bytes of the pool from {block.offset} on")
         # The engine has mapped the file by itself: without this the first put to each page would wait for a fault.
         pool.populate_elsewhere()
         segment = Segment(blocks, engine, engine.client.get_hostname(), ids)
@@ -154,13 +178,27 @@ def _take(pool: Pool, nbytes: int, page: int) -> list[Block]:
     return blocks
 
 
+def _mount(client: Any, fd: int, block: Block, protocol: str, ids: list[str]) -> int:
+    """Mounts one block; notes what it is called, even if nobody waits for it any more."""
+    mounted = client.mount_segment(f"/proc/self/fd/{fd}", block.nbytes, block.offset, protocol, "")
+    ids += mounted["segment_ids"]
+    return int(mounted["ret"])
+
+
 def _unmount(blocks: list[Block], engine: Engine, ids: list[str]) -> None:
+    """The blocks are free when the engine has ended: until then peers may write to them."""
     if not engine.is_ours():
         return
-    code = engine.client.unmount_segment(ids, 0) if ids else 0
-    if code:
-        _log.warning("%s", errors.error(-abs(code), "unmount: the master will, when this client has been gone for its client_ttl"))
-    engine.close()
-    for block in blocks:
-        if not block.freed:
-            block.free()
+    client = engine.client
+
+    def unmount() -> None:
+        code = client.unmount_segment(ids, 0) if ids else 0
+        if code:
+            _log.warning("%s", errors.error(-abs(code), "unmount: the master will, when this client has been gone for its client_ttl"))
+
+    def free() -> None:
+        for block in blocks:
+            if not block.freed:
+                block.free()
+
+    engine.close(before=unmount, then=free)

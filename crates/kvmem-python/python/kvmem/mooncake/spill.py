@@ -8,8 +8,13 @@ The queue is bounded in bytes. When it is full an insertion waits, ``wait`` seco
 value was dropped or could not be put is counted and logged, and what the cluster has under its key is *stale* from then on: it is not fetched, and it is
 removed as soon as the cluster can be talked to.
 
-A master that does not answer takes seconds for each call to fail. So after the first such failure look-ups do not ask it, which is counted too, and insertions
-do not wait; the thread asks on, keeps what is in the queue, and all goes on when there is an answer and the segments are back.
+A master that does not answer costs each call its deadline. So after the first such failure the store's circuit is open
+(:mod:`.circuit`): look-ups do not ask, which is counted too, insertions do not wait, and the queue keeps what it has, until a probe
+in the background is answered and the segments are back. A segment that fails is left alone likewise, on its own.
+
+A transfer that missed its deadline goes on in the engine. What it writes to is not used for anything else until it has ended: the
+room in the cache and the seal are held by the call. A *put* that goes on could end after a later put or removal under its key, and
+bring the older value back; so the thread waits for its end before it puts or removes anything else.
 
 **No older value comes back.** Say that a key's *latest* value is what was put last under it, or none if it was removed since. What this has under a key is, in this
 order: what waits; nothing, if it is stale; what the cluster has. That is the latest value or nothing whenever the cache gives a lease (:meth:`kvmem.KvCache.lease`), and as long
@@ -88,7 +93,7 @@ class SpillStats(NamedTuple):
     absent: int
     """Look-ups of what the cluster does not have."""
     skipped: int
-    """Look-ups that were not asked, for the master did not answer before."""
+    """Look-ups that were not asked, for the master or the segment did not answer before."""
     refused: int
     """Values that could not come back: no room in the cache, or a transfer that failed."""
     corrupt: int
@@ -103,6 +108,16 @@ class SpillStats(NamedTuple):
     """Whether the master answered when it was last asked."""
     last_error: str | None
     """The latest failure, in words."""
+    circuit: str
+    """``closed``, or ``open``: the master did not answer and is probed in the background."""
+    probes: int
+    """How often the store's master was probed."""
+    timeouts: int
+    """Calls of the store that took longer than their deadline."""
+    late: int
+    """Of those, calls that have not ended yet. Memory that they use is not free."""
+    segments_down: int
+    """Segments that failed and are not asked for a while; look-ups of what lies there are ``skipped``."""
 
 
 class _Counts:
@@ -111,6 +126,19 @@ class _Counts:
     def __init__(self) -> None:
         self.evicted = self.stored = self.stored_bytes = self.dropped = self.failed = self.forgotten = 0
         self.fetched = self.fetched_bytes = self.absent = self.skipped = self.refused = self.corrupt = self.superseded = self.errors = 0
+
+
+class _Seal:
+    """Room for a seal. It is free for another value when nobody refers to it: neither who uses it nor a late call of the engine."""
+
+    __slots__ = ("block", "work")
+
+    def __init__(self, work: _Work, block: Block) -> None:
+        self.work = work
+        self.block = block
+
+    def __del__(self) -> None:
+        self.work.put_back(self.block)
 
 
 class _Entry:
@@ -137,7 +165,8 @@ class ClusterSpill:
     ``prefix``: what the objects' keys begin with; caches with the same prefix share what they spill, so a key must mean the same value in all. ``queue``: bytes that
     may wait to be put; they are in use in the pool, so leave it that much more than the cache's limit (default: a sixteenth of the pool). ``wait``: seconds for which
     an insertion waits when the queue is full, before the value is dropped; 0: insertions never wait. ``replace``: a value takes the place of what the cluster has under its key; without, what
-    is there already is not put again, which is right where keys are hashes of what they stand for. ``retry``: seconds between two attempts to reach the master.
+    is there already is not put again, which is right where keys are hashes of what they stand for. ``retry``: seconds between two attempts to put a value, and
+    between two probes of a master that does not answer (the store's circuit is set to it).
     """
 
     def __init__(
@@ -148,12 +177,14 @@ class ClusterSpill:
         queue: int | None = None,
         wait: float = 1.0,
         replace: bool = True,
-        retry: float = 1.0,
+        retry: float | None = None,
     ) -> None:
         most = store.pool.capacity // 16 if queue is None else queue
         if not 0 < most <= store.pool.capacity // 2:
             raise BadValueError(f"a queue of {most} bytes makes no sense on a pool of {store.pool.capacity}: up to half of it may wait")
-        self._work = _Work(store, prefix, most, wait, replace, retry)
+        if retry is not None:
+            store.circuit.retry = retry
+        self._work = _Work(store, prefix, most, wait, replace, store.circuit.retry)
         self._thread = threading.Thread(target=self._work.run, name="kvmem-spill", daemon=True)
         self._thread.start()
         self._end = weakref.finalize(self, _stop, self._work, self._thread)
@@ -202,7 +233,7 @@ class ClusterSpill:
 def _stop(work: _Work, thread: threading.Thread) -> None:
     work.stop()
     if thread is not threading.current_thread():
-        # A call to a master that does not answer takes that long.
+        # A call has a deadline, and so have several.
         thread.join(15)
 
 
@@ -232,11 +263,27 @@ class _Work:
         self.stopping = False
         self.last_error: str | None = None
         self.counts = _Counts()
+        self.ended = False
         # The seals lie in the pool too, as what is put must.
-        seals = store.pool.allocate_batch(_SEAL.size, _SLOTS).split()
-        self.free = deque(seals[1:])
-        self.mine = seals[0]
-        """The thread's own."""
+        self.free = deque(store.pool.allocate_batch(_SEAL.size, _SLOTS).split())
+        store.circuit.listen(self.heard)
+        self.down = store.circuit.is_open
+
+    # Seals.
+
+    def take_seal(self, seconds: float) -> _Seal | None:
+        """A seal, as soon as one is free; None if that takes too long."""
+        with self.lock:
+            self.changed.wait_for(lambda: self.free or self.stopping, seconds)
+            return _Seal(self, self.free.popleft()) if self.free and not self.ended else None
+
+    def put_back(self, seal: Block) -> None:
+        with self.lock:
+            if self.ended:
+                seal.free()
+            else:
+                self.free.append(seal)
+                self.changed.notify_all()
 
     # Evicted values come in.
 
@@ -311,14 +358,13 @@ class _Work:
         tries = 0
         while True:
             with self.lock:
-                self.changed.wait_for(lambda: self.stopping or self.queue or self.stale or self.all_stale or self.down)
+                self.changed.wait_for(
+                    lambda: self.stopping or (not self.down and (self.queue or self.stale or self.all_stale))
+                )
                 if self.stopping:
                     break
                 next_one = self.queue[0] if self.queue else None
             try:
-                if self.down:
-                    self.store.exists(self.prefix)
-                    self._answered()
                 if self.all_stale:
                     self._clean()
                 elif next_one is not None:
@@ -327,9 +373,14 @@ class _Work:
                     tries = 0
                 else:
                     self._clean()
+            except errors.NotAskedError:
+                # The circuit was opened meanwhile: all waits until it is closed.
+                with self.lock:
+                    self.changed.wait_for(lambda: self.stopping or self.down, 0.1)
             except Exception as error:  # Whatever it is, the thread goes on: it is counted.
                 tries += 1
                 gone = self._failed(error)
+                self._await_end(error)
                 if next_one is not None and not gone and not self._worth_another(error, tries):
                     self._done(next_one, error)
                     tries = 0
@@ -337,6 +388,12 @@ class _Work:
                     with self.lock:
                         self.changed.wait_for(lambda: self.stopping, self.retry)
         self._give_up()
+
+    def _await_end(self, error: Exception) -> None:
+        """A call that missed its deadline goes on: nothing else is done under its key until it has ended."""
+        call = error.call if isinstance(error, errors.DeadlineError) else None
+        while call is not None and not call.wait_over(0.05) and not self.stopping:
+            pass
 
     def _worth_another(self, error: Exception, tries: int) -> bool:
         if isinstance(error, errors.NoRoomError):
@@ -352,9 +409,12 @@ class _Work:
         # Not in one step: who looks it up meanwhile finds nothing, which is what a cache may say.
         if self.replace or name in self.stale:
             self.store.remove(name, force=True)
+        seal = self.take_seal(self.store.deadline)
+        if seal is None:
+            raise errors.error(errors.TIMED_OUT, "put", name)
         with memoryview(pinned) as view:
-            self.mine.write(_SEAL.pack(_MARK, pinned.nbytes, zlib.crc32(view), zlib.crc32(name.encode())))
-        self.store.put_parts(name, [pinned, self.mine])
+            seal.block.write(_SEAL.pack(_MARK, pinned.nbytes, zlib.crc32(view), zlib.crc32(name.encode())))
+        self.store.put_parts(name, [pinned, seal.block], keep=seal)
 
     def _done(self, entry: _Entry, error: Exception | None) -> None:
         """It has been put, or never will be."""
@@ -390,26 +450,34 @@ class _Work:
             self.stale.difference_update(names)
             self.changed.notify_all()
 
-    def _answered(self) -> None:
+    def heard(self) -> None:
+        """The store's circuit was opened or closed."""
+        circuit = self.store.circuit
         with self.lock:
-            self.down = self.failing = False
-            self.patient_until = time.monotonic() + _PATIENCE
+            news = self.down != circuit.is_open
+            self.down = circuit.is_open
+            if self.down:
+                self.failing = True
+                self.last_error = circuit.last_error
+            elif news:
+                self.failing = False
+                self.patient_until = time.monotonic() + _PATIENCE
+            waiting = len(self.queue)
             self.changed.notify_all()
-        _log.warning("the master at %s answers again: %d values waited", self.store.master, len(self.queue))
+        if news and self.down:
+            _log.warning("%s: what is evicted waits, and nothing is fetched until it does", circuit.last_error)
+        elif news:
+            _log.warning("the master at %s answers again: %d values waited", self.store.master, waiting)
 
     def _failed(self, error: Exception) -> bool:
         """Counts a failure; returns whether the master is gone."""
-        gone = isinstance(error, errors.StoreError) and error.code == errors.MASTER_GONE
+        gone = isinstance(error, errors.StoreError) and errors.is_master(error.code) and self.store.circuit.is_open
         with self.lock:
             self.counts.errors += 1
             self.last_error = str(error)
             self.failing = True
-            news = gone and not self.down
-            self.down = self.down or gone
             self.changed.notify_all()
-        if news:
-            _log.warning("%s: what is evicted waits, and nothing is fetched until it does", error)
-        elif not gone:
+        if not gone:
             _log.info("%s", error)
         return gone
 
@@ -437,30 +505,27 @@ class _Work:
             if self.all_stale or name in self.stale:
                 self.counts.absent += 1
                 return None
-            self.changed.wait_for(lambda: self.free or self.stopping)
-            if self.stopping:
-                return None
-            seal = self.free.popleft()
         try:
-            return self._get(cache, key, lease, name, seal)
+            return self._get(cache, key, lease, name)
         except errors.ObjectMissingError:
             with self.lock:
                 self.counts.absent += 1
+        except errors.NotAskedError as error:
+            with self.lock:
+                self.counts.skipped += 1
+                self.last_error = str(error)
         except OutOfSpaceError as error:
             with self.lock:
                 self.counts.refused += 1
                 self.last_error = str(error)
         except KvmemError as error:
             # Of a value that was replaced meanwhile the length may be another.
-            if isinstance(error, errors.StoreError) and error.code != errors.MASTER_GONE and lease.broken:
+            reached = isinstance(error, errors.StoreError) and not isinstance(error, errors.UnreachableError)
+            if reached and lease.broken:
                 return self._superseded(None)
             self._failed(error)
             with self.lock:
                 self.counts.refused += 1
-        finally:
-            with self.lock:
-                self.free.append(seal)
-                self.changed.notify_all()
         return None
 
     def _copy(self, cache: KvCache, key: _Name, lease: Lease, view: memoryview) -> Pinned | None:
@@ -476,17 +541,23 @@ class _Work:
             return None
         return self._commit(cache, key, lease, room)
 
-    def _get(self, cache: KvCache, key: _Name, lease: Lease, name: str, seal: Block) -> Pinned | None:
-        nbytes = self.store.size(name) - _SEAL.size
+    def _get(self, cache: KvCache, key: _Name, lease: Lease, name: str) -> Pinned | None:
+        nbytes = self.store.look(name) - _SEAL.size
         if nbytes <= 0:
             if lease.broken:
                 return self._superseded(None)
             self._corrupt(name)
             return None
+        # All of them may be with calls that have not ended.
+        seal = self.take_seal(self.store.deadline)
+        if seal is None:
+            with self.lock:
+                self.counts.skipped += 1
+            return None
         room = cache.reserve(key, nbytes)
         try:
-            self.store.get_parts(name, [room, seal])
-            with memoryview(room) as view, memoryview(seal) as sealed:
+            self.store.get_parts(name, [room, seal.block], keep=seal)
+            with memoryview(room) as view, memoryview(seal.block) as sealed:
                 good = sealed == _SEAL.pack(_MARK, nbytes, zlib.crc32(view), zlib.crc32(name.encode()))
             with self.lock:
                 # Another cache that shares this may have removed it.
@@ -496,7 +567,8 @@ class _Work:
             if not stale and (good or lease.broken):
                 return self._commit(cache, key, lease, room)
         except BaseException:
-            with contextlib.suppress(ClosedError):
+            # A late call still writes to it: then it goes when that call lets go.
+            with contextlib.suppress(ClosedError, ExportedError):
                 room.discard()
             raise
         room.discard()
@@ -535,6 +607,7 @@ class _Work:
     # Figures, ends.
 
     def stats(self) -> SpillStats:
+        reach = self.store.stats()
         with self.lock:
             counts = self.counts
             return SpillStats(
@@ -557,6 +630,11 @@ class _Work:
                 errors=counts.errors,
                 reachable=not self.down,
                 last_error=self.last_error,
+                circuit=reach.circuit,
+                probes=reach.probes,
+                timeouts=reach.timeouts,
+                late=reach.late,
+                segments_down=reach.segments_down,
             )
 
     def flush(self, timeout: float | None) -> bool:
@@ -576,7 +654,7 @@ class _Work:
             left = list(self.queue)
             self.queue.clear()
             self.waiting.clear()
-            self.free.append(self.mine)
+            self.ended = True
             while self.free:
                 self.free.popleft().free()
             self.bytes = 0

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 from .._kvmem import Pool
@@ -25,10 +26,28 @@ WHEEL = "nixl-cu12"
 """What has NIXL's library, where nothing asks for that of another CUDA."""
 log = logging.getLogger("kvmem.nixl")
 
+CARDS = Path("/sys/class/infiniband")
+"""Where the kernel lists InfiniBand and RoCE devices."""
+
+
+def avoid_ib(cards: Path = CARDS) -> bool:
+    """Keeps UCX from loading its module ``ib`` where it has nothing to do: sets ``UCX_MODULES=^ib``, and returns whether it did.
+
+    The wheels of NIXL 1.5.1 bring their own ``libibverbs``. Beside the system's drivers for it (Debian's ``ibverbs-providers``) every
+    process that has made an agent ends with SIGSEGV. Where there is a device, or ``UCX_MODULES`` is set, nothing is changed. It is
+    for the time before UCX is loaded.
+    """
+    if "UCX_MODULES" in os.environ or (cards.is_dir() and any(cards.iterdir())):
+        return False
+    os.environ["UCX_MODULES"] = "^ib"
+    log.warning("no InfiniBand device in %s: UCX_MODULES=^ib is set, so UCX does not load its module for them", cards)
+    return True
+
 
 def library() -> Any:
     """NIXL's module. It says what it does on standard output, unless NIXL_LOG_LEVEL is set; here only warnings."""
     raise_exceptions = logging.raiseExceptions
+    avoid_ib()
     try:
         module = importlib.import_module("nixl._api")
     except ImportError as error:

@@ -8,11 +8,15 @@ must own. SGLang registers the memory with the GPU afterwards, as it does with i
 What is set in the environment: ``SGLANG_PLUGINS``, SGLang's own list of plugins to load (``kvmem`` is this one's name);
 ``KVMEM_SGLANG=0``, which leaves SGLang's allocator in place; ``KVMEM_SGLANG_PAGES``, kinds of pages to try, first choice first (``1G,2M,thp,4k``); ``KVMEM_SGLANG_NUMA``, as ``numa`` of :class:`kvmem.Region`.
 
+Where SGLang's memory stays its own, the log says so: a warning if ``SGLANG_PLUGINS`` names kvmem. :func:`check_hook` raises
+:class:`HookUnusedError`, with the reason.
+
 This module imports neither SGLang nor PyTorch; its functions do when they are called.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import os
@@ -21,8 +25,9 @@ from typing import Any
 
 from .._kvmem import Region
 from ..errors import BadValueError
+from .errors import HookUnusedError
 
-__all__ = ["TARGET", "region_tensor", "register"]
+__all__ = ["TARGET", "HookUnusedError", "check_hook", "region_tensor", "register"]
 
 _log = logging.getLogger("kvmem")
 
@@ -55,19 +60,54 @@ def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
 
     chosen = original(*arguments, **named)
     if type(chosen) is not common.HostTensorAllocator:
+        _unused(f"SGLang has chosen the allocator {type(chosen).__name__} for a host pool, which brings its own memory")
         return chosen
     if getattr(common, "_is_hip", False) and os.environ.get("HSA_USERPTR_FOR_PAGED_MEM") == "0":
         # SGLang takes these from HIP itself, if the allocator is its own.
+        _unused("HSA_USERPTR_FOR_PAGED_MEM=0: HIP must own host pools")
         return chosen
     from .allocator import RegionHostTensorAllocator
 
     return RegionHostTensorAllocator()
 
 
+_told: set[str] = set()
+
+
+def _unused(reason: str) -> None:
+    """Tells once that memory is not kvmem's: as a warning where kvmem was asked for by name."""
+    if reason not in _told:
+        _told.add(reason)
+        by_name = "kvmem" in [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")]
+        _log.log(logging.WARNING if by_name else logging.INFO, "%s: it is not kvmem's", reason)
+
+
 def register() -> None:
     """Registers the hook, unless ``KVMEM_SGLANG`` is 0. SGLang calls it, and applies what is registered before its engine starts. It needs SGLang."""
     if os.environ.get("KVMEM_SGLANG") == "0":
+        _unused("KVMEM_SGLANG=0: SGLang's host memory is its own")
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(TARGET, _choose, HookType.AROUND)
+
+
+def check_hook() -> None:
+    """Raises :class:`HookUnusedError`, with the reason, unless SGLang's default host pools in this process are kvmem's. It imports SGLang."""
+    if os.environ.get("KVMEM_SGLANG") == "0":
+        raise HookUnusedError("KVMEM_SGLANG=0: SGLang's host memory is its own", remedy="unset KVMEM_SGLANG")
+    try:
+        common = importlib.import_module("sglang.srt.mem_cache.pool_host.common")
+    except ImportError as error:
+        raise HookUnusedError(f"SGLang cannot be imported ({error})", remedy="pip install 'kvmem[sglang]'") from error
+    choose = getattr(common, TARGET.rpartition(".")[2], None)
+    if choose is None:
+        raise HookUnusedError(f"this SGLang has no function {TARGET}", remedy="kvmem is written against SGLang 0.5.23")
+    chosen = choose("default")
+    if type(chosen).__module__ != f"{__name__}.allocator":
+        plugins = os.environ.get("SGLANG_PLUGINS")
+        raise HookUnusedError(
+            f"SGLang's default allocator is {type(chosen).__name__}, its own: its plugins have not been loaded in this process, or "
+            f"SGLANG_PLUGINS={plugins!r} leaves kvmem out",
+            remedy="call sglang.srt.plugins.load_plugins(), and let SGLANG_PLUGINS be unset or name kvmem",
+        )

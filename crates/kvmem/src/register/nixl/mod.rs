@@ -47,6 +47,12 @@
 //! machine. UCX hooks `mmap`, `munmap` and the like in this process, to hear of memory that goes away. Threads run as long as an
 //! agent lives, so the library is not unloaded again; a child of a fork cannot use it.
 //!
+//! If `/sys/class/infiniband` lists no device and `UCX_MODULES` is not set, loading adds
+//! `UCX_MODULES=^ib` to the environment. UCX then leaves out its module `ib`. Together with the
+//! system's drivers (Debian's `ibverbs-providers`) that module makes processes that load NIXL's wheel
+//! 1.5.1 end with `SIGSEGV`. An event at `WARN` says so (feature `tracing`). With a device the module
+//! is loaded: use a NIXL that was built against the system's libraries there.
+//!
 //! Errors are numbers (`NIXL_CAPI_ERROR_BACKEND` for most, until NIXL 1.5); why it was, NIXL writes to standard error, all of
 //! it with `NIXL_LOG_LEVEL=DEBUG`. One it does not write: that it may not look for `.nixl.cfg` in the folder `HOME` names, as in
 //! a process that has changed its user and kept root's `HOME`.
@@ -67,6 +73,7 @@ mod agent;
 mod failure;
 mod link;
 mod owned;
+mod ucx;
 
 pub use agent::{Agent, AgentBuilder};
 
@@ -125,6 +132,7 @@ impl Nixl {
     /// If the file is a library with these functions then they are those of NIXL, or behave alike. What the library runs when it
     /// is loaded does no harm.
     pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Nixl, NotAvailable> {
+        ucx::avoid_ib();
         // SAFETY: the caller's promise.
         let mut abi = unsafe { Abi::load(path.as_ref()) }.map_err(|reason| {
             not_available(

@@ -1,0 +1,282 @@
+"""*Ports*: which addresses the engine's ports answer on.
+
+The engine opens one port for handshakes and one for bytes. It binds both to every address of the host (``0.0.0.0`` and ``::``),
+and no setting of it changes that. Over TCP it asks for no credentials: a connection is enough to read and write lent memory.
+
+So kvmem limits the ports from outside: it attaches a packet filter of the kernel (``SO_ATTACH_FILTER``, which needs no privilege)
+to each listening socket. The filter drops every packet whose destination is not the address named by ``host``, or whose source is
+not in ``peers``. The kernel runs it before a connection exists, so ``connect`` from elsewhere times out; accepted connections
+inherit it. ``ss`` still shows the wildcard address; ``ss -b`` shows the filter.
+
+The sockets appear in the middle of the engine's setup, some 50 ms before :meth:`Ports.limit` sees them (the setup keeps the GIL).
+Nothing is lent yet. :meth:`Ports.check` then reads every filter back, and it fails if a connection from elsewhere has been accepted
+before the filter was there and still stands. Only after that is memory registered or mounted.
+
+``expose=True`` leaves the ports as the engine opens them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import ipaddress
+import logging
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ..errors import BadValueError
+from . import errors
+
+_log = logging.getLogger("kvmem.mooncake")
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_ATTACH_FILTER = 26
+"""``SO_ATTACH_FILTER``, which reads the filter back (``SO_GET_FILTER``) where an option is asked for."""
+_LISTEN, _TIME_WAIT = 0x0A, 0x06
+_RANGE = (15000, 17000)
+"""Where the engine takes its ports from unless ``MC_MIN_RPC_PORT`` and ``MC_MAX_RPC_PORT`` say otherwise."""
+_HANDSHAKE = 12001
+"""Its handshake port where the metadata are kept by a server."""
+
+
+def local_addresses(host: str) -> list[_Address]:
+    """The addresses of this machine that ``host`` names. Raises :class:`~kvmem.BadValueError` if it names none."""
+    name = host.strip("[]") if host.startswith("[") or host.count(":") != 1 else host.partition(":")[0]
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise BadValueError(f"host={host!r} cannot be resolved ({error}): name an address of this machine") from error
+    addresses = {ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found}
+    mine = sorted((address for address in addresses if _is_mine(address)), key=lambda address: (address.version, int(address)))
+    if not mine:
+        raise BadValueError(
+            f"host={host!r} is no address of this machine: name one of its own, or say expose=True (--expose) where packets "
+            "come by way of address translation"
+        )
+    return mine
+
+
+def _is_mine(address: _Address) -> bool:
+    if address.is_unspecified:
+        return False
+    with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError as error:
+            # A link-local address cannot be bound without its interface; it is this machine's all the same.
+            return error.errno == errno.EINVAL and address.is_link_local
+    return True
+
+
+def networks(peers: str | Iterable[str]) -> list[_Network]:
+    """``10.0.0.0/24,fd00::/64``, or a list of such. Raises :class:`~kvmem.BadValueError`."""
+    texts = peers.split(",") if isinstance(peers, str) else list(peers)
+    try:
+        return [ipaddress.ip_network(text.strip(), strict=False) for text in texts if text.strip()]
+    except ValueError as error:
+        raise BadValueError(f"peers={peers!r}: {error}; name networks such as 10.0.0.0/24, or addresses") from error
+
+
+# The filter: classic BPF. Offsets from _NET on count from the packet's network header.
+
+_NET = -0x100000
+_LOAD_BYTE, _LOAD_WORD, _AND, _JUMP, _JUMP_IF_EQUAL, _RETURN = 0x30, 0x20, 0x54, 0x05, 0x15, 0x06
+_PASS, _DROP = (_RETURN, 0, 0, 0xFFFFFFFF), (_RETURN, 0, 0, 0)
+_Instruction = tuple[int, int, int, int]
+
+
+def _matches(at: int, network: _Network) -> list[_Instruction]:
+    """Falls through to its last instruction, a jump over the next one, if the address at that offset is in the network."""
+    width = network.max_prefixlen
+    address, mask = int(network.network_address), int(network.netmask)
+    tests: list[tuple[_Instruction, ...]] = []
+    for word in range(width // 32):
+        shift = width - 32 * (word + 1)
+        value, bits = (address >> shift) & 0xFFFFFFFF, (mask >> shift) & 0xFFFFFFFF
+        if bits:
+            tests.append(((_LOAD_WORD, 0, 0, (_NET + at + 4 * word) & 0xFFFFFFFF), (_AND, 0, 0, bits), (_JUMP_IF_EQUAL, 0, 0, value)))
+    code = [instruction for test in tests for instruction in test]
+    # Where a word differs, over the rest of this block, to the next block.
+    return [
+        (opcode, yes, len(code) - number, value) if opcode == _JUMP_IF_EQUAL else (opcode, yes, no, value)
+        for number, (opcode, yes, no, value) in enumerate(code)
+    ]
+
+
+def _any_of(at: int, wanted: list[_Network], last: list[_Instruction]) -> list[_Instruction]:
+    """``last`` if the address at that offset is in one of the networks; drops the packet otherwise."""
+    code: list[_Instruction] = [_DROP, *last]
+    for network in reversed(wanted):
+        # From behind the jump to the beginning of `last`.
+        code = [*_matches(at, network), (_JUMP, 0, 0, len(code) - len(last)), *code]
+    return code
+
+
+def program(hosts: Iterable[_Address], peers: Iterable[_Network]) -> bytes:
+    """The filter: passes packets from ``peers``, or from anywhere if there are none, to ``hosts``."""
+    hosts, peers = list(hosts), list(peers)
+
+    def family(version: int, source: int, destination: int) -> list[_Instruction]:
+        to: list[_Network] = [ipaddress.ip_network(host) for host in hosts if host.version == version]
+        come: list[_Network] = [network for network in peers if network.version == version]
+        passes: list[_Instruction] = _any_of(source, come, [_PASS]) if peers else [_PASS]
+        return _any_of(destination, to, passes)
+
+    four, six = family(4, 12, 16), family(6, 8, 24)
+    head: list[_Instruction] = [
+        (_LOAD_BYTE, 0, 0, _NET & 0xFFFFFFFF),
+        (_AND, 0, 0, 0xF0),
+        (_JUMP_IF_EQUAL, 1, 0, 0x40),
+        (_JUMP, 0, 0, len(four)),
+    ]
+    code = [*head, *four, *six]
+    if len(code) > 4096:
+        raise BadValueError(f"a filter of {len(code)} instructions is too long (4096 at most): name fewer peers")
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
+
+
+# Sockets.
+
+
+class _Socket(NamedTuple):
+    """A line of ``/proc/self/net/tcp``."""
+
+    inode: int
+    local: _Address
+    port: int
+    remote: _Address
+    state: int
+
+
+def _sockets() -> list[_Socket]:
+    """TCP sockets of this network namespace. Those that no process has accepted yet have the inode 0."""
+    found: list[_Socket] = []
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/self/net/{table}", encoding="ascii") as lines:
+                next(lines, None)
+                for line in lines:
+                    words = line.split()
+                    local, port = _place(words[1])
+                    found.append(_Socket(int(words[9]), local, port, _place(words[2])[0], int(words[3], 16)))
+        except FileNotFoundError:  # no IPv6 here
+            continue
+    return found
+
+
+def _place(text: str) -> tuple[_Address, int]:
+    address, _, port = text.partition(":")
+    raw = bytes.fromhex(address)
+    if sys.byteorder == "little":
+        raw = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
+    found = ipaddress.ip_address(raw)
+    return getattr(found, "ipv4_mapped", None) or found, int(port, 16)
+
+
+def _mine() -> Iterator[tuple[int, int]]:
+    """Descriptors of this process that are sockets, and their inodes."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            yield int(name), int(target[8:-1])
+
+
+def listening() -> list[tuple[str, int]]:
+    """What this process listens on: addresses and ports, as ``ss -ltn`` has them."""
+    mine = {inode for _, inode in _mine()}
+    return sorted((str(one.local), one.port) for one in _sockets() if one.inode in mine and one.state == _LISTEN)
+
+
+class Ports:
+    """The ports that the engine opens from now on."""
+
+    def __init__(self, *hosts: str, peers: str | Iterable[str] = ()) -> None:
+        self.hosts = list(dict.fromkeys(address for host in hosts for address in local_addresses(host)))
+        self.peers = networks(peers)
+        self._code = program(self.hosts, self.peers)
+        self._before = {inode for _, inode in _mine()}
+        self._limited: dict[int, int] = {}
+        """Ports, by the inodes of their sockets."""
+
+    def limit(self) -> None:
+        """Attaches the filter to what has been opened since. Raises :class:`ExposedError`."""
+        new = [(fd, inode) for fd, inode in _mine() if inode not in self._before and inode not in self._limited]
+        if not new:
+            return
+        sockets = {one.inode: one for one in _sockets()}
+        for fd, inode in new:
+            found = sockets.get(inode)
+            if found is None or found.state != _LISTEN or not found.local.is_unspecified:
+                continue
+            if not _is_of_the_engine(found.port):
+                raise errors.ExposedError(
+                    f"port {found.port} was opened on every address while the engine started, and is not one of the engine's: open your "
+                    "own ports before or after, or say expose=True (--expose)",
+                    port=found.port,
+                )
+            self._attach(fd, found.port)
+            self._limited[inode] = found.port
+            _log.info("port %d answers on %s only", found.port, ", ".join(map(str, self.hosts)))
+
+    def check(self) -> None:
+        """Limits what is new, reads every filter back, and looks for connections from before. Raises :class:`ExposedError`."""
+        self.limit()
+        mine = {inode: fd for fd, inode in _mine()}
+        for inode, port in self._limited.items():
+            if inode in mine and _filter_length(mine[inode]) != len(self._code) // 8:
+                raise errors.ExposedError(_cannot(port, "the kernel has no filter on it"), port=port)
+        ports = set(self._limited.values())
+        for one in _sockets():
+            ours = one.port in ports and (one.inode == 0 or one.inode in mine)
+            if ours and one.state not in (_LISTEN, _TIME_WAIT) and not self._passes(one):
+                raise errors.ExposedError(
+                    f"a connection from {one.remote} to {one.local} port {one.port} came before the filter: start again", port=one.port
+                )
+
+    def _passes(self, one: _Socket) -> bool:
+        return one.local in self.hosts and (not self.peers or any(one.remote in network for network in self.peers))
+
+    def _attach(self, fd: int, port: int) -> None:
+        code = ctypes.create_string_buffer(self._code, len(self._code))
+        described = struct.pack("HP", len(self._code) // 8, ctypes.addressof(code))
+        try:
+            with socket.socket(fileno=os.dup(fd)) as opened:
+                opened.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, described)
+        except OSError as error:
+            raise errors.ExposedError(_cannot(port, str(error)), port=port) from error
+
+
+def _cannot(port: int, why: str) -> str:
+    return (
+        f"port {port} of the engine cannot be limited to one address ({why}), and lent memory can be read through it without "
+        "credentials: run this in a network namespace of its own, or say expose=True (--expose)"
+    )
+
+
+def _filter_length(fd: int) -> int:
+    """Instructions of the filter that a socket has; 0 without one."""
+    length = ctypes.c_uint32(0)
+    status = ctypes.CDLL(None, use_errno=True).getsockopt(fd, socket.SOL_SOCKET, _ATTACH_FILTER, None, ctypes.byref(length))
+    return length.value if status == 0 else 0
+
+
+def _is_of_the_engine(port: int) -> bool:
+    def number(names: tuple[str, ...], default: int) -> int:
+        for name in names:
+            text = os.environ.get(name, "")
+            if text.isdecimal():
+                return int(text)
+        return default
+
+    low = number(("MC_MIN_RPC_PORT", "MC_MIN_PRC_PORT"), _RANGE[0])
+    high = number(("MC_MAX_RPC_PORT", "MC_MAX_PRC_PORT"), _RANGE[1])
+    return low <= port <= high or port == number(("MC_HANDSHAKE_PORT",), _HANDSHAKE)

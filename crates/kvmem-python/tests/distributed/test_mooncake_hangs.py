@@ -1,0 +1,335 @@
+"""A master and servers that hang (SIGSTOP) or die (SIGKILL): what that costs, what it may not cost, and that all goes on afterwards.
+
+That nobody waits again and again is told by counts, not by clocks: the clocks here only keep a test from going on for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import ENVIRONMENT, Cluster, until
+from engines import require
+
+import kvmem
+from kvmem.mooncake import ClusterSpill, DeadlineError, NotAskedError, ObjectMissingError, Store, UnreachableError, serve
+
+MIB = 1 << 20
+DEADLINE = 0.3
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster with two servers, for tests that stop parts of it and let them go on."""
+    require("mooncake")
+    with Cluster(tmp_path_factory.mktemp("hangs")) as cluster:
+        cluster.servers = [cluster.serve("16MiB"), cluster.serve("16MiB")]
+        yield cluster
+
+
+@pytest.fixture
+def pool() -> Iterator[kvmem.Pool]:
+    with kvmem.Pool("4MiB", pages="4k") as pool:
+        yield pool
+        gc.collect()
+        assert pool.metrics().allocated == 0
+        pool.check()
+
+
+@pytest.fixture
+def store(own: Cluster, pool: kvmem.Pool) -> Iterator[Store]:
+    with Store(pool, master=own.address, deadline=DEADLINE) as store:
+        store.circuit.retry = 0.1
+        yield store
+        until(lambda: store.stats().late == 0)
+
+
+@contextlib.contextmanager
+def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
+    """It hangs meanwhile."""
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def data(seed: int, nbytes: int = 50_000) -> bytes:
+    return random.Random(seed).randbytes(nbytes)
+
+
+def fill(store: Store, prefix: str, count: int) -> dict[str, list[str]]:
+    """Puts objects; returns the keys that each segment has."""
+    found: dict[str, list[str]] = {}
+    with store.pool.allocate(50_000) as block:
+        for number in range(count):
+            key = f"{prefix}{number}"
+            block.write(data(number))
+            until(lambda: puts(store, key, block))
+            found.setdefault(store._segments_of(key)[0], []).append(key)
+    return found
+
+
+def puts(store: Store, key: str, block: kvmem.Block) -> bool:
+    """Whether it could be put. A segment that just died is chosen until the master knows."""
+    with contextlib.suppress(UnreachableError):
+        store.put(key, block, replace=True)
+        return True
+    return False
+
+
+def gets(store: Store, key: str) -> str:
+    try:
+        with store.get(key) as block:
+            return "right" if bytes(block) == data(int(key.rpartition("-")[2])) else "wrong"
+    except (UnreachableError, ObjectMissingError) as error:
+        return type(error).__name__
+
+
+def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+    spill = ClusterSpill(store, prefix="hung/", queue=MIB, retry=0.1)
+    with kvmem.KvCache(pool, spill=spill) as cache:
+        for number in range(5):
+            cache.insert(number, data(number))
+        cache.evict_to(0)
+        assert spill.flush(10)
+        before = spill.stats()
+        assert (before.circuit, before.reachable, before.timeouts, before.skipped) == ("closed", True, 0, 0)
+        with stopped(own.master):
+            assert [cache.get(number) for number in range(5)] == [None] * 5
+            stats = spill.stats()
+            # The first look-up waited for its deadline, the others for nothing.
+            assert (stats.timeouts, stats.skipped, stats.refused) == (1, 4, 1), stats
+            assert (stats.circuit, stats.reachable) == ("open", False) and "longer than" in str(stats.last_error)
+            # What is evicted waits, and insertions do not.
+            cache.insert("while it hangs", data(9))
+            cache.evict_to(0)
+            assert spill.stats().queued == 1
+            found = cache.get("while it hangs")
+            assert found is not None and bytes(found) == data(9)
+            found.release()
+            until(lambda: spill.stats().probes > before.probes)
+            assert spill.stats().circuit == "open"
+            assert cache.get(0) is None and spill.stats().timeouts == 1
+        until(lambda: spill.stats().circuit == "closed")
+        assert spill.stats().reachable and spill.flush(20)
+        for number in range(5):
+            found = cache.get(number)
+            assert found is not None and bytes(found) == data(number)
+            found.release()
+        assert spill.stats().failed == spill.stats().corrupt == 0
+
+
+def test_a_hung_master_costs_a_store_one_deadline(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+    fill(store, "one-", 2)
+    with pool.allocate(100) as block, stopped(own.master):
+        with pytest.raises(DeadlineError, match=rf"cannot look for 'one-0': it took longer than {DEADLINE} s") as raised:
+            store.size("one-0")
+        assert raised.value.seconds == DEADLINE and raised.value.key == "one-0"
+        for ask in (
+            lambda: store.get("one-0"),
+            lambda: store.exists("one-0"),
+            lambda: store.exists_batch(["one-0", "b"]),
+            lambda: store.put("new", block),
+            lambda: store.put_batch(["new"], [block]),
+            lambda: store.put_parts("new", [block]),
+            lambda: store.get_parts("one-0", [block]),
+            lambda: store.get_batch(["one-0"]),
+            lambda: store.put_from("new", block.offset, 100),
+            lambda: store.get_into("one-0", block.offset, 100),
+            lambda: store.remove("one-0"),
+            lambda: store.remove_batch(["one-0"]),
+            lambda: store.remove_matching("one-.*"),
+        ):
+            with pytest.raises(NotAskedError, match="the master did not answer before"):
+                ask()
+        assert store.stats().timeouts == 1 and store.stats().circuit == "open"
+    until(lambda: store.stats().circuit == "closed")
+    assert gets(store, "one-0") == "right"
+
+
+def test_a_put_to_a_hung_master_keeps_its_block(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+    block = pool.allocate(50_000)
+    with stopped(own.master):
+        with pytest.raises(DeadlineError):
+            store.put("late put", block)
+        if store.stats().late:
+            with pytest.raises(kvmem.ExportedError):
+                block.free()
+    until(lambda: store.stats().late == 0)
+    block.free()
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str) -> None:
+    by_segment = fill(store, f"{how}-", 40)
+    assert len(by_segment) == 2, by_segment
+    ports = {segment: int(segment.rpartition(":")[2]) for segment in by_segment}
+    victim = next(server for server in own.servers if listens(server.pid, min(ports.values())))
+    [bad] = [segment for segment in ports if listens(victim.pid, ports[segment])]
+    [good] = set(by_segment) - {bad}
+    with contextlib.ExitStack() as stack:
+        if how == "killed":
+            own.kill(victim)
+        else:
+            stack.enter_context(stopped(victim))
+        found = [gets(store, key) for key in by_segment[bad]]
+        # One look-up finds out, and none of the others waits for it.
+        stats = store.stats()
+        assert found[0] in ("DeadlineError", "UnreachableError")
+        tried = [each for each in found if each != "NotAskedError"]
+        assert len(tried) <= 2 and stats.timeouts <= len(tried), found
+        assert stats.segments_down == 1 and stats.skipped == len(found) - len(tried) and stats.circuit == "closed"
+        # The other one is asked as ever.
+        assert {gets(store, key) for key in by_segment[good]} == {"right"}
+    if how == "stopped":
+        until(lambda: gets(store, by_segment[bad][0]) in ("right", "ObjectMissingError"))
+        until(lambda: store.stats().segments_down == 0 or gets(store, by_segment[bad][0]) == "ObjectMissingError")
+    else:
+        own.servers.remove(victim)
+        own.servers.append(own.serve("16MiB"))
+
+
+def listens(pid: int, port: int) -> bool:
+    inodes = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
+    for line in Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port and f"socket:[{words[9]}]" in inodes:
+            return True
+    return False
+
+
+def test_what_comes_late_is_written_to_nobody_elses_memory(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+    """A read of a segment that hangs: when it wakes up, its bytes come. Until then their place is nobody else's."""
+    by_segment = fill(store, "late-", 12)
+    with contextlib.ExitStack() as stack:
+        for server in own.servers:
+            stack.enter_context(stopped(server))
+        key = next(iter(by_segment.values()))[0]
+        with pytest.raises(DeadlineError) as raised:
+            store.get(key)
+        call = raised.value.call
+        assert call is not None
+        others = []
+        if not call.over:
+            assert pool.metrics().allocated >= 50_000, "its place has been given back"
+        # Everything else is taken and written to.
+        with contextlib.suppress(kvmem.OutOfSpaceError):
+            while True:
+                others.append(pool.allocate(50_000))
+                others[-1].write(b"\xaa" * 50_000)
+    assert call.wait_over(20)
+    time.sleep(0.2)
+    assert len(others) > 50 and all(bytes(block) == b"\xaa" * 50_000 for block in others)
+    pool.free_batch(others)
+    gc.collect()
+
+
+def test_a_cache_goes_on_beside_a_hung_segment(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+    """Reservations and seals of look-ups that missed their deadline are free again, and nothing wrong comes back."""
+    spill = ClusterSpill(store, prefix="beside/", queue=MIB, retry=0.1)
+    with kvmem.KvCache(pool, spill=spill) as cache:
+        for number in range(30):
+            cache.insert(number, data(number))
+        cache.evict_to(0)
+        assert spill.flush(20)
+        with stopped(own.servers[0]):
+            for _ in range(2):
+                for number in range(30):
+                    found = cache.get(number)
+                    if found is not None:
+                        assert bytes(found) == data(number)
+                        found.release()
+            stats = spill.stats()
+            assert stats.skipped > 0 and stats.timeouts <= 6 and stats.reachable and stats.corrupt == 0, stats
+        until(lambda: spill.stats().late == 0)
+        assert spill.stats().segments_down <= 1
+    until(lambda: len(spill._work.free) == 0)
+
+
+def run(code: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "store.exists('k')",
+        "cache.get(1)",
+        "store.put('k', block)",
+        "Store(other, master=master, timeout=60, deadline=60)",
+    ],
+)
+def test_ctrl_c_ends_a_call(own: Cluster, ask: str) -> None:
+    """With a deadline of a minute, and a master that hangs. The program ends, too, and well."""
+    process = run(
+        f"""
+        import sys, time, kvmem
+        from kvmem.mooncake import Store
+        master = sys.argv[1]
+        pool, other = (kvmem.Pool("4MiB", pages="4k") for _ in range(2))
+        store = Store(pool, master=master, deadline=60)
+        cache = kvmem.KvCache(pool, max_bytes="1MiB", spill=store)
+        block = pool.allocate(100)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print("asks", flush=True)
+        try:
+            {ask}
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """,
+        own.address,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    assert process.stdin is not None
+    with stopped(own.master):
+        print(file=process.stdin, flush=True)
+        assert process.stdout.readline() == "asks\n"
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        line = process.stdout.readline()
+        out, err = process.communicate(timeout=30)
+    assert (line, process.returncode) == ("interrupted\n", 0), err
+
+
+def test_a_hung_master_is_not_waited_for_when_connecting(own: Cluster, pool: kvmem.Pool) -> None:
+    with kvmem.Pool("1MiB", pages="4k", shared=True) as lent, stopped(own.master):
+        for connect in (
+            lambda: Store(pool, master=own.address, timeout=DEADLINE, deadline=DEADLINE),
+            lambda: serve(lent, own.address, timeout=DEADLINE, deadline=DEADLINE),
+        ):
+            with pytest.raises(UnreachableError):
+                connect()
+    gc.collect()
+
+
+def test_a_server_says_that_its_master_hangs(own: Cluster) -> None:
+    server = own.serve("4MiB", "--every", "0.2")
+    assert server.stdout is not None
+    with stopped(own.master):
+        for _ in range(20):
+            if "does not answer" in server.stdout.readline():
+                break
+        else:
+            raise AssertionError("it says that it answers")
+    own.kill(server)
+
+
+def test_deadlines_are_checked(pool: kvmem.Pool) -> None:
+    for deadline in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(kvmem.BadValueError, match="is no deadline"):
+            Store(pool, deadline=deadline)

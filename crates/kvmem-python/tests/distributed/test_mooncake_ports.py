@@ -1,0 +1,247 @@
+"""What the engine's ports answer on: filters on plain sockets, and then the real engine, tried on every address of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import ENVIRONMENT, Cluster, cluster
+from engines import require
+
+import kvmem
+from kvmem.mooncake import ExposedError, Store, ports, serve
+
+__all__ = ["cluster"]
+
+LOCAL = "127.0.0.1"
+PORTS = itertools.count(16_800)
+
+
+def addresses() -> list[str]:
+    """Addresses of this machine, some of the loopback interface among them."""
+    found = {LOCAL, "127.0.0.2"}
+    lines = Path("/proc/net/fib_trie").read_text(encoding="ascii").splitlines()
+    found |= {before.split()[-1] for before, line in zip(lines, lines[1:]) if "host LOCAL" in line}
+    six = Path("/proc/net/if_inet6")
+    for line in six.read_text(encoding="ascii").splitlines() if six.exists() else []:
+        number = bytes.fromhex(line.split()[0])
+        if number[:2] != b"\xfe\x80":  # which need an interface to be named
+            found.add(socket.inet_ntop(socket.AF_INET6, number))
+    return sorted(found)
+
+
+def connects(host: str, port: int, source: str = "") -> bool:
+    """Whether a connection is made. On one machine that takes microseconds, or does not happen."""
+    try:
+        socket.create_connection((host, port), 0.1, (source, 0) if source else None).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def listener(family: socket.AddressFamily = socket.AF_INET, host: str = "") -> Iterator[tuple[socket.socket, int]]:
+    """What the engine does: it listens on every address, on a port of its range."""
+    with socket.socket(family) as opened:
+        if family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        for port in PORTS:
+            with contextlib.suppress(OSError):
+                opened.bind((host, port))
+                break
+        opened.listen()
+        yield opened, port
+
+
+def six() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+@pytest.mark.parametrize("host", [LOCAL, "127.0.0.2", "::1"])
+def test_a_limited_port_answers_on_one_address(family: socket.AddressFamily, host: str) -> None:
+    if not six() and (family == socket.AF_INET6 or ":" in host):
+        pytest.skip("no IPv6 here")
+    limited = ports.Ports(host)
+    with listener(family) as (opened, port):
+        before = {each for each in addresses() if connects(each, port)}
+        for _ in before:
+            opened.accept()[0].close()
+        assert LOCAL in before and "127.0.0.2" in before
+        limited.limit()
+        limited.check()
+        assert {each for each in addresses() if connects(each, port)} == before & {host}
+
+
+@pytest.mark.parametrize(
+    ("peers", "wanted"),
+    [
+        ("", {"127.0.0.1", "127.0.0.5", "127.1.2.3"}),
+        ("127.0.0.5", {"127.0.0.5"}),
+        ("127.0.0.0/24", {"127.0.0.1", "127.0.0.5"}),
+        ("10.0.0.0/8, 127.1.0.0/16,fd00::/64", {"127.1.2.3"}),
+        (["10.0.0.0/8"], set()),
+        ("0.0.0.0/0", {"127.0.0.1", "127.0.0.5", "127.1.2.3"}),
+        ("fd00::/64", set()),
+    ],
+)
+def test_it_answers_to_named_peers(peers: str | list[str], wanted: set[str]) -> None:
+    limited = ports.Ports(LOCAL, peers=peers)
+    with listener() as (_, port):
+        limited.limit()
+        assert {source for source in ("127.0.0.1", "127.0.0.5", "127.1.2.3") if connects(LOCAL, port, source)} == wanted
+
+
+def test_peers_by_ipv6() -> None:
+    if not six():
+        pytest.skip("no IPv6 here")
+    for peers, wanted in (("::1", True), ("::/0", True), ("::2", False), ("fd00::/8", False), ("::1/127", True), ("127.0.0.1", False)):
+        limited = ports.Ports("::1", peers=peers)
+        with listener(socket.AF_INET6) as (_, port):
+            limited.limit()
+            assert connects("::1", port) == wanted, peers
+
+
+def test_what_came_before_the_filter_is_found() -> None:
+    limited = ports.Ports(LOCAL)
+    with listener() as (opened, port):
+        stranger = socket.create_connection(("127.0.0.2", port), 1)
+        for accepted in (False, True):
+            kept = opened.accept()[0] if accepted else None
+            with pytest.raises(ExposedError, match=r"from 127\.0\.0\.\d to 127\.0\.0\.2 port \d+ came before"):
+                limited.check()
+            if kept is not None:
+                kept.close()
+        stranger.close()
+
+
+def test_a_port_of_nobody_knows_whom_is_not_limited_but_told() -> None:
+    limited = ports.Ports(LOCAL)
+    with socket.create_server(("", 0)), pytest.raises(ExposedError, match="not one of the engine's") as raised:
+        limited.limit()
+    assert raised.value.port is not None
+    # One that is bound to an address is left alone.
+    limited = ports.Ports("127.0.0.2")
+    with listener(host=LOCAL) as (_, port):
+        limited.check()
+        assert connects(LOCAL, port)
+
+
+def test_where_there_is_no_filter_nothing_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = ports.Ports(LOCAL)
+    with listener() as (_, port):
+        with monkeypatch.context() as patch:
+            patch.setattr(ports, "_ATTACH_FILTER", 9999)
+            with pytest.raises(ExposedError, match=f"port {port} .* cannot be limited .* expose=True"):
+                limited.limit()
+        limited.limit()
+        # The kernel has taken it for granted, and has none.
+        monkeypatch.setattr(ports, "_filter_length", lambda fd: 0)
+        with pytest.raises(ExposedError, match="no filter on it"):
+            limited.check()
+
+
+def test_hosts_and_peers_are_checked() -> None:
+    for host in ("192.0.2.77", "0.0.0.0", "no-such-host.invalid"):
+        with pytest.raises(kvmem.BadValueError, match="host="):
+            ports.Ports(host)
+    for peers in ("10.0.0.0/33", "everybody"):
+        with pytest.raises(kvmem.BadValueError, match="peers="):
+            ports.Ports(LOCAL, peers=peers)
+    with pytest.raises(kvmem.BadValueError, match="name fewer peers"):
+        ports.Ports(LOCAL, peers=[f"10.{n // 250}.{n % 250}.0/24" for n in range(3000)])
+    assert [str(one) for one in ports.local_addresses("localhost:99")][:1] == [LOCAL]
+
+
+# The engine itself.
+
+
+def ports_of(pid: int) -> list[int]:
+    """What a process listens on, as ``ss -ltnp`` has it."""
+    inodes = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
+    found: set[int] = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
+                found.add(int(words[1].rpartition(":")[2], 16))
+    return sorted(found)
+
+
+def reachable(pid: int) -> dict[int, set[str]]:
+    """For each port of a process, the addresses of this machine that it answers on."""
+    found = {port: {each for each in addresses() if connects(each, port)} for port in ports_of(pid)}
+    assert found, "it listens on nothing"
+    return found
+
+
+@pytest.mark.parametrize("host", [LOCAL, "127.0.0.3"])
+def test_a_server_answers_on_its_host_only(cluster: Cluster, host: str) -> None:
+    server = cluster.serve("4MiB", "--host", host)
+    try:
+        assert all(found <= {host} for found in reachable(server.pid).values())
+        assert all(connects(host, port) for port in ports_of(server.pid))
+    finally:
+        cluster.kill(server)
+
+
+def test_a_server_that_is_told_so_answers_everywhere(cluster: Cluster) -> None:
+    """Which shows that the test above can fail."""
+    server = cluster.serve("4MiB", "--expose")
+    try:
+        assert all({LOCAL, "127.0.0.2"} <= found for found in reachable(server.pid).values())
+        assert "--expose: whoever reaches" in (cluster.folder / "server.log").read_text(encoding="utf-8")
+    finally:
+        cluster.kill(server)
+
+
+def test_a_server_answers_to_its_peers_only(cluster: Cluster) -> None:
+    server = cluster.serve("4MiB", "--peers", "127.0.0.5,10.0.0.0/8")
+    try:
+        for port in ports_of(server.pid):
+            assert connects(LOCAL, port, "127.0.0.5") and not connects(LOCAL, port, "127.0.0.6")
+    finally:
+        cluster.kill(server)
+
+
+def test_a_store_and_a_segment_are_limited_alike(cluster: Cluster) -> None:
+    code = f"""
+import kvmem, sys
+from kvmem.mooncake import Store, serve
+with kvmem.Pool("1MiB", pages="4k", shared=True) as pool, kvmem.Pool("1MiB", pages="4k") as other:
+    with serve(pool, "{cluster.address}"), Store(other, master="{cluster.address}", host="127.0.0.2"):
+        print("ready", flush=True)
+        sys.stdin.read()
+"""
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        found = reachable(process.pid)
+        assert len(found) >= 4 and {frozenset(each) for each in found.values()} == {frozenset({LOCAL}), frozenset({"127.0.0.2"})}
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+
+
+def test_what_cannot_be_limited_is_not_lent(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("mooncake")
+    monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
+    before = ports.listening()
+    with kvmem.Pool("1MiB", pages="4k", shared=True) as pool:
+        for refused in (lambda: serve(pool, cluster.address), lambda: Store(pool, master=cluster.address)):
+            with pytest.raises(ExposedError, match="cannot be limited"):
+                refused()
+        assert pool.metrics().allocated == 0 and ports.listening() == before, "a port is left open"
+        with serve(pool, cluster.address, expose=True) as segment:
+            assert segment.nbytes == 1 << 20
