@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::call::{list, on, out};
+use crate::call::{list, out};
 use crate::fail::Fail;
-use crate::kv_cache::kvmem_kv_cache;
+use crate::kv_cache::{kvmem_kv_cache, on_cache};
 use crate::status::kvmem_status;
 
 /// Tells a lower tier to forget, and answers 0; or anything else: it may still have what was to be forgotten. Is called once, before the call
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn kvmem_kv_remove_with(
     user: *mut c_void,
     out_removed: *mut u32,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    on_cache(cache, |cache| {
         // SAFETY: the caller's promise.
         let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
         let forget = forget.ok_or(Fail::Null("forget"))?;
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn kvmem_kv_clear_with(
     forget: kvmem_kv_forget_fn,
     user: *mut c_void,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    on_cache(cache, |cache| {
         let forget = forget.ok_or(Fail::Null("forget"))?;
         // SAFETY: the caller's promise.
         cache.clear_with(|| told(unsafe { forget(user) }))

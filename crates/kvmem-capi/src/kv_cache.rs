@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use kvmem::pool::kv_cache::{Eviction, KvCache, Pinned, Reservation};
+use kvmem::pool::kv_cache::{Eviction, KvCache, KvCacheError, Pinned, Reservation};
 
 use crate::call::{destroy, guard, list, on, out, size, some_text};
 use crate::fail::Fail;
@@ -19,6 +19,9 @@ pub(crate) type Key = Box<[u8]>;
 
 /// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. Owned by the
 /// caller: kvmem_kv_destroy. Pins, reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at once.
+///
+/// In a forked child every call on a cache or reservation of the parent returns KVMEM_FORKED, except kvmem_kv_get_stats, which tells the
+/// figures of the time of the fork, and those that destroy. No call waits for a lock that a thread of the parent held.
 pub struct kvmem_kv_cache {
     _opaque: [u8; 0],
 }
@@ -37,6 +40,14 @@ pub struct kvmem_kv_reservation {
 object!(kvmem_kv_cache, KvCache<Key>, Cache);
 object!(kvmem_kv_pin, Pinned<Key>, Pin);
 object!(kvmem_kv_reservation, Reservation<Key>, Reservation);
+
+/// Runs a call on a cache, unless this process is a forked child and the cache its parent's: then KVMEM_FORKED.
+pub(crate) fn on_cache(
+    cache: *const kvmem_kv_cache,
+    run: impl FnOnce(&KvCache<Key>) -> Result<(), Fail>,
+) -> kvmem_status {
+    on(cache, |cache| if cache.is_forked() { Err(KvCacheError::Forked.into()) } else { run(cache) })
+}
 
 /// Eviction: what was least recently used goes first; the default.
 pub const KVMEM_EVICT_LRU: u32 = 0;
@@ -184,7 +195,7 @@ pub unsafe extern "C" fn kvmem_kv_get(
     key_bytes: u64,
     out_value: *mut kvmem_kv_value,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    on_cache(cache, |cache| {
         let found = out(out_value, "out_value")?;
         // SAFETY: the caller's promise.
         let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
@@ -201,7 +212,7 @@ pub unsafe extern "C" fn kvmem_kv_contains(
     key_bytes: u64,
     out_contains: *mut u32,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    on_cache(cache, |cache| {
         let found = out(out_contains, "out_contains")?;
         // SAFETY: the caller's promise.
         let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
@@ -220,7 +231,7 @@ pub unsafe extern "C" fn kvmem_kv_insert(
     data: *const c_void,
     bytes: u64,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    on_cache(cache, |cache| {
         // SAFETY: the caller's promise.
         let (key, value) =
             unsafe { (list(key.cast::<u8>(), key_bytes, "key")?, list(data.cast::<u8>(), bytes, "data")?) };
@@ -251,7 +262,7 @@ pub unsafe extern "C" fn kvmem_kv_reserve(
     bytes: u64,
     out_room: *mut kvmem_kv_room,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    on_cache(cache, |cache| {
         let room = out(out_room, "out_room")?;
         // SAFETY: the caller's promise.
         let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
@@ -264,14 +275,18 @@ pub unsafe extern "C" fn kvmem_kv_reserve(
     })
 }
 
-/// Puts a value in. The reservation is gone afterwards. `out_value` (may be NULL) is the value, pinned.
+/// Puts a value in. The reservation is gone afterwards. `out_value` (may be NULL) is the value, pinned. KVMEM_FORKED in a forked child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_commit(
     reservation: *mut kvmem_kv_reservation,
     out_value: *mut kvmem_kv_value,
 ) -> kvmem_status {
     guard(|| {
-        let pinned = kvmem_kv_reservation::table().take(reservation)?.commit();
+        let room = kvmem_kv_reservation::table().take(reservation)?;
+        if room.is_forked() {
+            return Err(KvCacheError::Forked.into());
+        }
+        let pinned = room.commit();
         if let Ok(found) = out(out_value, "") {
             found.put(value(pinned)?);
         }
@@ -383,7 +398,7 @@ pub unsafe extern "C" fn kvmem_kv_remove(
     key: *const c_void,
     key_bytes: u64,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    on_cache(cache, |cache| {
         // SAFETY: the caller's promise.
         let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
         cache.remove(key).map(drop).ok_or(Fail::NotFound)
@@ -393,7 +408,7 @@ pub unsafe extern "C" fn kvmem_kv_remove(
 /// Takes every value out. Pins stay good. A lower tier is told by kvmem_kv_clear_with.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_clear(cache: *const kvmem_kv_cache) -> kvmem_status {
-    on(cache, |cache| {
+    on_cache(cache, |cache| {
         cache.clear();
         Ok(())
     })
@@ -406,7 +421,7 @@ pub unsafe extern "C" fn kvmem_kv_evict_to(
     bytes: u64,
     out_held_bytes: *mut u64,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    on_cache(cache, |cache| {
         let left = cache.evict_to(bytes);
         if let Ok(held) = out(out_held_bytes, "") {
             held.put(left);
@@ -472,7 +487,7 @@ pub unsafe extern "C" fn kvmem_kv_get_stats(
 /// Verifies the invariants, while no other thread is in the cache. O(values). KVMEM_CHECK_FAILED is a defect of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_check(cache: *const kvmem_kv_cache) -> kvmem_status {
-    on(cache, |cache| Ok(cache.check()?))
+    on_cache(cache, |cache| Ok(cache.check()?))
 }
 
 /// Destroys a cache. Values that are pinned stay until their pins are released. What is held is dropped, not evicted: `on_evict` is given none of it.

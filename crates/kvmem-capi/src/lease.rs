@@ -2,11 +2,13 @@
 
 use std::ffi::c_void;
 
-use kvmem::pool::kv_cache::{Lease, Leased, Superseded};
+use kvmem::pool::kv_cache::{KvCacheError, Lease, Leased, Superseded};
 
 use crate::call::{destroy, guard, list, on, out};
 use crate::fail::Fail;
-use crate::kv_cache::{Key, kvmem_kv_cache, kvmem_kv_reservation, kvmem_kv_value, no_value, value};
+use crate::kv_cache::{
+    Key, kvmem_kv_cache, kvmem_kv_reservation, kvmem_kv_value, no_value, on_cache, value,
+};
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
@@ -47,7 +49,7 @@ pub unsafe extern "C" fn kvmem_kv_get_lease(
     key_bytes: u64,
     out_leased: *mut kvmem_kv_leased,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    on_cache(cache, |cache| {
         let leased = out(out_leased, "out_leased")?;
         // SAFETY: the caller's promise.
         let key = unsafe { list(key.cast::<u8>(), key_bytes, "key") }?;
@@ -91,6 +93,7 @@ pub unsafe extern "C" fn kvmem_kv_lease_release(lease: *mut kvmem_kv_lease) -> k
 ///
 /// KVMEM_SUPERSEDED: the lease was broken, and is gone; the reservation stays, with what was written, to be abandoned in general; `out_value` is
 /// what the key has now, pinned, or its pin is NULL. KVMEM_INVALID_ARGUMENT: the lease is of another key, or of another cache; both stay.
+/// KVMEM_FORKED in a forked child; both stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_commit_leased(
     reservation: *mut kvmem_kv_reservation,
@@ -100,6 +103,9 @@ pub unsafe extern "C" fn kvmem_kv_commit_leased(
     guard(|| {
         let (rooms, leases) = (kvmem_kv_reservation::table(), kvmem_kv_lease::table());
         let room = rooms.get(reservation)?;
+        if room.is_forked() {
+            return Err(KvCacheError::Forked.into());
+        }
         if !leases.get(lease)?.covers(room) {
             return Err(Fail::invalid(
                 "the lease is of another key, or of another cache, than the reservation: commit under the lease that was taken for \

@@ -83,6 +83,8 @@ pub enum kvmem_status {
     KVMEM_SUPERSEDED = 35,
     /// The program's function has not told a lower tier to forget.
     KVMEM_NOT_FORGOTTEN = 36,
+    /// This process is a forked child, and the object was made before the fork: its memory stays with the parent.
+    KVMEM_FORKED = 37,
 }
 
 pub(crate) use kvmem_status::*;
@@ -115,7 +117,7 @@ fn name(status: i32) -> &'static CStr {
         KVMEM_NOT_READY KVMEM_NO_MEMORY KVMEM_SYSTEM KVMEM_LIMIT KVMEM_NOT_AVAILABLE KVMEM_CANCELLED KVMEM_TIMED_OUT
         KVMEM_NO_SUCH_DEVICE KVMEM_STRADDLES KVMEM_ENDED KVMEM_WRONG_BACKING KVMEM_READ_ONLY KVMEM_IN_USE KVMEM_UNSUPPORTED
         KVMEM_NOT_FOUND KVMEM_NOTHING_TO_EVICT KVMEM_REFUSED KVMEM_KEPT KVMEM_CHECK_FAILED KVMEM_BUFFER_TOO_SMALL
-        KVMEM_PANICKED KVMEM_POISONED KVMEM_SUPERSEDED KVMEM_NOT_FORGOTTEN
+        KVMEM_PANICKED KVMEM_POISONED KVMEM_SUPERSEDED KVMEM_NOT_FORGOTTEN KVMEM_FORKED
     )
 }
 
@@ -125,8 +127,8 @@ mod tests {
 
     #[test]
     fn every_status_has_its_name() {
-        assert_eq!((name(0), name(36)), (c"KVMEM_OK", c"KVMEM_NOT_FORGOTTEN"));
-        assert!((0..=36).all(|status| name(status) != c"KVMEM_UNKNOWN_STATUS"));
-        assert_eq!((name(37), name(-1)), (c"KVMEM_UNKNOWN_STATUS", c"KVMEM_UNKNOWN_STATUS"));
+        assert_eq!((name(0), name(37)), (c"KVMEM_OK", c"KVMEM_FORKED"));
+        assert!((0..=37).all(|status| name(status) != c"KVMEM_UNKNOWN_STATUS"));
+        assert_eq!((name(38), name(-1)), (c"KVMEM_UNKNOWN_STATUS", c"KVMEM_UNKNOWN_STATUS"));
     }
 }

@@ -59,3 +59,17 @@ pub(crate) fn around_fork(
         errno => Err(Errno::new(errno)),
     }
 }
+
+/// Has `child` run in each forked child, before `fork` returns there.
+#[cfg(not(loom))]
+pub(crate) fn in_forked_child(child: unsafe extern "C" fn()) -> Result<()> {
+    gate(Call::AtFork)?;
+    if cfg!(miri) {
+        return Err(Errno::new(libc::ENOSYS));
+    }
+    // SAFETY: the function lives as long as the process, and may be called from any thread.
+    match unsafe { libc::pthread_atfork(None, None, Some(child)) } {
+        0 => Ok(()),
+        errno => Err(Errno::new(errno)),
+    }
+}

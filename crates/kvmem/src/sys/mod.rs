@@ -16,6 +16,8 @@ mod errno;
 pub mod fault;
 mod file;
 #[cfg(not(loom))]
+mod generation;
+#[cfg(not(loom))]
 mod library;
 mod memory;
 mod placement;
@@ -32,6 +34,8 @@ pub(crate) use file::{
     PageRegion, duplicate, file_size, file_system, get_seals, is_folder, memfd_create, open_pagemap,
     open_text, pagemap_scan, pread, read_text, set_seals, space_at, truncate,
 };
+#[cfg(not(loom))]
+pub(crate) use generation::{count_forks, generation};
 #[cfg(not(loom))]
 pub(crate) use library::Library;
 pub(crate) use memory::{

@@ -1,6 +1,7 @@
 //! Keyed blocks: against a model, under threads, with pins, limits and every order of drops.
 
 mod evicted;
+mod fork;
 mod leases;
 mod limits;
 mod lower_tier;
