@@ -6,9 +6,7 @@ use kvmem::pool::kv_cache::{KvCacheError, Lease, Leased, Superseded};
 
 use crate::call::{destroy, guard, list, on, out};
 use crate::fail::Fail;
-use crate::kv_cache::{
-    Key, kvmem_kv_cache, kvmem_kv_reservation, kvmem_kv_value, no_value, on_cache, value,
-};
+use crate::kv_cache::{Key, kvmem_kv_cache, kvmem_kv_reservation, kvmem_kv_value, no_value, on_cache, value};
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 

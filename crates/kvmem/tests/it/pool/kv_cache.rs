@@ -6,6 +6,7 @@ mod leases;
 mod limits;
 mod lower_tier;
 mod model;
+mod panics;
 mod pins;
 mod policies;
 mod source;

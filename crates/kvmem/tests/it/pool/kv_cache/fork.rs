@@ -113,7 +113,9 @@ fn a_child_is_answered_whatever_the_threads_of_its_parent_were_doing() {
                         !lease.is_unbroken(),
                         *reservation.commit().key() == u64::MAX,
                         leased.commit_leased(lease).is_err(),
-                        found.is_none_or(|pinned| !pinned.clone().is_superseded() || pinned.block().len() == VALUE),
+                        found.is_none_or(|pinned| {
+                            !pinned.clone().is_superseded() || pinned.block().len() == VALUE
+                        }),
                         cache.shards() == shards,
                         format!("{cache:?}").contains("lru"),
                     ]);
@@ -146,9 +148,16 @@ fn a_child_may_drop_what_it_inherits_and_make_a_cache_of_its_own() {
                     fresh.insert(key, &[key as u8; VALUE]).unwrap();
                 }
                 // A child of the child is another process once more.
-                let deeper = forked(|| first_wrong([fresh.is_forked(), fresh.get(&1).is_none(), cache.is_forked()]));
+                let deeper =
+                    forked(|| first_wrong([fresh.is_forked(), fresh.get(&1).is_none(), cache.is_forked()]));
                 let right = fresh.get(&7).is_some_and(|pinned| pinned.bytes() == [7; VALUE]);
-                first_wrong([deeper == 0, right, !fresh.is_forked(), cache.is_forked(), fresh.check().is_ok()])
+                first_wrong([
+                    deeper == 0,
+                    right,
+                    !fresh.is_forked(),
+                    cache.is_forked(),
+                    fresh.check().is_ok(),
+                ])
             }));
         });
         assert_eq!(status, Some(0), "round {round}");
