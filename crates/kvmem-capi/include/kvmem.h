@@ -250,6 +250,9 @@ typedef struct kvmem_cancel kvmem_cancel;
 
 /// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. Owned by the
 /// caller: kvmem_kv_destroy. Pins, reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at once.
+///
+/// In a forked child every call on a cache, pin, reservation or lease of the parent returns KVMEM_FORKED, except the
+/// calls that destroy. No call waits for a lock that a thread of the parent held.
 typedef struct kvmem_kv_cache kvmem_kv_cache;
 
 /// The right to put in under a key what is fetched from a lower tier, unless something is put, removed or cleared under it meanwhile: that breaks
@@ -1512,8 +1515,9 @@ kvmem_status kvmem_kv_reserve(const struct kvmem_kv_cache *cache,
                               uint64_t bytes,
                               struct kvmem_kv_room *out_room);
 
-/// Puts a value in. The reservation is gone afterwards. `out_value` (may be NULL) is the value, pinned.
-kvmem_status kvmem_kv_commit(struct kvmem_kv_reservation *reservation, struct kvmem_kv_value *out_value);
+/// Puts a value in. The reservation is gone afterwards. `out_value` (may be NULL) is the value, pinned. KVMEM_FORKED in a forked child.
+kvmem_status kvmem_kv_commit(struct kvmem_kv_reservation *reservation,
+                             struct kvmem_kv_value *out_value);
 
 /// Gives the room back. The reservation is gone afterwards.
 kvmem_status kvmem_kv_abandon(struct kvmem_kv_reservation *reservation);
@@ -1591,6 +1595,7 @@ kvmem_status kvmem_kv_lease_release(struct kvmem_kv_lease *lease);
 ///
 /// KVMEM_SUPERSEDED: the lease was broken, and is gone; the reservation stays, with what was written, to be abandoned in general; `out_value` is
 /// what the key has now, pinned, or its pin is NULL. KVMEM_INVALID_ARGUMENT: the lease is of another key, or of another cache; both stay.
+/// KVMEM_FORKED in a forked child; both stay.
 kvmem_status kvmem_kv_commit_leased(struct kvmem_kv_reservation *reservation,
                                     struct kvmem_kv_lease *lease,
                                     struct kvmem_kv_value *out_value);

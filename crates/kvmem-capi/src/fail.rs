@@ -263,6 +263,8 @@ impl From<KvCacheError> for Fail {
             KvCacheError::Empty => Fail::said(KVMEM_ZERO_SIZE, error),
             KvCacheError::TooLarge { .. } => Fail::said(KVMEM_TOO_LARGE, error),
             KvCacheError::NothingToEvict { .. } => Fail::said(KVMEM_NOTHING_TO_EVICT, error),
+            KvCacheError::Forked => Fail::said(KVMEM_FORKED, error),
+            KvCacheError::WrongLength { .. } => Fail::said(KVMEM_INVALID_ARGUMENT, error),
             KvCacheError::Pool(error) => error.into(),
             error => Fail::said(KVMEM_NO_ROOM, error),
         }

@@ -47,6 +47,9 @@ pub(crate) fn kept(key: &[u8]) -> Result<Key, Fail> {
 
 /// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. Owned by the
 /// caller: kvmem_kv_destroy. Pins, reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at once.
+///
+/// In a forked child every call on a cache, pin, reservation or lease of the parent returns KVMEM_FORKED, except the
+/// calls that destroy. No call waits for a lock that a thread of the parent held.
 pub struct kvmem_kv_cache {
     _opaque: [u8; 0],
 }
@@ -291,7 +294,7 @@ pub unsafe extern "C" fn kvmem_kv_reserve(
     })
 }
 
-/// Puts a value in. The reservation is gone afterwards. `out_value` (may be NULL) is the value, pinned.
+/// Puts a value in. The reservation is gone afterwards. `out_value` (may be NULL) is the value, pinned. KVMEM_FORKED in a forked child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_commit(
     reservation: *mut kvmem_kv_reservation,

@@ -91,6 +91,7 @@ pub unsafe extern "C" fn kvmem_kv_lease_release(lease: *mut kvmem_kv_lease) -> k
 ///
 /// KVMEM_SUPERSEDED: the lease was broken, and is gone; the reservation stays, with what was written, to be abandoned in general; `out_value` is
 /// what the key has now, pinned, or its pin is NULL. KVMEM_INVALID_ARGUMENT: the lease is of another key, or of another cache; both stay.
+/// KVMEM_FORKED in a forked child; both stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_commit_leased(
     reservation: *mut kvmem_kv_reservation,

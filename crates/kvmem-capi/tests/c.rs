@@ -32,6 +32,16 @@ fn a_fork_in_the_middle_under_the_sanitizers() {
 }
 
 #[test]
+fn a_fork_while_threads_use_a_cache() {
+    run("kv_fork", Under::Nothing);
+}
+
+#[test]
+fn a_fork_while_threads_use_a_cache_under_the_sanitizers() {
+    run("kv_fork", Under::Sanitizers);
+}
+
+#[test]
 fn slices_beside_the_headers_of_glib() {
     let Ok(output) = Command::new("pkg-config").args(["--cflags", "glib-2.0"]).output() else {
         return println!("skipped: pkg-config is missing");

@@ -454,6 +454,7 @@ pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match error {
         KvCacheError::Pool(error) => return pool(py, error),
+        KvCacheError::Forked => return forked("cache"),
         KvCacheError::TooLarge { asked, limit } => {
             raised("OutOfSpaceError").with("asked", *asked).with("limit", *limit)
         }

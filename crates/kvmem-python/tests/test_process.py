@@ -66,6 +66,52 @@ def test_a_forked_child_is_refused_what_stays_with_its_parent(script: Script) ->
     assert "refused 12" in out
 
 
+def test_a_child_forked_while_threads_use_a_cache_is_refused_by_every_call(script: Script) -> None:
+    out = script("""
+        import os, signal, threading, kvmem
+        pool = kvmem.Pool("1MiB", pages="4k")
+        cache = kvmem.KvCache(pool, max_blocks=100, shards=1)
+        done, rounds = threading.Event(), [0]
+        def work(seed):
+            while not done.is_set():
+                for key in range(seed, 400, 3):
+                    cache.insert(key, b"x" * 100)
+                    cache.get((key * 7) % 400)
+                    cache.remove((key * 11) % 400)
+                    key in cache
+                rounds[0] += 1
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        while rounds[0] < 3:
+            pass
+        for turn in range(40):
+            room, leased, lease = cache.reserve(1000, 10), cache.reserve(1000, 10), cache.lease(1000)
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)  # ends a child that waits for ever
+                calls = [lambda: 1 in cache, lambda: cache.get(1), lambda: cache.insert(1, b"value"), lambda: cache.reserve(1, 10),
+                         lambda: cache.remove(1), lambda: cache.lease(1), cache.clear, lambda: cache.evict_to(0), cache.stats,
+                         lambda: len(cache), lambda: cache.nbytes, room.commit, lambda: leased.commit(lease=lease), leased.discard,
+                         lambda: lease.broken, lease.release]
+                refused = 0
+                for call in calls:
+                    try:
+                        call()
+                    except kvmem.ForkedError:
+                        refused += 1
+                repr(cache), cache.pool, cache.close()
+                os._exit(0 if refused == len(calls) else 1)
+            assert os.waitpid(child, 0)[1] == 0, turn
+            room.discard(), leased.discard(), lease.release()
+        done.set()
+        for thread in threads:
+            thread.join()
+        print("well")
+    """)
+    assert "well" in out
+
+
 def test_multiprocessing_by_fork(script: Script) -> None:
     out = script("""
         import multiprocessing, kvmem

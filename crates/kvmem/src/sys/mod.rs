@@ -17,6 +17,8 @@ pub mod fault;
 mod file;
 mod fork;
 #[cfg(not(loom))]
+mod generation;
+#[cfg(not(loom))]
 mod library;
 mod lock;
 mod memory;
@@ -35,6 +37,8 @@ pub(crate) use file::{
     open_text, pagemap_scan, pread, read_text, set_mode, set_seals, space_at, truncate,
 };
 pub(crate) use fork::{Hooks, Stage, around_fork};
+#[cfg(not(loom))]
+pub(crate) use generation::{count_forks, generation};
 #[cfg(not(loom))]
 pub(crate) use library::Library;
 pub(crate) use lock::{LOCK_END, find_lock, lock_range, open_to_lock, try_lock, unlock, unlock_range};

@@ -1,22 +1,19 @@
-//! *Cache*: keyed blocks on a pool, and how room is made for another.
+//! *Cache*: keyed blocks on a pool: the face.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-
-use super::evicted::{Handing, Taker};
+use super::evicted::Taker;
 use super::forgetting::{Forgetting, ForgettingAll};
-use super::held::{Held, Pinned};
-use super::ledger::{Ledger, Limits};
-use super::shard::{Books, Desk, Shard};
+use super::held::Pinned;
+use super::ledger::Limits;
+use super::room::{Inner, Turn};
 use super::source::Source;
 use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Lease, Leased, Reservation};
-use crate::offset::{AllocError, CheckError};
-use crate::pool::{Block, Pool, PoolError};
-use crate::sync::{AtomicBool, Ordering, Writing};
+use crate::offset::CheckError;
+use crate::pool::Pool;
 
 /// Values under keys, in blocks of a [`Pool`]: found by any thread, pinned while they are used, evicted when room is needed.
 ///
@@ -48,19 +45,6 @@ pub struct KvCache<K> {
     inner: Arc<Inner<K>>,
 }
 
-/// What clones and reservations share.
-pub(super) struct Inner<K> {
-    shards: Box<[Shard<K>]>,
-    hasher: RandomState,
-    pool: Pool,
-    source: Source,
-    taker: Taker<K>,
-    eviction: Eviction,
-    pub(super) ledger: Ledger,
-    /// Somebody is evicting down to the low watermark.
-    trimming: AtomicBool,
-}
-
 impl<K: Hash + Eq> KvCache<K> {
     /// A cache with no limits but the pool's room, that evicts what was least recently used.
     #[must_use]
@@ -82,18 +66,8 @@ impl<K: Hash + Eq> KvCache<K> {
         eviction: &Eviction,
         exact: bool,
     ) -> Self {
-        KvCache {
-            inner: Arc::new(Inner {
-                shards: (0..shards).map(|_| Shard::new(eviction.make(), exact)).collect(),
-                hasher: RandomState::default(),
-                pool,
-                source,
-                taker,
-                eviction: eviction.clone(),
-                ledger: Ledger::new(limits),
-                trimming: AtomicBool::new(false),
-            }),
-        }
+        let inner = Inner::new(pool, source, taker, limits, shards, eviction, exact);
+        KvCache { inner: Arc::new(inner) }
     }
 
     /// The value under `key`, pinned; it counts as used. O(1). Threads that look up do not wait for each other, but for those that
@@ -104,6 +78,9 @@ impl<K: Hash + Eq> KvCache<K> {
     where
         K: Borrow<Q>,
     {
+        if self.inner.process.is_gone() {
+            return None;
+        }
         let hash = self.inner.hasher.hash_one(key);
         self.inner.shard(hash).get(hash, key).map(Pinned)
     }
@@ -114,6 +91,9 @@ impl<K: Hash + Eq> KvCache<K> {
     where
         K: Borrow<Q>,
     {
+        if self.inner.process.is_gone() {
+            return false;
+        }
         let hash = self.inner.hasher.hash_one(key);
         self.inner.shard(hash).contains(hash, key)
     }
@@ -133,8 +113,7 @@ impl<K: Hash + Eq> KvCache<K> {
     pub fn insert_with(&self, key: K, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), KvCacheError> {
         let mut room = self.reserve(key, len)?;
         fill(room.bytes_mut());
-        room.put();
-        Ok(())
+        if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
     }
 
     /// Makes room for a value of `len` bytes, to be written in place and then [committed](Reservation::commit). Evicts until it
@@ -145,11 +124,20 @@ impl<K: Hash + Eq> KvCache<K> {
     /// # Errors
     /// [`TooLarge`](KvCacheError::TooLarge) if it can never fit, for which nothing is evicted;
     /// [`NothingToEvict`](KvCacheError::NothingToEvict) if all that is held was found pinned or being written, while nothing new was
-    /// committed.
+    /// committed; [`Forked`](KvCacheError::Forked) in a forked child; [`WrongLength`](KvCacheError::WrongLength) if a
+    /// [way to allocate](KvCacheBuilder::allocate_by) of the caller's returns what does not fit.
+    ///
+    /// # Panics
+    /// If code of the caller's does: a key's `Hash`, `Eq` or `Drop`, a [`Policy`](super::Policy), a taker. The cache stays whole.
     pub fn reserve(&self, key: K, len: usize) -> Result<Reservation<K>, KvCacheError> {
+        if self.inner.process.is_gone() {
+            return Err(KvCacheError::Forked);
+        }
         let hash = self.inner.hasher.hash_one(&key);
-        let block = self.inner.room(hash, &key, len)?;
-        Ok(Reservation::new(Arc::clone(&self.inner), hash, key, block))
+        let (block, padding) = self.inner.room(hash, &key, len)?;
+        let reservation = Reservation::new(Arc::clone(&self.inner), hash, key, block, padding);
+        // A taker may have forked. Then the block has no memory here.
+        if reservation.is_forked() { Err(KvCacheError::Forked) } else { Ok(reservation) }
     }
 
     /// Takes the value under `key` out, and returns it: its bytes are free when that, and every other pin on it, is dropped. O(1).
@@ -159,7 +147,8 @@ impl<K: Hash + Eq> KvCache<K> {
     {
         let hash = self.inner.hasher.hash_one(key);
         let shard = self.inner.shard(hash);
-        self.inner.take_out(shard, &mut shard.books(), hash, key)
+        let mut books = self.inner.books(shard)?;
+        self.inner.take_out(shard, &mut books, hash, key)
     }
 
     /// As [`remove`](Self::remove), where a lower tier has to forget the value, too. While `forget` tells it, the key is not
@@ -180,12 +169,15 @@ impl<K: Hash + Eq> KvCache<K> {
         let shard = self.inner.shard(hash);
         // Ends by taking the lock, so after the lock has been let go of.
         let forgetting;
-        let found = {
-            let mut books = shard.books();
-            books.leases.bar(hash);
-            forgetting = Forgetting::new(shard, hash);
-            // What is on its way is marked by this: so it is taken before `forget`, which sees it, or not at all.
-            self.inner.take_out(shard, &mut books, hash, key)
+        let found = match self.inner.books(shard) {
+            // In a forked child there is no value, and no lease to refuse.
+            None => return forget().map(|()| None),
+            Some(mut books) => {
+                books.leases.bar(hash);
+                forgetting = Forgetting::new(&self.inner, shard, hash);
+                // What is on its way is marked by this: so it is taken before `forget`, which sees it, or not at all.
+                self.inner.take_out(shard, &mut books, hash, key)
+            }
         };
         forget()?;
         forgetting.told();
@@ -219,7 +211,7 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let mut books = self.inner.shard(hash).books();
+        let Some(mut books) = self.inner.books(self.inner.shard(hash)) else { return Leased::Busy };
         if let Some(held) = books.used(hash, key) {
             return Leased::Present(Pinned(held));
         }
@@ -232,7 +224,8 @@ impl<K: Hash + Eq> KvCache<K> {
     /// Takes every value out that is there when its shard is come to. Pins stay good. O(blocks held).
     pub fn clear(&self) {
         for shard in &self.inner.shards {
-            self.inner.empty(shard, &mut shard.books());
+            let Some(mut books) = self.inner.books(shard) else { return };
+            self.inner.empty(shard, &mut books);
         }
     }
 
@@ -244,8 +237,8 @@ impl<K: Hash + Eq> KvCache<K> {
     pub fn clear_with<E>(&self, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut forgetting = ForgettingAll::new();
         for shard in &self.inner.shards {
-            let mut books = shard.books();
-            forgetting.also(shard, books.leases.bar_all());
+            let Some(mut books) = self.inner.books(shard) else { break };
+            forgetting.also(&self.inner, shard, books.leases.bar_all());
             self.inner.empty(shard, &mut books);
         }
         forget()?;
@@ -265,11 +258,11 @@ impl<K: Hash + Eq> KvCache<K> {
     /// Verifies the invariants, numbered in `shard.rs`, while no other thread is in the cache. O(blocks), for tests.
     ///
     /// # Errors
-    /// [`CheckError`]: a defect of this library, or of the key's `Hash` and `Eq`.
+    /// [`CheckError`]: a defect of this library, or of the key's `Hash` and `Eq`. In a forked child there is nothing to verify.
     pub fn check(&self) -> Result<(), CheckError> {
         let (mut blocks, mut bytes) = (0, 0);
         for shard in &self.inner.shards {
-            let books = shard.books();
+            let Some(books) = self.inner.books(shard) else { return Ok(()) };
             bytes += books.check()?;
             blocks += books.len() as u64;
         }
@@ -299,6 +292,18 @@ impl<K> KvCache<K> {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.inner.ledger.bytes()
+    }
+
+    /// Whether this process is a forked child of the one that made the cache. The memory stays with the parent, and so do the
+    /// values: in the child look-ups and removals find nothing, no lease is given, insertions fail with
+    /// [`Forked`](KvCacheError::Forked), and nothing is evicted. [`len`](Self::len), [`bytes`](Self::bytes) and
+    /// [`stats`](Self::stats) return what they did at the fork. No call waits for a lock that a thread of the parent held. What the
+    /// child drops frees nothing. O(1).
+    ///
+    /// A child made without `fork`'s handlers, such as by the bare system call `clone`, is not told from its parent.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.inner.process.is_gone()
     }
 
     /// The pool that the blocks are of.
@@ -359,218 +364,5 @@ impl<K> fmt::Debug for KvCache<K> {
             .field("shards", &self.shards())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
-    }
-}
-
-/// How far an insertion has come in its search for what can go.
-#[derive(Debug, Default)]
-struct Turn {
-    /// The shard that gives the next block.
-    next: usize,
-    /// Whether the value under the insertion's own key has been thought of.
-    begun: bool,
-}
-
-impl<K> Inner<K> {
-    fn place(&self, hash: u64) -> usize {
-        // From the middle: the index of a shard uses the lowest bits and the highest.
-        (hash >> 32) as usize & (self.shards.len() - 1)
-    }
-
-    #[inline]
-    pub(super) fn shard(&self, hash: u64) -> &Shard<K> {
-        &self.shards[self.place(hash)]
-    }
-}
-
-impl<K: Hash + Eq> Inner<K> {
-    /// A block of `len` bytes that has been charged.
-    fn room(&self, hash: u64, key: &K, len: usize) -> Result<Block, KvCacheError> {
-        let asked = len as u64;
-        if asked == 0 {
-            return Err(KvCacheError::Empty);
-        }
-        let limit = self.ledger.limits.bytes;
-        if asked > limit {
-            return Err(KvCacheError::TooLarge { asked, limit });
-        }
-        let mut turn = Turn { next: self.place(hash), begun: false };
-        let own = Some((hash, key));
-        // The pool first: it knows at once of what can never be.
-        let block = self.until(&mut turn, own, asked, || match self.source.allocate(&self.pool, len) {
-            Ok(block) => Ok(Some(block)),
-            Err(PoolError::Refused(AllocError::NoRoom { .. } | AllocError::BooksFull { .. })) => Ok(None),
-            Err(PoolError::Refused(AllocError::TooLarge { asked, limit })) => {
-                Err(KvCacheError::TooLarge { asked, limit })
-            }
-            Err(error) => Err(KvCacheError::Pool(error)),
-        })?;
-        // What is credited later is the length of what was got.
-        let got = block.len() as u64;
-        self.until(&mut turn, own, got, || Ok(self.ledger.charge(got).then_some(())))?;
-        Ok(block)
-    }
-
-    /// Attempts and evicts in turn, until an attempt succeeds or nothing can go.
-    fn until<T>(
-        &self,
-        turn: &mut Turn,
-        own: Option<(u64, &K)>,
-        asked: u64,
-        mut attempt: impl FnMut() -> Result<Option<T>, KvCacheError>,
-    ) -> Result<T, KvCacheError> {
-        loop {
-            if let Some(done) = attempt()? {
-                return Ok(done);
-            }
-            let commits = self.ledger.commits();
-            if self.evict(turn, own) {
-                continue;
-            }
-            // What others evicted while their shards were passed has been freed by now, as that is done under their locks.
-            if let Some(done) = attempt()? {
-                return Ok(done);
-            }
-            // What others took and have committed behind this search can be evicted.
-            if self.ledger.commits() == commits {
-                self.ledger.refused();
-                let (blocks, bytes) = (self.ledger.blocks(), self.ledger.bytes());
-                return Err(KvCacheError::NothingToEvict { asked, blocks, bytes });
-            }
-        }
-    }
-
-    /// Takes the value under `key` out.
-    fn take_out<Q: Hash + Eq + ?Sized>(
-        &self,
-        shard: &Shard<K>,
-        books: &mut Books<K>,
-        hash: u64,
-        key: &Q,
-    ) -> Option<Pinned<K>>
-    where
-        K: Borrow<Q>,
-    {
-        let held = books.remove(hash, key)?;
-        shard.others.removals.more();
-        self.ledger.credit(held.len_bytes());
-        Some(Pinned(held))
-    }
-
-    /// Takes every value of a shard out.
-    fn empty(&self, shard: &Shard<K>, books: &mut Books<K>) {
-        for held in books.drain() {
-            shard.others.removals.more();
-            self.let_go(held);
-        }
-    }
-
-    /// Evicts one block: the one under the own key, and then one of each shard in turn. False if a whole round over the shards
-    /// found nothing that can go.
-    fn evict(&self, turn: &mut Turn, own: Option<(u64, &K)>) -> bool {
-        if let Some((hash, key)) = own.filter(|_| !turn.begun) {
-            turn.begun = true;
-            let shard = self.shard(hash);
-            let mut books = shard.books();
-            if let Some(held) = books.remove_unpinned(hash, key) {
-                shard.others.evictions.more();
-                self.evicted(shard, books, held);
-                return true;
-            }
-        }
-        for _ in 0..self.shards.len() {
-            let shard = &self.shards[turn.next & (self.shards.len() - 1)];
-            turn.next = turn.next.wrapping_add(1);
-            let mut books = shard.books();
-            if let Some(held) = books.evict() {
-                shard.others.evictions.more();
-                self.evicted(shard, books, held);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Puts a charged block in.
-    pub(super) fn commit(&self, hash: u64, held: Arc<Held<K>>) {
-        let shard = self.shard(hash);
-        let mut books = shard.books();
-        let old = books.put(hash, held);
-        shard.others.insertions.more();
-        if let Some(old) = old {
-            shard.others.replacements.more();
-            self.let_go(old);
-        }
-        self.committed(hash, books);
-    }
-
-    /// Puts a charged block in if the lease of this number is unbroken; else answers what is there.
-    pub(super) fn commit_leased(
-        &self,
-        hash: u64,
-        held: Arc<Held<K>>,
-        number: u64,
-    ) -> Result<(), Option<Pinned<K>>> {
-        let shard = self.shard(hash);
-        let mut books = shard.books();
-        books.redeem(hash, &held.key, number).map_err(|there| {
-            shard.others.superseded.more();
-            there.map(Pinned)
-        })?;
-        books.put(hash, held);
-        shard.others.insertions.more();
-        self.committed(hash, books);
-        Ok(())
-    }
-
-    /// A block has been put in.
-    #[inline]
-    fn committed(&self, hash: u64, books: Writing<'_, Books<K>, Desk>) {
-        self.ledger.committed();
-        drop(books);
-        if self.ledger.bytes() > self.ledger.limits.high {
-            self.trim(self.place(hash));
-        }
-    }
-
-    /// Evicts down to the low watermark, unless another thread is at it.
-    #[cold]
-    fn trim(&self, from: usize) {
-        // Acquire pairs with the Release in `Trimming`: one at a time.
-        if self.trimming.swap(true, Ordering::Acquire) {
-            return;
-        }
-        let _trimming = Trimming(&self.trimming);
-        let mut turn = Turn { next: from, begun: true };
-        while self.ledger.bytes() > self.ledger.limits.low && self.evict(&mut turn, None) {}
-    }
-
-    /// A block has left its index to make room. Without a taker it goes under the lock of its shard, as in `let_go`; a taker is called without, and
-    /// until it has returned the key is not leased.
-    fn evicted(&self, shard: &Shard<K>, mut books: Writing<'_, Books<K>, Desk>, held: Arc<Held<K>>) {
-        let Some(taker) = &self.taker else { return self.let_go(held) };
-        let number = books.hand_over(&held);
-        self.ledger.credit(held.len_bytes());
-        drop(books);
-        let mut handing = Handing::new(shard, number);
-        handing.taken = taker(Pinned(held));
-    }
-
-    /// A block has left its index. Called under the lock of its shard: whoever comes to the shard afterwards finds the bytes
-    /// free, unless they are pinned.
-    fn let_go(&self, held: Arc<Held<K>>) {
-        let len = held.len_bytes();
-        drop(held);
-        self.ledger.credit(len);
-    }
-}
-
-/// Lets others trim again, also after a panic of a policy.
-struct Trimming<'a>(&'a AtomicBool);
-
-impl Drop for Trimming<'_> {
-    fn drop(&mut self) {
-        // Release pairs with the Acquire in `trim`.
-        self.0.store(false, Ordering::Release);
     }
 }

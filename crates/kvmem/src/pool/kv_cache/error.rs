@@ -38,6 +38,26 @@ pub enum KvCacheError {
     /// The pool refused for a reason that evicting does not mend.
     #[error(transparent)]
     Pool(PoolError),
+    /// The caller's [way to allocate](super::KvCacheBuilder::allocate_by) returned a block that does not fit the request. The
+    /// block was freed.
+    #[error(
+        "a block of {requested} bytes was requested through `allocate_by`, and it returned one of {returned} bytes: return a \
+         block of {requested} to {limit} bytes, or an error"
+    )]
+    WrongLength {
+        /// Bytes requested.
+        requested: u64,
+        /// Bytes of the block that was returned.
+        returned: u64,
+        /// The longest block that is accepted.
+        limit: u64,
+    },
+    /// This process is a forked child, and the cache is its parent's. See [`KvCache::is_forked`](super::KvCache::is_forked).
+    #[error(
+        "the cache was made before this process was forked, and its memory stays with the parent: make a new pool and a new \
+         cache here, or share a pool and attach it"
+    )]
+    Forked,
 }
 
 /// Why a cache could not be made.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Pinned;
+use super::room::Inner;
 use super::shard::Shard;
 
 /// Is given each evicted value, or nobody is. Answers whether it has taken it.
@@ -28,23 +29,29 @@ impl<E> Taken for Result<(), E> {
 
 /// A value is on its way to the taker; as long as this lives, its key is not leased. A taker that panics has not taken it.
 pub(super) struct Handing<'a, K> {
+    cache: &'a Inner<K>,
     shard: &'a Shard<K>,
     number: u64,
     pub(super) taken: bool,
 }
 
 impl<'a, K> Handing<'a, K> {
-    pub(super) fn new(shard: &'a Shard<K>, number: u64) -> Self {
-        Handing { shard, number, taken: false }
+    pub(super) fn new(cache: &'a Inner<K>, shard: &'a Shard<K>, number: u64) -> Self {
+        Handing { cache, shard, number, taken: false }
     }
 }
 
 impl<K> Drop for Handing<'_, K> {
     fn drop(&mut self) {
-        let mut books = self.shard.books();
-        books.leases.handed_over(self.number, self.taken);
-        if !self.taken {
-            self.shard.others.not_taken.more();
+        // A taker may fork.
+        if self.cache.process.is_gone() {
+            return;
         }
+        self.shard.change_leases(|leases| {
+            leases.handed_over(self.number, self.taken);
+            if !self.taken {
+                self.shard.others.not_taken.more();
+            }
+        });
     }
 }

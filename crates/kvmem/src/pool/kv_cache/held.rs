@@ -22,15 +22,23 @@ pub(super) struct Held<K> {
     slot: AtomicU32,
     /// After how many changes of the shard it was noted as used; see `shard.rs`.
     noted: AtomicU32,
+    /// Bytes of the block behind the value: where a caller's way to allocate gave a longer one.
+    padding: u32,
 }
 
 impl<K> Held<K> {
-    pub(super) fn new(key: K, block: Block) -> Self {
-        Held { key, block, slot: AtomicU32::new(0), noted: AtomicU32::new(0) }
+    pub(super) fn new(key: K, block: Block, padding: u32) -> Self {
+        Held { key, block, slot: AtomicU32::new(0), noted: AtomicU32::new(0), padding }
     }
 
-    pub(super) fn len_bytes(&self) -> u64 {
+    /// Bytes that are charged for it: all of the block.
+    pub(super) fn charge(&self) -> u64 {
         self.block.len() as u64
+    }
+
+    /// Takes it apart.
+    pub(super) fn into_parts(self) -> (K, Block, u32) {
+        (self.key, self.block, self.padding)
     }
 
     #[inline]
@@ -85,11 +93,12 @@ pub(super) fn is_pinned<K>(held: &Arc<Held<K>>) -> bool {
 pub struct Pinned<K>(pub(super) Arc<Held<K>>);
 
 impl<K> Pinned<K> {
-    /// The value. O(1).
+    /// The value: as many bytes as were asked for. O(1).
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        self.0.block.bytes()
+        let bytes = self.0.block.bytes();
+        &bytes[..bytes.len() - self.0.padding as usize]
     }
 
     /// Whether the key has been given another value since, or was removed or cleared. Being evicted does not count: what was evicted is the
@@ -109,7 +118,8 @@ impl<K> Pinned<K> {
         &self.0.key
     }
 
-    /// The block it lies in: address, offset, and whatever else a device needs.
+    /// The block it lies in: address, offset, and whatever else a device needs. It is as long as the value unless
+    /// [`allocate_by`](super::KvCacheBuilder::allocate_by) gave a longer one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.0.block

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::cache::Inner;
+use super::room::Inner;
 use super::{Pinned, Reservation};
 
 /// What [`KvCache::lease`](super::KvCache::lease) found.
@@ -37,11 +37,11 @@ impl<K> Lease<K> {
     }
 
     /// Whether nothing has been put or removed under the key so far. That may change at once: what counts is the commit. With this, who fetches
-    /// in steps can end early. O(1).
+    /// in steps can end early. False in a forked child. O(1).
     #[must_use]
     pub fn is_unbroken(&self) -> bool {
-        let Some(cache) = &self.cache else { return false };
-        cache.shard(self.hash).books().leases.is_live(self.hash, self.number)
+        let Some(cache) = self.cache.as_ref().filter(|cache| !cache.process.is_gone()) else { return false };
+        cache.shard(self.hash).change_leases(|leases| leases.is_live(self.hash, self.number))
     }
 
     /// Whether it is of the reservation's key and cache. No other can be committed under it.
@@ -50,17 +50,21 @@ impl<K> Lease<K> {
         self.cache.as_ref().is_some_and(|cache| reservation.is_of(cache, self.hash))
     }
 
-    /// Ends it, without a word to the table: the commit sees to that.
-    pub(super) fn end(mut self) -> u64 {
-        self.cache = None;
+    /// Its number in the table.
+    pub(super) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Ends it, without a word to the table: the commit has seen to that.
+    pub(super) fn end(mut self) {
+        self.cache = None;
     }
 }
 
 impl<K> Drop for Lease<K> {
     fn drop(&mut self) {
-        if let Some(cache) = self.cache.take() {
-            cache.shard(self.hash).books().leases.give_up(self.hash, self.number);
+        if let Some(cache) = self.cache.take().filter(|cache| !cache.process.is_gone()) {
+            cache.shard(self.hash).change_leases(|leases| leases.give_up(self.hash, self.number));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod builder;
 mod cache;
+mod charged;
 mod error;
 mod evicted;
 mod forgetting;
@@ -11,7 +12,9 @@ mod leases;
 mod ledger;
 mod lru;
 mod policy;
+mod process;
 mod reservation;
+mod room;
 mod scan_resistant;
 mod shard;
 mod source;

@@ -21,6 +21,8 @@ pub type Slot = u32;
 ///
 /// What a policy answers is checked: a slot that is empty or pinned is taken for "none". So a wrong policy evicts badly; it
 /// harms nothing else.
+///
+/// A policy that panics is not called again. The panic reaches the caller of the cache; the shard goes on with LRU.
 pub trait Policy: Send {
     /// A block has come to `slot`, which was empty. `hash` is that of its key, the same whenever the key comes again, and well
     /// mixed.
@@ -69,7 +71,7 @@ impl Eviction {
         match self {
             Eviction::Lru => Chosen::Lru(Lru::default()),
             Eviction::ScanResistant => Chosen::Other(Box::new(ScanResistant::new())),
-            Eviction::Custom(make) => Chosen::Other(make()),
+            Eviction::Custom(make) => Chosen::Own(Own { policy: make(), calling: false, instead: None }),
         }
     }
 }
@@ -84,6 +86,50 @@ impl fmt::Debug for Eviction {
 pub(super) enum Chosen {
     Lru(Lru),
     Other(Box<dyn Policy>),
+    /// One of the caller's.
+    Own(Own),
+}
+
+/// A policy of the caller's, which may panic. What it knows afterwards is unknown, so it is not called again.
+pub(super) struct Own {
+    policy: Box<dyn Policy>,
+    /// A call began and has not ended. Under the lock of the shard that is: it panicked.
+    calling: bool,
+    /// Takes its place after a panic.
+    instead: Option<Lru>,
+}
+
+impl Own {
+    fn call<R>(&mut self, call: impl FnOnce(&mut dyn Policy) -> R) -> R {
+        match &mut self.instead {
+            Some(lru) => call(lru),
+            None => {
+                self.calling = true;
+                let answer = call(&mut *self.policy);
+                self.calling = false;
+                answer
+            }
+        }
+    }
+}
+
+impl Chosen {
+    /// Whether it has panicked, and nothing took its place yet.
+    #[inline]
+    pub(super) fn has_panicked(&self) -> bool {
+        matches!(self, Chosen::Own(own) if own.calling)
+    }
+
+    /// An LRU takes its place, which knows the blocks at these slots. The one that panicked goes with the cache: its `Drop` may
+    /// panic, too.
+    pub(super) fn dismiss(&mut self, slots: impl Iterator<Item = Slot>) {
+        if let Chosen::Own(own) = self {
+            let mut lru = Lru::default();
+            slots.for_each(|slot| lru.insert(slot, 0));
+            own.instead = Some(lru);
+            own.calling = false;
+        }
+    }
 }
 
 impl Policy for Chosen {
@@ -91,6 +137,7 @@ impl Policy for Chosen {
         match self {
             Chosen::Lru(policy) => policy.insert(slot, hash),
             Chosen::Other(policy) => policy.insert(slot, hash),
+            Chosen::Own(own) => own.call(|policy| policy.insert(slot, hash)),
         }
     }
 
@@ -99,6 +146,7 @@ impl Policy for Chosen {
         match self {
             Chosen::Lru(policy) => policy.touch(slot),
             Chosen::Other(policy) => policy.touch(slot),
+            Chosen::Own(own) => own.call(|policy| policy.touch(slot)),
         }
     }
 
@@ -106,6 +154,7 @@ impl Policy for Chosen {
         match self {
             Chosen::Lru(policy) => policy.remove(slot),
             Chosen::Other(policy) => policy.remove(slot),
+            Chosen::Own(own) => own.call(|policy| policy.remove(slot)),
         }
     }
 
@@ -113,6 +162,7 @@ impl Policy for Chosen {
         match self {
             Chosen::Lru(policy) => policy.victim(may_go),
             Chosen::Other(policy) => policy.victim(may_go),
+            Chosen::Own(own) => own.call(|policy| policy.victim(may_go)),
         }
     }
 }

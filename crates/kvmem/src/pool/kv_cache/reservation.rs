@@ -4,8 +4,9 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::cache::Inner;
+use super::charged::Charged;
 use super::held::{Held, Pinned};
+use super::room::Inner;
 use super::{Lease, Superseded};
 use crate::pool::Block;
 
@@ -20,6 +21,8 @@ pub struct Reservation<K> {
     key: K,
     // Goes before the charge for it.
     block: Block,
+    /// Bytes of the block behind the value.
+    padding: u32,
     charge: Charge<K>,
 }
 
@@ -38,21 +41,22 @@ impl<K> Drop for Charge<K> {
 }
 
 impl<K: Hash + Eq> Reservation<K> {
-    /// Takes over a block that has been charged.
-    pub(super) fn new(cache: Arc<Inner<K>>, hash: u64, key: K, block: Block) -> Self {
+    /// Takes over a block that has been charged. The value begins where the block does, and ends `padding` bytes before it.
+    pub(super) fn new(cache: Arc<Inner<K>>, hash: u64, key: K, block: Block, padding: u32) -> Self {
         let charge = Charge { cache: Some(cache), len: block.len() as u64 };
-        Reservation { hash, key, block, charge }
+        Reservation { hash, key, block, padding, charge }
     }
 
     /// Makes it the value of its key. A value that the key has had is replaced; pins on that stay good.
     ///
-    /// If then more bytes are held than the high watermark allows, this evicts down to the low one. O(1) besides.
+    /// If then more bytes are held than the high watermark allows, this evicts down to the low one. O(1) besides. In a forked
+    /// child nothing comes to be held; the bytes are free when the pin is dropped.
     pub fn commit(self) -> Pinned<K> {
-        let mut charge = self.charge;
-        let held = Arc::new(Held::new(self.key, self.block));
+        let Reservation { hash, key, block, padding, mut charge } = self;
+        let held = Arc::new(Held::new(key, block, padding));
         let pinned = Pinned(Arc::clone(&held));
         if let Some(cache) = charge.cache.take() {
-            cache.commit(self.hash, held);
+            cache.commit(hash, Charged::taken(held, &cache.ledger));
         }
         pinned
     }
@@ -61,51 +65,60 @@ impl<K: Hash + Eq> Reservation<K> {
     /// tier in the meantime takes the place of nothing. The lease ends.
     ///
     /// # Errors
-    /// [`Superseded`]: the lease was broken, or does not [cover](Lease::covers) this. Nothing has changed, and the room is given back to the caller.
+    /// [`Superseded`]: the lease was broken, or does not [cover](Lease::covers) this, or this is a forked child. Nothing has changed, and the
+    /// room is given back to the caller.
     pub fn commit_leased(self, lease: Lease<K>) -> Result<Pinned<K>, Superseded<K>> {
         if !lease.covers(&self) {
             return Err(Superseded { reservation: self, found: None });
         }
-        let Reservation { hash, key, block, mut charge } = self;
-        let held = Arc::new(Held::new(key, block));
+        let Reservation { hash, key, block, padding, mut charge } = self;
+        let held = Arc::new(Held::new(key, block, padding));
         let Some(cache) = charge.cache.take() else {
             unreachable!("only `commit` takes it, with the reservation")
         };
-        match cache.commit_leased(hash, Arc::clone(&held), lease.end()) {
+        match cache.commit_leased(hash, Charged::taken(Arc::clone(&held), &cache.ledger), lease) {
             Ok(()) => Ok(Pinned(held)),
-            Err(found) => {
-                let Some(Held { key, block, .. }) = Arc::into_inner(held) else {
-                    unreachable!("nobody has seen it")
-                };
-                charge.cache = Some(cache);
-                Err(Superseded { reservation: Reservation { hash, key, block, charge }, found })
+            Err((charged, found)) => {
+                // The charge is the reservation's again.
+                drop(charged.place());
+                charge.cache = Some(Arc::clone(&cache));
+                let Some(held) = Arc::into_inner(held) else { unreachable!("nobody has seen it") };
+                let (key, block, padding) = held.into_parts();
+                Err(Superseded { reservation: Reservation { hash, key, block, padding, charge }, found })
             }
         }
     }
 
-    /// As `commit`, without a pin.
-    pub(super) fn put(self) {
-        let mut charge = self.charge;
-        let held = Arc::new(Held::new(self.key, self.block));
-        if let Some(cache) = charge.cache.take() {
-            cache.commit(self.hash, held);
-        }
+    /// As `commit`, without a pin. False in a forked child.
+    pub(super) fn put(self) -> bool {
+        let Reservation { hash, key, block, padding, mut charge } = self;
+        let held = Arc::new(Held::new(key, block, padding));
+        charge.cache.take().is_some_and(|cache| cache.commit(hash, Charged::taken(held, &cache.ledger)))
     }
 }
 
 impl<K> Reservation<K> {
+    /// Whether this process is a forked child, and the reservation its parent's: see [`KvCache::is_forked`](super::KvCache::is_forked).
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.charge.cache.as_ref().is_some_and(|cache| cache.process.is_gone())
+    }
+
     /// Whether it is for a key of this hash in this cache.
     pub(super) fn is_of(&self, cache: &Arc<Inner<K>>, hash: u64) -> bool {
         self.hash == hash && self.charge.cache.as_ref().is_some_and(|own| Arc::ptr_eq(own, cache))
     }
 
-    /// The bytes, to be written. Before that they are what their last user left, or zeros.
+    /// The bytes, to be written, as many as were asked for. Before that they are what their last user left, or zeros.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.block.bytes_mut()
+        let bytes = self.block.bytes_mut();
+        let len = bytes.len() - self.padding as usize;
+        &mut bytes[..len]
     }
 
-    /// The block they lie in: address, offset, and whatever else a device needs.
+    /// The block they lie in: address, offset, and whatever else a device needs. It is longer than the value if
+    /// [`allocate_by`](super::KvCacheBuilder::allocate_by) gave a longer one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.block

@@ -20,14 +20,19 @@ use std::sync::{Arc, Weak};
 
 use hashbrown::HashTable;
 
+use super::charged::Charged;
 use super::held::{Held, is_pinned};
 use super::leases::Leases;
+use super::ledger::Ledger;
 use super::policy::Chosen;
 use super::stats::{Count, Others};
 use super::uses::Uses;
 use super::{Policy, Slot};
 use crate::offset::CheckError;
 use crate::sync::{Mutex, Striped, Writing, thread_number};
+
+/// What is on its way to a lower tier is counted weakly: its bytes go with the pin.
+type ShardLeases<K> = Leases<Weak<Held<K>>>;
 
 /// A shard where it stands: on cache lines of its own.
 #[repr(C, align(128))]
@@ -80,12 +85,16 @@ impl<K> Shard<K> {
     /// The books, to be changed; what was used before is known to the policy.
     pub(super) fn books(&self) -> Writing<'_, Books<K>, Desk> {
         let mut writing = self.books.write();
-        let (books, desks) = writing.parts();
-        let policy = books.policy.get_mut();
-        for desk in desks {
-            desk.uses.told(|slot| policy.touch(slot));
-        }
+        tell_all(&mut writing);
         writing
+    }
+
+    /// Runs `change` on the leases, before the policy is told anything: a policy that panics leaves nothing undone here.
+    pub(super) fn change_leases<R>(&self, change: impl FnOnce(&mut ShardLeases<K>) -> R) -> R {
+        let mut writing = self.books.write();
+        let changed = change(&mut writing.leases);
+        tell_all(&mut writing);
+        changed
     }
 
     /// Tells the policy of what is noted, and of a use for which there was no more room.
@@ -105,6 +114,18 @@ impl<K> Shard<K> {
     pub(super) fn asked(&self) -> (u64, u64) {
         let add = |(hits, misses), desk: &Desk| (hits + desk.hits.get(), misses + desk.misses.get());
         self.books.stripes().fold((0, 0), add)
+    }
+}
+
+/// Tells the policy what the notes say. One that has panicked is replaced first.
+fn tell_all<K>(writing: &mut Writing<'_, Books<K>, Desk>) {
+    let (books, desks) = writing.parts();
+    let policy = books.policy.get_mut();
+    if policy.has_panicked() {
+        policy.dismiss(books.index.iter().map(|held| held.slot()));
+    }
+    for desk in desks {
+        desk.uses.told(|slot| policy.touch(slot));
     }
 }
 
@@ -131,8 +152,8 @@ pub(super) struct Books<K> {
     /// Used by who changes the books, who needs no second lock for it. This one is there because those who look up share the books, and a
     /// policy need not be one that can be shared.
     policy: Mutex<Chosen>,
-    /// Who may put in what it fetches, and what is on its way to a lower tier. What is on its way is counted weakly: its bytes go with the pin.
-    pub(super) leases: Leases<Weak<Held<K>>>,
+    /// Who may put in what it fetches, and what is on its way to a lower tier.
+    pub(super) leases: ShardLeases<K>,
 }
 
 impl<K> Books<K> {
@@ -201,7 +222,8 @@ impl<K: Eq> Books<K> {
         self.leases.hand_over(self.hashes[held.slot() as usize], Arc::downgrade(held))
     }
 
-    /// Ends a lease. If it is unbroken, a value may be put; else the one that is there, if any, is the answer.
+    /// Ends a lease. If it is unbroken, a value may be put; else the one that is there, if any, is the answer. If `Eq` panics, the lease
+    /// has not ended.
     pub(super) fn redeem(&mut self, hash: u64, key: &K, number: u64) -> Result<(), Option<Arc<Held<K>>>> {
         let there = self.find(hash, key).cloned();
         let live = self.leases.is_live(hash, number);
@@ -210,60 +232,90 @@ impl<K: Eq> Books<K> {
         if live && there.is_none() { Ok(()) } else { Err(there) }
     }
 
-    /// Puts a block in. Returns the one that was there under the same key.
-    pub(super) fn put(&mut self, hash: u64, held: Arc<Held<K>>) -> Option<Arc<Held<K>>> {
+    /// Puts a block in. Returns its slot, and the block that was there under the same key. The caller
+    /// [tells](Self::tell_placed) the policy.
+    pub(super) fn place<'a>(
+        &mut self,
+        hash: u64,
+        charged: Charged<'a, K>,
+        ledger: &'a Ledger,
+    ) -> (Slot, Option<Charged<'a, K>>) {
         self.changed();
-        self.supersede(hash, &held.key);
-        if let Some(old) = self.index.find_mut(hash, |old| old.key == held.key) {
+        self.supersede(hash, &charged.held().key);
+        if let Some(old) = self.index.find_mut(hash, |old| old.key == charged.held().key) {
+            // From here on no code of the caller's runs.
             let slot = old.slot();
-            held.stands_at(slot);
-            let old = mem::replace(old, held);
-            self.policy.get_mut().touch(slot);
+            charged.held().stands_at(slot);
+            let old = mem::replace(old, charged.place());
             old.supersede();
-            return Some(old);
+            return (slot, Some(Charged::taken(old, ledger)));
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.hashes.push(hash);
             (self.hashes.len() - 1) as Slot
         });
         self.hashes[slot as usize] = hash;
-        held.stands_at(slot);
+        charged.held().stands_at(slot);
         let hashes = &self.hashes;
-        self.index.insert_unique(hash, held, |held| hashes[held.slot() as usize]);
-        self.policy.get_mut().insert(slot, hash);
-        None
+        self.index.insert_unique(hash, charged.place(), |held| hashes[held.slot() as usize]);
+        (slot, None)
     }
 
-    /// Takes the block under `key` out.
-    pub(super) fn remove<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Arc<Held<K>>>
+    /// Tells the policy that a block has come to a slot, in the place of another or of none.
+    pub(super) fn tell_placed(&mut self, slot: Slot, hash: u64, replaced: bool) {
+        let policy = self.policy.get_mut();
+        if replaced {
+            policy.touch(slot);
+        } else {
+            policy.insert(slot, hash);
+        }
+    }
+
+    /// Tells the policy that the block at a slot has gone, but not by [`evict`](Self::evict).
+    pub(super) fn tell_gone(&mut self, slot: Slot) {
+        self.policy.get_mut().remove(slot);
+    }
+
+    /// Takes the block under `key` out. The caller [tells](Self::tell_gone) the policy of the slot.
+    pub(super) fn remove<'a, Q: Eq + ?Sized>(
+        &mut self,
+        hash: u64,
+        key: &Q,
+        ledger: &'a Ledger,
+    ) -> Option<(Slot, Charged<'a, K>)>
     where
         K: Borrow<Q>,
     {
         self.supersede(hash, key);
         let entry = self.index.find_entry(hash, |held| held.key.borrow() == key).ok()?;
         let held = entry.remove().0;
-        let held = self.forget(held);
+        let slot = self.vacate(&held);
         held.supersede();
-        Some(held)
+        Some((slot, Charged::taken(held, ledger)))
     }
 
-    /// Takes the block under `key` out if nobody has a pin on it.
-    pub(super) fn remove_unpinned(&mut self, hash: u64, key: &K) -> Option<Arc<Held<K>>> {
+    /// Takes the block under `key` out if nobody has a pin on it. The caller [tells](Self::tell_gone) the policy of the slot.
+    pub(super) fn remove_unpinned<'a>(
+        &mut self,
+        hash: u64,
+        key: &K,
+        ledger: &'a Ledger,
+    ) -> Option<(Slot, Charged<'a, K>)> {
         let entry = self.index.find_entry(hash, |held| held.key == *key && !is_pinned(held)).ok()?;
         let held = entry.remove().0;
-        Some(self.forget(held))
+        Some((self.vacate(&held), Charged::taken(held, ledger)))
     }
 
-    /// What is out of the index goes from the policy, too.
-    fn forget(&mut self, held: Arc<Held<K>>) -> Arc<Held<K>> {
+    /// The slot of a block that has left the index is free.
+    fn vacate(&mut self, held: &Held<K>) -> Slot {
         self.changed();
-        self.policy.get_mut().remove(held.slot());
-        self.free.push(held.slot());
-        held
+        let slot = held.slot();
+        self.free.push(slot);
+        slot
     }
 
     /// Takes out the block that goes next; `None` if all are pinned. The one returned is not.
-    pub(super) fn evict(&mut self) -> Option<Arc<Held<K>>> {
+    pub(super) fn evict<'a>(&mut self, ledger: &'a Ledger) -> Option<Charged<'a, K>> {
         self.changed();
         let Books { index, hashes, policy, .. } = self;
         let may_go = |slot: Slot| {
@@ -277,24 +329,22 @@ impl<K: Eq> Books<K> {
         let entry = index.find_entry(hash, |held| held.slot() == slot && !is_pinned(held)).ok()?;
         let held = entry.remove().0;
         self.free.push(slot);
-        Some(held)
+        Some(Charged::taken(held, ledger))
     }
 
-    /// Takes every block out.
-    pub(super) fn drain(&mut self) -> Vec<Arc<Held<K>>> {
+    /// Takes every block out. The caller [tells](Self::tell_gone) the policy of each slot.
+    pub(super) fn drain<'a>(&mut self, ledger: &'a Ledger) -> (Vec<Slot>, Vec<Charged<'a, K>>) {
         self.changed();
         self.leases.supersede_all(|handing| {
             if let Some(held) = handing.upgrade() {
                 held.supersede();
             }
         });
-        let all: Vec<_> = self.index.drain().collect();
-        for held in &all {
-            self.policy.get_mut().remove(held.slot());
-            self.free.push(held.slot());
-            held.supersede();
-        }
-        all
+        let all: Vec<_> = self.index.drain().map(|held| Charged::taken(held, ledger)).collect();
+        let slots: Vec<Slot> = all.iter().map(|charged| charged.held().slot()).collect();
+        self.free.extend(&slots);
+        all.iter().for_each(|charged| charged.held().supersede());
+        (slots, all)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -329,7 +379,7 @@ impl<K: Eq> Books<K> {
             Some(lost) => wrong(2, format!("slot {lost} is neither free nor in use")),
             None => match self.leases.defect() {
                 Some(defect) => wrong(5, defect),
-                None => Ok(self.index.iter().map(|held| held.len_bytes()).sum()),
+                None => Ok(self.index.iter().map(|held| held.charge()).sum()),
             },
         }
     }

@@ -1,10 +1,12 @@
 //! Keyed blocks: against a model, under threads, with pins, limits and every order of drops.
 
 mod evicted;
+mod fork;
 mod leases;
 mod limits;
 mod lower_tier;
 mod model;
+mod panics;
 mod pins;
 mod policies;
 mod source;

@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvmem::pool::kv_cache::{KvCacheError, Leased};
 use kvmem::pool::{KvCache, Pool, PoolError};
 
 use super::{held, one_shard, pool};
@@ -29,7 +30,9 @@ fn blocks_come_as_they_are_asked_for() {
     assert_eq!(held(&cache, 0..100), [96, 97, 98, 99]);
     for key in 96..100 {
         let pin = cache.get(&key).unwrap();
-        assert_eq!((pin.block().offset() % 4096, pin.bytes()), (0, &[key as u8; 8192][..]));
+        // The value is as long as it was, in a longer block.
+        assert_eq!((pin.block().offset() % 4096, pin.block().len()), (0, 8192));
+        assert_eq!(pin.bytes(), &[key as u8; 5000][..]);
     }
     assert_eq!(calls.load(Ordering::Relaxed), 100, "the limit evicts, the pool is never full");
     cache.check().unwrap();
@@ -58,6 +61,45 @@ fn it_is_asked_again_after_each_eviction_and_may_fail_in_its_own_way() {
     // What evicting does not mend evicts nothing.
     assert!(cache.insert_with(17, 1, |_| ()).is_err());
     assert_eq!((calls.load(Ordering::Relaxed), cache.len()), (1, 14));
+}
+
+#[test]
+fn a_block_of_another_length_is_held_if_it_is_longer_and_refused_if_it_is_shorter() {
+    let pool = pool(64 << 10);
+    let cache = one_shard(&pool, |builder| {
+        builder.bytes_at_most(9000).allocate_by(|pool, len| match len {
+            // Shorter, longer than the limit, longer.
+            100 => pool.allocate(99),
+            200 => pool.allocate(9001),
+            _ => pool.allocate(2 * len),
+        })
+    });
+    cache.insert(1, b"value").unwrap();
+    assert_eq!(cache.get(&1).unwrap().bytes(), b"value");
+    assert_eq!((cache.bytes(), cache.get(&1).unwrap().block().len()), (10, 10));
+    let mut room = cache.reserve(2, 4000).unwrap();
+    assert_eq!((room.bytes_mut().len(), room.block().len()), (4000, 8000));
+    room.bytes_mut().fill(2);
+    assert_eq!(room.commit().bytes(), [2; 4000]);
+    for (requested, returned) in [(100, 99), (200, 9001)] {
+        let error = cache.insert(3, &[3; 200][..requested]).unwrap_err();
+        let expected = KvCacheError::WrongLength { requested: requested as u64, returned, limit: 9000 };
+        assert_eq!(error, expected);
+        assert!(error.to_string().contains(&format!("of {returned} bytes")), "{error}");
+    }
+    // Nothing went for what could not be put in, and what was returned is free.
+    assert_eq!((cache.len(), cache.bytes(), pool.metrics().allocated), (2, 8010, 8010));
+    let Leased::Lease(lease) = cache.lease(&4) else { panic!("there is nothing under 4") };
+    let mut room = cache.reserve(4, 300).unwrap();
+    room.bytes_mut().fill(4);
+    drop(cache.insert(4, b"newer"));
+    let superseded = room.commit_leased(lease).unwrap_err();
+    assert_eq!(superseded.found.as_deref(), Some(&b"newer"[..]));
+    assert_eq!(superseded.reservation.commit().bytes(), [4; 300]);
+    drop(superseded.found);
+    cache.check().unwrap();
+    cache.clear();
+    assert_eq!((cache.bytes(), pool.metrics().allocated), (0, 0));
 }
 
 /// Looks, when it goes, whether the whole pool can be had.

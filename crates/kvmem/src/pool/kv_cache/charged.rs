@@ -1,0 +1,64 @@
+//! *Charged*: a block whose bytes are charged, outside of the index.
+//!
+//! Code of the caller runs while blocks come and go: a key's `Eq` and `Drop`, a policy. Any of it may panic. So a block that is
+//! charged and not in an index is in a guard: whichever way the guard goes, the charge goes with it. A block in the index has
+//! its charge there, without a guard: nothing but [`Charged::place`] puts blocks in, and nothing but [`Charged::taken`] takes
+//! them out.
+
+use std::sync::Arc;
+
+use super::held::Held;
+use super::ledger::Ledger;
+
+/// A block that is charged and in no index. Dropped, it releases its reference first and the charge then.
+#[must_use = "dropping it ends the charge"]
+pub(super) struct Charged<'a, K> {
+    held: Option<Arc<Held<K>>>,
+    ledger: &'a Ledger,
+}
+
+/// Ends a charge when it is dropped, also by a panic of what goes before it.
+struct Credit<'a> {
+    ledger: &'a Ledger,
+    bytes: u64,
+}
+
+impl Drop for Credit<'_> {
+    fn drop(&mut self) {
+        self.ledger.credit(self.bytes);
+    }
+}
+
+impl<'a, K> Charged<'a, K> {
+    /// Takes over a block that has been charged, or that has just left an index.
+    pub(super) fn taken(held: Arc<Held<K>>, ledger: &'a Ledger) -> Self {
+        Charged { held: Some(held), ledger }
+    }
+
+    /// Returns the block.
+    pub(super) fn held(&self) -> &Arc<Held<K>> {
+        self.held.as_ref().expect("only the methods that consume the guard take it")
+    }
+
+    /// Gives up the guard, for a block that goes into an index, or whose charge has another owner.
+    pub(super) fn place(mut self) -> Arc<Held<K>> {
+        self.held.take().expect("only the methods that consume the guard take it")
+    }
+
+    /// Ends the charge and returns the block.
+    pub(super) fn uncharged(mut self) -> Arc<Held<K>> {
+        let held = self.held.take().expect("only the methods that consume the guard take it");
+        self.ledger.credit(held.charge());
+        held
+    }
+}
+
+impl<K> Drop for Charged<'_, K> {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            // Goes after `held`: who finds room in the ledger finds it in the pool, too.
+            let _credit = Credit { ledger: self.ledger, bytes: held.charge() };
+            drop(held);
+        }
+    }
+}

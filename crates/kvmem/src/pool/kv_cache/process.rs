@@ -1,0 +1,28 @@
+//! *Process*: a cache is of the process that made it.
+//!
+//! A forked child has no memory at the addresses of its parent's blocks, and its copies of the cache's locks may be held by threads
+//! that it does not have. So each call asks first whether the process is still the one that made the cache. In a child the
+//! cache answers as an empty one that takes nothing: no lock is taken, nothing is freed and no table is read, because a thread
+//! of the parent may have been changing it.
+
+use crate::sys;
+
+/// The process in which something was made. 4 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Process {
+    generation: u32,
+}
+
+impl Process {
+    /// Returns the current process.
+    pub(super) fn this() -> Self {
+        sys::count_forks();
+        Process { generation: sys::generation() }
+    }
+
+    /// Whether this process is a forked child of that one.
+    #[inline]
+    pub(super) fn is_gone(self) -> bool {
+        self.generation != sys::generation()
+    }
+}

@@ -1,0 +1,300 @@
+//! *Room*: what the clones of a cache share, and how room is made for another block.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+use std::mem;
+
+use foldhash::fast::RandomState;
+
+use super::charged::Charged;
+use super::evicted::{Handing, Taker};
+use super::held::Pinned;
+use super::ledger::{Ledger, Limits};
+use super::process::Process;
+use super::shard::{Books, Desk, Shard};
+use super::source::Source;
+use super::{Eviction, KvCacheError, Lease};
+use crate::offset::AllocError;
+use crate::pool::{Block, Pool, PoolError};
+use crate::sync::{AtomicBool, Ordering, Writing};
+
+/// What clones and reservations share.
+pub(super) struct Inner<K> {
+    pub(super) shards: Box<[Shard<K>]>,
+    pub(super) hasher: RandomState,
+    pub(super) process: Process,
+    pub(super) pool: Pool,
+    source: Source,
+    taker: Taker<K>,
+    pub(super) eviction: Eviction,
+    pub(super) ledger: Ledger,
+    /// Somebody is evicting down to the low watermark.
+    trimming: AtomicBool,
+}
+
+/// How far an insertion has come in its search for what can go.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// The shard that gives the next block.
+    next: usize,
+    /// Whether the value under the insertion's own key has been thought of.
+    begun: bool,
+}
+
+impl<K> Inner<K> {
+    pub(super) fn new(
+        pool: Pool,
+        source: Source,
+        taker: Taker<K>,
+        limits: Limits,
+        shards: usize,
+        eviction: &Eviction,
+        exact: bool,
+    ) -> Self {
+        Inner {
+            shards: (0..shards).map(|_| Shard::new(eviction.make(), exact)).collect(),
+            hasher: RandomState::default(),
+            process: Process::this(),
+            pool,
+            source,
+            taker,
+            eviction: eviction.clone(),
+            ledger: Ledger::new(limits),
+            trimming: AtomicBool::new(false),
+        }
+    }
+
+    /// The books of a shard, to be changed; `None` in a forked child, where a thread that is not there may have them.
+    pub(super) fn books<'a>(&self, shard: &'a Shard<K>) -> Option<Writing<'a, Books<K>, Desk>> {
+        (!self.process.is_gone()).then(|| shard.books())
+    }
+
+    fn place(&self, hash: u64) -> usize {
+        // From the middle: the index of a shard uses the lowest bits and the highest.
+        (hash >> 32) as usize & (self.shards.len() - 1)
+    }
+
+    #[inline]
+    pub(super) fn shard(&self, hash: u64) -> &Shard<K> {
+        &self.shards[self.place(hash)]
+    }
+}
+
+impl<K: Hash + Eq> Inner<K> {
+    /// A block for a value of `len` bytes that has been charged, and by how many bytes it is longer.
+    pub(super) fn room(&self, hash: u64, key: &K, len: usize) -> Result<(Block, u32), KvCacheError> {
+        let asked = len as u64;
+        if asked == 0 {
+            return Err(KvCacheError::Empty);
+        }
+        let limit = self.ledger.limits.bytes;
+        if asked > limit {
+            return Err(KvCacheError::TooLarge { asked, limit });
+        }
+        let mut turn = Turn { next: self.place(hash), begun: false };
+        let own = Some((hash, key));
+        // The pool first: it knows at once of what can never be.
+        let block = self.until(&mut turn, own, asked, || match self.source.allocate(&self.pool, len) {
+            Ok(block) => Ok(Some(block)),
+            Err(PoolError::Refused(AllocError::NoRoom { .. } | AllocError::BooksFull { .. })) => Ok(None),
+            Err(PoolError::Refused(AllocError::TooLarge { asked, limit })) => {
+                Err(KvCacheError::TooLarge { asked, limit })
+            }
+            Err(error) => Err(KvCacheError::Pool(error)),
+        })?;
+        // What is credited later is the length of what was got.
+        let got = block.len() as u64;
+        let padding = got.checked_sub(asked).and_then(|more| u32::try_from(more).ok());
+        let Some(padding) = padding.filter(|_| got <= limit) else {
+            let limit = limit.min(asked.saturating_add(u64::from(u32::MAX)));
+            return Err(KvCacheError::WrongLength { requested: asked, returned: got, limit });
+        };
+        self.until(&mut turn, own, got, || Ok(self.ledger.charge(got).then_some(())))?;
+        Ok((block, padding))
+    }
+
+    /// Attempts and evicts in turn, until an attempt succeeds or nothing can go.
+    fn until<T>(
+        &self,
+        turn: &mut Turn,
+        own: Option<(u64, &K)>,
+        asked: u64,
+        mut attempt: impl FnMut() -> Result<Option<T>, KvCacheError>,
+    ) -> Result<T, KvCacheError> {
+        loop {
+            if let Some(done) = attempt()? {
+                return Ok(done);
+            }
+            // The attempt ran code of the caller's.
+            if self.process.is_gone() {
+                return Err(KvCacheError::Forked);
+            }
+            let commits = self.ledger.commits();
+            if self.evict(turn, own) {
+                continue;
+            }
+            // What others evicted while their shards were passed has been freed by now, as that is done under their locks.
+            if let Some(done) = attempt()? {
+                return Ok(done);
+            }
+            // What others took and have committed behind this search can be evicted.
+            if self.ledger.commits() == commits {
+                self.ledger.refused();
+                let (blocks, bytes) = (self.ledger.blocks(), self.ledger.bytes());
+                return Err(KvCacheError::NothingToEvict { asked, blocks, bytes });
+            }
+        }
+    }
+
+    /// Takes the value under `key` out.
+    pub(super) fn take_out<Q: Hash + Eq + ?Sized>(
+        &self,
+        shard: &Shard<K>,
+        books: &mut Books<K>,
+        hash: u64,
+        key: &Q,
+    ) -> Option<Pinned<K>>
+    where
+        K: Borrow<Q>,
+    {
+        let (slot, charged) = books.remove(hash, key, &self.ledger)?;
+        shard.others.removals.more();
+        books.tell_gone(slot);
+        Some(Pinned(charged.uncharged()))
+    }
+
+    /// Takes every value of a shard out.
+    pub(super) fn empty(&self, shard: &Shard<K>, books: &mut Books<K>) {
+        let (slots, all) = books.drain(&self.ledger);
+        slots.iter().for_each(|_| shard.others.removals.more());
+        slots.into_iter().for_each(|slot| books.tell_gone(slot));
+        // Goes under the lock of the shard; see `evicted`.
+        drop(all);
+    }
+
+    /// Evicts one block: the one under the own key, and then one of each shard in turn. False if a whole round over the shards
+    /// found nothing that can go.
+    pub(super) fn evict(&self, turn: &mut Turn, own: Option<(u64, &K)>) -> bool {
+        if let Some((hash, key)) = own.filter(|_| !turn.begun) {
+            turn.begun = true;
+            let shard = self.shard(hash);
+            let Some(mut books) = self.books(shard) else { return false };
+            if let Some((slot, charged)) = books.remove_unpinned(hash, key, &self.ledger) {
+                shard.others.evictions.more();
+                books.tell_gone(slot);
+                self.evicted(shard, books, charged);
+                return true;
+            }
+        }
+        for _ in 0..self.shards.len() {
+            let shard = &self.shards[turn.next & (self.shards.len() - 1)];
+            turn.next = turn.next.wrapping_add(1);
+            let Some(mut books) = self.books(shard) else { return false };
+            if let Some(charged) = books.evict(&self.ledger) {
+                shard.others.evictions.more();
+                self.evicted(shard, books, charged);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Puts a charged block in; false in a forked child, where it goes.
+    pub(super) fn commit(&self, hash: u64, charged: Charged<'_, K>) -> bool {
+        let shard = self.shard(hash);
+        let Some(books) = self.books(shard) else { return false };
+        self.put(shard, books, hash, charged);
+        true
+    }
+
+    /// Puts a charged block in if the lease is unbroken; else answers what is there. The lease ends.
+    #[allow(clippy::type_complexity)]
+    pub(super) fn commit_leased<'a>(
+        &'a self,
+        hash: u64,
+        charged: Charged<'a, K>,
+        lease: Lease<K>,
+    ) -> Result<(), (Charged<'a, K>, Option<Pinned<K>>)> {
+        let shard = self.shard(hash);
+        let Some(mut books) = self.books(shard) else { return Err((charged, None)) };
+        let redeemed = books.redeem(hash, &charged.held().key, lease.number());
+        lease.end();
+        match redeemed {
+            Ok(()) => {
+                self.put(shard, books, hash, charged);
+                Ok(())
+            }
+            Err(there) => {
+                shard.others.superseded.more();
+                Err((charged, there.map(Pinned)))
+            }
+        }
+    }
+
+    /// Puts a charged block in, in the place of what is there.
+    fn put<'a>(
+        &'a self,
+        shard: &Shard<K>,
+        mut books: Writing<'_, Books<K>, Desk>,
+        hash: u64,
+        charged: Charged<'a, K>,
+    ) {
+        let (slot, old) = books.place(hash, charged, &self.ledger);
+        shard.others.insertions.more();
+        if old.is_some() {
+            shard.others.replacements.more();
+        }
+        self.ledger.committed();
+        books.tell_placed(slot, hash, old.is_some());
+        // Goes under the lock of the shard; see `evicted`.
+        drop(old);
+        drop(books);
+        if self.ledger.bytes() > self.ledger.limits.high {
+            self.trim(self.place(hash));
+        }
+    }
+
+    /// Evicts down to the low watermark, unless another thread is at it.
+    #[cold]
+    fn trim(&self, from: usize) {
+        // Acquire pairs with the Release in `Trimming`: one at a time.
+        if self.trimming.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let _trimming = Trimming(&self.trimming);
+        let mut turn = Turn { next: from, begun: true };
+        while self.ledger.bytes() > self.ledger.limits.low && self.evict(&mut turn, None) {}
+    }
+
+    /// A block has left its index to make room. Without a taker it goes under the lock of its shard: whoever comes to the shard
+    /// afterwards finds the bytes free, unless they are pinned. A taker is called without the lock, and until it has returned the key is
+    /// not leased.
+    fn evicted(&self, shard: &Shard<K>, mut books: Writing<'_, Books<K>, Desk>, charged: Charged<'_, K>) {
+        let Some(taker) = &self.taker else { return drop(charged) };
+        let number = books.hand_over(charged.held());
+        let held = charged.uncharged();
+        drop(books);
+        let mut handing = Handing::new(self, shard, number);
+        handing.taken = taker(Pinned(held));
+    }
+}
+
+impl<K> Drop for Inner<K> {
+    fn drop(&mut self) {
+        if self.process.is_gone() {
+            // A thread of the parent may have been changing these tables, and the rest is the parent's to end.
+            mem::forget(mem::take(&mut self.shards));
+            mem::forget((self.pool.clone(), self.source.clone(), self.taker.clone(), self.eviction.clone()));
+        }
+    }
+}
+
+/// Lets others trim again, also after a panic of a policy.
+struct Trimming<'a>(&'a AtomicBool);
+
+impl Drop for Trimming<'_> {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire in `trim`.
+        self.0.store(false, Ordering::Release);
+    }
+}
