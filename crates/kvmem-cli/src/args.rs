@@ -53,8 +53,14 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
 
+        /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as root) while they are measured. The
+        /// pool gets its former size back at the end, when the run is interrupted, or else by the next kvmem bench. Without this
+        /// option the machine stays as it is, and rows that lack hugepages are left out
+        #[arg(long)]
+        borrow_hugepages: bool,
+
         /// Show what was written with --json in earlier runs, and measure nothing
-        #[arg(long, value_name = "FILE,…", value_delimiter = ',', conflicts_with = "quick")]
+        #[arg(long, value_name = "FILE,…", value_delimiter = ',', conflicts_with_all = ["quick", "borrow_hugepages"])]
         from: Vec<PathBuf>,
 
         /// What to measure; all if nothing is named.
@@ -106,6 +112,12 @@ pub struct BenchArenaArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
+    /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as root) while they are measured. The
+    /// pool gets its former size back at the end, when the run is interrupted, or else by the next kvmem bench. Without this
+    /// option the machine stays as it is, and rows that lack hugepages are left out
+    #[arg(long)]
+    pub borrow_hugepages: bool,
+
     /// Write the rows as JSON to FILE; - for standard output instead of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -141,6 +153,12 @@ pub struct BenchRegisterArgs {
     /// Rounds that count, of which the median does, exactly
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
+
+    /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as root) while they are measured. The
+    /// pool gets its former size back at the end, when the run is interrupted, or else by the next kvmem bench. Without this
+    /// option the machine stays as it is, and rows that lack hugepages are left out
+    #[arg(long)]
+    pub borrow_hugepages: bool,
 
     /// Write the rows as JSON to FILE; - for standard output instead of the table
     #[arg(long, value_name = "FILE")]
