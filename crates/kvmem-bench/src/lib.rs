@@ -48,3 +48,5 @@ pub mod report;
 pub mod slab;
 pub mod stats;
 mod table;
+
+pub use crew::NoThread;

@@ -120,6 +120,9 @@ pub enum MeasureError {
     /// A thread of the loop panicked.
     #[error("a thread panicked")]
     Panicked,
+    /// A thread could not be started.
+    #[error(transparent)]
+    NoThread(#[from] crate::NoThread),
     /// The operation is none of the contender's.
     #[error("it does not take part in that")]
     NotAble,

@@ -96,6 +96,9 @@ pub enum MeasureError {
     /// The system refused a mapping.
     #[error("the system refused memory: {0}")]
     System(#[from] rustix::io::Errno),
+    /// A thread could not be started.
+    #[error(transparent)]
+    NoThread(#[from] crate::NoThread),
     /// The library refused.
     #[error("{0}")]
     Library(String),
