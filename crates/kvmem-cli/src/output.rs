@@ -108,11 +108,12 @@ impl HtmlSink {
     ///
     /// # Errors
     /// Why there can be none in either.
-    pub(crate) fn open_somewhere(name: &str) -> Result<(Self, PathBuf, Option<OutputError>), io::Error> {
+    pub(crate) fn open_somewhere(name: &str) -> Result<(Self, PathBuf, Option<String>), io::Error> {
         let here = Path::new(name);
         let why = match OutputFiles::new().open("--html", here) {
             Ok(file) => return Ok((HtmlSink(Some(file)), std::path::absolute(here)?, None)),
-            Err(why) => why,
+            Err(OutputError::Cannot { source, .. }) => source.to_string(),
+            Err(why) => why.to_string(),
         };
         let (stem, ending) = name.rsplit_once('.').unwrap_or((name, "html"));
         let path = std::env::temp_dir().join(format!("{stem}-{}.{ending}", std::process::id()));

@@ -125,7 +125,7 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
 }
 
 /// Where the report goes, its path, and why it is not where it should be. `None`: nowhere, and why.
-type Opened = (Option<HtmlSink>, PathBuf, Option<Failure>);
+type Opened = (Option<HtmlSink>, PathBuf, Option<String>);
 
 fn open(args: &TourArgs) -> Result<Opened, Failure> {
     if let Some(path) = &args.html {
@@ -134,8 +134,8 @@ fn open(args: &TourArgs) -> Result<Opened, Failure> {
         return Ok((Some(html), path, None));
     }
     Ok(match HtmlSink::open_somewhere(REPORT) {
-        Ok((sink, path, elsewhere)) => (Some(sink), path, elsewhere.map(Failure::from)),
-        Err(why) => (None, PathBuf::from(REPORT), Some(Failure::usage(why))),
+        Ok((sink, path, elsewhere)) => (Some(sink), path, elsewhere),
+        Err(why) => (None, PathBuf::from(REPORT), Some(why.to_string())),
     })
 }
 
@@ -297,11 +297,11 @@ fn report(
     telling: &Telling,
     html: Option<HtmlSink>,
     path: PathBuf,
-    elsewhere: Option<Failure>,
+    elsewhere: Option<String>,
     chapters: Vec<Chapter>,
 ) -> Result<(), Failure> {
     let Some(html) = html else {
-        let why = elsewhere.map_or_else(String::new, |why| why.to_string());
+        let why = elsewhere.unwrap_or_default();
         return telling.found("not written", &format!("neither here nor in the folder for temporary files ({why}); name a file with kvmem tour --html FILE"));
     };
     if let Some(why) = elsewhere {
