@@ -10,8 +10,8 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Wish, WishError};
+use kvmem::arena::{ByteSize, Ladder};
 use kvmem::pool::kv_cache::Eviction;
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
@@ -331,7 +331,7 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub verify: bool,
 
-    /// Size of the pool in bytes, or with a unit: 64GiB, 1TiB (GB is 10^9)
+    /// Size of the pool in bytes, or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is 10^9, G is GiB)
     #[arg(long, value_name = "SIZE", default_value = "1TiB", value_parser = size)]
     pub pool: u64,
 
@@ -417,7 +417,7 @@ impl Policy {
 /// Options of `kvmem doctor`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct DoctorArgs {
-    /// How much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GB is 10^9)
+    /// How much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is 10^9, G is GiB)
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub size: u64,
 
@@ -483,9 +483,9 @@ fn contenders() -> impl TypedValueParser<Value = Contenders> {
     })
 }
 
-/// A number of bytes, exactly: `1099511627775`, `64GiB`, `1.5TiB`, `100MB`.
+/// A number of bytes, as all of kvmem reads it.
 fn size(text: &str) -> Result<u64, String> {
-    parse_size::parse_size(text).map_err(|error| format!("{error}; examples: 4096, 64GiB, 1.5TiB"))
+    text.parse::<ByteSize>().map(|size| size.0).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -505,18 +505,6 @@ mod tests {
         let Some(Command::Tour(tour)) = tour else { panic!("{tour:?}") };
         assert_eq!((tour.pool, tour.no_bench, tour.html), (Some(64 << 20), true, None));
         assert_eq!(tour.seconds, TourArgs::default().seconds);
-    }
-
-    #[test]
-    fn sizes_are_exact() {
-        assert_eq!(size("1TiB"), Ok(1 << 40));
-        assert_eq!(size("64 GiB"), Ok(64 << 30));
-        assert_eq!(size("1.5KiB"), Ok(1536));
-        assert_eq!(size("1MB"), Ok(1_000_000));
-        assert_eq!(size("1099511627775"), Ok((1 << 40) - 1));
-        for bad in ["", "GiB", "-1", "1XiB", "99999999999TiB"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -59,5 +59,6 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kv_cache::PyPinned>()?;
     module.add_class::<kv_cache::PyReservation>()?;
     module.add_function(wrap_pyfunction!(doctor::doctor, module)?)?;
-    module.add_function(wrap_pyfunction!(doctor::mount_report, module)?)
+    module.add_function(wrap_pyfunction!(doctor::mount_report, module)?)?;
+    module.add_function(wrap_pyfunction!(size::parse_size, module)?)
 }

@@ -205,7 +205,7 @@ fn wide_plots() -> String {
         for most in [1.0, 2000.0, 12_345.678, 99_999_999.0, 1e12, 1.9e15] {
             let mut bars = Bars::new("bars", long, scale);
             bars.group(long).bar("one", most).bar("two", most / 1e5).bound(1.1 * most);
-            bars.group(&"word".repeat(40)).bar("one", most / 2.0);
+            bars.group("word".repeat(40)).bar("one", most / 2.0);
             plots.push(bars.plot());
             for other in [Scale::Linear, Scale::Log] {
                 let mut lines = Lines::new("lines", (long, scale), (long, other));
