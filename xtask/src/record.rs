@@ -38,6 +38,9 @@ pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
     Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Suites with rows on hugepages, which a record is to have: they borrow what the machine lacks.
+const ON_HUGEPAGES: [&str; 2] = ["arena", "register"];
+
 /// The suites that are recorded, with what their files' names end in.
 const SUITES: [(&str, &str); 6] = [
     ("offset", ""),
@@ -65,6 +68,9 @@ pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
         let mut bench = Command::new(cargo());
         bench.current_dir(root).args(["run", "--release", "--locked", "--package", "kvmem-cli"]);
         bench.args(["--", "bench", suite, "--json"]).arg(&file);
+        if ON_HUGEPAGES.contains(&suite) {
+            bench.arg("--borrow-hugepages");
+        }
         let status = bench.status().context("cannot run cargo")?;
         if !status.success() {
             eprintln!("the benchmark of {suite} ended with {status}");

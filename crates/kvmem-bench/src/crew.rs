@@ -10,18 +10,81 @@
 //! that are left, so nobody waits for it.
 
 use std::cell::Cell;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::{Arc, Barrier, OnceLock};
+use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 const MEETINGS: u32 = 5;
 
-/// A thread panicked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Panicked;
+/// A thread could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "thread {number} of {threads} cannot be started: {reason}; measure with fewer threads, or raise the limit on processes \
+     (ulimit -u, pids.max of the control group)"
+)]
+pub struct NoThread {
+    /// Which one, from 1.
+    pub number: usize,
+    /// How many were to be started.
+    pub threads: usize,
+    /// What the system says.
+    pub reason: String,
+}
+
+/// Why there are no figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// A thread panicked.
+    Panicked,
+    /// A thread could not be started, so none has worked.
+    NoThread(NoThread),
+}
+
+/// Threads that wait for a word: they work when all could be started, and end when one could not.
+pub(crate) struct Started<'scope, T> {
+    running: Vec<ScopedJoinHandle<'scope, Option<T>>>,
+    go: Arc<OnceLock<bool>>,
+}
+
+/// Starts a thread for each of `works`, which wait for [`Started::go`].
+///
+/// # Errors
+/// [`NoThread`]; those that were started end without having worked.
+pub(crate) fn start<'scope, 'env, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, 'env>,
+    works: impl IntoIterator<Item = impl FnOnce() -> T + Send + 'scope>,
+) -> Result<Started<'scope, T>, NoThread> {
+    let works: Vec<_> = works.into_iter().collect();
+    let threads = works.len();
+    let mut started = Started { running: Vec::with_capacity(threads), go: Arc::default() };
+    for (index, work) in works.into_iter().enumerate() {
+        let go = Arc::clone(&started.go);
+        let thread = Builder::new().name("kvmem-bench".into());
+        match thread.spawn_scoped(scope, move || go.wait().then(work)) {
+            Ok(thread) => started.running.push(thread),
+            Err(error) => return Err(NoThread { number: index + 1, threads, reason: error.to_string() }),
+        }
+    }
+    Ok(started)
+}
+
+impl<'scope, T> Started<'scope, T> {
+    /// Lets them work. Each handle gives what its thread found.
+    pub(crate) fn go(mut self) -> Vec<ScopedJoinHandle<'scope, Option<T>>> {
+        let _ = self.go.set(true);
+        std::mem::take(&mut self.running)
+    }
+}
+
+impl<T> Drop for Started<'_, T> {
+    fn drop(&mut self) {
+        // Too late where they work already.
+        let _ = self.go.set(false);
+    }
+}
 
 /// What the threads share.
 struct Shift {
@@ -91,27 +154,29 @@ pub(crate) struct Found<T, S> {
 }
 
 /// Runs `work` on `threads` threads for `time`; `look` is called while nobody works.
+///
+/// # Errors
+/// [`Failed`] if a thread panicked, or could not be started.
 pub(crate) fn run<T: Send, S>(
     threads: u32,
     time: Duration,
     work: impl Fn(&Place<'_>) -> T + Sync,
     look: impl Fn() -> S,
-) -> Result<Found<T, S>, Panicked> {
+) -> Result<Found<T, S>, Failed> {
     let cores = cores();
     let crowded = threads as usize > cores.len();
     let shift = Shift { gate: Barrier::new(threads as usize + 1), over: AtomicBool::new(false) };
     let (shift, work) = (&shift, &work);
     thread::scope(|scope| {
-        let running: Vec<_> = (0..threads as usize)
-            .map(|index| {
-                let core = cores.get(index % cores.len().max(1)).copied();
-                scope.spawn(move || {
-                    let place = Place { shift, attended: Cell::new(0), index, crowded };
-                    bind(core);
-                    work(&place)
-                })
-            })
-            .collect();
+        let works = (0..threads as usize).map(|index| {
+            let core = cores.get(index % cores.len().max(1)).copied();
+            move || {
+                let place = Place { shift, attended: Cell::new(0), index, crowded };
+                bind(core);
+                work(&place)
+            }
+        });
+        let running = start(scope, works).map_err(Failed::NoThread)?.go();
         shift.gate.wait();
         let before = look();
         shift.gate.wait();
@@ -122,7 +187,7 @@ pub(crate) fn run<T: Send, S>(
         shift.gate.wait();
         let after = look();
         shift.gate.wait();
-        let threads = running.into_iter().map(|thread| thread.join().map_err(|_| Panicked));
+        let threads = running.into_iter().map(|thread| thread.join().ok().flatten().ok_or(Failed::Panicked));
         Ok(Found { threads: threads.collect::<Result<_, _>>()?, before, after })
     })
 }
@@ -178,6 +243,6 @@ mod tests {
             place.start();
             place.done();
         };
-        assert_eq!(run(2, Duration::ZERO, work, || ()).unwrap_err(), Panicked);
+        assert_eq!(run(2, Duration::ZERO, work, || ()).unwrap_err(), Failed::Panicked);
     }
 }

@@ -12,6 +12,7 @@
 //! - [`crowd`]: what the last two have in common.
 //! - [`offset`]: the benchmark of the offset layer: [`offset::run`] gives a [`report::Report`], which is JSON through
 //!   `serde` and a table through `Display`.
+//! - [`hugepages`]: those that some rows need, and what a run may change on the machine for them.
 //! - [`html`]: every report as a chapter of a page, with plots.
 //!
 //! The library takes its time and returns values; it prints nothing. [`progress::Progress`] tells a caller how far it has
@@ -34,6 +35,7 @@ pub mod contender;
 mod crew;
 pub mod crowd;
 pub mod html;
+pub mod hugepages;
 pub mod live;
 pub mod loops;
 pub mod machine;
@@ -46,3 +48,5 @@ pub mod report;
 pub mod slab;
 pub mod stats;
 mod table;
+
+pub use crew::NoThread;

@@ -7,7 +7,7 @@ mod watch;
 use watch::Watch;
 
 fn small(ops: Vec<Op>, contenders: Vec<ContenderId>) -> (Report, Watch) {
-    let options = Options { quick: true, reps: Some(1), ops, contenders };
+    let options = Options { quick: true, reps: Some(1), ops, contenders, borrow_hugepages: false };
     let mut watch = Watch::default();
     let report = arena::run(&options, &mut watch).unwrap();
     (report, watch)

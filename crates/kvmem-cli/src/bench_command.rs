@@ -6,6 +6,7 @@ use std::process::Command;
 
 use indicatif::ProgressBar;
 use kvmem_bench::html::Draw;
+use kvmem_bench::hugepages::{self, Restored};
 use kvmem_bench::progress::Progress;
 use kvmem_bench::{arena, cache, concurrency, offset, register, slab};
 use kvmem_report::Page;
@@ -17,40 +18,75 @@ use crate::args::{
     BenchArenaArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs, BenchRegisterArgs, BenchSlabArgs,
     BenchSuite,
 };
-use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::escape::shown;
+use crate::output::{Failure, HtmlSink, JsonSink, print, progress_bar, tell};
+use crate::output_file::OutputFiles;
 
 /// What a suite found.
 type Found = Result<Box<dyn Draw>, Failure>;
 
 /// Runs a suite, prints its table, and draws its page.
 pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
+    if !matches!(suite, BenchSuite::Slab(BenchSlabArgs { alone: Some(_), .. })) {
+        recover();
+    }
     match suite {
-        BenchSuite::Arena(args) => page(args.html.as_deref(), || Ok(vec![run_arena(args)?])),
-        BenchSuite::Offset(args) => page(args.html.as_deref(), || Ok(vec![run_offset(args)?])),
-        BenchSuite::Register(args) => page(args.html.as_deref(), || Ok(vec![run_register(args)?])),
+        BenchSuite::Arena(args) => one(&args.json, &args.html, |json| run_arena(args, json)),
+        BenchSuite::Offset(args) => one(&args.json, &args.html, |json| run_offset(args, json)),
+        BenchSuite::Register(args) => one(&args.json, &args.html, |json| run_register(args, json)),
         BenchSuite::Slab(BenchSlabArgs { alone: Some(task), .. }) => run_alone(task),
-        BenchSuite::Slab(args) => page(args.html.as_deref(), || Ok(vec![run_slab(args)?])),
-        BenchSuite::Concurrency(args) => page(args.html.as_deref(), || Ok(vec![run_concurrency(args)?])),
-        BenchSuite::Cache(args) => page(args.html.as_deref(), || Ok(vec![run_cache(args)?])),
+        BenchSuite::Slab(args) => one(&args.json, &args.html, |json| run_slab(args, json)),
+        BenchSuite::Concurrency(args) => one(&args.json, &args.html, |json| run_concurrency(args, json)),
+        BenchSuite::Cache(args) => one(&args.json, &args.html, |json| run_cache(args, json)),
     }
 }
 
 /// Runs every suite, from the lowest layer up.
-pub(crate) fn run_all(quick: bool, html: Option<&Path>) -> Result<(), Failure> {
+pub(crate) fn run_all(quick: bool, borrow_hugepages: bool, html: Option<&Path>) -> Result<(), Failure> {
+    recover();
+    let none = || JsonSink::None;
     let suites: [&dyn Fn() -> Found; 6] = [
-        &|| run_arena(&BenchArenaArgs { quick, ..BenchArenaArgs::default() }),
-        &|| run_register(&BenchRegisterArgs { quick, ..BenchRegisterArgs::default() }),
-        &|| run_offset(&BenchOffsetArgs { quick, ..BenchOffsetArgs::default() }),
-        &|| run_slab(&BenchSlabArgs { quick, ..BenchSlabArgs::default() }),
-        &|| run_concurrency(&BenchConcurrencyArgs { quick, ..BenchConcurrencyArgs::default() }),
-        &|| run_cache(&BenchCacheArgs { quick, ..BenchCacheArgs::default() }),
+        &|| run_arena(&BenchArenaArgs { quick, borrow_hugepages, ..Default::default() }, none()),
+        &|| run_register(&BenchRegisterArgs { quick, borrow_hugepages, ..Default::default() }, none()),
+        &|| run_offset(&BenchOffsetArgs { quick, ..Default::default() }, none()),
+        &|| run_slab(&BenchSlabArgs { quick, ..Default::default() }, none()),
+        &|| run_concurrency(&BenchConcurrencyArgs { quick, ..Default::default() }, none()),
+        &|| run_cache(&BenchCacheArgs { quick, ..Default::default() }, none()),
     ];
+    let html = HtmlSink::open(&mut OutputFiles::new(), html)?;
     page(html, || one_after_the_other(suites))
 }
 
+/// Gives the machine back what an earlier run has borrowed that was killed, and says so.
+fn recover() {
+    match hugepages::recover() {
+        Ok(None) => {}
+        Ok(Some(Restored { found, pages, left_by })) => tell(format_args!(
+            "kvmem: vm.nr_hugepages is {pages} again: process {} was killed, and had left it at {found}",
+            left_by.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+        )),
+        Err(error) => tell(format_args!("kvmem: hugepages of an earlier run cannot be given back: {error}")),
+    }
+}
+
 /// Shows what earlier runs have found.
-pub(crate) fn show(files: &[PathBuf], html: Option<&Path>) -> Result<(), Failure> {
-    page(html, || one_after_the_other(files.iter().map(|file| || recorded(file))))
+pub(crate) fn show(from: &[PathBuf], html: Option<&Path>) -> Result<(), Failure> {
+    let files = OutputFiles::new();
+    let mut files = from.iter().fold(files, |files, from| files.protect("a file that --from names", from));
+    let html = HtmlSink::open(&mut files, html)?;
+    page(html, || one_after_the_other(from.iter().map(|file| || recorded(file))))
+}
+
+/// Opens the outputs of one suite, runs it, and draws its page.
+fn one(
+    json: &Option<PathBuf>,
+    html: &Option<PathBuf>,
+    run: impl FnOnce(JsonSink) -> Found,
+) -> Result<(), Failure> {
+    let mut files = OutputFiles::new();
+    let json = JsonSink::open(&mut files, json.as_deref())?;
+    let html = HtmlSink::open(&mut files, html.as_deref())?;
+    page(html, || Ok(vec![run(json)?]))
 }
 
 fn one_after_the_other(
@@ -58,7 +94,7 @@ fn one_after_the_other(
 ) -> Result<Vec<Box<dyn Draw>>, Failure> {
     let run = |(number, run): (usize, _)| {
         if number > 0 {
-            println!();
+            print("\n")?;
         }
         let run: &dyn Fn() -> Found = &run;
         run()
@@ -67,11 +103,7 @@ fn one_after_the_other(
 }
 
 /// Draws what was found, a chapter for each suite, if somebody wants a page of it.
-fn page(
-    html: Option<&Path>,
-    run: impl FnOnce() -> Result<Vec<Box<dyn Draw>>, Failure>,
-) -> Result<(), Failure> {
-    let html = HtmlSink::open(html)?;
+fn page(html: HtmlSink, run: impl FnOnce() -> Result<Vec<Box<dyn Draw>>, Failure>) -> Result<(), Failure> {
     let found = run()?;
     html.write(|| {
         found.iter().fold(Page::new("kvmem benchmarks"), |page, found| page.chapter(found.chapter()))
@@ -80,39 +112,40 @@ fn page(
 
 /// What `--json` wrote, in a form that says itself which suite it is of.
 fn recorded(path: &Path) -> Found {
-    fn shown<R: Display + DeserializeOwned + Draw + 'static>(value: Value) -> Result<Box<dyn Draw>, String> {
+    fn report<R: Display + DeserializeOwned + Draw + 'static>(value: Value) -> Result<Box<dyn Draw>, String> {
         let report: R = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        crate::output::print(&report).map_err(|error| error.to_string())?;
+        print(&report).map_err(|error| error.to_string())?;
         Ok(Box::new(report))
     }
     let read = || {
         let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
         let value: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
         match value["suite"].as_str() {
-            Some("arena") => shown::<arena::Report>(value),
-            Some("register") => shown::<register::Report>(value),
-            Some("offset") => shown::<kvmem_bench::report::Report>(value),
-            Some("slab") => shown::<slab::Report>(value),
-            Some("concurrency") => shown::<concurrency::Report>(value),
-            Some("cache") => shown::<cache::Report>(value),
+            Some("arena") => report::<arena::Report>(value),
+            Some("register") => report::<register::Report>(value),
+            Some("offset") => report::<kvmem_bench::report::Report>(value),
+            Some("slab") => report::<slab::Report>(value),
+            Some("concurrency") => report::<concurrency::Report>(value),
+            Some("cache") => report::<cache::Report>(value),
             Some(other) => Err(format!("there is no suite {other:?}")),
             None => Err("it does not say which suite it is of".to_owned()),
         }
     };
-    read().map_err(|error| Failure::usage(format_args!("cannot show {}: {error}", path.display())))
+    read().map_err(|error| Failure::usage(format_args!("cannot show {}: {error}", shown(path))))
 }
 
-fn run_arena(args: &BenchArenaArgs) -> Found {
+fn run_arena(args: &BenchArenaArgs, json: JsonSink) -> Found {
     let options = arena::Options {
         quick: args.quick,
         reps: args.reps,
         ops: args.op.clone(),
         contenders: args.contender.clone(),
+        borrow_hugepages: args.borrow_hugepages,
     };
-    measure(args.json.as_deref(), |bar| arena::run(&options, bar))
+    measure(json, |bar| arena::run(&options, bar))
 }
 
-fn run_register(args: &BenchRegisterArgs) -> Found {
+fn run_register(args: &BenchRegisterArgs, json: JsonSink) -> Found {
     let options = register::Options {
         quick: args.quick,
         reps: args.reps,
@@ -120,11 +153,12 @@ fn run_register(args: &BenchRegisterArgs) -> Found {
         contenders: args.policy.clone(),
         region_bytes: args.size.clone(),
         contexts: args.contexts.clone(),
+        borrow_hugepages: args.borrow_hugepages,
     };
-    measure(args.json.as_deref(), |bar| register::run(&options, bar))
+    measure(json, |bar| register::run(&options, bar))
 }
 
-fn run_offset(args: &BenchOffsetArgs) -> Found {
+fn run_offset(args: &BenchOffsetArgs, json: JsonSink) -> Found {
     let options = offset::Options {
         seed: args.seed,
         quick: args.quick,
@@ -132,10 +166,10 @@ fn run_offset(args: &BenchOffsetArgs) -> Found {
         contenders: args.contender.clone(),
         workloads: args.workload.clone(),
     };
-    measure(args.json.as_deref(), |bar| offset::run(&options, bar))
+    measure(json, |bar| offset::run(&options, bar))
 }
 
-fn run_slab(args: &BenchSlabArgs) -> Found {
+fn run_slab(args: &BenchSlabArgs, json: JsonSink) -> Found {
     let options = slab::Options {
         quick: args.quick,
         reps: args.reps,
@@ -144,14 +178,13 @@ fn run_slab(args: &BenchSlabArgs) -> Found {
         threads: args.threads.clone(),
         child: Some(alone),
     };
-    measure(args.json.as_deref(), |bar| slab::run(&options, bar))
+    measure(json, |bar| slab::run(&options, bar))
 }
 
 /// One measurement of the slab suite, in a process of its own.
 fn run_alone(task: &slab::Task) -> Result<(), Failure> {
     let seen = slab::measure(task).map_err(|error| Failure::new(error, 1))?;
-    println!("{seen}");
-    Ok(())
+    print(format_args!("{seen}\n"))
 }
 
 /// This program, for one measurement of the slab suite.
@@ -162,7 +195,7 @@ pub(crate) fn alone(task: &slab::Task) -> Command {
     command
 }
 
-fn run_concurrency(args: &BenchConcurrencyArgs) -> Found {
+fn run_concurrency(args: &BenchConcurrencyArgs, json: JsonSink) -> Found {
     let options = concurrency::Options {
         quick: args.quick,
         reps: args.reps,
@@ -170,10 +203,10 @@ fn run_concurrency(args: &BenchConcurrencyArgs) -> Found {
         contenders: args.contender.clone(),
         threads: args.threads.clone(),
     };
-    measure(args.json.as_deref(), |bar| concurrency::run(&options, bar))
+    measure(json, |bar| concurrency::run(&options, bar))
 }
 
-fn run_cache(args: &BenchCacheArgs) -> Found {
+fn run_cache(args: &BenchCacheArgs, json: JsonSink) -> Found {
     let options = cache::Options {
         quick: args.quick,
         reps: args.reps,
@@ -181,15 +214,14 @@ fn run_cache(args: &BenchCacheArgs) -> Found {
         contenders: args.contender.clone(),
         threads: args.threads.clone(),
     };
-    measure(args.json.as_deref(), |bar| cache::run(&options, bar))
+    measure(json, |bar| cache::run(&options, bar))
 }
 
 /// Runs a suite under a progress bar and shows its report.
 fn measure<R: Display + Serialize + Draw + 'static, E: Display>(
-    json: Option<&Path>,
+    json: JsonSink,
     run: impl FnOnce(&mut Bar) -> Result<R, E>,
 ) -> Found {
-    let json = JsonSink::open(json)?;
     let mut bar = Bar::new();
     let report = run(&mut bar);
     bar.0.finish_and_clear();

@@ -5,11 +5,12 @@ use kvmem::register::diagnose;
 
 use crate::args::DoctorArgs;
 use crate::output::{Failure, JsonSink};
+use crate::output_file::OutputFiles;
 
 /// Prints the report; a check that fails is a failure of the command. A registrar that is not there is none.
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let wish = args.wish().map_err(Failure::usage)?;
-    let json = JsonSink::open(args.json.as_deref())?;
+    let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;
     let diagnosis = diagnose(&wish);
     json.write(&diagnosis, &diagnosis)?;
     if diagnosis.report.passes() {

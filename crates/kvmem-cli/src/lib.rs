@@ -7,18 +7,20 @@ pub mod address_map;
 pub mod args;
 mod bench_command;
 mod doctor_command;
+mod escape;
 mod log;
 pub mod metrics_server;
 mod mount_command;
 pub mod ops;
 mod output;
+pub mod output_file;
 pub mod replay;
 mod replay_command;
 mod time_line;
 mod tour_command;
 
 use args::{Args, Command, TourArgs};
-pub use output::Failure;
+pub use output::{Failure, print_clap, tell};
 
 /// Does what was asked for.
 ///
@@ -31,7 +33,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Bench { html, from, suite: None, .. } if !from.is_empty() => {
             bench_command::show(&from, html.as_deref())
         }
-        Command::Bench { quick, html, suite: None, .. } => bench_command::run_all(quick, html.as_deref()),
+        Command::Bench { quick, borrow_hugepages, html, suite: None, .. } => {
+            bench_command::run_all(quick, borrow_hugepages, html.as_deref())
+        }
         Command::Bench { suite: Some(suite), .. } => bench_command::run(&suite),
         Command::Doctor(doctor) => doctor_command::run(&doctor),
         Command::Mount(mount) => mount_command::run(&mount),

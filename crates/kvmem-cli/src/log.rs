@@ -1,12 +1,11 @@
 //! *Log*: what the library says of setting up, on standard error, for who asks.
 
 use std::env;
-use std::io;
 
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-use crate::output::Failure;
+use crate::output::{Failure, Log};
 
 /// Says how much, in words: off, error, warn, info, debug, trace.
 const VARIABLE: &str = "KVMEM_LOG";
@@ -24,7 +23,9 @@ pub(crate) fn begin(verbose: u8) -> Result<(), Failure> {
     }
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(io::stderr)
+        .with_writer(|| Log)
+        // Else it would print, and panic where standard error is closed.
+        .log_internal_errors(false)
         // Once each, at the end, with the time it took.
         .with_span_events(FmtSpan::CLOSE)
         .with_ansi(false)

@@ -6,11 +6,12 @@ use clap::Parser;
 use kvmem_cli::args::Args;
 
 fn main() -> ExitCode {
-    match kvmem_cli::run(Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("kvmem: {failure}");
-            ExitCode::from(failure.exit_status())
-        }
-    }
+    let done = match Args::try_parse() {
+        Ok(args) => kvmem_cli::run(args).map(|()| 0),
+        Err(error) => kvmem_cli::print_clap(&error),
+    };
+    ExitCode::from(done.unwrap_or_else(|failure| {
+        kvmem_cli::tell(format_args!("kvmem: {failure}"));
+        failure.exit_status()
+    }))
 }

@@ -1,19 +1,20 @@
 //! *Metrics server*: answers Prometheus while a command runs.
 //!
-//! There is one recorder for the process, which is made with the first server, and one thread for each server. When somebody asks, the
-//! thread has what is observed published, and prints what the recorder has. The threads that do the command's work neither know
-//! nor wait.
+//! There is one recorder for the process, which is made with the first server, and one thread for each [server](http), however many
+//! connect. When somebody asks, the thread has what is observed published, and prints what the recorder has. The threads that do
+//! the command's work neither know nor wait.
+
+mod http;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use kvmem::pool::observe::Exporter;
 use metrics::{Counter, Unit, counter, describe_counter};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tiny_http::{Header, Method, Request, Response, Server};
 
+use self::http::{Answer, HttpServer};
 use crate::args::MetricsArgs;
 use crate::replay::Progress;
 
@@ -55,7 +56,9 @@ pub enum MetricsServerError {
         source: io::Error,
     },
     /// The server or its thread could not be started.
-    #[error("metrics cannot be served: {what}")]
+    #[error(
+        "--metrics: metrics cannot be served: {what}; raise the limit on processes or descriptors, or leave it out"
+    )]
     Start {
         /// What was said.
         what: String,
@@ -64,10 +67,8 @@ pub enum MetricsServerError {
 
 /// Serves until it is dropped.
 pub struct MetricsServer {
-    server: Arc<Server>,
+    server: HttpServer,
     observed: Arc<Mutex<Vec<Exporter>>>,
-    address: SocketAddr,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl MetricsServer {
@@ -84,38 +85,22 @@ impl MetricsServer {
             io::ErrorKind::AddrInUse => MetricsServerError::InUse { address },
             _ => MetricsServerError::Refused { address, source },
         })?;
-        let address = listener.local_addr().map_err(start)?;
         let handle = recorder()?;
-        let server = Arc::new(Server::from_listener(listener, None).map_err(start)?);
         let observed = Arc::new(Mutex::new(Vec::new()));
-        let (serves, publishes) = (Arc::clone(&server), Arc::clone(&observed));
-        let thread = thread::Builder::new().name("kvmem-metrics".into()).spawn(move || {
-            for request in serves.incoming_requests() {
-                // A client that has gone needs no answer.
-                let _ = answer(request, handle, &publishes);
-            }
-        });
-        Ok(Some(MetricsServer { server, observed, address, thread: Some(thread.map_err(start)?) }))
+        let publishes = Arc::clone(&observed);
+        let answers = Box::new(move |path: &str| answer(path, handle, &publishes));
+        let server = HttpServer::start(listener, answers).map_err(start)?;
+        Ok(Some(MetricsServer { server, observed }))
     }
 
     /// Where it is.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.server.address()
     }
 
     /// Publishes this too whenever somebody asks.
     pub fn observe(&self, exporter: Exporter) {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner).push(exporter);
-    }
-}
-
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        self.server.unblock();
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -156,21 +141,12 @@ fn recorder() -> Result<&'static PrometheusHandle, MetricsServerError> {
     handle.as_ref().map_err(start)
 }
 
-fn answer(request: Request, handle: &PrometheusHandle, observed: &Mutex<Vec<Exporter>>) -> io::Result<()> {
-    let path = request.url().split('?').next().unwrap_or_default();
-    match (request.method(), path) {
-        (Method::Get | Method::Head, "/metrics") => {
-            observed.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Exporter::publish);
-            handle.run_upkeep();
-            let text = Response::from_string(handle.render());
-            match Header::from_bytes("Content-Type", CONTENT_TYPE) {
-                Ok(header) => request.respond(text.with_header(header)),
-                Err(()) => request.respond(text),
-            }
-        }
-        (Method::Get | Method::Head, _) => {
-            request.respond(Response::from_string("metrics are at /metrics\n").with_status_code(404))
-        }
-        _ => request.respond(Response::from_string("metrics can be read, by GET\n").with_status_code(405)),
+fn answer(path: &str, handle: &PrometheusHandle, observed: &Mutex<Vec<Exporter>>) -> Answer {
+    if path != "/metrics" {
+        let body = "metrics are at /metrics\n".to_owned();
+        return Answer { status: "404 Not Found", content_type: "text/plain; charset=utf-8", body };
     }
+    observed.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Exporter::publish);
+    handle.run_upkeep();
+    Answer { status: "200 OK", content_type: CONTENT_TYPE, body: handle.render() }
 }

@@ -14,6 +14,7 @@ use self::page::page;
 pub(crate) use self::page::receipt;
 use crate::args::MountArgs;
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::output_file::OutputFiles;
 use crate::time_line::TimeLine;
 
 /// Maps, populates, and prints the receipt. The memory goes when the command ends.
@@ -30,7 +31,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
 }
 
 fn map(args: &MountArgs, builder: RegionBuilder) -> Result<(), Failure> {
-    let (json, html) = (JsonSink::open(args.json.as_deref())?, HtmlSink::open(args.html.as_deref())?);
+    let mut files = OutputFiles::new();
+    let json = JsonSink::open(&mut files, args.json.as_deref())?;
+    let html = HtmlSink::open(&mut files, args.html.as_deref())?;
     let bar = progress_bar(None, "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {msg}");
     let line = Arc::new(TimeLine::new());
     let (watched, drawn) = (bar.clone(), Arc::clone(&line));

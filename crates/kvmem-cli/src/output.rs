@@ -3,11 +3,15 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvmem_report::Page;
 use serde::Serialize;
+
+use crate::escape::escaped;
+use crate::output_file::{OutputError, OutputFile, OutputFiles};
 
 /// Why the command failed.
 ///
@@ -42,6 +46,12 @@ impl fmt::Display for Failure {
     }
 }
 
+impl From<OutputError> for Failure {
+    fn from(error: OutputError) -> Self {
+        Failure::usage(error)
+    }
+}
+
 /// A place for JSON, opened before any work is done, so that a bad path costs no time.
 pub(crate) enum JsonSink {
     /// Nobody asked for JSON.
@@ -49,31 +59,35 @@ pub(crate) enum JsonSink {
     /// Standard output, which then carries nothing else.
     Stdout,
     /// A file.
-    File(std::fs::File, String),
+    File(OutputFile),
 }
 
 impl JsonSink {
-    /// Opens what `--json` named: nothing, `-`, or a file, which is emptied.
-    pub(crate) fn open(path: Option<&Path>) -> Result<Self, Failure> {
+    /// Opens the place that `--json` names: none, `-`, or a file, which stays as it is until
+    /// [`write`](Self::write).
+    pub(crate) fn open(files: &mut OutputFiles, path: Option<&Path>) -> Result<Self, OutputError> {
         match path {
             None => Ok(JsonSink::None),
-            Some(path) if path == Path::new("-") => Ok(JsonSink::Stdout),
-            Some(path) => match std::fs::File::create(path) {
-                Ok(file) => Ok(JsonSink::File(file, path.display().to_string())),
-                Err(error) => Err(Failure::usage(format_args!("cannot write {}: {error}", path.display()))),
-            },
+            Some(path) if path == Path::new("-") => {
+                files.check_stdout("--json")?;
+                Ok(JsonSink::Stdout)
+            }
+            Some(path) => files.open("--json", path).map(JsonSink::File),
         }
     }
 
     /// Writes `text` for people unless standard output is taken by JSON, and `value` as JSON where it was asked for.
     pub(crate) fn write(self, text: impl fmt::Display, value: &impl Serialize) -> Result<(), Failure> {
-        let json = || serde_json::to_string_pretty(value).map_err(|error| Failure::new(error, 1));
+        let json = || {
+            let json = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error, 1))?;
+            Ok::<_, Failure>(json + "\n")
+        };
         match self {
             JsonSink::None => print(text),
-            JsonSink::Stdout => print(format_args!("{}\n", json()?)),
-            JsonSink::File(mut file, name) => {
-                let written = writeln!(file, "{}", json()?).and_then(|()| file.flush());
-                written.map_err(|error| Failure::new(format_args!("cannot write {name}: {error}"), 1))?;
+            // JSON escapes what a terminal may not see, as far as a string of it can have that.
+            JsonSink::Stdout => to_stdout(&json()?),
+            JsonSink::File(file) => {
+                complete(file, &json()?)?;
                 print(text)
             }
         }
@@ -81,17 +95,12 @@ impl JsonSink {
 }
 
 /// A place for a page, opened before any work is done.
-pub(crate) struct HtmlSink(Option<(std::fs::File, String)>);
+pub(crate) struct HtmlSink(Option<OutputFile>);
 
 impl HtmlSink {
-    /// Opens what `--html` named, if anything: a file, which is emptied.
-    pub(crate) fn open(path: Option<&Path>) -> Result<Self, Failure> {
-        let Some(path) = path else { return Ok(HtmlSink(None)) };
-        let name = path.display().to_string();
-        match std::fs::File::create(path) {
-            Ok(file) => Ok(HtmlSink(Some((file, name)))),
-            Err(error) => Err(Failure::usage(format_args!("cannot write {name}: {error}"))),
-        }
+    /// Opens the file that `--html` names, if any. It stays as it is until [`write`](Self::write).
+    pub(crate) fn open(files: &mut OutputFiles, path: Option<&Path>) -> Result<Self, OutputError> {
+        path.map(|path| files.open("--html", path)).transpose().map(HtmlSink)
     }
 
     /// Opens a file of this name in the current folder, or else in that for temporary files, under a name that nobody has. Also: the
@@ -99,39 +108,94 @@ impl HtmlSink {
     ///
     /// # Errors
     /// Why there can be none in either.
-    pub(crate) fn open_somewhere(name: &str) -> Result<(Self, PathBuf, Option<io::Error>), io::Error> {
-        let sink = |file, path: &Path| HtmlSink(Some((file, path.display().to_string())));
+    pub(crate) fn open_somewhere(name: &str) -> Result<(Self, PathBuf, Option<String>), io::Error> {
         let here = Path::new(name);
-        let why = match std::fs::File::create(here) {
-            Ok(file) => {
-                let path = std::path::absolute(here)?;
-                return Ok((sink(file, &path), path, None));
-            }
-            Err(why) => why,
+        let why = match OutputFiles::new().open("--html", here) {
+            Ok(file) => return Ok((HtmlSink(Some(file)), std::path::absolute(here)?, None)),
+            Err(OutputError::Cannot { source, .. }) => source.to_string(),
+            Err(why) => why.to_string(),
         };
         let (stem, ending) = name.rsplit_once('.').unwrap_or((name, "html"));
         let path = std::env::temp_dir().join(format!("{stem}-{}.{ending}", std::process::id()));
         // Others may write there too: a file that is there is somebody's.
-        let file = std::fs::File::create_new(&path)?;
-        Ok((sink(file, &path), path, Some(why)))
+        let file = OutputFile::fresh(&path)?;
+        Ok((HtmlSink(Some(file)), path, Some(why)))
     }
 
     /// Writes the page, which is drawn only if somebody asked for it.
     pub(crate) fn write(self, page: impl FnOnce() -> Page) -> Result<(), Failure> {
-        let Some((mut file, name)) = self.0 else { return Ok(()) };
-        let written = file.write_all(page().to_string().as_bytes()).and_then(|()| file.flush());
-        written.map_err(|error| Failure::new(format_args!("cannot write {name}: {error}"), 1))
+        let Some(file) = self.0 else { return Ok(()) };
+        complete(file, &page().to_string())
     }
+}
+
+/// Writes the whole content of a file, and puts it into its place.
+fn complete(mut file: OutputFile, content: &str) -> Result<(), Failure> {
+    let written = file.write_all(content.as_bytes()).map_err(|error| file.failed(error));
+    written.and_then(|()| file.commit()).map_err(|error| Failure::new(error, 1))
 }
 
 /// Prints to standard output. A reader that has seen enough (`| head`) is no failure.
 pub(crate) fn print(text: impl fmt::Display) -> Result<(), Failure> {
+    to_stdout(&escaped(text))
+}
+
+fn to_stdout(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    match write!(out, "{text}").and_then(|()| out.flush()) {
+    wrote(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Prints what clap says: a help or version text, or what is wrong with the arguments. Returns the
+/// exit status.
+///
+/// # Errors
+/// Standard output cannot take the help or version text.
+pub fn print_clap(error: &clap::Error) -> Result<u8, Failure> {
+    if error.use_stderr() {
+        // Coloured, unless something from outside is in it that is to be escaped.
+        let plain = error.render().to_string();
+        let safe = escaped(&plain);
+        if safe == plain {
+            let _ = error.print();
+        } else {
+            tell_raw(&safe);
+        }
+    } else {
+        wrote(error.print().and_then(|()| io::stdout().flush()))?;
+    }
+    Ok(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+fn wrote(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(format_args!("cannot write to standard output: {error}"), 1))
         }
         _ => Ok(()),
+    }
+}
+
+/// Prints a line on standard error. Where that is full or closed the line is lost, and all goes on.
+pub fn tell(line: impl fmt::Display) {
+    tell_raw(&(escaped(line) + "\n"));
+}
+
+fn tell_raw(text: &str) {
+    // One call, so that lines of several threads do not mix. There is no other place for this error.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Standard error for a log: takes everything, whether or not it can be written.
+pub(crate) struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        tell_raw(&escaped(String::from_utf8_lossy(bytes)));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -142,7 +206,22 @@ pub(crate) fn progress_bar(len: Option<u64>, template: &str) -> ProgressBar {
         bar.set_style(style.progress_chars("━╸─"));
     }
     if !bar.is_hidden() {
-        bar.enable_steady_tick(Duration::from_millis(250));
+        tick(&bar);
     }
     bar
+}
+
+/// Draws the bar again and again while nothing happens, from a thread of its own. A bar does without
+/// where there can be no thread: `enable_steady_tick` would panic.
+fn tick(bar: &ProgressBar) {
+    let bar = bar.downgrade();
+    let _ = thread::Builder::new().name("kvmem-bar".into()).spawn(move || {
+        loop {
+            thread::sleep(Duration::from_millis(250));
+            match bar.upgrade() {
+                Some(bar) if !bar.is_finished() => bar.tick(),
+                _ => break,
+            }
+        }
+    });
 }

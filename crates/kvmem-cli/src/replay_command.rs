@@ -9,8 +9,10 @@ use kvmem_bench::contender::ContenderId;
 use crate::args::{Contenders, ReplayArgs};
 use crate::metrics_server::{MetricsServer, ReplayMetrics};
 use crate::ops::format::Recording;
+use crate::ops::recorder::Recorder;
 use crate::ops::{report, run};
-use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::output::{Failure, HtmlSink, JsonSink, progress_bar, tell};
+use crate::output_file::OutputFiles;
 use crate::replay::page::page;
 use crate::replay::sampling::Sampling;
 use crate::replay::trace::Trace;
@@ -47,19 +49,21 @@ fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
         threads: args.threads,
         backed: args.backed,
         requests_max: args.requests,
-        record: args.record.clone(),
     };
-    options.check().map_err(failure)?;
+    options.check(args.record.is_some()).map_err(failure)?;
     let server = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
     if let Some(server) = &server {
-        eprintln!("kvmem: metrics at http://{}/metrics", server.address());
+        tell(format_args!("kvmem: metrics at http://{}/metrics", server.address()));
     }
     let (trace, len_bytes) = Trace::open(path).map_err(|error| failure(error.into()))?;
-    let (json, html) = (JsonSink::open(args.json.as_deref())?, HtmlSink::open(args.html.as_deref())?);
+    let mut files = OutputFiles::new().protect("the trace that is replayed", path);
+    let record = args.record.as_deref().map(|path| files.open("--record", path)).transpose()?;
+    let json = JsonSink::open(&mut files, args.json.as_deref())?;
+    let html = HtmlSink::open(&mut files, args.html.as_deref())?;
     let mut sampling = args.html.is_some().then(|| Sampling::new(len_bytes));
     let bar = progress_bar(len_bytes, "{elapsed_precise} {wide_bar} {percent:>3} % {msg}");
     let mut watcher = Watcher { server: server.as_ref(), metrics: ReplayMetrics::new(), bar: &bar };
-    let report = replay(trace, &options, sampling.as_mut(), &mut watcher);
+    let report = replay(trace, &options, record.map(Recorder::new), sampling.as_mut(), &mut watcher);
     bar.finish_and_clear();
     let report = report.map_err(failure)?;
     if let Some(sampling) = &sampling {
@@ -97,7 +101,8 @@ fn failure(error: ReplayError) -> Failure {
 
 fn run_ops(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
     let recording = Recording::read(path).map_err(Failure::usage)?;
-    let json = JsonSink::open(args.json.as_deref())?;
+    let mut files = OutputFiles::new().protect("the recording that is replayed", path);
+    let json = JsonSink::open(&mut files, args.json.as_deref())?;
     let mut report = report::Report::new(path.display().to_string(), &recording);
     match args.contender {
         Contenders::One(contender) => {

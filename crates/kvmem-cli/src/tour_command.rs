@@ -30,7 +30,9 @@ use self::setting_up::{SetUp, rings, set_up};
 use self::sizing::Sizing;
 use self::telling::{Missing, Telling, bytes};
 use crate::args::TourArgs;
+use crate::escape::shown;
 use crate::output::{Failure, HtmlSink, print};
+use crate::output_file::OutputFiles;
 
 /// Rings that pin the pool.
 const RINGS: &str = "io_uring:2";
@@ -123,16 +125,17 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
 }
 
 /// Where the report goes, its path, and why it is not where it should be. `None`: nowhere, and why.
-type Opened = (Option<HtmlSink>, PathBuf, Option<std::io::Error>);
+type Opened = (Option<HtmlSink>, PathBuf, Option<String>);
 
 fn open(args: &TourArgs) -> Result<Opened, Failure> {
     if let Some(path) = &args.html {
         let path = std::path::absolute(path).map_err(Failure::usage)?;
-        return Ok((Some(HtmlSink::open(Some(&path))?), path, None));
+        let html = HtmlSink::open(&mut OutputFiles::new(), Some(&path))?;
+        return Ok((Some(html), path, None));
     }
     Ok(match HtmlSink::open_somewhere(REPORT) {
         Ok((sink, path, elsewhere)) => (Some(sink), path, elsewhere),
-        Err(why) => (None, PathBuf::from(REPORT), Some(why)),
+        Err(why) => (None, PathBuf::from(REPORT), Some(why.to_string())),
     })
 }
 
@@ -294,16 +297,16 @@ fn report(
     telling: &Telling,
     html: Option<HtmlSink>,
     path: PathBuf,
-    elsewhere: Option<std::io::Error>,
+    elsewhere: Option<String>,
     chapters: Vec<Chapter>,
 ) -> Result<(), Failure> {
     let Some(html) = html else {
-        let why = elsewhere.map_or_else(String::new, |why| why.to_string());
+        let why = elsewhere.unwrap_or_default();
         return telling.found("not written", &format!("neither here nor in the folder for temporary files ({why}); name a file with kvmem tour --html FILE"));
     };
     if let Some(why) = elsewhere {
         telling.found("elsewhere", &format!("the current folder cannot be written ({why})"))?;
     }
     html.write(|| chapters.into_iter().fold(Page::new("kvmem: a tour"), Page::chapter))?;
-    telling.found("page", &path.display().to_string())
+    telling.found("page", &shown(&path).to_string())
 }

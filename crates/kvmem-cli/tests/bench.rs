@@ -98,7 +98,7 @@ fn the_register_suite_has_a_table_and_rows_too() {
         (&["--backend", "nosuch"][..], "simulated-parallel-wins"),
         (&["--policy", "nosuch"], "kvmem-parallel"),
         (&["--contexts", "0"], "--contexts"),
-        (&["--size", "much"], "examples"),
+        (&["--size", "much"], "such as 64GiB"),
         (&["--reps", "0"], "--reps"),
     ] {
         let output = kvmem(&[&["bench", "register"], arguments].concat());

@@ -147,6 +147,52 @@ fn pools_and_caches_are_published_when_somebody_asks() {
     }
 }
 
+/// A thousand clients that connect and send nothing, or a little of a request, cost a replay no thread and few descriptors, and
+/// somebody who asks is answered at once.
+#[cfg(target_os = "linux")]
+#[test]
+fn silent_clients_are_bounded() {
+    let mut replay = Replay::start();
+    replay.feed(&small_trace()[..10]);
+    scrape(replay.address);
+    let process = format!("/proc/{}", replay.child.id());
+    let threads = || std::fs::read_dir(format!("{process}/task")).expect("it runs").count();
+    let descriptors = || std::fs::read_dir(format!("{process}/fd")).expect("it runs").count();
+    let before = threads();
+    let mut silent = Vec::new();
+    for number in 0..1000 {
+        let mut stream = TcpStream::connect(replay.address).expect("it listens");
+        if number % 2 == 0 {
+            // One that has been closed for another may say so.
+            let _ = stream.write_all(b"GET /metrics HTT");
+        }
+        silent.push(stream);
+        if number % 100 == 99 {
+            let start = Instant::now();
+            assert!(value(&scrape(replay.address), "kvmem_replay_requests_total").is_some());
+            assert!(start.elapsed() < Duration::from_secs(4), "sooner than a silent client's time is over");
+            assert_eq!(threads(), before, "{number}");
+            assert!(descriptors() < 64, "{number}: {}", descriptors());
+        }
+    }
+    // The others are closed in the end, and nothing is answered to them.
+    for mut stream in silent {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a time");
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => assert_eq!(answer, b""),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+        }
+    }
+    // A head without end is not collected.
+    let mut stream = TcpStream::connect(replay.address).expect("it listens");
+    let _ = stream.write_all(&[b'x'; 64 << 10]);
+    let mut answer = [0; 12];
+    assert!(stream.read_exact(&mut answer).is_err() || &answer == b"HTTP/1.1 431");
+    drop(replay.trace.take());
+    assert!(replay.child.wait().expect("it ends").success());
+}
+
 #[test]
 fn what_others_can_reach_is_for_who_says_so() {
     for reachable in ["0.0.0.0:0", "[::]:0", "192.0.2.7:9464"] {

@@ -64,5 +64,6 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     collect::add::<kv_cache::PyPinned>(module)?;
     collect::add::<kv_cache::PyReservation>(module)?;
     module.add_function(wrap_pyfunction!(doctor::doctor, module)?)?;
-    module.add_function(wrap_pyfunction!(doctor::mount_report, module)?)
+    module.add_function(wrap_pyfunction!(doctor::mount_report, module)?)?;
+    module.add_function(wrap_pyfunction!(size::parse_size, module)?)
 }

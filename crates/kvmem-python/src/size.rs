@@ -31,6 +31,12 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
     }
 }
 
+/// Reads a text as all of kvmem reads sizes.
+#[pyfunction]
+pub(crate) fn parse_size(py: Python<'_>, text: &str) -> PyResult<usize> {
+    PoolSize::from(text).bytes().map_err(|error| error::pool(py, &error))
+}
+
 #[cold]
 fn read(given: Borrowed<'_, '_, PyAny>, error: PyErr) -> PyResult<Size> {
     let py = given.py();

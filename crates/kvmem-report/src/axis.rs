@@ -11,6 +11,9 @@ pub enum Scale {
     Linear,
     /// The same distance for the same ratio. What is not above 0 has no place.
     Log,
+    /// From 0, then the same distance for the same ratio, but for the first few: the logarithm of one more. For counts, of which one
+    /// is more than none.
+    Count,
 }
 
 /// An axis from `low` to `high`, with `low < high`.
@@ -24,7 +27,7 @@ pub(crate) struct Axis {
 impl Axis {
     /// An axis on which all `values` have room that can have any.
     pub(crate) fn of(scale: Scale, values: impl IntoIterator<Item = f64>) -> Axis {
-        let fits = |value: &f64| value.is_finite() && (scale == Scale::Linear || *value > 0.0);
+        let fits = |value: &f64| value.is_finite() && (scale != Scale::Log || *value > 0.0);
         let (low, high) = values
             .into_iter()
             .filter(fits)
@@ -37,6 +40,7 @@ impl Axis {
                 let (low, high) = (low.min(0.0), high.max(0.0));
                 Axis { scale, low, high: if high > low { high } else { low + 1.0 } }
             }
+            Scale::Count => Axis { scale, low: 0.0, high: high.max(1.0) },
             // A bar of the least value must have some length.
             Scale::Log => Axis { scale, low: 10f64.powf((low * 0.8).log10().floor()), high },
         }
@@ -60,6 +64,7 @@ impl Axis {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log if value > 0.0 => (value / self.low).ln() / (self.high / self.low).ln(),
             Scale::Log => 0.0,
+            Scale::Count => value.max(0.0).ln_1p() / self.high.ln_1p(),
         };
         if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
     }
@@ -75,6 +80,13 @@ impl Axis {
                     .map(|n| n as f64 * step)
                     .take_while(|tick| *tick <= self.high * (1.0 + 1e-9))
                     .collect()
+            }
+            Scale::Count => {
+                let decades = self.high.log10().floor() as i32;
+                let every = (decades / 8 + 1) as usize;
+                let powers = (0..=decades).step_by(every).map(|power| 10f64.powi(power));
+                let last = [self.high].into_iter().filter(|high| decades == 0 && *high >= 2.0);
+                [0.0].into_iter().chain(powers).chain(last.map(f64::floor)).collect()
             }
             Scale::Log => {
                 let (low, high) = (self.low.log10().round() as i32, self.high.log10().floor() as i32);
@@ -150,7 +162,8 @@ pub(crate) fn label(value: f64) -> String {
     }
 }
 
-fn thousands(value: f64) -> String {
+/// A whole number with its thousands apart.
+pub(crate) fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::from(if value < 0.0 { "-" } else { "" });
     for (i, digit) in digits.chars().enumerate() {
@@ -178,7 +191,7 @@ mod tests {
 
     #[test]
     fn nothing_and_one_value_have_an_axis() {
-        for scale in [Scale::Linear, Scale::Log] {
+        for scale in [Scale::Linear, Scale::Log, Scale::Count] {
             for values in [&[][..], &[0.0], &[3.0], &[f64::INFINITY]] {
                 let axis = Axis::of(scale, values.iter().copied());
                 assert!(axis.low < axis.high, "{axis:?}");
@@ -188,6 +201,17 @@ mod tests {
         }
         assert_eq!(Axis::around([7.0]).low, 7.0);
         assert_eq!(Axis::around([]).high, 1.0);
+    }
+
+    #[test]
+    fn counts_begin_at_none() {
+        let axis = Axis::of(Scale::Count, [1.0, 9000.0, 300.0]);
+        assert_eq!((axis.low, axis.high, axis.place(0.0), axis.place(9000.0)), (0.0, 9000.0, 0.0, 1.0));
+        assert!(axis.place(1.0) > 0.05, "one can be seen: {}", axis.place(1.0));
+        assert_eq!(axis.ticks(), [0.0, 1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(Axis::of(Scale::Count, [1.0]).ticks(), [0.0, 1.0]);
+        assert_eq!(Axis::of(Scale::Count, [5.0]).ticks(), [0.0, 1.0, 5.0]);
+        assert!(Axis::of(Scale::Count, [1e18]).ticks().len() < 12);
     }
 
     #[test]

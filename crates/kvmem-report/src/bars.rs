@@ -3,16 +3,16 @@
 use plotters::element::{PathElement, Rectangle};
 use plotters::style::text_anchor::{HPos, VPos};
 
-use crate::axis::{Axis, Scale, figure};
+use crate::axis::{Axis, Scale, figure, thousands};
 use crate::ink::Ink;
-use crate::plot::{Key, Plot, Side, TEXT, chart, fill, line, text};
+use crate::plot::{Key, LINE, Plot, Side, chart, fill, frame_height, line, text, text_lines, text_width};
 
 /// The height of a bar with its distance to the next.
-const BAR: u32 = 32;
-/// The height of a group's name.
-const NAME: u32 = 44;
-/// What is left free at the right, for the figures.
-const FIGURES: u32 = 140;
+const BAR: u32 = 26;
+/// What is left free above a group's name.
+const ABOVE: u32 = 8;
+/// What is left free between a bar and its figure, and beyond that.
+const BESIDE: u32 = 8;
 
 /// A plot of bars in groups.
 #[derive(Clone, Debug)]
@@ -78,23 +78,30 @@ impl Bars {
     /// The drawing.
     pub fn plot(&self) -> Plot {
         let groups: Vec<&Group> = self.groups.iter().filter(|group| !group.bars.is_empty()).collect();
-        let body: u32 = groups.iter().map(|group| NAME + BAR * group.bars.len() as u32).sum();
-        let height = body + 4 * TEXT;
+        let name_height = |group: &Group| ABOVE + LINE * text_lines(&group.name).len() as u32;
+        let body: u32 = groups.iter().map(|group| name_height(group) + BAR * group.bars.len() as u32).sum();
         let values =
             groups.iter().flat_map(|group| group.bars.iter().map(|bar| bar.value).chain(group.bound));
         let x = Side { axis: Axis::of(self.scale, values), about: &self.unit };
         // One unit for each point of the drawing, from the top down.
         let y =
             Side { axis: Axis { scale: Scale::Linear, low: 0.0, high: f64::from(body.max(1)) }, about: "" };
+        let figures =
+            groups.iter().flat_map(|group| &group.bars).map(|bar| text_width(&self.figure(bar.value)));
+        let beside = figures.max().unwrap_or(0) + 2 * BESIDE;
+        let height = body + frame_height(&x, &y);
         Plot::new(&self.title, self.describe(), self.legend(), height, |area| {
-            let chart = chart(area, &x, &y, FIGURES)?;
+            let chart = chart(area, &x, &y, beside)?;
             let inside = chart.plotting_area();
             let name = text(Ink::Text, HPos::Left, VPos::Center);
             let mut top = 0;
             for group in groups {
-                let (left, middle) = chart.backend_coord(&(x.axis.low, f64::from(body - top - NAME / 2)));
-                area.draw_text(&group.name, &name, (left + 4, middle + 4))?;
-                top += NAME;
+                top += ABOVE;
+                for line in text_lines(&group.name) {
+                    let (_, middle) = chart.backend_coord(&(x.axis.low, f64::from(body - top - LINE / 2)));
+                    area.draw_text(&line, &name, (BESIDE as i32, middle))?;
+                    top += LINE;
+                }
                 let first = top;
                 for bar in &group.bars {
                     let (upper, lower) = (f64::from(body - top - 2), f64::from(body - top - BAR + 2));
@@ -103,12 +110,12 @@ impl Bars {
                     // Beside the bar, and beside what it cannot pass.
                     let beside = group.bound.map_or(bar.value, |bound| bar.value.max(bound));
                     let end = chart.backend_coord(&(beside, (upper + lower) / 2.0));
-                    area.draw_text(&figure(bar.value), &name, (end.0 + 8, end.1))?;
+                    area.draw_text(&self.figure(bar.value), &name, (end.0 + BESIDE as i32, end.1))?;
                     top += BAR;
                 }
                 if let Some(bound) = group.bound {
                     let ends = [first, top].map(|at| (bound, f64::from(body - at)));
-                    inside.draw(&PathElement::new(ends, line(Ink::Text, 4)))?;
+                    inside.draw(&PathElement::new(ends, line(Ink::Text, 3)))?;
                 }
             }
             Ok(())
@@ -134,11 +141,16 @@ impl Bars {
         bar.variant.as_ref().map_or_else(|| series.clone(), |variant| format!("{series}, {variant}"))
     }
 
+    /// A figure as text; a count has no fractions.
+    fn figure(&self, value: f64) -> String {
+        if self.scale == Scale::Count { thousands(value) } else { figure(value) }
+    }
+
     /// Every figure, in words.
     fn describe(&self) -> String {
         let groups = self.groups.iter().map(|group| {
-            let bars = group.bars.iter().map(|bar| format!("{} {}", self.name(bar), figure(bar.value)));
-            let bound = group.bound.map(|bound| format!("bound {}", figure(bound)));
+            let bars = group.bars.iter().map(|bar| format!("{} {}", self.name(bar), self.figure(bar.value)));
+            let bound = group.bound.map(|bound| format!("bound {}", self.figure(bound)));
             format!("{}: {}", group.name, bars.chain(bound).collect::<Vec<_>>().join(", "))
         });
         format!("Bars, {}. {}.", self.unit, groups.collect::<Vec<_>>().join("; "))

@@ -7,7 +7,7 @@ use crate::ink::Ink;
 use crate::plot::{Plot, Side, chart, fill};
 
 /// The height of the drawing.
-const HEIGHT: u32 = 620;
+const HEIGHT: u32 = 420;
 /// How many shades there are between nothing and all. Cells of one shade are drawn as one, so fewer shades are a smaller page.
 const SHADES: f64 = 12.0;
 
@@ -57,7 +57,7 @@ impl Heat {
         let x = Side { axis: Axis::around(edges), about: &self.x };
         let y = Side { axis: Axis::around([self.y_range.0, self.y_range.1]), about: &self.y };
         Plot::new(&self.title, self.describe(), Vec::new(), HEIGHT, |area| {
-            let chart = chart(area, &x, &y, 24)?;
+            let chart = chart(area, &x, &y, 0)?;
             let inside = chart.plotting_area();
             for column in &self.columns {
                 let height = (self.y_range.1 - self.y_range.0) / column.cells.len().max(1) as f64;

@@ -7,7 +7,7 @@ use crate::ink::Ink;
 use crate::plot::{Key, Plot, Side, chart, fill, line};
 
 /// The height of the drawing.
-const HEIGHT: u32 = 560;
+const HEIGHT: u32 = 380;
 
 /// A plot of lines, or of points alone.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Lines {
     }
 
     fn push(&mut self, name: String, faint: bool, points: impl IntoIterator<Item = (f64, f64)>) {
-        let fits = |value: f64, scale| value.is_finite() && (scale == Scale::Linear || value > 0.0);
+        let fits = |value: f64, scale| value.is_finite() && (scale != Scale::Log || value > 0.0);
         let points: Vec<_> =
             points.into_iter().filter(|&(x, y)| fits(x, self.x.1) && fits(y, self.y.1)).collect();
         self.series.push(Series { name, faint, points });
@@ -68,7 +68,7 @@ impl Lines {
         let across = || points().map(|(x, _)| x);
         let x = match self.x.1 {
             Scale::Linear => Axis::around(across()),
-            Scale::Log => Axis::of(Scale::Log, across()),
+            scale => Axis::of(scale, across()),
         };
         let x = Side { axis: x, about: &self.x.0 };
         let y = Side { axis: Axis::of(self.y.1, points().map(|(_, y)| y)), about: &self.y.0 };
@@ -77,16 +77,16 @@ impl Lines {
             .map(|(series, ink, opacity)| Key { name: series.name.clone(), ink, opacity })
             .collect();
         Plot::new(&self.title, self.describe(), legend, HEIGHT, |area| {
-            let chart = chart(area, &x, &y, 24)?;
+            let chart = chart(area, &x, &y, 0)?;
             let inside = chart.plotting_area();
             for (series, ink, opacity) in self.inks() {
                 if self.joined && series.points.len() > 1 {
-                    let mut style = line(ink, 4);
+                    let mut style = line(ink, 3);
                     style.color.3 = opacity;
                     inside.draw(&PathElement::new(series.points.clone(), style))?;
                 } else {
                     for &point in &series.points {
-                        inside.draw(&Circle::new(point, 6, fill(ink, opacity)))?;
+                        inside.draw(&Circle::new(point, 4, fill(ink, opacity)))?;
                     }
                 }
             }

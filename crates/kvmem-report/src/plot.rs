@@ -3,23 +3,28 @@
 use std::fmt::{self, Formatter};
 
 use plotters::backend::SVGBackend;
-use plotters::chart::{ChartBuilder, ChartContext};
+use plotters::chart::{ChartBuilder, ChartContext, LabelAreaPosition};
 use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, ShapeStyle, TextStyle};
 
-use crate::axis::Axis;
+use crate::axis::{Axis, label};
 use crate::escape::Escaped;
 use crate::ink::{Ink, dress};
 
-/// The width of every drawing. A page scales it to the width there is: 0.45 on a phone, 0.7 on a screen.
-pub(crate) const WIDTH: u32 = 840;
-/// The height of text. It is 12 points on a phone.
-pub(crate) const TEXT: u32 = 27;
+/// The width of every drawing. A page scales it to the width there is: by 0.64 on a phone of 390 pixels, and by 0.94 at most, where a
+/// figure is as wide as it may be.
+pub(crate) const WIDTH: u32 = 520;
+/// The height of text. On a phone its letters have 11 pixels, and on a screen the size of the page's own text.
+pub(crate) const TEXT: u32 = 22;
+/// From one line of text to the next.
+pub(crate) const LINE: u32 = TEXT + 2;
 /// What is left free around a drawing.
-const MARGIN: u32 = 24;
+const MARGIN: u32 = 14;
+/// What is left free between an axis and its labels.
+const TICK: u32 = 10;
 
 /// Where one draws.
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -114,6 +119,42 @@ pub(crate) fn fill(ink: Ink, opacity: f64) -> ShapeStyle {
     ShapeStyle { color: ink.colour(opacity), filled: true, stroke_width: 0 }
 }
 
+/// How wide text is at most, in a font as wide as they are usual.
+pub(crate) fn text_width(text: &str) -> u32 {
+    // The library writes text of some height in a font of 1/1.24 of it. A digit has 0.64 of the font's size in the widest of the
+    // usual fonts; letters of other scripts may be squares.
+    let ems: f64 = text.chars().map(|c| if c < '\u{2e80}' { 0.64 } else { 1.0 }).sum();
+    (ems * f64::from(TEXT) / 1.24).ceil() as u32
+}
+
+/// Text in lines that are no wider than a drawing, broken between words as far as these are no wider.
+pub(crate) fn text_lines(text: &str) -> Vec<String> {
+    let fits = |text: &str| text_width(text) + 2 * MARGIN <= WIDTH;
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if fits(&format!("{line} {word}")) => *line = format!("{line} {word}"),
+            _ => lines.push(String::new()),
+        }
+        let Some(line) = lines.last_mut() else { continue };
+        if line.is_empty() {
+            line.push_str(word);
+        }
+        while let Some(line) = lines.last_mut().filter(|line| !fits(line)) {
+            // As many letters as fit, and one at least.
+            let first = line.chars().next().map_or(0, char::len_utf8);
+            let ends = line.char_indices().rev().map(|(at, _)| at);
+            let at = ends.take_while(|at| *at > first).find(|at| fits(&line[..*at])).unwrap_or(first);
+            let rest = line.split_off(at);
+            if rest.is_empty() {
+                break;
+            }
+            lines.push(rest);
+        }
+    }
+    lines
+}
+
 /// One of the two axes of a chart.
 pub(crate) struct Side<'a> {
     pub(crate) axis: Axis,
@@ -121,28 +162,75 @@ pub(crate) struct Side<'a> {
     pub(crate) about: &'a str,
 }
 
-/// Axes, grid and labels, and between them a chart to draw in. `right` is left free beside it.
+impl Side<'_> {
+    /// The height of what is said of it: beside the axis it would have no room on a phone.
+    fn about_height(&self) -> u32 {
+        text_lines(self.about).len() as u32 * LINE
+    }
+
+    /// Half the width of the label at the end of a horizontal axis: as much of it lies beyond the end.
+    fn overhang(&self, label_at: impl Fn(&[f64]) -> Option<&f64>) -> u32 {
+        if self.about.is_empty() {
+            return 0;
+        }
+        label_at(&self.axis.ticks()).map_or(0, |tick| text_width(&label(*tick)).div_ceil(2))
+    }
+}
+
+impl Side<'_> {
+    /// The ticks of a horizontal axis of this length whose labels have room: the last, and from there on those that do not touch
+    /// the one before.
+    fn labelled(&self, length: u32) -> Vec<f64> {
+        let mut kept: Vec<f64> = Vec::new();
+        let mut free = f64::INFINITY;
+        for tick in self.axis.ticks().into_iter().rev() {
+            let (middle, half) =
+                (self.axis.place(tick) * f64::from(length), f64::from(text_width(&label(tick))) / 2.0);
+            if middle + half <= free {
+                free = middle - half - f64::from(TICK) / 2.0;
+                kept.push(tick);
+            }
+        }
+        kept
+    }
+}
+
+/// The height that axes and labels take, beside that of what is drawn between them.
+pub(crate) fn frame_height(x: &Side<'_>, y: &Side<'_>) -> u32 {
+    let labels = if x.about.is_empty() { 0 } else { LINE + TICK };
+    2 * MARGIN + y.about_height() + labels + x.about_height()
+}
+
+/// Axes, grid and labels, and between them a chart to draw in. `right` is left free beside it, or more where a label takes it.
 pub(crate) fn chart<'a, 'b>(
     area: &'a Area<'b>,
     x: &Side<'_>,
     y: &Side<'_>,
     right: u32,
 ) -> Result<Chart<'a, 'b>, DrawingAreaErrorKind<std::io::Error>> {
-    let space = |side: &Side<'_>, size: u32| if side.about.is_empty() { 0 } else { size };
+    let widest = y.axis.ticks().iter().map(|tick| text_width(&label(*tick))).max().unwrap_or(0);
+    let beside = if y.about.is_empty() { 0 } else { widest + TICK };
+    let left = (MARGIN + beside).max(x.overhang(|ticks| ticks.first()));
+    let right = MARGIN.max(right).max(x.overhang(|ticks| ticks.last()));
+    let labelled = x.labelled(WIDTH.saturating_sub(left + right));
+    let x_label = |tick: &f64| if labelled.contains(tick) { label(*tick) } else { String::new() };
     let mut chart = ChartBuilder::on(area)
         .margin(MARGIN)
-        .margin_right(MARGIN.max(right))
-        .x_label_area_size(space(x, 2 * TEXT + 16))
-        .y_label_area_size(space(y, 5 * TEXT))
+        .margin_left(left - beside)
+        .margin_right(right)
+        .margin_top(MARGIN + y.about_height())
+        .margin_bottom(MARGIN + x.about_height())
+        .x_label_area_size(if x.about.is_empty() { 0 } else { LINE + TICK })
+        .y_label_area_size(beside)
         .build_cartesian_2d(x.axis, y.axis)?;
     let mut mesh = chart.configure_mesh();
-    mesh.bold_line_style(line(Ink::Grid, 2))
+    mesh.bold_line_style(line(Ink::Grid, 1))
         .light_line_style(fill(Ink::Grid, 0.0))
-        .axis_style(line(Ink::Dim, 2))
-        .label_style(text(Ink::Dim, HPos::Center, VPos::Center))
-        .axis_desc_style(text(Ink::Dim, HPos::Center, VPos::Center))
-        .x_desc(x.about)
-        .y_desc(y.about);
+        .axis_style(line(Ink::Dim, 1))
+        .x_label_formatter(&x_label)
+        // Or the first label would touch that of the other axis.
+        .set_tick_mark_size(LabelAreaPosition::Bottom, TICK - 2)
+        .label_style(text(Ink::Dim, HPos::Center, VPos::Center));
     if x.about.is_empty() {
         mesh.disable_x_axis().disable_x_mesh();
     }
@@ -150,5 +238,32 @@ pub(crate) fn chart<'a, 'b>(
         mesh.disable_y_axis().disable_y_mesh();
     }
     mesh.draw()?;
+    let (_, height) = area.dim_in_pixel();
+    let above = (MARGIN / 2 + LINE / 2) as i32;
+    for (number, line) in (0..).zip(text_lines(y.about)) {
+        let at = (MARGIN as i32, above + number * LINE as i32);
+        area.draw_text(&line, &text(Ink::Dim, HPos::Left, VPos::Center), at)?;
+    }
+    let below = (height - MARGIN - x.about_height() + LINE / 2) as i32;
+    for (number, line) in (0..).zip(text_lines(x.about)) {
+        let at = ((WIDTH / 2) as i32, below + number * LINE as i32);
+        area.draw_text(&line, &text(Ink::Dim, HPos::Center, VPos::Center), at)?;
+    }
     Ok(chart)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_text_are_no_wider_than_a_drawing() {
+        for text in ["", "a", &"word ".repeat(40), &"longer-than-a-line".repeat(9), &"漢".repeat(80)] {
+            let lines = text_lines(text);
+            assert!(lines.iter().all(|line| text_width(line) <= WIDTH), "{lines:?}");
+            let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+            assert_eq!(letters(&lines.concat()), letters(text), "nothing is lost");
+        }
+        assert_eq!(text_lines("one two").len(), 1);
+    }
 }

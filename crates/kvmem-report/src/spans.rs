@@ -5,11 +5,10 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use crate::axis::{Axis, Scale, figure};
 use crate::ink::Ink;
-use crate::plot::{Key, Plot, Side, TEXT, chart, fill, text};
+use crate::plot::{Key, LINE, Plot, Side, chart, fill, frame_height, text, text_lines};
 
-/// The height of a row's name, and of its spans.
-const NAME: u32 = 40;
-const ROW: u32 = 36;
+/// The height of a row's spans, with their distance to the next row.
+const ROW: u32 = 28;
 
 /// A time line: rows of spans.
 #[derive(Clone, Debug)]
@@ -75,7 +74,8 @@ impl Spans {
 
     /// The drawing.
     pub fn plot(&self) -> Plot {
-        let body = (NAME + ROW) * self.rows.len() as u32;
+        let name_height = |row: &Row| LINE * text_lines(&row.name).len() as u32;
+        let body: u32 = self.rows.iter().map(|row| name_height(row) + ROW).sum();
         let ends = self.rows.iter().flat_map(|row| row.spans.iter().map(|span| span.to));
         let x = Side { axis: Axis::of(Scale::Linear, ends), about: &self.unit };
         let y =
@@ -87,14 +87,19 @@ impl Spans {
             .enumerate()
             .filter(|(number, _)| seen(*number))
             .map(|(number, kind)| Key { name: kind.clone(), ink: Ink::Series(number), opacity: 1.0 });
-        Plot::new(&self.title, self.describe(), legend.collect(), body + 4 * TEXT, |area| {
-            let chart = chart(area, &x, &y, 40)?;
+        let height = body + frame_height(&x, &y);
+        Plot::new(&self.title, self.describe(), legend.collect(), height, |area| {
+            let chart = chart(area, &x, &y, 0)?;
             let name = text(Ink::Text, HPos::Left, VPos::Center);
-            for (number, row) in self.rows.iter().enumerate() {
-                let top = body - (NAME + ROW) * number as u32;
-                let (left, middle) = chart.backend_coord(&(x.axis.low, f64::from(top - NAME / 2)));
-                area.draw_text(&row.name, &name, (left + 4, middle + 4))?;
-                let (upper, lower) = (f64::from(top - NAME), f64::from(top - NAME - ROW + 4));
+            let mut top = body;
+            for row in &self.rows {
+                for line in text_lines(&row.name) {
+                    let (left, middle) = chart.backend_coord(&(x.axis.low, f64::from(top - LINE / 2)));
+                    area.draw_text(&line, &name, (left, middle))?;
+                    top -= LINE;
+                }
+                let (upper, lower) = (f64::from(top), f64::from(top - ROW + 4));
+                top -= ROW;
                 for span in &row.spans {
                     let (from, upper) = chart.backend_coord(&(span.from, upper));
                     let (to, lower) = chart.backend_coord(&(span.to, lower));

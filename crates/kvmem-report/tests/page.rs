@@ -164,3 +164,129 @@ fn nothing_to_draw_is_no_failure() {
         Page::new("none").chapter(Chapter::new("c").section(Section::new("gone").table(Table::default())));
     assert!(!empty.to_string().contains("gone"), "a section without parts is none");
 }
+
+/// An attribute of a tag.
+fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
+    tag.split_once(&format!(" {name}=\""))?.1.split('"').next()
+}
+
+fn number(tag: &str, name: &str) -> f64 {
+    attribute(tag, name).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {name}: {tag}"))
+}
+
+/// Each drawing, with its height and its texts: tag and content.
+fn drawings(html: &str) -> Vec<(f64, Vec<(&str, &str)>)> {
+    let drawings = html.split("<svg role=\"img\"").skip(1).map(|rest| {
+        let svg = rest.split("</svg>").next().unwrap();
+        let (head, body) = svg.split_once('>').unwrap();
+        let view: Vec<f64> =
+            attribute(head, "viewBox").unwrap().split(' ').map(|part| part.parse().unwrap()).collect();
+        assert_eq!((view[0], view[1], view[2]), (0.0, 0.0, WIDTH));
+        let texts = body.split("<text").skip(1).map(|text| {
+            let (tag, rest) = text.split_once('>').unwrap();
+            (tag, rest.split("</text>").next().unwrap().trim())
+        });
+        (view[3], texts.collect())
+    });
+    drawings.collect()
+}
+
+/// The width of a drawing.
+const WIDTH: f64 = 520.0;
+/// The width of a letter in the widest of the usual fonts, of the font's size.
+const LETTER: f64 = 0.64;
+
+/// Plots whose labels, names and figures are as long as they can be.
+fn wide_plots() -> String {
+    let long =
+        "a name of a group of bars that is so long that it has no room on one line of a phone, 500 GiB";
+    let mut plots = Vec::new();
+    for scale in [Scale::Linear, Scale::Log, Scale::Count] {
+        for most in [1.0, 2000.0, 12_345.678, 99_999_999.0, 1e12, 1.9e15] {
+            let mut bars = Bars::new("bars", long, scale);
+            bars.group(long).bar("one", most).bar("two", most / 1e5).bound(1.1 * most);
+            bars.group("word".repeat(40)).bar("one", most / 2.0);
+            plots.push(bars.plot());
+            for other in [Scale::Linear, Scale::Log] {
+                let mut lines = Lines::new("lines", (long, scale), (long, other));
+                lines.line("one", [(most / 1e5, most / 1e5), (most, most)]);
+                plots.push(lines.plot());
+            }
+        }
+    }
+    for most in [0.002, 1.0, 2000.0, 1e9] {
+        let mut spans = Spans::new("spans", long);
+        spans.span(long, "kind", 0.0, most);
+        spans.span("short", "kind", most / 2.0, most);
+        let mut heat = Heat::new("heat", long, long, (0.0, most));
+        heat.column(0.0, most, [0.0, 0.5]);
+        plots.extend([spans.plot(), heat.plot()]);
+    }
+    let section = plots.into_iter().fold(Section::new("all"), Section::plot);
+    Page::new("wide").chapter(Chapter::new("all").section(section)).to_string()
+}
+
+#[test]
+fn every_text_lies_within_its_drawing() {
+    let html = wide_plots();
+    let mut seen = 0;
+    for (height, texts) in drawings(&html) {
+        assert!(!texts.is_empty());
+        for (tag, text) in texts {
+            let size = number(tag, "font-size");
+            let width = LETTER * size * text.chars().count() as f64;
+            let x = number(tag, "x");
+            let left = match attribute(tag, "text-anchor") {
+                Some("middle") => x - width / 2.0,
+                Some("end") => x - width,
+                _ => x,
+            };
+            assert!(left >= -1.0 && left + width <= WIDTH + 1.0, "{left} + {width}: {text:?} {tag}");
+            let y = number(tag, "y");
+            assert!(y >= size / 3.0 && y <= height, "{y} of {height}: {text:?} {tag}");
+            assert!(!tag.contains("rotate"), "{tag}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 500, "{seen}");
+}
+
+/// On a phone of 390 pixels a drawing has 334: the page and the figure leave 16 and 12 free at both sides.
+#[test]
+fn text_is_large_enough_on_a_phone() {
+    let html = wide_plots();
+    let (style, _) = html.split_once("</style>").unwrap();
+    assert!(
+        style.contains("margin: 0 auto; padding: 1rem;")
+            && style.contains("figure { margin: 0; padding: 0.75rem;")
+    );
+    for (_, texts) in drawings(&html) {
+        for (tag, _) in texts {
+            let pixels = number(tag, "font-size") * 334.0 / WIDTH;
+            assert!(pixels >= 11.0, "{pixels}: {tag}");
+        }
+    }
+}
+
+#[test]
+fn labels_do_not_lie_on_each_other() {
+    for (_, texts) in drawings(&wide_plots()) {
+        let mut boxes: Vec<(f64, f64, f64, &str)> = Vec::new();
+        for (tag, text) in texts {
+            let size = number(tag, "font-size");
+            // In a usual font, not the widest.
+            let width = 0.5 * size * text.chars().count() as f64;
+            let (x, y) = (number(tag, "x"), number(tag, "y"));
+            let left = match attribute(tag, "text-anchor") {
+                Some("middle") => x - width / 2.0,
+                Some("end") => x - width,
+                _ => x,
+            };
+            for &(other_left, other_width, other_y, other) in &boxes {
+                let apart = left >= other_left + other_width || other_left >= left + width;
+                assert!(apart || (y - other_y).abs() >= 0.7 * size, "{text:?} on {other:?}");
+            }
+            boxes.push((left, width, y, text));
+        }
+    }
+}

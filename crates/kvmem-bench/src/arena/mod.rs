@@ -11,9 +11,9 @@
 //! 4. *Noise.* Machines drift, and a virtual machine's first touch of memory that was given back to the host costs
 //!    many times as much as the second. The tasks of a group therefore take turns, each repetition starts with
 //!    another one, medians count, and the memory is populated once before the clock runs.
-//! 5. *What is not there.* Rows need their pages: hugepages of 2 MiB are borrowed from the system where it lets us,
-//!    and returned afterwards (a run that is killed meanwhile cannot: then `nr_hugepages` stays as large as it was
-//!    made). Where rows cannot be had they are absent, and the report says why.
+//! 5. *What is not there.* Rows need their pages. Hugepages of 2 MiB that the system lacks are
+//!    [borrowed](crate::hugepages) where the options allow it, and given back however the run ends. Where rows cannot
+//!    be had they are absent, and the report says why.
 
 pub mod bump;
 mod goals;
@@ -47,6 +47,9 @@ pub struct Options {
     pub ops: Vec<Op>,
     /// Only these contenders; all when empty.
     pub contenders: Vec<ContenderId>,
+    /// Whether hugepages that rows lack may be added to the machine's pool while they are measured; see [`hugepages`](crate::hugepages).
+    /// Without it such rows are left out.
+    pub borrow_hugepages: bool,
 }
 
 /// Runs what `options` ask for.
@@ -117,6 +120,9 @@ pub enum MeasureError {
     /// A thread of the loop panicked.
     #[error("a thread panicked")]
     Panicked,
+    /// A thread could not be started.
+    #[error(transparent)]
+    NoThread(#[from] crate::NoThread),
     /// The operation is none of the contender's.
     #[error("it does not take part in that")]
     NotAble,

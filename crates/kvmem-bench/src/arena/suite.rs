@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::measure::{Seen, measure};
 use super::plan::{Effort, Group, Task, groups};
 use super::report::{Report, Row, Skipped};
-use super::system::Hugepages;
 use super::{BenchError, ContenderId, MeasureError, Op, Options, Pages, goals, mapping};
+use crate::hugepages::Hugepages;
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::stats::median;
@@ -16,7 +16,12 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result
     let mut effort = Effort::of(options);
     let (groups, skipped) = groups(options, &mut effort);
     progress.begin(groups.iter().map(|group| group.units(&effort)).sum());
-    let mut found = Found { rows: Vec::new(), skipped, mapped_resident_bytes: None };
+    let mut found = Found {
+        borrow_hugepages: options.borrow_hugepages,
+        rows: Vec::new(),
+        skipped,
+        mapped_resident_bytes: None,
+    };
     for group in &groups {
         found.add(group, &effort, progress)?;
     }
@@ -38,6 +43,7 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result
 
 /// What the groups so far have found.
 struct Found {
+    borrow_hugepages: bool,
     rows: Vec<Row>,
     skipped: Vec<Skipped>,
     mapped_resident_bytes: Option<u64>,
@@ -54,7 +60,7 @@ impl Found {
         let Some(first) = group.tasks.first() else { return Ok(()) };
         let skip = |reason| Skipped { op: first.op, pages: group.pages(), reason };
         let borrowed = match group.pages() {
-            Some(Pages::Huge) => Hugepages::borrow(group.resident_bytes()).map(Some),
+            Some(Pages::Huge) => Hugepages::provide(group.resident_bytes(), self.borrow_hugepages).map(Some),
             _ => Ok(None),
         };
         let _hugepages = match borrowed {

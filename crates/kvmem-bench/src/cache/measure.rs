@@ -113,7 +113,7 @@ fn rate<F: FnMut() -> Result<(), MeasureError>>(
         let mut call = caller(place.index);
         Shift::work(place, WARM, |_| (0..CALLS).try_for_each(|_| call()).map(|()| CALLS))
     };
-    let found = crew::run(task.threads, task.time, work, || ()).map_err(|_| MeasureError::Panicked)?;
+    let found = crew::run(task.threads, task.time, work, || ())?;
     let shifts = found.threads.into_iter().collect::<Result<Vec<_>, _>>()?;
     mops(&shifts).ok_or(MeasureError::Nothing)
 }

@@ -46,7 +46,7 @@ fn with<C: Shared>(task: &Task) -> Result<Seen, MeasureError> {
     let Task { scenario, threads, time, .. } = *task;
     let scene = Scene::<C>::new(scenario, threads)?;
     let rate = crew::run(threads, time, |place| work(&scene, place, &mut ()), || ());
-    let rate = all(rate.map_err(|_| MeasureError::Panicked)?.threads)?;
+    let rate = all(rate?.threads)?;
     let mops = mops(&rate).ok_or(MeasureError::Nothing)?;
     drop(scene);
 
@@ -60,7 +60,7 @@ fn with<C: Shared>(task: &Task) -> Result<Seen, MeasureError> {
         },
         || (),
     );
-    let times = all(timed.map_err(|_| MeasureError::Panicked)?.threads)?;
+    let times = all(timed?.threads)?;
     let mut times: Vec<u32> = times.into_iter().flatten().collect();
     times.sort_unstable();
     let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));

@@ -65,6 +65,18 @@ pub enum MeasureError {
     /// A thread of the loop panicked.
     #[error("a thread panicked")]
     Panicked,
+    /// A thread could not be started.
+    #[error(transparent)]
+    NoThread(#[from] crate::NoThread),
+}
+
+impl From<crate::crew::Failed> for MeasureError {
+    fn from(failed: crate::crew::Failed) -> Self {
+        match failed {
+            crate::crew::Failed::Panicked => MeasureError::Panicked,
+            crate::crew::Failed::NoThread(error) => MeasureError::NoThread(error),
+        }
+    }
 }
 
 /// The scenarios by name.

@@ -59,6 +59,9 @@ pub struct Options {
     pub region_bytes: Vec<u64>,
     /// So many rings; 1, 4 and 8, or 8 when quick, when empty.
     pub contexts: Vec<u32>,
+    /// Whether hugepages that rows lack may be added to the machine's pool while they are measured; see [`hugepages`](crate::hugepages).
+    /// Without it such rows are left out.
+    pub borrow_hugepages: bool,
 }
 
 /// Runs what `options` ask for.
@@ -93,6 +96,9 @@ pub enum MeasureError {
     /// The system refused a mapping.
     #[error("the system refused memory: {0}")]
     System(#[from] rustix::io::Errno),
+    /// A thread could not be started.
+    #[error(transparent)]
+    NoThread(#[from] crate::NoThread),
     /// The library refused.
     #[error("{0}")]
     Library(String),

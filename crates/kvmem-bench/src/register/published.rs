@@ -18,6 +18,8 @@ use kvmem::arena::Region;
 use kvmem::register::{Barrier, Host, Key, Refusal, Registrar};
 
 use super::MeasureError;
+use crate::NoThread;
+use crate::crew::start;
 
 /// Keys start on multiples of this: the largest page that benchmarks use.
 const PAGE: usize = 2 << 20;
@@ -44,7 +46,7 @@ impl<'a> Published<'a> {
         region: &Arc<Region>,
         side_by_side: bool,
     ) -> Result<Self, MeasureError> {
-        let found = each(host, registrars.len(), side_by_side, |number| whole(&*registrars[number], region));
+        let found = each(host, registrars.len(), side_by_side, |number| whole(&*registrars[number], region))?;
         let mut published =
             Published { registrars, host, side_by_side, keys: Vec::new(), region: Arc::clone(region) };
         let mut error = None;
@@ -65,10 +67,13 @@ impl<'a> Published<'a> {
     pub(super) fn give_back(mut self) -> Result<(), MeasureError> {
         let keys = std::mem::take(&mut self.keys);
         let registrars = self.registrars;
-        let found = each(self.host, keys.len(), self.side_by_side, |number| {
+        let one = |number: usize| {
             let results = keys[number].iter().map(|key| registrars[number].deregister(*key));
             results.filter_map(Result::err).next()
-        });
+        };
+        // Without threads the keys are given back all the same.
+        let found = each(self.host, keys.len(), self.side_by_side, one)
+            .unwrap_or_else(|_| (0..keys.len()).map(one).collect());
         match found.into_iter().flatten().next() {
             None => Ok(()),
             Some(refusal) => {
@@ -88,27 +93,33 @@ fn refused(refusal: &Refusal) -> MeasureError {
 }
 
 /// Does something for each number, one after another or each on a thread; the calling thread takes the first.
+///
+/// # Errors
+/// A thread cannot be started; nothing is done then.
 fn each<T: Send>(
     host: &dyn Host,
     count: usize,
     side_by_side: bool,
     work: impl Fn(usize) -> T + Sync,
-) -> Vec<T> {
+) -> Result<Vec<T>, NoThread> {
     if !side_by_side || count < 2 {
-        return (0..count).map(work).collect();
+        return Ok((0..count).map(work).collect());
     }
-    host.gather(count);
     let one = |number| {
         let _present = Present::enter(host, number);
         work(number)
     };
     thread::scope(|scope| {
         let one = &one;
-        let others: Vec<_> = (1..count).map(|number| scope.spawn(move || one(number))).collect();
+        let others = start(scope, (1..count).map(|number| move || one(number)))?;
+        host.gather(count);
+        let others = others.go();
         let first = one(0);
-        let others =
-            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        [first].into_iter().chain(others).collect()
+        let others = others.into_iter().filter_map(|other| match other.join() {
+            Ok(found) => found,
+            Err(panic) => resume_unwind(panic),
+        });
+        Ok([first].into_iter().chain(others).collect())
     })
 }
 

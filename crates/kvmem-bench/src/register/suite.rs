@@ -16,7 +16,7 @@ use super::plan::{Cell, Effort, Group, Means, contenders, groups};
 use super::report::{Report, Row, Skipped};
 use super::{BenchError, ContenderId, MeasureError, Options, Pages, goals};
 use crate::arena::mapping;
-use crate::arena::system::Hugepages;
+use crate::hugepages::Hugepages;
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::stats::median;
@@ -35,7 +35,8 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result
     let contenders = contenders(options);
     let (groups, skipped) = groups(options, &Means::here());
     progress.begin(groups.iter().map(|group| group.units(contenders.len(), &effort)).sum());
-    let mut found = Found { contenders, effort, rows: Vec::new(), skipped };
+    let mut found =
+        Found { borrow_hugepages: options.borrow_hugepages, contenders, effort, rows: Vec::new(), skipped };
     for group in &groups {
         let left = Units { left: group.units(found.contenders.len(), &effort) };
         found.add(group, left, progress)?;
@@ -92,6 +93,7 @@ impl Units {
 
 /// What the groups so far have found.
 struct Found {
+    borrow_hugepages: bool,
     contenders: Vec<ContenderId>,
     effort: Effort,
     rows: Vec<Row>,
@@ -140,7 +142,10 @@ impl Found {
             return Err(Stop::Limited(reason));
         }
         let _hugepages = match group.pages {
-            Some(Pages::Huge) => Some(Hugepages::borrow(group.region_bytes).map_err(Stop::Limited)?),
+            Some(Pages::Huge) => {
+                let pages = Hugepages::provide(group.region_bytes, self.borrow_hugepages);
+                Some(pages.map_err(Stop::Limited)?)
+            }
             _ => None,
         };
         progress.step(&format!("{}: memory", first.0));

@@ -125,7 +125,7 @@ fn with<H: Heap>(heap: &H, task: &Task) -> Result<Seen, MeasureError> {
         Pattern::Random | Pattern::Fixed => loops::halves(heap, pattern, max, place),
     };
     let time = Duration::from_millis(u64::from(task.milliseconds));
-    let found = crew::run(threads, time, work, resident_bytes).map_err(|_| MeasureError::Panicked)?;
+    let found = crew::run(threads, time, work, resident_bytes)?;
     if found.threads.iter().any(|done| done.refused) {
         return Err(MeasureError::Refused);
     }

@@ -90,9 +90,21 @@ pub enum MeasureError {
     /// A thread of the loop panicked.
     #[error("a thread panicked")]
     Panicked,
+    /// A thread could not be started.
+    #[error(transparent)]
+    NoThread(#[from] crate::NoThread),
     /// The process that was to measure did not.
     #[error("the process that measures failed: {0}")]
     Child(String),
+}
+
+impl From<crate::crew::Failed> for MeasureError {
+    fn from(failed: crate::crew::Failed) -> Self {
+        match failed {
+            crate::crew::Failed::Panicked => MeasureError::Panicked,
+            crate::crew::Failed::NoThread(error) => MeasureError::NoThread(error),
+        }
+    }
 }
 
 /// The patterns by name.

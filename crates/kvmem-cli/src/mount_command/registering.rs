@@ -17,12 +17,15 @@ use serde::Serialize;
 use super::page;
 use crate::args::MountArgs;
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::output_file::OutputFiles;
 use crate::time_line::TimeLine;
 
 /// Maps, plans, registers, gives back, and prints what came of it.
 pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> Result<(), Failure> {
     let policy = policy(args)?;
-    let (json, html) = (JsonSink::open(args.json.as_deref())?, HtmlSink::open(args.html.as_deref())?);
+    let mut files = OutputFiles::new();
+    let json = JsonSink::open(&mut files, args.json.as_deref())?;
+    let html = HtmlSink::open(&mut files, args.html.as_deref())?;
     let registrars = devices.open().map_err(Failure::usage)?;
 
     let line = Arc::new(TimeLine::new());

@@ -24,6 +24,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::escape::shown;
+
 /// What a file of calls begins with.
 pub const MAGIC: [u8; 8] = *b"KVMEMOPS";
 /// The only version there is.
@@ -101,7 +103,7 @@ pub struct Recording {
 #[non_exhaustive]
 pub enum OpsError {
     /// The file cannot be read at all.
-    #[error("cannot read {}: {source}", .path.display())]
+    #[error("cannot read {}: {source}", shown(.path))]
     Read {
         /// The file.
         path: PathBuf,
@@ -111,7 +113,7 @@ pub enum OpsError {
     /// It is a file of another kind.
     #[error(
         "{}: not a recording of allocator calls: it begins with {found:?}, not with \"KVMEMOPS\"; \
-         `kvmem replay TRACE --record FILE` makes one", .path.display()
+         `kvmem replay TRACE --record FILE` makes one", shown(.path)
     )]
     Magic {
         /// The file.
@@ -122,7 +124,7 @@ pub enum OpsError {
     /// It was written by another version.
     #[error(
         "{}: a recording of version {found}; this kvmem reads version {VERSION} only: record it again, or use \
-         the kvmem that wrote it", .path.display()
+         the kvmem that wrote it", shown(.path)
     )]
     Version {
         /// The file.
@@ -133,7 +135,7 @@ pub enum OpsError {
     /// It ends too early.
     #[error(
         "{}: the file ends at byte {at}, in the middle of {what}: it was cut short, or the replay that wrote it \
-         did not end; record it again", .path.display()
+         did not end; record it again", shown(.path)
     )]
     Truncated {
         /// The file.
@@ -144,7 +146,7 @@ pub enum OpsError {
         what: String,
     },
     /// It says what cannot be.
-    #[error("{}: byte {at}: {what}: the file is damaged; record it again", .path.display())]
+    #[error("{}: byte {at}: {what}: the file is damaged; record it again", shown(.path))]
     Malformed {
         /// The file.
         path: PathBuf,

@@ -5,10 +5,11 @@
 //! the file do two ranges overlap, and each thread finds its own calls in the order in which it made them. With one thread the
 //! file is the exact sequence of calls.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::output_file::{OutputError, OutputFile, OutputFiles};
 
 use super::format::{END, FREED, Header, REFUSED, SERVED, put_varint};
 
@@ -22,7 +23,8 @@ pub struct Recorder {
 }
 
 struct State {
-    file: File,
+    /// `None` when the recording is complete, or could not be.
+    file: Option<OutputFile>,
     buffer: Vec<u8>,
     sum: crc32fast::Hasher,
     calls: u64,
@@ -37,30 +39,32 @@ pub struct Ticket {
     number: u64,
 }
 
-/// The recording cannot be written.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write {}: {source}", .path.display())]
-pub struct RecordError {
-    path: PathBuf,
-    source: io::Error,
-}
-
 impl Recorder {
-    /// Creates the file, or empties it.
+    /// Records into a file of this name, which stays as it is until [`finish`](Self::finish).
     ///
     /// # Errors
-    /// [`RecordError`] if that cannot be.
-    pub fn create(path: &Path) -> Result<Recorder, RecordError> {
-        let file = File::create(path).map_err(|source| RecordError { path: path.to_owned(), source })?;
+    /// [`OutputError`] if it cannot be written.
+    pub fn create(path: &Path) -> Result<Recorder, OutputError> {
+        OutputFiles::new().open("--record", path).map(Recorder::new)
+    }
+
+    /// Records into this file.
+    pub fn new(file: OutputFile) -> Recorder {
+        let path = file.path().to_owned();
         let state = State {
-            file,
+            file: Some(file),
             buffer: Vec::with_capacity(2 * BUFFER),
             sum: crc32fast::Hasher::new(),
             calls: 0,
             served: 0,
             failed: None,
         };
-        Ok(Recorder { state: Mutex::new(state), path: path.to_owned() })
+        Recorder { state: Mutex::new(state), path }
+    }
+
+    /// The file, as it was named.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Writes what calls are made to. To be done first, and once.
@@ -87,11 +91,11 @@ impl Recorder {
         (done, ticket)
     }
 
-    /// Writes the end; returns how many calls there were. What is freed later is not written.
+    /// Writes the end and puts the file into its place; returns how many calls there were. What is freed later is not written.
     ///
     /// # Errors
-    /// [`RecordError`] if this, or something before it, could not be written.
-    pub fn finish(&self) -> Result<u64, RecordError> {
+    /// [`OutputError`] if this, or something before it, could not be written.
+    pub fn finish(&self) -> Result<u64, OutputError> {
         let mut state = self.state();
         let calls = state.calls;
         state.buffer.push(END);
@@ -101,9 +105,10 @@ impl Recorder {
         state.buffer.extend(sum.to_le_bytes());
         state.flush();
         // From here on nothing is written.
-        match state.failed.replace(io::ErrorKind::Other.into()) {
-            None => Ok(calls),
-            Some(source) => Err(RecordError { path: self.path.clone(), source }),
+        let Some(file) = state.file.take() else { return Ok(calls) };
+        match state.failed.take() {
+            None => file.commit().map(|()| calls),
+            Some(source) => Err(file.failed(source)),
         }
     }
 
@@ -123,9 +128,9 @@ impl State {
     }
 
     fn flush(&mut self) {
-        if self.failed.is_none() {
+        if let (None, Some(file)) = (&self.failed, &mut self.file) {
             self.sum.update(&self.buffer);
-            self.failed = self.file.write_all(&self.buffer).err();
+            self.failed = file.write_all(&self.buffer).err();
         }
         self.buffer.clear();
     }

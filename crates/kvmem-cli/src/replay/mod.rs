@@ -59,8 +59,10 @@ use store::{Store, StoreError};
 use trace::{BLOCK_TOKENS, Trace, TraceError};
 use worker::{Counters, Worker, verify_all};
 
+use crate::escape::shown;
 use crate::ops::format::Header;
-use crate::ops::recorder::{RecordError, Recorder};
+use crate::ops::recorder::Recorder;
+use crate::output_file::OutputError;
 
 /// What to replay on what.
 #[derive(Clone, Debug)]
@@ -83,22 +85,20 @@ pub struct Options {
     pub backed: bool,
     /// Stop after so many requests.
     pub requests_max: Option<u64>,
-    /// Write all calls of the allocator to this file.
-    pub record: Option<PathBuf>,
 }
 
 impl Options {
-    /// Whether such a replay is possible at all.
+    /// Whether such a replay is possible at all, and with a recording of its calls if there is to be one.
     ///
     /// # Errors
     /// [`ReplayError`] says what is not.
-    pub fn check(&self) -> Result<(), ReplayError> {
+    pub fn check(&self, is_recorded: bool) -> Result<(), ReplayError> {
         let &Options { ref layout, pool_bytes, contender, threads, .. } = self;
         if pool_bytes < layout.bytes() {
             let (objects, block_bytes) = (layout.objects().len(), layout.bytes());
             return Err(ReplayError::PoolTooSmall { pool_bytes, objects, block_bytes });
         }
-        for (wanted, option) in [(self.backed, "--backed"), (self.record.is_some(), "--record")] {
+        for (wanted, option) in [(self.backed, "--backed"), (is_recorded, "--record")] {
             if wanted && contender == ContenderId::Null {
                 return Err(ReplayError::PlacesNothing { contender, option });
             }
@@ -127,7 +127,7 @@ pub enum ReplayError {
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// The trace holds no request.
-    #[error("{}: the trace is empty", .path.display())]
+    #[error("{}: the trace is empty", shown(.path))]
     Empty {
         /// The trace.
         path: PathBuf,
@@ -170,7 +170,7 @@ pub enum ReplayError {
     Backing(#[from] BackingError),
     /// The calls cannot be recorded.
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(#[from] OutputError),
     /// A thread could not be started.
     #[error("cannot start thread {number} of {threads}: {source}; ask for fewer --threads")]
     Thread {
@@ -221,18 +221,19 @@ pub trait Watch: Send {
 }
 
 /// Replays `trace` on a fresh pool, telling `watch` after every request how far it has come. Samples are taken if there is
-/// something to put them into; the time that takes counts for nothing.
+/// something to put them into; the time that takes counts for nothing. All calls of the allocator are recorded if there is a `recorder`.
 ///
 /// # Errors
 /// [`ReplayError`]; nothing of a replay that fails is reported.
 pub fn replay<R: BufRead + Send>(
     trace: Trace<R>,
     options: &Options,
+    recorder: Option<Recorder>,
     sampling: Option<&mut Sampling>,
     watch: &mut dyn Watch,
 ) -> Result<Report, ReplayError> {
-    options.check()?;
-    let recorder = options.record.as_deref().map(Recorder::create).transpose()?.map(Arc::new);
+    options.check(recorder.is_some())?;
+    let recorder = recorder.map(Arc::new);
     let Some(learn) = options.learns() else {
         let seen = sampling.is_some();
         let feed = Feed::new(trace, options.requests_max, sampling, watch);
@@ -383,11 +384,12 @@ impl<'a, R: BufRead> Run<'a, R> {
         let feed = self.feed.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Dealt { so_far, span_ms: (first_ms, last_ms), sampling, looked_on } =
             feed.finish(&options.trace)?;
-        let recorded = match (&options.record, &self.recorder) {
-            (Some(path), Some(recorder)) => {
-                Some(Recorded { file: path.display().to_string(), calls: recorder.finish()? })
+        let recorded = match &self.recorder {
+            Some(recorder) => {
+                let file = recorder.path().display().to_string();
+                Some(Recorded { file, calls: recorder.finish()? })
             }
-            _ => None,
+            None => None,
         };
         if let Some(sampling) = sampling {
             sampling.finish(&store, pool_bytes, so_far);

@@ -74,7 +74,8 @@ impl Default for Moves {
     }
 }
 
-/// Bytes that a plain copy moves in a second, of the moves of all threads by as many; `None` if there are none.
+/// Bytes that a plain copy moves in a second, of the moves of all threads by as many; `None` if there are none, or
+/// no thread can be started.
 ///
 /// Each thread has an equal part of the memory, and what lies across the edge of two is left out.
 pub fn plain_bytes_per_s(
@@ -117,12 +118,14 @@ pub fn plain_bytes_per_s(
             let start = Instant::now();
             thread::scope(|scope| {
                 for (moves, memory) in parts.iter().zip(memory.bytes_mut().chunks_mut(part)) {
-                    scope.spawn(move || (0..rounds).for_each(|_| copy(moves, memory, payloads)));
+                    let copies = move || (0..rounds).for_each(|_| copy(moves, memory, payloads));
+                    thread::Builder::new().spawn_scoped(scope, copies).ok()?;
                 }
-            });
-            start.elapsed().as_secs_f64()
+                Some(())
+            })?;
+            Some(start.elapsed().as_secs_f64())
         })
-        .collect();
+        .collect::<Option<_>>()?;
     seconds.sort_by(f64::total_cmp);
     Some((rounds * bytes) as f64 / seconds[PASSES / 2])
 }

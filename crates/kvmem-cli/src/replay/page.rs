@@ -64,8 +64,8 @@ fn over_time(samples: &[Sample]) -> Section {
 
 /// The free ranges at the end, by size.
 fn free_ranges(free: &[(u64, u64)]) -> Section {
-    let mut number = Bars::new("How many there are", "free ranges", Scale::Log);
-    let mut bytes = Bars::new("What they amount to", "MiB", Scale::Log);
+    let mut number = Bars::new("How many there are", "free ranges", Scale::Count);
+    let mut bytes = Bars::new("What they amount to", "MiB", Scale::Linear);
     let mut table = Table::new(["size", "free ranges", "bytes"]);
     for (power, &(count, sum)) in free.iter().enumerate().filter(|(_, (count, _))| *count > 0) {
         let size = format!("from {}", BinaryBytes(1 << power));

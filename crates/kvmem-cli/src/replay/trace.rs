@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::escape::shown;
+
 /// Input tokens that one hash id stands for.
 pub const BLOCK_TOKENS: u64 = 512;
 
@@ -42,7 +44,7 @@ pub struct Request {
 #[non_exhaustive]
 pub enum TraceError {
     /// The file could not be opened.
-    #[error("cannot read {}: {source}", .path.display())]
+    #[error("cannot read {}: {source}", shown(.path))]
     Open {
         /// The file asked for.
         path: PathBuf,
@@ -50,7 +52,7 @@ pub enum TraceError {
         source: io::Error,
     },
     /// Reading stopped in the middle.
-    #[error("{}:{line}: cannot read on: {source}", .path.display())]
+    #[error("{}:{line}: cannot read on: {source}", shown(.path))]
     Read {
         /// The file being read.
         path: PathBuf,
@@ -60,7 +62,7 @@ pub enum TraceError {
         source: io::Error,
     },
     /// A line is not a request.
-    #[error("{}:{line}: malformed line: {reason}", .path.display())]
+    #[error("{}:{line}: malformed line: {reason}", shown(.path))]
     Malformed {
         /// The file being read.
         path: PathBuf,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use kvmem::arena::preflight::Value;
 
-use crate::output::{Failure, print, progress_bar};
+use crate::output::{Failure, print, progress_bar, tell};
 
 /// Columns of a line.
 pub(super) const WIDTH: usize = 100;
@@ -166,11 +166,8 @@ impl Going {
             if last.elapsed() >= BETWEEN {
                 *last = Instant::now();
                 let percent = 100 * self.bar.position() / self.bar.length().unwrap_or(0).max(1);
-                eprintln!(
-                    "    … {} {percent} %{}{message}",
-                    self.what,
-                    if message.is_empty() { "" } else { ", " }
-                );
+                let between = if message.is_empty() { "" } else { ", " };
+                tell(format_args!("    … {} {percent} %{between}{message}", self.what));
             }
         } else if !message.is_empty() {
             self.bar.set_message(message);

@@ -38,6 +38,7 @@ from ._kvmem import (
     __version__,
     doctor,
     mount_report,
+    parse_size,
 )
 from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
 from .errors import (
@@ -110,4 +111,5 @@ __all__ = [
     "doctor",
     "errors",
     "mount_report",
+    "parse_size",
 ]

@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         "--size",
         type=size,
         default="1GiB",
-        help="how much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GB is 10^9; default: %(default)s)",
+        help="how much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is 10^9, G is GiB; default: %(default)s)",
     )
     options.add_argument(
         "--pages",

@@ -42,6 +42,7 @@ __all__ = [
     "__version__",
     "doctor",
     "mount_report",
+    "parse_size",
 ]
 
 __version__: str
@@ -910,4 +911,10 @@ def mount_report(
     """What ``kvmem mount`` does and prints: maps memory, makes it resident, registers it with devices if any are named, gives it back.
 
     The report is the receipt; with devices, ``receipt``, ``outcome``, ``chosen``, ``deregistered`` and ``seconds``.
+    """
+
+def parse_size(text: str) -> int:
+    """Reads a number of bytes: ``4096``, ``64GiB`` and ``64G`` (powers of 1024), ``64GB`` (a power of 1000).
+
+    Raises :class:`BadValueError` with the text, what is wrong with it and the remedy.
     """

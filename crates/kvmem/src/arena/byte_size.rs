@@ -1,9 +1,36 @@
-//! *Byte size*: a number of bytes as people write it.
+//! *Byte size*: a number of bytes as people write it, and the one reader of it.
 //!
-//! `8gb`, `1.5 GiB`, `512M`, `1048576`: a decimal number, then a unit or none. Units are powers of 1024 whether or not
-//! they are spelt with an `i`, as in the settings this understands. The reckoning is exact; a fraction of a byte is dropped.
+//! The rules, with examples, are in the documentation of [`ByteSize`]. The reckoning is exact: no number goes through
+//! floating point.
+
+use std::fmt;
+use std::str::FromStr;
 
 use thiserror::Error;
+
+#[doc = include_str!("../../docs/sizes.md")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(pub u64);
+
+/// A text that is no size.
+///
+/// ```
+/// use kvmem::arena::{ByteSize, SizeFault};
+///
+/// let error = "-1GiB".parse::<ByteSize>().unwrap_err();
+/// assert_eq!((&*error.text, &error.fault), ("-1GiB", &SizeFault::Negative));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{text:?} is no size: {fault}; give a number of bytes, or one with KiB, MiB, GiB, TiB (powers of 1024, as K, M, G, T) or \
+     KB, MB, GB, TB (powers of 1000), such as 64GiB"
+)]
+pub struct SizeError {
+    /// The text.
+    pub text: Box<str>,
+    /// What is wrong with it.
+    pub fault: SizeFault,
+}
 
 /// Why a text is no size.
 ///
@@ -17,6 +44,12 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SizeFault {
+    /// There is nothing but spaces.
+    #[error("it is empty")]
+    Empty,
+    /// It begins with a minus sign.
+    #[error("it is negative")]
+    Negative,
     /// It does not begin with a decimal number.
     #[error("it does not begin with a number")]
     NoNumber,
@@ -40,11 +73,47 @@ pub enum SizeFault {
 /// The most bytes that one object can have.
 const LIMIT: usize = isize::MAX as usize;
 
+/// What `KB` and its like are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Units {
+    /// Powers of 1000, as SI says.
+    Standard,
+    /// Powers of 1024, as Mooncake says.
+    PowersOf1024,
+}
+
+impl FromStr for ByteSize {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<ByteSize, SizeError> {
+        match parse(text, Units::Standard) {
+            Ok(bytes) => Ok(ByteSize(bytes as u64)),
+            Err(fault) => Err(SizeError { text: text.into(), fault }),
+        }
+    }
+}
+
+impl fmt::Display for ByteSize {
+    /// The largest unit of 1024 that gives a whole number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 7] = ["", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let power = if self.0 == 0 { 0 } else { self.0.trailing_zeros() / 10 };
+        write!(f, "{}{}", self.0 >> (10 * power), UNITS[power as usize])
+    }
+}
+
 /// Reads a size ≥ 1.
-pub(crate) fn parse(text: &str) -> Result<usize, SizeFault> {
+pub(crate) fn parse(text: &str, units: Units) -> Result<usize, SizeFault> {
     let text = text.trim();
-    if text.eq_ignore_ascii_case("infinite") {
-        return Err(SizeFault::TooLarge { limit: LIMIT });
+    if text.is_empty() {
+        return Err(SizeFault::Empty);
+    }
+    if text.starts_with('-') {
+        return Err(SizeFault::Negative);
+    }
+    let too_large = SizeFault::TooLarge { limit: LIMIT };
+    if units == Units::PowersOf1024 && text.eq_ignore_ascii_case("infinite") {
+        return Err(too_large);
     }
     let (number, unit) =
         text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
@@ -52,8 +121,7 @@ pub(crate) fn parse(text: &str) -> Result<usize, SizeFault> {
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return Err(SizeFault::NoNumber);
     }
-    let unit = unit_len(unit.trim_start())?;
-    let too_large = SizeFault::TooLarge { limit: LIMIT };
+    let unit = unit_len(unit.trim_start(), units)?;
     let whole = digits(whole).ok_or(too_large.clone())?;
     let bytes = whole.checked_mul(unit).and_then(|bytes| bytes.checked_add(fraction_of(fraction, unit)));
     match bytes {
@@ -63,16 +131,25 @@ pub(crate) fn parse(text: &str) -> Result<usize, SizeFault> {
     }
 }
 
-fn unit_len(unit: &str) -> Result<u128, SizeFault> {
-    let power = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 1,
-        "m" | "mb" | "mib" => 2,
-        "g" | "gb" | "gib" => 3,
-        "t" | "tb" | "tib" => 4,
-        _ => return Err(SizeFault::Unit { unit: unit.to_owned() }),
+/// Bytes of a unit.
+fn unit_len(unit: &str, units: Units) -> Result<u128, SizeFault> {
+    const POWERS: &str = "kmgtpe";
+    let lower = unit.to_ascii_lowercase();
+    let mut letters = lower.chars();
+    let power = match letters.next() {
+        None => return Ok(1),
+        Some('b') if letters.as_str().is_empty() => return Ok(1),
+        Some(letter) => POWERS.find(letter).map(|at| at as u32 + 1),
     };
-    Ok(1 << (10 * power))
+    let base: Option<u128> = match (letters.as_str(), units) {
+        ("" | "i" | "ib", _) | ("b", Units::PowersOf1024) => Some(1024),
+        ("b", Units::Standard) => Some(1000),
+        _ => None,
+    };
+    match (base, power) {
+        (Some(base), Some(power)) => Ok(base.pow(power)),
+        _ => Err(SizeFault::Unit { unit: unit.to_owned() }),
+    }
 }
 
 fn digits(text: &str) -> Option<u128> {
@@ -81,7 +158,7 @@ fn digits(text: &str) -> Option<u128> {
 
 /// `0.<digits> × unit`, rounded down.
 fn fraction_of(digits: &str, unit: u128) -> u128 {
-    // Written out, 1/2^40 has 40 digits, so digits far down may still decide. From the last to the first: what is
+    // Written out, 1/2^60 has 60 digits, so digits far down may still decide. From the last to the first: what is
     // carried is less than the unit, and floors nest: ⌊(d·u + x) / 10⌋ = ⌊(d·u + ⌊x⌋) / 10⌋.
     digits.bytes().rev().fold(0, |carried, digit| (u128::from(digit - b'0') * unit + carried) / 10)
 }
@@ -91,49 +168,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_as_people_write_them() {
-        let sizes = [
-            ("1", 1),
-            ("1048576", 1 << 20),
-            (" 64 ", 64),
-            ("64B", 64),
-            ("2k", 2048),
-            ("8gb", 8 << 30),
-            ("8 GB", 8 << 30),
-            ("8GiB", 8 << 30),
-            ("1.5G", 3 << 29),
-            (".5m", 1 << 19),
-            ("2.T", 2 << 40),
-            ("0.1k", 102),
-            ("1.9", 1),
-            ("0.0009765625k", 1),
-            ("0.00000000000090949470177292823791503906250t", 1),
-            ("9223372036854775807", isize::MAX as usize),
-            ("0000000000000000000000000000000000000000000000000000001", 1),
-        ];
-        for (text, bytes) in sizes {
-            assert_eq!(parse(text), Ok(bytes), "{text:?}");
+    fn mooncake_has_powers_of_1024_alone() {
+        let mooncake = |text| parse(text, Units::PowersOf1024);
+        for text in ["8gb", "8 GB", "8g", "8GiB", "8Gi"] {
+            assert_eq!(mooncake(text), Ok(8 << 30), "{text:?}");
         }
+        assert_eq!(mooncake("1.5MB"), Ok(3 << 19));
+        assert_eq!(mooncake("infinite"), Err(SizeFault::TooLarge { limit: isize::MAX as usize }));
     }
 
     #[test]
-    fn texts_that_are_no_size() {
-        for text in ["", " ", "gb", "-1", "+1", ".", "1..2", "1.2.3", ".gb", "x12", "∞"] {
-            assert_eq!(parse(text), Err(SizeFault::NoNumber), "{text:?}");
-        }
-        for (text, unit) in
-            [("8 gigs", "gigs"), ("1e9", "e9"), ("1gb2", "gb2"), ("1 g b", "g b"), ("8ｇ", "ｇ")]
-        {
-            assert_eq!(parse(text), Err(SizeFault::Unit { unit: unit.to_owned() }), "{text:?}");
-        }
-        for text in ["0", "0.0gb", "0.4", "0.00000000000090949470177292823791503906249t"] {
-            assert_eq!(parse(text), Err(SizeFault::Zero), "{text:?}");
-        }
+    fn digits_far_down_decide() {
+        let standard = |text| parse(text, Units::Standard);
+        assert_eq!(standard("0.00000000000090949470177292823791503906250T"), Ok(1));
+        assert_eq!(standard("0.00000000000090949470177292823791503906249T"), Err(SizeFault::Zero));
         let huge = "9".repeat(200);
-        for text in
-            ["infinite", "9223372036854775808", "8388608T", "340282366920938463463374607431768211455T", &huge]
-        {
-            assert_eq!(parse(text), Err(SizeFault::TooLarge { limit: isize::MAX as usize }), "{text:?}");
-        }
+        assert_eq!(standard(&huge), Err(SizeFault::TooLarge { limit: isize::MAX as usize }));
+        assert_eq!(standard(&format!("1.{huge}K")), Ok(2047));
     }
 }

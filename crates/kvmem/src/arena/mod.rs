@@ -44,7 +44,6 @@ mod span;
 mod views;
 mod watch;
 
-pub(crate) use byte_size::parse as parse_bytes;
 pub(crate) use cores::usable as usable_cores;
 pub(crate) use crew::{Crew, lead};
 pub(crate) use headroom::{headroom, reserve as reserve_headroom};
@@ -56,7 +55,7 @@ pub use crate::sys::{Call, Errno};
 pub use builder::{Backing, RegionBuilder};
 pub use bump::{BumpArena, BumpStats};
 pub use bump_error::BumpError;
-pub use byte_size::SizeFault;
+pub use byte_size::{ByteSize, SizeError, SizeFault};
 pub use discard::Advice;
 pub use error::{ArenaError, Limit};
 pub use memory::{Exclusive, ExclusiveRegion, HeapMemory, Memory};

@@ -2,8 +2,10 @@
 //!
 //! | variable | alias | meaning |
 //! |---|---|---|
-//! | `KVMEM_ARENA_POOL_SIZE` | `MC_MMAP_ARENA_POOL_SIZE` | size of the arena, such as `8gb` or `1.5 GiB`; setting it turns the arena on |
+//! | `KVMEM_ARENA_POOL_SIZE` | `MC_MMAP_ARENA_POOL_SIZE` | [size](super::ByteSize) of the arena, such as `8GiB`; setting it turns the arena on |
 //! | `KVMEM_DISABLE_ARENA` | `MC_DISABLE_MMAP_ARENA` | `1`, `true`, `yes` or `on` turns it off whatever its size says; `0`, `false`, `no` or `off` does not |
+//!
+//! In Mooncake's variable all units are powers of 1024, as there: `8gb` is 8 GiB. In kvmem's own `8GB` is 8,000,000,000 bytes.
 //!
 //! The first name that is set and not blank counts; its alias is then not read. A value that cannot be understood is an
 //! error and not a default: a pool of another size than asked for would be found out only when memory is short. If the arena
@@ -13,7 +15,7 @@ use std::ffi::OsString;
 
 use thiserror::Error;
 
-use super::byte_size::{self, SizeFault};
+use super::byte_size::{self, SizeFault, Units};
 
 const POOL_SIZE: [&str; 2] = ["KVMEM_ARENA_POOL_SIZE", "MC_MMAP_ARENA_POOL_SIZE"];
 const DISABLE: [&str; 2] = ["KVMEM_DISABLE_ARENA", "MC_DISABLE_MMAP_ARENA"];
@@ -54,7 +56,7 @@ pub struct ArenaSettings {
 pub enum SettingError {
     /// A size is none.
     #[error(
-        "{variable}={value:?} is no size: {fault}; give a number of bytes, or one with K, M, G or T, such as 8GB, or unset it"
+        "{variable}={value:?} is no size: {fault}; give a number of bytes, or one with K, M, G or T, such as 8GiB, or unset it"
     )]
     Size {
         /// The variable, by the name that was set.
@@ -116,7 +118,8 @@ impl ArenaSettings {
         let Some((variable, value)) = first(POOL_SIZE) else {
             return Ok(Self::off());
         };
-        match byte_size::parse(&value) {
+        let units = if variable == POOL_SIZE[0] { Units::Standard } else { Units::PowersOf1024 };
+        match byte_size::parse(&value, units) {
             Ok(bytes) => Ok(Self::pool(bytes)),
             Err(fault) => Err(SettingError::Size { variable, value, fault }),
         }

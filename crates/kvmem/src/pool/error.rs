@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::arena::{ArenaError, SizeFault};
+use crate::arena::{ArenaError, SizeError, SizeFault};
 use crate::offset::{AllocError, SpaceError};
 use crate::register::RegisterError;
 use crate::slab::ExtentSetupError;
@@ -33,7 +33,7 @@ pub enum PoolError {
         capacity: u64,
     },
     /// A text that is no size.
-    #[error("{text:?} is no size: {fault}; give a number of bytes, or one with K, M, G or T, such as 64GiB")]
+    #[error("{}", no_size(.text, .fault))]
     Size {
         /// The text.
         text: Box<str>,
@@ -134,4 +134,9 @@ impl From<ExtentSetupError> for PoolError {
             error => PoolError::HotSizes(Box::new(error)),
         }
     }
+}
+
+/// The words of the one reader of sizes.
+fn no_size(text: &str, fault: &SizeFault) -> SizeError {
+    SizeError { text: text.into(), fault: fault.clone() }
 }

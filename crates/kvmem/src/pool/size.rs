@@ -1,10 +1,10 @@
 //! *Pool size*: bytes, as a number or as people write them.
 
 use super::PoolError;
-use crate::arena::parse_bytes;
+use crate::arena::{ByteSize, SizeError};
 
-/// How large a pool is to be: a number of bytes, or a text such as `"64GiB"`, `"1.5 GB"`, `"512m"`. Units are powers of 1024
-/// whether or not they are spelt with an `i`. A text that is no size is told when the pool is built.
+/// How large a pool is to be: a number of bytes, or a text such as `"64GiB"`, which is read as every [`ByteSize`]. A text that is
+/// no size is told when the pool is built.
 ///
 /// ```
 /// use kvmem::pool::PoolSize;
@@ -28,8 +28,11 @@ impl PoolSize {
     pub fn bytes(&self) -> Result<usize, PoolError> {
         match &self.0 {
             Said::Bytes(bytes) => Ok(*bytes),
-            Said::Text(text) => parse_bytes(text)
-                .map_err(|fault| PoolError::Size { text: text.as_str().into(), fault: Box::new(fault) }),
+            Said::Text(text) => match text.parse() {
+                // A size is at most `isize::MAX`.
+                Ok(ByteSize(bytes)) => Ok(bytes as usize),
+                Err(SizeError { text, fault }) => Err(PoolError::Size { text, fault: Box::new(fault) }),
+            },
         }
     }
 }

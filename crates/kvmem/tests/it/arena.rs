@@ -5,6 +5,7 @@
 use kvmem::arena::{Ladder, PageSize, Region, RegionBuilder};
 
 mod bump;
+mod byte_size;
 mod edges;
 mod fork;
 mod parts;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::arena::MeasureError;
-use crate::crew::{bind, cores};
+use crate::crew::{bind, cores, start};
 
 /// How often a turn is tried in all.
 const TRIES: u32 = 5;
@@ -70,9 +70,10 @@ fn turn<S: Sync, T: Send>(
         }
     };
     thread::scope(|scope| {
-        let running: Vec<_> =
-            (0..threads as usize).map(|i| scope.spawn(shift(cores.get(i % cores.len().max(1))))).collect();
-        running.into_iter().map(|thread| thread.join().map_err(|_| MeasureError::Panicked)).collect()
+        let works = (0..threads as usize).map(|i| shift(cores.get(i % cores.len().max(1))));
+        let running = start(scope, works)?.go();
+        let ended = running.into_iter().map(|thread| thread.join().ok().flatten());
+        ended.map(|shift| shift.ok_or(MeasureError::Panicked)).collect()
     })
 }
 

@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
         prog="kvmem serve-mooncake",
         description="Map, populate and mount memory of this host as a segment of a Mooncake cluster, and unmount it at the end: Ctrl-C or SIGTERM",
     )
-    options.add_argument("--size", type=size, required=True, help="how much memory, in bytes or with a unit: 64GiB (GB is 10^9)")
+    options.add_argument("--size", type=size, required=True, help="how much memory, in bytes or with a unit: 64GiB (GiB is 2^30 bytes, GB is 10^9, G is GiB)")
     options.add_argument("--master", default=engine.MASTER, metavar="HOST:PORT", help="the cluster's master (default: %(default)s)")
     options.add_argument(
         "--host",

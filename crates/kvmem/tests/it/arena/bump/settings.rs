@@ -31,9 +31,12 @@ fn off_unless_asked_for() {
 #[test]
 fn a_size_turns_it_on() {
     for name in [SIZE, SIZE_ALIAS] {
-        assert_eq!(read(&[(name, "8gb")]), Ok(ArenaSettings::pool(8 << 30)));
-        assert_eq!(read(&[(name, " 1.5 GB ")]), Ok(ArenaSettings::pool(3 << 29)));
+        assert_eq!(read(&[(name, "8g")]), Ok(ArenaSettings::pool(8 << 30)));
+        assert_eq!(read(&[(name, " 1.5 GiB ")]), Ok(ArenaSettings::pool(3 << 29)));
     }
+    // As SI says, and in Mooncake's variable as Mooncake does.
+    assert_eq!(read(&[(SIZE, "8gb")]), Ok(ArenaSettings::pool(8_000_000_000)));
+    assert_eq!(read(&[(SIZE_ALIAS, "8gb")]), Ok(ArenaSettings::pool(8 << 30)));
     assert_eq!(read(&[(SIZE, "1M"), (SIZE_ALIAS, "not read")]), Ok(ArenaSettings::pool(1 << 20)));
     assert_eq!(read(&[(SIZE, ""), (SIZE_ALIAS, "2M")]), Ok(ArenaSettings::pool(2 << 20)));
 }
@@ -42,14 +45,14 @@ fn a_size_turns_it_on() {
 fn off_wins_over_any_size() {
     for name in [OFF, OFF_ALIAS] {
         for yes in ["1", "true", "YES", "On", " 1 "] {
-            assert_eq!(read(&[(SIZE, "8gb"), (name, yes)]), Ok(ArenaSettings::off()), "{name}={yes}");
+            assert_eq!(read(&[(SIZE, "8g"), (name, yes)]), Ok(ArenaSettings::off()), "{name}={yes}");
             assert_eq!(read(&[(SIZE, "nonsense"), (name, yes)]), Ok(ArenaSettings::off()), "{name}={yes}");
         }
         for no in ["0", "false", "No", "OFF"] {
-            assert_eq!(read(&[(SIZE, "8gb"), (name, no)]), Ok(ArenaSettings::pool(8 << 30)), "{name}={no}");
+            assert_eq!(read(&[(SIZE, "8g"), (name, no)]), Ok(ArenaSettings::pool(8 << 30)), "{name}={no}");
         }
     }
-    assert_eq!(read(&[(SIZE, "8gb"), (OFF, "0"), (OFF_ALIAS, "1")]), Ok(ArenaSettings::pool(8 << 30)));
+    assert_eq!(read(&[(SIZE, "8g"), (OFF, "0"), (OFF_ALIAS, "1")]), Ok(ArenaSettings::pool(8 << 30)));
 }
 
 #[test]
@@ -60,16 +63,18 @@ fn mistakes_name_the_variable_that_was_set() {
         assert_eq!(error, SettingError::Size { variable: name, value: "8 gigs".to_owned(), fault });
         let text = error.to_string();
         assert!(
-            [name, "8 gigs", "\"gigs\"", "8GB", "unset"].iter().all(|part| text.contains(part)),
+            [name, "8 gigs", "\"gigs\"", "8GiB", "unset"].iter().all(|part| text.contains(part)),
             "{text}"
         );
-        for (value, part) in [("0", "0 bytes"), ("infinite", "more than"), ("-1", "begin with a number")] {
+        for (value, part) in
+            [("0", "0 bytes"), ("9E", "more than"), ("-1", "negative"), ("x", "begin with a number")]
+        {
             let text = read(&[(name, value)]).unwrap_err().to_string();
             assert!(text.contains(name) && text.contains(part), "{text}");
         }
     }
     for name in [OFF, OFF_ALIAS] {
-        let error = read(&[(name, "maybe"), (SIZE, "8gb")]).unwrap_err();
+        let error = read(&[(name, "maybe"), (SIZE, "8g")]).unwrap_err();
         assert_eq!(error, SettingError::Switch { variable: name, value: "maybe".to_owned() });
         assert!(error.to_string().contains(name));
     }

@@ -1,0 +1,43 @@
+//! Sizes as text through the header: the table that the library, Python and the command are tested with as well.
+
+use std::fmt::Write;
+use std::process::Command;
+
+#[allow(dead_code, reason = "each test uses a part of it")]
+mod support;
+
+use support::{compile, scratch, succeed};
+
+const TABLE: &str = include_str!("../../kvmem/tests/data/sizes.tsv");
+
+/// A text as C writes it, byte by byte.
+fn literal(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut literal, byte| {
+        let _ = write!(literal, "\\{byte:03o}");
+        literal
+    })
+}
+
+#[test]
+fn texts_are_read_as_the_table_says() {
+    let mut program =
+        String::from("#include <kvmem.h>\n#include \"check.h\"\n\nint main(void) {\n    uint64_t bytes;\n");
+    for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
+        let (text, expected) = line.split_once('\t').expect("a text and what it is");
+        let text = literal(text);
+        let _ = match expected.parse::<u64>() {
+            Ok(bytes) => write!(
+                program,
+                "    OK(kvmem_parse_size(\"{text}\", &bytes));\n    CHECK(bytes == {bytes}u);\n"
+            ),
+            Err(_) => write!(
+                program,
+                "    IS(KVMEM_INVALID_ARGUMENT, kvmem_parse_size(\"{text}\", &bytes));\n    SAYS(\"such as 64GiB\");\n"
+            ),
+        };
+    }
+    program += "    return 0;\n}\n";
+    let source = scratch("programs").join("sizes.c");
+    std::fs::write(&source, program).expect("the target folder can be written");
+    succeed(&mut Command::new(compile(&source, "sizes", &[])));
+}

@@ -1,0 +1,418 @@
+//! *Output file*: a file named by an option, which gets its content all at once or not at all.
+//!
+//! The content is staged in an unnamed file in the folder of the target. When it is complete it is
+//! synced, linked under a temporary name that no file has, and renamed over the target. A run that
+//! fails or is killed leaves the target as it was, and an unnamed file vanishes with its process.
+//! A file system without unnamed files gets a file named `.kvmem-PID-N.part` instead; only a killed
+//! run leaves one of these.
+//!
+//! - **Symbolic links** stay: the file at their end is replaced.
+//! - **Mode and owner** are those of the file that is replaced, as far as this process may set them.
+//!   Where the group cannot be kept, the group gets no right that others lack. Further hard links of
+//!   the target keep the old content.
+//! - **Devices, FIFOs and descriptors** such as `/dev/stdout` cannot be replaced. They are written
+//!   directly.
+//! - **A target that cannot be renamed over**, such as a file mounted into a container or one in a
+//!   folder without write permission, is overwritten in place once the content is complete.
+//! - **An input of the same run** is never an output: device and inode numbers are compared, which
+//!   sees through names, symbolic links and hard links. Nor do two options get one file.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use crate::escape::shown;
+
+/// Symbolic links that are followed, as many as the kernel does.
+const MAX_LINKS: usize = 40;
+
+/// Why there is no output file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// The run reads the same file.
+    #[error("{option} {}: this is {input}, and the output would replace it; name another file", shown(.path))]
+    IsInput {
+        /// The option.
+        option: &'static str,
+        /// The file it names.
+        path: PathBuf,
+        /// What the file is to this run.
+        input: &'static str,
+    },
+    /// Another option of the run names the same file.
+    #[error("{option} {}: {other} names the same file, and one would replace the other; name two files", shown(.path))]
+    Twice {
+        /// The option.
+        option: &'static str,
+        /// The file it names.
+        path: PathBuf,
+        /// The other option.
+        other: &'static str,
+    },
+    /// The file cannot be written.
+    #[error("{option}: cannot write {}: {source}; name a file that this user can write", shown(.path))]
+    Cannot {
+        /// The option.
+        option: &'static str,
+        /// The file it names.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// Tells a file from all others.
+type FileId = (u64, u64);
+
+/// The output files of one run, and the inputs that they must not replace.
+#[derive(Debug, Default)]
+pub struct OutputFiles {
+    inputs: Vec<(&'static str, FileId)>,
+    targets: Vec<(&'static str, PathBuf)>,
+}
+
+impl OutputFiles {
+    /// Outputs of a run without inputs.
+    pub fn new() -> OutputFiles {
+        OutputFiles::default()
+    }
+
+    /// Protects an input of the run; `-` is standard input. `what` names it in messages: "the trace".
+    pub fn protect(mut self, what: &'static str, path: &Path) -> OutputFiles {
+        let found = match path == Path::new("-") {
+            true => metadata_of(io::stdin().as_fd()),
+            false => fs::metadata(path),
+        };
+        // An input that cannot be looked at cannot be replaced; opening it gives the error.
+        self.inputs.extend(found.ok().and_then(|found| Some((what, regular(&found)?))));
+        self
+    }
+
+    /// Opens the file that `option` names. Nothing is written to it before [`OutputFile::commit`],
+    /// unless it is a device, a FIFO or a descriptor.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn open(&mut self, option: &'static str, path: &Path) -> Result<OutputFile, OutputError> {
+        let place = Place::of(path).map_err(|source| cannot(option, path, source))?;
+        let existing = match &place {
+            Place::Direct(file) => file.metadata().ok(),
+            Place::File { existing, .. } => existing.as_ref().map(|(_, metadata)| metadata.clone()),
+        };
+        let id = existing.as_ref().and_then(regular);
+        if let Some((input, _)) = self.inputs.iter().find(|(_, input)| Some(*input) == id) {
+            return Err(OutputError::IsInput { option, path: path.to_owned(), input });
+        }
+        let file = match place {
+            Place::Direct(file) => OutputFile { option, path: path.to_owned(), file, target: None },
+            Place::File { path: target, existing } => {
+                if let Some((other, _)) = self.targets.iter().find(|(_, taken)| *taken == target) {
+                    return Err(OutputError::Twice { option, path: path.to_owned(), other });
+                }
+                self.targets.push((option, target.clone()));
+                let staged = Staged::new(&target, existing.is_some());
+                let (file, staged) = staged.map_err(|source| cannot(option, path, source))?;
+                let target = Some(Target { path: target, existing, staged, is_fresh: false });
+                OutputFile { option, path: path.to_owned(), file, target }
+            }
+        };
+        Ok(file)
+    }
+
+    /// Refuses standard output where it is an input of the run, as in `replay t --json - >> t`.
+    ///
+    /// # Errors
+    /// [`OutputError::IsInput`].
+    pub fn check_stdout(&self, option: &'static str) -> Result<(), OutputError> {
+        let id = metadata_of(io::stdout().as_fd()).ok().as_ref().and_then(regular);
+        match self.inputs.iter().find(|(_, input)| Some(*input) == id) {
+            Some((input, _)) => Err(OutputError::IsInput { option, path: "-".into(), input }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A file that is being written. Dropped without [`commit`](Self::commit), it leaves no trace.
+#[derive(Debug)]
+pub struct OutputFile {
+    option: &'static str,
+    path: PathBuf,
+    /// Where the content goes at first.
+    file: File,
+    /// Where it goes in the end; `None` where it is there already.
+    target: Option<Target>,
+}
+
+#[derive(Debug)]
+struct Target {
+    /// Without symbolic links.
+    path: PathBuf,
+    existing: Option<(File, Metadata)>,
+    staged: Staged,
+    /// Whether a file that is there in the end is kept, and the commit fails.
+    is_fresh: bool,
+}
+
+impl OutputFile {
+    /// A file that must not exist yet, for folders that others write to as well.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn fresh(path: &Path) -> io::Result<OutputFile> {
+        if fs::symlink_metadata(path).is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let (file, staged) = Staged::new(path, false)?;
+        let target = Some(Target { path: path.to_owned(), existing: None, staged, is_fresh: true });
+        Ok(OutputFile { option: "--html", path: path.to_owned(), file, target })
+    }
+
+    /// The file, as the option names it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts the content, which is complete now, in the place of the file that the option names.
+    ///
+    /// # Errors
+    /// [`OutputError::Cannot`]; the file is as before then, unless it had to be overwritten in place.
+    pub fn commit(mut self) -> Result<(), OutputError> {
+        let placed = match self.target.take() {
+            None => self.file.flush(),
+            Some(target) => target.commit(&mut self.file),
+        };
+        placed.map_err(|source| cannot(self.option, &self.path, source))
+    }
+
+    /// The error that writing to this file failed.
+    pub fn failed(&self, source: io::Error) -> OutputError {
+        cannot(self.option, &self.path, source)
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Target {
+    fn commit(mut self, file: &mut File) -> io::Result<()> {
+        if let Some((_, metadata)) = &self.existing {
+            take_rights(file, metadata)?;
+        }
+        file.sync_data()?;
+        let renamed = match &self.staged {
+            Staged::Elsewhere => Err(io::ErrorKind::PermissionDenied.into()),
+            _ if self.is_fresh => return self.staged.link(file, &self.path),
+            _ => self.staged.rename(file, &self.path),
+        };
+        match (renamed, &mut self.existing) {
+            // Whatever forbids to rename over it, it can be written: it was opened for that.
+            (Err(_), Some((existing, _))) => overwrite(file, existing),
+            (renamed, _) => renamed,
+        }
+    }
+}
+
+/// Copies all of `from` over `to`.
+fn overwrite(from: &mut File, to: &mut File) -> io::Result<()> {
+    from.rewind()?;
+    to.rewind()?;
+    let bytes = io::copy(&mut Read::by_ref(from), to)?;
+    to.set_len(bytes)?;
+    to.sync_data()
+}
+
+/// Where a path leads.
+enum Place {
+    /// To what cannot be replaced.
+    Direct(File),
+    /// To a file that is there, opened for writing, or to a name that is free.
+    File { path: PathBuf, existing: Option<(File, Metadata)> },
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Place> {
+        let mut path = path.to_owned();
+        for _ in 0..MAX_LINKS {
+            let Some(name) = path.file_name() else {
+                return Err(io::ErrorKind::IsADirectory.into());
+            };
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new(".")).canonicalize()?;
+            let full = folder.join(name);
+            if folder.starts_with("/proc") {
+                return descriptor(&full).map(Place::Direct);
+            }
+            let found = match fs::symlink_metadata(&full) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Ok(Place::File { path: full, existing: None });
+                }
+                found => found?,
+            };
+            if found.is_symlink() {
+                path = folder.join(fs::read_link(&full)?);
+                continue;
+            }
+            // A directory, or a file without permission, says so here. A FIFO waits for its reader.
+            let file = OpenOptions::new().write(true).custom_flags(NO_TERMINAL).open(&full)?;
+            let metadata = file.metadata()?;
+            return Ok(match metadata.is_file() {
+                true => Place::File { path: full, existing: Some((file, metadata)) },
+                false => Place::Direct(file),
+            });
+        }
+        Err(Errno::LOOP.into())
+    }
+}
+
+/// A terminal that is opened does not become the one that controls this process.
+const NO_TERMINAL: i32 = OFlags::NOCTTY.bits().cast_signed();
+
+/// A descriptor, named by a path below `/proc`. The first three are shared with this process's own,
+/// so that text and output follow each other; others are written at their end.
+fn descriptor(path: &Path) -> io::Result<File> {
+    let own = Path::new("/proc/self/fd").canonicalize()?;
+    let number = path.strip_prefix(&own).ok().and_then(|number| number.to_str());
+    let shared = |stream: BorrowedFd<'_>| stream.try_clone_to_owned().map(File::from);
+    match number {
+        Some("0") => shared(io::stdin().as_fd()),
+        Some("1") => shared(io::stdout().as_fd()),
+        Some("2") => shared(io::stderr().as_fd()),
+        _ => OpenOptions::new().append(true).custom_flags(NO_TERMINAL).open(path),
+    }
+}
+
+/// Where the content waits until it is complete.
+#[derive(Debug)]
+enum Staged {
+    /// In a file without a name, in the target's folder.
+    Unnamed,
+    /// In a file with a name of its own there, which is removed on drop.
+    Named(PathBuf),
+    /// In a file without a name elsewhere: nothing can be made in the target's folder.
+    Elsewhere,
+}
+
+impl Staged {
+    /// A file in the folder of `target`, or in that for temporary files where `target` can be
+    /// written and its folder cannot.
+    fn new(target: &Path, exists: bool) -> io::Result<(File, Staged)> {
+        let folder = target.parent().unwrap_or(Path::new("/"));
+        match Staged::in_folder(folder) {
+            Err(error) if exists => {
+                let (file, staged) = Staged::in_folder(&std::env::temp_dir()).map_err(|_| error)?;
+                // From here on it has no name.
+                drop(staged);
+                Ok((file, Staged::Elsewhere))
+            }
+            made => made,
+        }
+    }
+
+    fn in_folder(folder: &Path) -> io::Result<(File, Staged)> {
+        // Such a file gets its name through /proc.
+        if Path::new("/proc/self/fd").exists() {
+            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+            match rustix::fs::open(folder, flags, Mode::from_raw_mode(0o666)) {
+                Ok(file) => return Ok((file.into(), Staged::Unnamed)),
+                // The file system has no such files, or the kernel does not know them.
+                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT | Errno::NOSYS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        with_free_name(folder, |name| {
+            let file = OpenOptions::new().read(true).write(true).create_new(true).open(name)?;
+            Ok((file, Staged::Named(name.to_owned())))
+        })
+    }
+
+    /// Gives the file this name, which none has.
+    fn link(&self, file: &File, name: &Path) -> io::Result<()> {
+        match self {
+            Staged::Named(staged) => fs::hard_link(staged, name),
+            _ => {
+                let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let linked = rustix::fs::linkat(CWD, unnamed, CWD, name, AtFlags::SYMLINK_FOLLOW);
+                linked.map_err(io::Error::from)
+            }
+        }
+    }
+
+    /// Puts the file in the place of `target`.
+    fn rename(&self, file: &File, target: &Path) -> io::Result<()> {
+        if let Staged::Named(staged) = self {
+            return fs::rename(staged, target);
+        }
+        let folder = target.parent().unwrap_or(Path::new("/"));
+        let name = with_free_name(folder, |name| self.link(file, name).map(|()| name.to_owned()))?;
+        fs::rename(&name, target).inspect_err(|_| {
+            let _ = fs::remove_file(&name);
+        })
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if let Staged::Named(staged) = self {
+            // After the rename there is none.
+            let _ = fs::remove_file(staged);
+        }
+    }
+}
+
+/// Runs `make` with a name in `folder` that no file has.
+fn with_free_name<T>(folder: &Path, mut make: impl FnMut(&Path) -> io::Result<T>) -> io::Result<T> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    loop {
+        // Relaxed: only the numbers must differ.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = folder.join(format!(".kvmem-{}-{number}.part", std::process::id()));
+        match make(&name) {
+            // Of a process with the same number in another container, or that was killed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made,
+        }
+    }
+}
+
+/// Gives `file` owner, group and mode of the file that it replaces, as far as that is allowed.
+fn take_rights(file: &File, of: &Metadata) -> io::Result<()> {
+    let mut mode = of.mode() & 0o777;
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) != (of.uid(), of.gid()) {
+        let group = Some(Gid::from_raw(of.gid()));
+        let kept = rustix::fs::fchown(file, Some(Uid::from_raw(of.uid())), group)
+            .or_else(|_| rustix::fs::fchown(file, None, group));
+        if kept.is_err() {
+            // This process's group is another: it gets what others get.
+            mode = mode & !0o070 | (mode & 0o007) << 3 & mode;
+        }
+    }
+    Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
+}
+
+/// Which file it is, if it is one that can be replaced.
+fn regular(metadata: &Metadata) -> Option<FileId> {
+    metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
+}
+
+fn metadata_of(stream: BorrowedFd<'_>) -> io::Result<Metadata> {
+    File::from(stream.try_clone_to_owned()?).metadata()
+}
+
+fn cannot(option: &'static str, path: &Path, source: io::Error) -> OutputError {
+    OutputError::Cannot { option, path: path.to_owned(), source }
+}

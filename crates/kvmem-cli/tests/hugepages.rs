@@ -1,0 +1,227 @@
+//! Benchmarks and the machine's pool of hugepages: it is changed only with `--borrow-hugepages`, and has its size again however a run
+//! ends. These tests take root and a gibibyte of free memory, and put the pool back as it was.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+const LEDGER: &str = "/run/kvmem-hugepages-2048kB.lock";
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// One row of hugepages, 512 MiB of them.
+const ROWS: [&str; 6] = ["bench", "arena", "--quick", "--op", "populate", "--contender"];
+/// A run that needs no hugepages.
+const OTHER: [&str; 8] = ["bench", "arena", "--quick", "--op", "map", "--reps", "1", "--contender=kvmem"];
+
+fn pool() -> u64 {
+    fs::read_to_string(POOL).unwrap().trim().parse().unwrap()
+}
+
+/// The pool, for one test at a time. It is as it was afterwards.
+struct Machine {
+    before: u64,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Machine {
+    /// `None` where the pool cannot be resized, or is not empty: what others have free there would be used first.
+    fn take() -> Option<Machine> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let skip = |why: &str| {
+            println!("skipped: {why}");
+            None
+        };
+        if Path::new(LEDGER).exists() {
+            return skip("another run borrows hugepages at the moment");
+        }
+        let Ok(text) = fs::read_to_string(POOL) else { return skip("there are no hugepages of 2 MiB") };
+        let before: u64 = text.trim().parse().unwrap();
+        if fs::write(POOL, (before + 300).to_string()).is_err() {
+            return skip("only root resizes the pool");
+        }
+        let got = pool();
+        fs::write(POOL, before.to_string()).unwrap();
+        if before > 0 {
+            return skip("the pool has pages already");
+        }
+        if got < before + 300 {
+            return skip("the machine has no memory for 300 hugepages");
+        }
+        Some(Machine { before, _alone: alone })
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = fs::write(POOL, self.before.to_string());
+        let _ = fs::remove_file(LEDGER);
+    }
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn kvmem(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+/// A run that is killed when a test ends early: it would keep what it borrowed.
+struct Run(Option<Child>);
+
+impl Run {
+    /// Waits until it has borrowed `pages` in all.
+    fn borrowing(pages: u64) -> Run {
+        let args = [&ROWS[..], &["touch", "--reps", "5", "--borrow-hugepages"]].concat();
+        let run = Run(Some(command(&args).spawn().unwrap()));
+        let start = Instant::now();
+        while pool() < pages {
+            assert!(start.elapsed() < LIMIT, "it borrows nothing");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        run
+    }
+
+    fn id(&self) -> u32 {
+        self.0.as_ref().unwrap().id()
+    }
+
+    fn send(&self, signal: &str) {
+        assert!(
+            Command::new("kill").args(["-s", signal, &self.id().to_string()]).status().unwrap().success()
+        );
+    }
+
+    fn ended(mut self) -> ExitStatus {
+        self.0.take().unwrap().wait_with_output().unwrap().status
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn without_the_option_the_machine_stays_as_it_is() {
+    let Some(machine) = Machine::take() else { return };
+    let mut child = command(&[&ROWS[..], &["map-populate", "--reps", "1"]].concat()).spawn().unwrap();
+    while child.try_wait().unwrap().is_none() {
+        assert_eq!(pool(), machine.before);
+        assert!(!Path::new(LEDGER).exists());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let output = child.wait_with_output().unwrap();
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(table.contains("Not measured") && table.contains("--borrow-hugepages"), "{table}");
+    // Pages that are there are used without it.
+    fs::write(POOL, "256").unwrap();
+    let output = kvmem(&[&ROWS[..], &["map-populate", "--reps", "1"]].concat());
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("2m, 512 MiB") && !table.contains("Not measured"), "{table}");
+    assert_eq!(pool(), 256);
+
+    for suite in [&["bench"][..], &["bench", "arena"], &["bench", "register"]] {
+        let help = kvmem(&[suite, &["--help"]].concat());
+        let help = String::from_utf8_lossy(&help.stdout).into_owned();
+        assert!(help.contains("--borrow-hugepages") && help.contains("vm.nr_hugepages"), "{help}");
+    }
+}
+
+#[test]
+fn a_run_that_ends_gives_back_what_it_borrowed() {
+    let Some(machine) = Machine::take() else { return };
+    let output = kvmem(&[&ROWS[..], &["map-populate", "--reps", "1", "--borrow-hugepages"]].concat());
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(table.contains("2m, 512 MiB") && !table.contains("Not measured"), "{table}");
+    assert_eq!((pool(), Path::new(LEDGER).exists()), (machine.before, false));
+}
+
+#[test]
+fn a_run_that_is_interrupted_gives_back_what_it_borrowed() {
+    let Some(machine) = Machine::take() else { return };
+    for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
+        for wait in [0, 20, 150] {
+            let run = Run::borrowing(machine.before + 1);
+            std::thread::sleep(Duration::from_millis(wait));
+            run.send(signal);
+            assert_eq!(run.ended().signal(), Some(number), "{signal} after {wait} ms");
+            let left = (pool(), Path::new(LEDGER).exists());
+            assert_eq!(left, (machine.before, false), "{signal} after {wait} ms");
+        }
+    }
+    // What is ignored stays ignored, as under nohup.
+    let run = format!("trap '' HUP; exec \"$0\" {} touch --reps 2 --borrow-hugepages", ROWS.join(" "));
+    let mut command = Command::new("sh");
+    command.args(["-c", &run, env!("CARGO_BIN_EXE_kvmem")]).stdout(Stdio::null());
+    let run = Run(Some(command.spawn().unwrap()));
+    let start = Instant::now();
+    while pool() == machine.before && start.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    run.send("HUP");
+    assert!(run.ended().success());
+    assert_eq!((pool(), Path::new(LEDGER).exists()), (machine.before, false));
+}
+
+#[test]
+fn the_next_run_gives_back_what_a_killed_one_left() {
+    let Some(machine) = Machine::take() else { return };
+    for wait in [0, 100] {
+        let run = Run::borrowing(machine.before + 1);
+        std::thread::sleep(Duration::from_millis(wait));
+        let process = run.id();
+        run.send("KILL");
+        run.ended();
+        assert!(pool() > machine.before && Path::new(LEDGER).exists(), "nobody could give it back");
+        let ledger = fs::read_to_string(LEDGER).unwrap();
+        assert!(ledger.contains(&format!("borrower {process} ")) && ledger.contains("before 0"), "{ledger}");
+        // Any run does, with the option or without.
+        let output = kvmem(&OTHER);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{message}");
+        assert!(message.contains(&format!("process {process} was killed")), "{message}");
+        assert_eq!((pool(), Path::new(LEDGER).exists()), (machine.before, false));
+    }
+    let output = kvmem(&OTHER);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "once");
+}
+
+#[test]
+fn two_runs_at_once_share() {
+    let Some(machine) = Machine::take() else { return };
+    for first_ends in ["INT", "KILL"] {
+        let one = Run::borrowing(machine.before + 1);
+        // The first keeps its pages until the second has its own. The ledger is not locked any more.
+        std::thread::sleep(Duration::from_millis(300));
+        one.send("STOP");
+        let two = Run::borrowing(machine.before + 400);
+        assert_eq!(pool(), machine.before + 512, "each has its own");
+        one.send(first_ends);
+        one.send("CONT");
+        one.ended();
+        // A third settles for a killed one, and leaves the second its pages.
+        std::thread::sleep(Duration::from_millis(100));
+        two.send("STOP");
+        assert!(kvmem(&OTHER).status.success());
+        assert_eq!(pool(), machine.before + 256);
+        two.send("TERM");
+        two.send("CONT");
+        two.ended();
+        assert_eq!((pool(), Path::new(LEDGER).exists()), (machine.before, false));
+    }
+}

@@ -1,0 +1,293 @@
+//! The built command in surroundings that give it little: no more threads, nowhere to write, names with control characters. It ends with
+//! a message and a status of its own, never with a panic.
+#![cfg(target_os = "linux")]
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn kvmem() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn full() -> File {
+    OpenOptions::new().write(true).open("/dev/full").unwrap()
+}
+
+/// The writing end of a pipe that nobody reads.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+fn small_trace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/small_trace.jsonl")
+}
+
+/// A folder of its own for each test, which others may read.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn standard_error_may_be_full_or_closed() {
+    let trace = small_trace();
+    let trace = trace.to_str().unwrap();
+    let mount = ["mount", "--size", "1MiB", "--pages", "4k"];
+    // What is done, and how it ends.
+    let runs: [(&[&str], i32); 6] = [
+        (&[&mount[..], &["-v"]].concat(), 0),
+        (&[&mount[..], &["-vvv"]].concat(), 0),
+        (&["replay", trace, "--metrics", "127.0.0.1:0"], 0),
+        (&["replay", "no-such-trace"], 2),
+        (&["no-such-command"], 2),
+        (&["tour", "--no-bench", "--pool", "16MiB", "--seconds", "5", "--html", "/dev/null"], 0),
+    ];
+    for (args, status) in runs {
+        for stderr in [Stdio::from(full()), closed()] {
+            let output = kvmem().args(args).stderr(stderr).output().unwrap();
+            assert_eq!(output.status.code(), Some(status), "{args:?}: {:?}", output.status);
+        }
+        // Both are one pipe, of which one line is read.
+        let run = format!("\"$0\" {} 2>&1 | head -n 1 >/dev/null; echo ${{PIPESTATUS[0]}}", args.join(" "));
+        let output = Command::new("bash").args(["-c", &run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
+        let code = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(code.trim(), status.to_string(), "{args:?}");
+    }
+}
+
+#[test]
+fn text_that_cannot_be_printed_is_a_failure() {
+    let trace = small_trace();
+    let trace = trace.to_str().unwrap();
+    let runs: [&[&str]; 8] = [
+        &["--help"],
+        &["-h"],
+        &["help"],
+        &["bench", "--help"],
+        &["help", "replay"],
+        &["--version"],
+        &["replay", trace],
+        &["mount", "--size", "1MiB", "--json", "-"],
+    ];
+    for args in runs {
+        let output = kvmem().args(args).stdout(full()).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+        assert!(message.contains("cannot write to standard output"), "{args:?}: {message}");
+        // A reader that has seen enough is none.
+        let output = kvmem().args(args).stdout(closed()).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*message), (Some(0), ""), "{args:?}");
+    }
+}
+
+/// What a terminal would obey.
+const EVIL: &str = "a\x1b[31mb\x07\rc\u{9b}2Jd\u{202e}e";
+
+#[test]
+fn names_with_control_characters_are_shown_and_not_obeyed() {
+    let folder = Folder::new("evil");
+    let copy = |name: &str| {
+        let path = folder.0.join(name);
+        fs::copy(small_trace(), &path).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let trace = copy(&format!("{EVIL}.jsonl"));
+    let malformed = folder.0.join(format!("bad{EVIL}")).into_os_string().into_string().unwrap();
+    fs::write(&malformed, format!("{{\"{EVIL}\": 1}}\n")).unwrap();
+    let record = folder.0.join(format!("ops{EVIL}")).into_os_string().into_string().unwrap();
+    let run = kvmem().args(["replay", &trace, "--record", &record]).output().unwrap();
+    assert!(run.status.success());
+    // A record of a benchmark, from somebody else.
+    let rows = folder.0.join("rows.json").into_os_string().into_string().unwrap();
+    let bench = ["bench", "concurrency", "--quick", "--scenario", "impossible", "--contender", "kvmem"];
+    kvmem().args(bench).args(["--threads", "1", "--reps", "1", "--json", &rows]).output().unwrap();
+    let text = fs::read_to_string(&rows).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    value["machine"]["cpu"] = EVIL.into();
+    value["version"] = EVIL.into();
+    fs::write(&rows, value.to_string()).unwrap();
+    let none = format!("none{EVIL}");
+    let runs: [&[&str]; 22] = [
+        &["replay", &trace],
+        &["replay", "--ops", &record],
+        &["replay", "--ops", &trace],
+        &["replay", &malformed],
+        &["replay", &none],
+        &["replay", &trace, "--json", &format!("{none}/r.json")],
+        &["replay", &trace, "--html", &trace],
+        &["replay", &trace, "--record", &format!("{none}/r.json")],
+        &["replay", &trace, "--metrics", &none],
+        &["replay", &trace, "--pool", &none],
+        &["replay", &trace, "--model", &none],
+        &["replay", &trace, "--object-bytes", &none],
+        &["bench", "--from", &rows],
+        &["bench", "--from", &none],
+        &["bench", "--from", &malformed],
+        &["bench", "slab", "--alone", &none],
+        &["bench", "offset", "--workload", &none],
+        &["mount", "--size", "1MiB", "--devices", &none],
+        &["mount", "--size", "1MiB", "--devices", &format!("verbs:{none},nixl:{none}")],
+        &["mount", "--size", "1MiB", "--numa", &none, "--pages", &none],
+        &["tour", "--html", &format!("{none}/r.html")],
+        &[&none, &format!("--{none}")],
+    ];
+    for args in runs {
+        let output = kvmem().args(args).output().unwrap();
+        for text in [&output.stdout, &output.stderr] {
+            let text = String::from_utf8_lossy(text);
+            let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+            assert_eq!(text.find(obeyed), None, "{args:?}: {text:?}");
+            assert!(!text.contains("panicked"), "{args:?}: {text}");
+        }
+    }
+    let output = kvmem().arg("mount").env("KVMEM_LOG", EVIL).output().unwrap();
+    assert!(!output.stderr.contains(&0x1b) && !output.stderr.is_empty());
+    // On one line.
+    let output = kvmem().args(["replay", "no\nsuch\ntrace"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("kvmem: cannot read no\\nsuch\\ntrace:"));
+}
+
+/// As a user without privileges, who may have `tasks` threads and processes in all. `None` where nothing can be run as another.
+fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
+    // A number of its own, so that nobody else's count.
+    let user = 200_000 + std::process::id() % 100_000;
+    let command = folder.0.join("kvmem");
+    if !command.exists() {
+        // By another process: see the tour's tests.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status();
+        assert!(copied.unwrap().success());
+        fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut limited = Command::new("bash");
+    limited.args(["-c", &format!("ulimit -u {tasks} || exit 126; exec timeout -s KILL 100 \"$0\" \"$@\"")]);
+    // `timeout` is one of them.
+    limited.arg(&command).args(args).current_dir("/").env("TMPDIR", &folder.0).stdin(Stdio::null());
+    match limited.uid(user).gid(65534).output() {
+        Ok(output) if output.status.code() != Some(126) => Some(output),
+        other => {
+            println!("skipped: nothing can be run as another user from there: {other:?}");
+            None
+        }
+    }
+}
+
+#[test]
+fn without_more_threads_there_is_a_message() {
+    let folder = Folder::new("threads");
+    let trace = small_trace();
+    let trace = trace.to_str().unwrap();
+    // What must fail with so few, and what can do with less.
+    let needs: [&[&str]; 8] = [
+        &["bench", "arena", "--quick", "--reps", "1", "--op", "bump"],
+        &[
+            "bench",
+            "slab",
+            "--quick",
+            "--reps",
+            "1",
+            "--pattern",
+            "fixed",
+            "--threads",
+            "8",
+            "--contender",
+            "malloc",
+        ],
+        &["bench", "concurrency", "--quick", "--reps", "1", "--scenario", "pair-4k", "--threads", "8"],
+        &[
+            "bench",
+            "concurrency",
+            "--quick",
+            "--reps",
+            "1",
+            "--scenario",
+            "pair-4k",
+            "--contender",
+            "kvmem",
+            "--threads",
+            "8",
+        ],
+        &[
+            "bench",
+            "cache",
+            "--quick",
+            "--reps",
+            "1",
+            "--scenario",
+            "get-hit",
+            "--contender",
+            "kvmem",
+            "--threads",
+            "8",
+        ],
+        &[
+            "bench",
+            "register",
+            "--quick",
+            "--reps",
+            "1",
+            "--backend",
+            "simulated-parallel-wins",
+            "--contexts",
+            "8",
+        ],
+        &["replay", trace, "--threads", "8"],
+        &[
+            "replay",
+            trace,
+            "--threads",
+            "8",
+            "--metrics",
+            "127.0.0.1:0",
+            "--backed",
+            "--pool",
+            "16MiB",
+            "--object-bytes",
+            "4KiB",
+        ],
+    ];
+    let does: [&[&str]; 3] = [
+        &["tour", "--no-bench", "--pool", "16MiB", "--seconds", "1"],
+        &["mount", "--size", "64MiB", "--pages", "4k", "--populate", "8"],
+        &["mount", "--size", "64MiB", "--pages", "4k", "--devices", "mlock", "--populate", "8"],
+    ];
+    for tasks in [2, 4] {
+        for (args, fails) in
+            needs.iter().map(|args| (args, true)).chain(does.iter().map(|args| (args, false)))
+        {
+            let Some(output) = with_tasks(&folder, tasks, args) else { return };
+            let message = String::from_utf8_lossy(&output.stderr);
+            let told = format!("{tasks} tasks, {args:?}: {:?}\n{message}", output.status);
+            assert!(matches!(output.status.code(), Some(0..=2)), "{told}");
+            assert!(!message.contains("panicked"), "{told}");
+            if fails {
+                assert!(!output.status.success() && message.starts_with("kvmem: "), "{told}");
+            }
+        }
+    }
+    // Benchmarks that cannot be had are told by the tour, which goes on.
+    let args = ["tour", "--pool", "16MiB", "--seconds", "1"];
+    let Some(output) = with_tasks(&folder, 2, &args) else { return };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("cannot be started") && text.contains("5/5 Report"), "{text}");
+}

@@ -1,0 +1,49 @@
+"""Sizes as text: the table that the library, C and the command are tested with as well."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import kvmem
+import pytest
+from kvmem.size import size
+
+TABLE = Path(__file__).parents[2] / "kvmem/tests/data/sizes.tsv"
+FAULTS = {
+    "empty": "it is empty",
+    "negative": "it is negative",
+    "number": "it does not begin with a number",
+    "unit": "is not known",
+    "zero": "it comes to 0 bytes",
+    "large": "it is more than 9223372036854775807 bytes",
+}
+
+
+def table() -> list[tuple[str, str]]:
+    lines = TABLE.read_text(encoding="utf-8").split("\n")
+    found = [tuple(line.split("\t", 1)) for line in lines if line and not line.startswith("#")]
+    assert len(found) > 90
+    return found  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("text", "expected"), table())
+def test_texts_are_read_as_the_table_says(text: str, expected: str) -> None:
+    if expected.isdigit():
+        assert size(text) == int(expected)
+        return
+    fault, _, unit = expected.partition(" ")
+    with pytest.raises(argparse.ArgumentTypeError, match="such as 64GiB") as refused:
+        size(text)
+    assert FAULTS[fault] in str(refused.value) and unit in str(refused.value)
+    # A pool says the same, and a space, which takes sizes of its own.
+    for make in (lambda: kvmem.Pool(text, pages="4k"), lambda: kvmem.OffsetAllocator(text)):
+        with pytest.raises(kvmem.BadValueError) as error:
+            make()
+        assert str(error.value) == str(refused.value)
+
+
+def test_a_space_has_the_bytes_that_its_text_says() -> None:
+    for text, expected in table():
+        if expected.isdigit():
+            assert kvmem.OffsetAllocator(text).capacity == int(expected), text
