@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -232,6 +234,45 @@ with kvmem.Pool("1MiB", pages="4k", shared=True) as pool, kvmem.Pool("1MiB", pag
         assert len(found) >= 4 and {frozenset(each) for each in found.values()} == {frozenset({LOCAL}), frozenset({"127.0.0.2"})}
         process.communicate(timeout=20)
         assert process.returncode == 0
+
+
+def stolen(host: str, port: int, address: int, nbytes: int) -> bytes:
+    """What a stranger reads by the engine's own protocol: length, address, operation. No credentials are asked for."""
+    try:
+        with socket.create_connection((host, port), 0.2) as stranger:
+            stranger.settimeout(0.5)
+            stranger.sendall(struct.pack("<QQB7x", nbytes, address, 0))
+            return stranger.recv(nbytes)
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("expose", [True, False])
+def test_a_stranger_reads_nothing(cluster: Cluster, expose: bool) -> None:
+    secret = b"a value of somebody else's"
+    before = set(ports.listening())
+    with (
+        kvmem.Pool("1MiB", pages="4k", shared=True) as lent,
+        serve(lent, cluster.address, expose=expose),
+        kvmem.Pool("1MiB", pages="4k") as pool,
+        Store(pool, master=cluster.address, expose=expose) as store,
+        pool.allocate(len(secret)) as block,
+    ):
+        block.write(secret)
+        store.put("secret", block)
+        at = store._engine.client.get_replica_desc("secret")[0].get_memory_descriptor().buffer_descriptor.buffer_address
+        new = set(ports.listening()) - before
+        # The one for bytes, by its address; what the one for handshakes does not understand makes it wait.
+        opened = [port for host, port in new if host == "::"] or [port for _, port in new]
+
+        def got(host: str) -> bool:
+            return any(secret == stolen(host, port, address, len(secret)) for port in opened for address in (at, block.ptr))
+
+        assert got(LOCAL), "whoever reaches the port reads: then this test would tell nothing"
+        assert got("127.0.0.2") == expose
+        private = ctypes.create_string_buffer(secret)
+        assert not any(stolen(LOCAL, port, ctypes.addressof(private), len(secret)) for port in opened), "it is not registered"
+        store.remove("secret", force=True)
 
 
 def test_what_cannot_be_limited_is_not_lent(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
