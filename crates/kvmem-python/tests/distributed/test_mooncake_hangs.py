@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,6 +171,15 @@ def test_a_put_to_a_hung_master_keeps_its_block(own: Cluster, store: Store, pool
     block.free()
 
 
+def test_a_with_shows_the_deadline_and_not_the_views_that_are_left(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+    with stopped(own.master):
+        with pytest.raises(DeadlineError), pool.allocate(50_000) as block:
+            store.put("in a with", block)
+        del block
+    until(lambda: store.stats().late == 0)
+    assert pool.metrics().allocated == 0
+
+
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str) -> None:
     by_segment = fill(store, f"{how}-", 40)
@@ -257,6 +267,29 @@ def test_a_cache_goes_on_beside_a_hung_segment(own: Cluster, store: Store, pool:
     until(lambda: len(spill._work.free) == 0)
 
 
+def test_a_store_is_closed_with_calls_under_way(own: Cluster, pool: kvmem.Pool) -> None:
+    """The engine is closed, and the memory let go of, when the last call has ended."""
+    store = Store(pool, master=own.address, deadline=DEADLINE)
+    block = pool.allocate(100)
+    with stopped(own.master):
+        with pytest.raises(DeadlineError) as raised:
+            store.put("closed", block)
+        store.close()
+        with pytest.raises(kvmem.ClosedError):
+            store.exists("closed")
+    call = raised.value.call
+    assert call is not None and call.wait_over(20)
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "kvmem-store"])
+    block.free()
+
+
+def test_a_spill_that_has_ended_is_not_told_any_more(store: Store) -> None:
+    before = len(store.circuit._listeners)
+    for _ in range(3):
+        ClusterSpill(store, prefix="ended/").close()
+    assert len(store.circuit._listeners) == before
+
+
 def run(code: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
@@ -276,7 +309,8 @@ def test_ctrl_c_ends_a_call(own: Cluster, ask: str) -> None:
     process = run(
         f"""
         import sys, time, kvmem
-        from kvmem.mooncake import Store
+        from kvmem.mooncake import Store, engine
+        engine._GOODBYE = 0.5
         master = sys.argv[1]
         pool, other = (kvmem.Pool("4MiB", pages="4k") for _ in range(2))
         store = Store(pool, master=master, deadline=60)

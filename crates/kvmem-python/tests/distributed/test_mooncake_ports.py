@@ -192,9 +192,16 @@ def test_a_server_answers_on_its_host_only(cluster: Cluster, host: str) -> None:
     server = cluster.serve("4MiB", "--host", host)
     try:
         assert all(found <= {host} for found in reachable(server.pid).values())
-        assert all(connects(host, port) for port in ports_of(server.pid))
+        found = ports_of(server.pid)
+        assert all(connects(host, port) for port in found)
+        told = (cluster.folder / "server.log").read_text(encoding="utf-8")
+        assert f"kvmem: ports {', '.join(map(str, found))} answer on {host} only" in told
     finally:
         cluster.kill(server)
+
+
+def test_a_master_that_is_started_as_the_page_says_listens_on_its_address(cluster: Cluster) -> None:
+    assert all(found == {LOCAL} for found in reachable(cluster.master.pid).values())
 
 
 def test_a_server_that_is_told_so_answers_everywhere(cluster: Cluster) -> None:

@@ -73,7 +73,7 @@ class Call:
         self._calls = calls
         self._work: Callable[[], Any] | None = work
         self._ended = threading.Event()
-        self._begun = self._abandoned = False
+        self.begun = self._abandoned = False
         self._result: Any = None
         self._error: BaseException | None = None
         self._then: list[Callable[[], object]] = []
@@ -95,6 +95,11 @@ class Call:
         """Waits until it has ended, abandoned or not; returns whether it has. Abandons nothing."""
         return self._ended.wait(seconds)
 
+    def wait_begun(self, seconds: float) -> None:
+        """Waits until a worker has begun it."""
+        with self._calls.lock:
+            self._calls.lock.wait_for(lambda: self.begun, seconds)
+
     @property
     def over(self) -> bool:
         """Whether it has ended, or was never begun and never will be."""
@@ -113,7 +118,7 @@ class Call:
         with self._calls.lock:
             if self.over and not self._abandoned:
                 return True
-            if self._begun:
+            if self.begun:
                 self._calls.late += not self._abandoned
                 self._abandoned = True
                 return False
@@ -142,7 +147,7 @@ class Call:
         with self._calls.lock:
             if not self._abandoned:
                 self._result, self._error = result, error
-            elif self._begun:
+            elif self.begun:
                 self._calls.late -= 1
             then, self._then = self._then, []
             self._ended.set()
@@ -202,9 +207,9 @@ class Calls:
             while True:
                 if self.queue:
                     call = self.queue.popleft()
-                elif self._last is not None and not self._last._begun and not self._running:
+                elif self._last is not None and not self._last.begun and not self._running:
                     call = self._last
-                elif self._last is not None and self._last._begun:
+                elif self._last is not None and self._last.begun:
                     self._idle -= 1
                     self._workers -= 1
                     return None
@@ -213,7 +218,8 @@ class Calls:
                     continue
                 self._idle -= 1
                 self._running += 1
-                call._begun = True
+                call.begun = True
+                self.lock.notify_all()
                 return call
 
     def _run(self) -> None:

@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lent = serve(pool, given.master, host=given.host, timeout=given.timeout, expose=given.expose, peers=given.peers)
             with lent as segment:
                 print(pool.report(), file=sys.stderr)
+                print(f"kvmem: {segment.reach}", file=sys.stderr)
                 start = time.monotonic()
 
                 def status() -> None:

@@ -45,8 +45,10 @@ DEADLINE = 1.0
 """Seconds that a call may take unless it is told otherwise."""
 RATE = 32 << 20
 """Bytes a second that a transfer is granted beyond the deadline."""
-_GOODBYE = 2.0
+_GOODBYE = 5.0
 """Seconds at most that closing waits for calls that have not ended."""
+_CLOSING = 20.0
+"""Seconds at most that it waits for the engine then."""
 _PROBE = "kvmem-probe"
 """The key that a probe looks for."""
 _LIMITS = {
@@ -123,6 +125,8 @@ class Engine:
             time.sleep(0.1)
         self.master = master
         self.deadline = deadline
+        self.reach = "the engine's ports answer on every address of this host"
+        """Where its ports answer, in words."""
         self.timeouts = 0
         """Calls that took longer than their deadline."""
         self.segments = Segments()
@@ -150,9 +154,11 @@ class Engine:
             code = self._wait(call, f"connect to the master at {self.master}", None, until - time.monotonic(), seconds)
             errors.check(-abs(code), f"connect to the master at {self.master}")
             if ports is None:
-                _log.warning("expose: the engine's ports answer on every address of this host, and nobody asks for credentials there")
+                _log.warning("expose: %s, and nobody asks for credentials there", self.reach)
             else:
                 ports.check()
+                self.reach = str(ports)
+                _log.info("the engine's %s", self.reach)
 
     @property
     def client(self) -> Any:
@@ -180,21 +186,20 @@ class Engine:
         key: str | None = None,
         held: Held | None = None,
         nbytes: int | None = None,
-        guarded: bool = True,
     ) -> Any:
         """What ``work`` returns, given the client. ``nbytes``: bytes that it transfers; None: it only talks to the master.
 
-        Raises :class:`NotAskedError` if the circuit is open, unless it is not ``guarded``, and :class:`DeadlineError`.
+        Raises :class:`NotAskedError` if the circuit is open, and :class:`DeadlineError`.
         """
         client = self.client
-        if guarded and self.circuit.is_open:
+        if self.circuit.is_open:
             raise not_asked(self.circuit, doing, key)
         seconds = self.deadline + (nbytes or 0) / RATE
         call = self._calls.begin(lambda: work(client), held)
         try:
             return self._wait(call, doing, key, seconds, seconds)
         except errors.DeadlineError as error:
-            if nbytes is None and guarded:
+            if nbytes is None:
                 self.circuit.fail(error)
             else:
                 self.circuit.suspect()
@@ -281,7 +286,9 @@ class Engine:
             finally:
                 then()
 
-        done = self._calls.close(last).wait_over(min(2 * self.deadline + 2, _GOODBYE))
+        call = self._calls.close(last)
+        call.wait_begun(min(2 * self.deadline + 2, _GOODBYE))
+        done = call.wait_over(_CLOSING if call.begun else 0)
         if not done:
             # Not even its destructor may run before its calls have ended.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))

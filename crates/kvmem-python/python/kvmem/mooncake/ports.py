@@ -6,7 +6,7 @@ and no setting of it changes that. Over TCP it asks for no credentials: a connec
 So kvmem limits the ports from outside: it attaches a packet filter of the kernel (``SO_ATTACH_FILTER``, which needs no privilege)
 to each listening socket. The filter drops every packet whose destination is not the address named by ``host``, or whose source is
 not in ``peers``. The kernel runs it before a connection exists, so ``connect`` from elsewhere times out; accepted connections
-inherit it. ``ss`` still shows the wildcard address; ``ss -b`` shows the filter.
+inherit it. ``ss`` still shows the wildcard address, and not the filter.
 
 The sockets appear in the middle of the engine's setup, some 50 ms before :meth:`Ports.limit` sees them (the setup keeps the GIL).
 Nothing is lent yet. :meth:`Ports.check` then reads every filter back, and it fails if a connection from elsewhere has been accepted
@@ -225,7 +225,11 @@ class Ports:
                 )
             self._attach(fd, found.port)
             self._limited[inode] = found.port
-            _log.info("port %d answers on %s only", found.port, ", ".join(map(str, self.hosts)))
+
+    def __str__(self) -> str:
+        numbers = ", ".join(map(str, sorted(self._limited.values())))
+        peers = f" to {', '.join(map(str, self.peers))}" if self.peers else ""
+        return f"ports {numbers} answer on {', '.join(map(str, self.hosts))} only{peers}"
 
     def check(self) -> None:
         """Limits what is new, reads every filter back, and looks for connections from before. Raises :class:`ExposedError`."""

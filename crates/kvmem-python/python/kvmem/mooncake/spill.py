@@ -644,6 +644,7 @@ class _Work:
             )
 
     def stop(self) -> None:
+        self.store.circuit.unlisten(self.heard)
         with self.lock:
             self.stopping = True
             self.changed.notify_all()

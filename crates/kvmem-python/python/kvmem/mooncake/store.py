@@ -247,7 +247,8 @@ class Store:
             self._engine.check_all(codes, "put", keys)
 
     def get_batch(self, keys: Iterable[str]) -> list[Block | None]:
-        """Each object in a fresh block; None where there is none. All or nothing otherwise: raises :class:`BatchError`."""
+        """Each object in a fresh block; None where there is none. All or nothing otherwise: raises :class:`BatchError`,
+        or :class:`NotAskedError` if one of them lies on a segment that failed a moment ago."""
         keys = list(keys)
         lengths = [self._size(key) for key in keys]
         blocks: list[Block | None] = []
