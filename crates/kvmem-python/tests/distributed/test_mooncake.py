@@ -292,6 +292,8 @@ def test_failures_leave_no_block_behind(store: Store, pool: kvmem.Pool) -> None:
         with pytest.raises(NoRoomError, match="no segment has room"):
             for n in range(10):
                 store.put(f"more{n}", block)
+                # What was looked at a moment ago is not evicted.
+                assert store.exists(f"more{n}")
     assert pool.metrics().allocated == 0
     with pytest.raises(kvmem.BadValueError, match="2 keys and 0 blocks"):
         store.put_batch(["a", "b"], [])

@@ -25,7 +25,7 @@ import kvmem
 from kvmem.mooncake import ClusterSpill, DeadlineError, NotAskedError, ObjectMissingError, Store, UnreachableError, serve
 
 MIB = 1 << 20
-DEADLINE = 0.3
+DEADLINE = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +105,12 @@ def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvme
         cache.evict_to(0)
         assert spill.flush(10)
         before = spill.stats()
-        assert (before.circuit, before.reachable, before.timeouts, before.skipped) == ("closed", True, 0, 0)
+        assert (before.circuit, before.reachable, before.skipped) == ("closed", True, 0)
         with stopped(own.master):
             assert [cache.get(number) for number in range(5)] == [None] * 5
             stats = spill.stats()
             # The first look-up waited for its deadline, the others for nothing.
-            assert (stats.timeouts, stats.skipped, stats.refused) == (1, 4, 1), stats
+            assert (stats.timeouts - before.timeouts, stats.skipped, stats.refused) == (1, 4, 1), stats
             assert (stats.circuit, stats.reachable) == ("open", False) and "longer than" in str(stats.last_error)
             # What is evicted waits, and insertions do not.
             cache.insert("while it hangs", data(9))
@@ -121,7 +121,7 @@ def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvme
             found.release()
             until(lambda: spill.stats().probes > before.probes)
             assert spill.stats().circuit == "open"
-            assert cache.get(0) is None and spill.stats().timeouts == 1
+            assert cache.get(0) is None and spill.stats().timeouts - before.timeouts == 1
         until(lambda: spill.stats().circuit == "closed")
         assert spill.stats().reachable and spill.flush(20)
         for number in range(5):
@@ -133,6 +133,7 @@ def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvme
 
 def test_a_hung_master_costs_a_store_one_deadline(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
     fill(store, "one-", 2)
+    before = store.stats().timeouts
     with pool.allocate(100) as block, stopped(own.master):
         with pytest.raises(DeadlineError, match=rf"cannot look for 'one-0': it took longer than {DEADLINE} s") as raised:
             store.size("one-0")
@@ -154,7 +155,7 @@ def test_a_hung_master_costs_a_store_one_deadline(own: Cluster, store: Store, po
         ):
             with pytest.raises(NotAskedError, match="the master did not answer before"):
                 ask()
-        assert store.stats().timeouts == 1 and store.stats().circuit == "open"
+        assert store.stats().timeouts - before == 1 and store.stats().circuit == "open"
     until(lambda: store.stats().circuit == "closed")
     assert gets(store, "one-0") == "right"
 
@@ -188,6 +189,7 @@ def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str
     victim = next(server for server in own.servers if listens(server.pid, min(ports.values())))
     [bad] = [segment for segment in ports if listens(victim.pid, ports[segment])]
     [good] = set(by_segment) - {bad}
+    before = store.stats()
     with contextlib.ExitStack() as stack:
         if how == "killed":
             own.kill(victim)
@@ -198,8 +200,8 @@ def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str
         stats = store.stats()
         assert found[0] in ("DeadlineError", "UnreachableError")
         tried = [each for each in found if each != "NotAskedError"]
-        assert len(tried) <= 2 and stats.timeouts <= len(tried), found
-        assert stats.segments_down == 1 and stats.skipped == len(found) - len(tried) and stats.circuit == "closed"
+        assert len(tried) <= 2 and stats.timeouts - before.timeouts <= len(tried), found
+        assert stats.segments_down == 1 and stats.skipped - before.skipped == len(found) - len(tried) and stats.circuit == "closed"
         # The other one is asked as ever.
         assert {gets(store, key) for key in by_segment[good]} == {"right"}
     if how == "stopped":
@@ -253,6 +255,7 @@ def test_a_cache_goes_on_beside_a_hung_segment(own: Cluster, store: Store, pool:
             cache.insert(number, data(number))
         cache.evict_to(0)
         assert spill.flush(20)
+        before = spill.stats().timeouts
         with stopped(own.servers[0]):
             for _ in range(2):
                 for number in range(30):
@@ -261,7 +264,7 @@ def test_a_cache_goes_on_beside_a_hung_segment(own: Cluster, store: Store, pool:
                         assert bytes(found) == data(number)
                         found.release()
             stats = spill.stats()
-            assert stats.skipped > 0 and stats.timeouts <= 6 and stats.reachable and stats.corrupt == 0, stats
+            assert stats.skipped > 0 and stats.timeouts - before <= 8 and stats.reachable and stats.corrupt == 0, stats
         until(lambda: spill.stats().late == 0)
         assert spill.stats().segments_down <= 1
     until(lambda: len(spill._work.free) == 0)
