@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ipaddress
 import itertools
 import os
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def addresses() -> list[str]:
     """Addresses of this machine, some of the loopback interface among them."""
     found = {LOCAL, "127.0.0.2"}
     lines = Path("/proc/net/fib_trie").read_text(encoding="ascii").splitlines()
-    found |= {before.split()[-1] for before, line in zip(lines, lines[1:]) if "host LOCAL" in line}
+    found |= {before.split()[-1] for before, line in zip(lines, lines[1:]) if "/32 host LOCAL" in line}
     six = Path("/proc/net/if_inet6")
     for line in six.read_text(encoding="ascii").splitlines() if six.exists() else []:
         number = bytes.fromhex(line.split()[0])
@@ -62,6 +63,17 @@ def listener(family: socket.AddressFamily = socket.AF_INET, host: str = "") -> I
         yield opened, port
 
 
+def filters() -> bool:
+    """Whether this process may attach filters."""
+    limited = ports.Ports(LOCAL)
+    with listener():
+        limited.limit()
+        return all(limit.filtered for limit in limited._limited.values())
+
+
+needs_filters = pytest.mark.skipif(not filters(), reason="filters on ports need CAP_NET_ADMIN here (Linux 6.16 and later)")
+
+
 def six() -> bool:
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
         probe.bind(("::1", 0))
@@ -69,6 +81,7 @@ def six() -> bool:
     return False
 
 
+@needs_filters
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @pytest.mark.parametrize("host", [LOCAL, "127.0.0.2", "::1"])
 def test_a_limited_port_answers_on_one_address(family: socket.AddressFamily, host: str) -> None:
@@ -85,6 +98,7 @@ def test_a_limited_port_answers_on_one_address(family: socket.AddressFamily, hos
         assert {each for each in addresses() if connects(each, port)} == before & {host}
 
 
+@needs_filters
 @pytest.mark.parametrize(
     ("peers", "wanted"),
     [
@@ -104,6 +118,7 @@ def test_it_answers_to_named_peers(peers: str | list[str], wanted: set[str]) -> 
         assert {source for source in ("127.0.0.1", "127.0.0.5", "127.1.2.3") if connects(LOCAL, port, source)} == wanted
 
 
+@needs_filters
 def test_peers_by_ipv6() -> None:
     if not six():
         pytest.skip("no IPv6 here")
@@ -114,6 +129,7 @@ def test_peers_by_ipv6() -> None:
             assert connects("::1", port) == wanted, peers
 
 
+@needs_filters
 def test_what_came_before_the_filter_is_found() -> None:
     limited = ports.Ports(LOCAL)
     with listener() as (opened, port):
@@ -139,18 +155,77 @@ def test_a_port_of_nobody_knows_whom_is_not_limited_but_told() -> None:
         assert connects(LOCAL, port)
 
 
-def test_where_there_is_no_filter_nothing_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
     limited = ports.Ports(LOCAL)
     with listener() as (_, port):
-        with monkeypatch.context() as patch:
-            patch.setattr(ports, "_ATTACH_FILTER", 9999)
-            with pytest.raises(ExposedError, match=f"port {port} .* cannot be limited .* expose=True"):
-                limited.limit()
+        limited.check()
+        assert str(limited) == f"ports {port} answer on the loopback interface only"
+        found = {each for each in addresses() if connects(each, port)}
+        assert found == {LOCAL, "127.0.0.2"}, "an address of another interface"
+        monkeypatch.setattr(ports, "_interface", lambda fd: b"")
+        with pytest.raises(ExposedError, match="not bound to the loopback interface"):
+            limited.check()
+    # Peers cannot be told apart by it.
+    limited = ports.Ports(LOCAL, peers="127.0.0.1")
+    with listener() as (_, port), pytest.raises(ExposedError, match=f"port {port} .* cannot be limited .no filter"):
         limited.limit()
-        # The kernel has taken it for granted, and has none.
+
+
+def test_without_a_filter_other_addresses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
+    # As if the address were one of a network card.
+    monkeypatch.setattr(ports, "_LOOPBACK", b"no-such-device")
+    for others, refused in ((["10.0.0.9"], True), ([], False)):
+        monkeypatch.setattr(ports, "other_addresses", lambda hosts, others=others: others)
+        limited = ports.Ports(LOCAL)
+        with listener() as (_, port):
+            if refused:
+                with pytest.raises(ExposedError, match=r"also has 10\.0\.0\.9\), .* CAP_NET_ADMIN, .* expose=True"):
+                    limited.limit()
+            else:
+                limited.check()
+                assert f"ports {port} answer on every address of this machine, and others reach only {LOCAL}" == str(limited)
+
+
+def test_other_addresses_are_those_that_others_reach() -> None:
+    mine = [ipaddress.ip_address(each) for each in addresses()]
+    reached = {each for each in mine if not each.is_loopback}
+    assert reached <= set(ports.other_addresses([])) and not any(each.is_loopback for each in ports.other_addresses([]))
+    assert ports.other_addresses(ports.other_addresses([])) == []
+
+
+@needs_filters
+def test_a_filter_that_the_kernel_does_not_have_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = ports.Ports(LOCAL)
+    with listener():
+        limited.limit()
         monkeypatch.setattr(ports, "_filter_length", lambda fd: 0)
         with pytest.raises(ExposedError, match="no filter on it"):
             limited.check()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="this process has no privileges to give up")
+def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., str]) -> None:
+    """Since Linux 6.16 it has no filter, and before it has one."""
+    out = script(
+        f"""
+        import ctypes, os, socket, sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import test_mooncake_ports as here
+        from kvmem.mooncake import ports
+        limited = ports.Ports({LOCAL!r})
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, without which /proc/self/fd is root's
+        with here.listener(socket.AF_INET) as (_, port):
+            limited.check()
+            print(limited)
+            print(sorted(each for each in here.addresses() if here.connects(each, port)))
+        """
+    )
+    assert "answer on 127.0.0.1 only" in out or "on the loopback interface only" in out
+    assert out.splitlines()[-1] in ("['127.0.0.1']", "['127.0.0.1', '127.0.0.2']")
 
 
 def test_hosts_and_peers_are_checked() -> None:
@@ -187,6 +262,7 @@ def reachable(pid: int) -> dict[int, set[str]]:
     return found
 
 
+@needs_filters
 @pytest.mark.parametrize("host", [LOCAL, "127.0.0.3"])
 def test_a_server_answers_on_its_host_only(cluster: Cluster, host: str) -> None:
     server = cluster.serve("4MiB", "--host", host)
@@ -196,6 +272,16 @@ def test_a_server_answers_on_its_host_only(cluster: Cluster, host: str) -> None:
         assert all(connects(host, port) for port in found)
         told = (cluster.folder / "server.log").read_text(encoding="utf-8")
         assert f"kvmem: ports {', '.join(map(str, found))} answer on {host} only" in told
+    finally:
+        cluster.kill(server)
+
+
+def test_a_server_on_the_loopback_interface_is_not_reached_by_other_addresses(cluster: Cluster) -> None:
+    """With privileges and without."""
+    server = cluster.serve("4MiB")
+    try:
+        for found in reachable(server.pid).values():
+            assert LOCAL in found and all(ipaddress.ip_address(each).is_loopback for each in found)
     finally:
         cluster.kill(server)
 
@@ -214,6 +300,7 @@ def test_a_server_that_is_told_so_answers_everywhere(cluster: Cluster) -> None:
         cluster.kill(server)
 
 
+@needs_filters
 def test_a_server_answers_to_its_peers_only(cluster: Cluster) -> None:
     server = cluster.serve("4MiB", "--peers", "127.0.0.5,10.0.0.0/8")
     try:
@@ -223,6 +310,7 @@ def test_a_server_answers_to_its_peers_only(cluster: Cluster) -> None:
         cluster.kill(server)
 
 
+@needs_filters
 def test_a_store_and_a_segment_are_limited_alike(cluster: Cluster) -> None:
     code = f"""
 import kvmem, sys
@@ -254,6 +342,7 @@ def stolen(host: str, port: int, address: int, nbytes: int) -> bytes:
         return b""
 
 
+@needs_filters
 @pytest.mark.parametrize("expose", [True, False])
 def test_a_stranger_reads_nothing(cluster: Cluster, expose: bool) -> None:
     secret = b"a value of somebody else's"
@@ -287,7 +376,10 @@ def test_what_cannot_be_limited_is_not_lent(cluster: Cluster, monkeypatch: pytes
     monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
     before = ports.listening()
     with kvmem.Pool("1MiB", pages="4k", shared=True) as pool:
-        for refused in (lambda: serve(pool, cluster.address), lambda: Store(pool, master=cluster.address)):
+        for refused in (
+            lambda: serve(pool, cluster.address, peers="127.0.0.1"),
+            lambda: Store(pool, master=cluster.address, peers="127.0.0.1"),
+        ):
             with pytest.raises(ExposedError, match="cannot be limited"):
                 refused()
         assert pool.metrics().allocated == 0 and ports.listening() == before, "a port is left open"
