@@ -1,6 +1,8 @@
-"""A master and servers that hang (SIGSTOP) or die (SIGKILL): what that costs, what it may not cost, and that all goes on afterwards.
+"""A master and servers that hang (SIGSTOP) or die (SIGKILL): what that costs, what it may not cost,
+and that all goes on afterwards.
 
-That nobody waits again and again is told by counts, not by clocks: the clocks here only keep a test from going on for ever.
+That nobody waits again and again is told by counts, not by clocks: the clocks here only keep a test
+from going on for ever.
 """
 
 from __future__ import annotations
@@ -222,7 +224,9 @@ def listens(pid: int, port: int) -> bool:
 
 
 def test_what_comes_late_is_written_to_nobody_elses_memory(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
-    """A read of a segment that hangs: when it wakes up, its bytes come. Until then their place is nobody else's."""
+    """A read of a segment that hangs: when it wakes up, its bytes come. Until then their place is
+    nobody else's.
+    """
     by_segment = fill(store, "late-", 12)
     with contextlib.ExitStack() as stack:
         for server in own.servers:
@@ -248,7 +252,9 @@ def test_what_comes_late_is_written_to_nobody_elses_memory(own: Cluster, store: 
 
 
 def test_a_cache_goes_on_beside_a_hung_segment(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
-    """Reservations and seals of look-ups that missed their deadline are free again, and nothing wrong comes back."""
+    """Reservations and seals of look-ups that missed their deadline are free again, and nothing
+    wrong comes back.
+    """
     spill = ClusterSpill(store, prefix="beside/", queue=MIB, retry=0.1)
     with kvmem.KvCache(pool, spill=spill) as cache:
         for number in range(30):

@@ -1,4 +1,6 @@
-"""What the engine's ports answer on: filters on plain sockets, and then the real engine, tried on every address of this machine."""
+"""What the engine's ports answer on: filters on plain sockets, and then the real engine, tried on
+every address of this machine.
+"""
 
 from __future__ import annotations
 
@@ -332,7 +334,9 @@ with kvmem.Pool("1MiB", pages="4k", shared=True) as pool, kvmem.Pool("1MiB", pag
 
 
 def stolen(host: str, port: int, address: int, nbytes: int) -> bytes:
-    """What a stranger reads by the engine's own protocol: length, address, operation. No credentials are asked for."""
+    """What a stranger reads by the engine's own protocol: length, address, operation. No
+    credentials are asked for.
+    """
     try:
         with socket.create_connection((host, port), 0.2) as stranger:
             stranger.settimeout(0.5)
@@ -358,7 +362,8 @@ def test_a_stranger_reads_nothing(cluster: Cluster, expose: bool) -> None:
         store.put("secret", block)
         at = store._engine.client.get_replica_desc("secret")[0].get_memory_descriptor().buffer_descriptor.buffer_address
         new = set(ports.listening()) - before
-        # The one for bytes, by its address; what the one for handshakes does not understand makes it wait.
+        # The one for bytes, by its address; what the one for handshakes does not understand makes
+        # it wait.
         opened = [port for host, port in new if host == "::"] or [port for _, port in new]
 
         def got(host: str) -> bool:

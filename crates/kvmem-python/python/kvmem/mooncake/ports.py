@@ -1,22 +1,27 @@
 """*Ports*: which addresses the engine's ports answer on.
 
-The engine opens one port for handshakes and one for bytes. It binds both to every address of the host (``0.0.0.0`` and ``::``),
-and no setting of it changes that. Over TCP it asks for no credentials: a connection is enough to read and write lent memory.
+The engine opens one port for handshakes and one for bytes. It binds both to every address of the
+host (``0.0.0.0`` and ``::``), and no setting of it changes that. Over TCP it asks for no
+credentials: a connection is enough to read and write lent memory.
 
 So kvmem limits the ports from outside, in two ways:
 
-- *A packet filter* of the kernel (``SO_ATTACH_FILTER``) on each listening socket. It drops every packet whose destination is not the
-  address named by ``host``, or whose source is not in ``peers``. The kernel runs it before a connection exists, so ``connect`` from
-  elsewhere times out; accepted connections inherit it. Since Linux 6.16 this needs ``CAP_NET_ADMIN``; before, it needs nothing.
-- *The loopback interface* (``SO_BINDTODEVICE``), where ``host`` is an address of it. Nothing that comes from another host reaches the
-  socket then. This needs no privilege.
+- *A packet filter* of the kernel (``SO_ATTACH_FILTER``) on each listening socket. It drops every
+  packet whose destination is not the address named by ``host``, or whose source is not in
+  ``peers``. The kernel runs it before a connection exists, so ``connect`` from elsewhere times out;
+  accepted connections inherit it. Since Linux 6.16 this needs ``CAP_NET_ADMIN``; before, it needs
+  nothing.
+- *The loopback interface* (``SO_BINDTODEVICE``), where ``host`` is an address of it. Nothing that
+  comes from another host reaches the socket then. This needs no privilege.
 
-Where there is no filter, the loopback interface is enough for a ``host`` on it, and a machine that has no other address than ``host``
-is left as it is. Otherwise :class:`ExposedError` is raised. ``ss`` shows the interface, and neither the filter nor the address.
+Where there is no filter, the loopback interface is enough for a ``host`` on it, and a machine that
+has no other address than ``host`` is left as it is. Otherwise :class:`ExposedError` is raised.
+``ss`` shows the interface, and neither the filter nor the address.
 
-The sockets appear in the middle of the engine's setup, some 50 ms before :meth:`Ports.limit` sees them (the setup keeps the GIL).
-Nothing is lent yet. :meth:`Ports.check` then reads every limit back, and it fails if a connection from elsewhere has been accepted
-before the filter was there and still stands. Only after that is memory registered or mounted.
+The sockets appear in the middle of the engine's setup, some 50 ms before :meth:`Ports.limit` sees
+them (the setup keeps the GIL). Nothing is lent yet. :meth:`Ports.check` then reads every limit
+back, and it fails if a connection from elsewhere has been accepted before the filter was there and
+still stands. Only after that is memory registered or mounted.
 
 ``expose=True`` leaves the ports as the engine opens them.
 """
@@ -44,17 +49,23 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ATTACH_FILTER = 26
-"""``SO_ATTACH_FILTER``, which reads the filter back (``SO_GET_FILTER``) where an option is asked for."""
+"""``SO_ATTACH_FILTER``, which reads the filter back (``SO_GET_FILTER``) where an option is asked
+for.
+"""
 _LOOPBACK = b"lo"
 _LISTEN, _TIME_WAIT = 0x0A, 0x06
 _RANGE = (15000, 17000)
-"""Where the engine takes its ports from unless ``MC_MIN_RPC_PORT`` and ``MC_MAX_RPC_PORT`` say otherwise."""
+"""Where the engine takes its ports from unless ``MC_MIN_RPC_PORT`` and ``MC_MAX_RPC_PORT`` say
+otherwise.
+"""
 _HANDSHAKE = 12001
 """Its handshake port where the metadata are kept by a server."""
 
 
 def local_addresses(host: str) -> list[_Address]:
-    """The addresses of this machine that ``host`` names. Raises :class:`~kvmem.BadValueError` if it names none."""
+    """The addresses of this machine that ``host`` names. Raises :class:`~kvmem.BadValueError` if it
+    names none.
+    """
     name = host.strip("[]") if host.startswith("[") or host.count(":") != 1 else host.partition(":")[0]
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -77,7 +88,8 @@ def _is_mine(address: _Address) -> bool:
         try:
             probe.bind((str(address), 0))
         except OSError as error:
-            # A link-local address cannot be bound without its interface; it is this machine's all the same.
+            # A link-local address cannot be bound without its interface; it is this machine's all
+            # the same.
             return error.errno == errno.EINVAL and address.is_link_local
     return True
 
@@ -115,7 +127,9 @@ _Instruction = tuple[int, int, int, int]
 
 
 def _matches(at: int, network: _Network) -> list[_Instruction]:
-    """Falls through to its last instruction, a jump over the next one, if the address at that offset is in the network."""
+    """Falls through to its last instruction, a jump over the next one, if the address at that
+    offset is in the network.
+    """
     width = network.max_prefixlen
     address, mask = int(network.network_address), int(network.netmask)
     tests: list[tuple[_Instruction, ...]] = []
@@ -178,7 +192,9 @@ class _Socket(NamedTuple):
 
 
 def _sockets() -> list[_Socket]:
-    """TCP sockets of this network namespace. Those that no process has accepted yet have the inode 0."""
+    """TCP sockets of this network namespace. Those that no process has accepted yet have the inode
+    0.
+    """
     found: list[_Socket] = []
     for table in ("tcp", "tcp6"):
         try:
@@ -270,7 +286,9 @@ class Ports:
         return f"ports {numbers} answer on every address of this machine, and others reach only {hosts}"
 
     def check(self) -> None:
-        """Limits what is new, reads every limit back, and looks for connections from before. Raises :class:`ExposedError`."""
+        """Limits what is new, reads every limit back, and looks for connections from before. Raises
+        :class:`ExposedError`.
+        """
         self.limit()
         mine = {inode: fd for fd, inode in _mine()}
         for inode, (port, filtered, loopback) in self._limited.items():
