@@ -73,7 +73,7 @@ def filters() -> bool:
         return all(limit.filtered for limit in limited._limited.values())
 
 
-needs_filters = pytest.mark.skipif(not filters(), reason="filters on ports need CAP_NET_ADMIN here (Linux 6.16 and later)")
+needs_filters = pytest.mark.skipif(not filters(), reason="filters on ports need CAP_NET_ADMIN here")
 
 
 def six() -> bool:
@@ -209,7 +209,7 @@ def test_a_filter_that_the_kernel_does_not_have_is_missed(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(os.getuid() != 0, reason="this process has no privileges to give up")
 def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., str]) -> None:
-    """Since Linux 6.16 it has no filter, and before it has one."""
+    """Recent kernels give it no filter, older ones do."""
     out = script(
         f"""
         import ctypes, os, socket, sys

@@ -9,8 +9,8 @@ So kvmem limits the ports from outside, in two ways:
 - *A packet filter* of the kernel (``SO_ATTACH_FILTER``) on each listening socket. It drops every
   packet whose destination is not the address named by ``host``, or whose source is not in
   ``peers``. The kernel runs it before a connection exists, so ``connect`` from elsewhere times out;
-  accepted connections inherit it. Since Linux 6.16 this needs ``CAP_NET_ADMIN``; before, it needs
-  nothing.
+  accepted connections inherit it. Recent kernels want ``CAP_NET_ADMIN`` for it (Linux 6.18 does),
+  older ones nothing.
 - *The loopback interface* (``SO_BINDTODEVICE``), where ``host`` is an address of it. Nothing that
   comes from another host reaches the socket then. This needs no privilege.
 
