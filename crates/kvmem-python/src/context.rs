@@ -10,14 +10,26 @@ macro_rules! context_manager {
                 Ok(slf)
             }
 
-            #[pyo3(signature = (*_exc))]
+            #[pyo3(signature = (*exc))]
             fn __exit__(
                 &self,
                 py: pyo3::Python<'_>,
-                _exc: &pyo3::Bound<'_, pyo3::types::PyTuple>,
+                exc: &pyo3::Bound<'_, pyo3::types::PyTuple>,
             ) -> pyo3::PyResult<()> {
+                use pyo3::types::{PyAnyMethods, PyTupleMethods};
+
                 let end: fn(&$class, pyo3::Python<'_>) -> pyo3::PyResult<()> = $end;
-                end(self, py)
+                match end(self, py) {
+                    // The exception under way says more than that there are views; the object ends with
+                    // the last view.
+                    Err(error)
+                        if error.is_instance_of::<pyo3::exceptions::PyBufferError>(py)
+                            && exc.get_item(0).is_ok_and(|kind| !kind.is_none()) =>
+                    {
+                        Ok(())
+                    }
+                    ended => ended,
+                }
             }
         }
     };

@@ -292,6 +292,8 @@ def test_failures_leave_no_block_behind(store: Store, pool: kvmem.Pool) -> None:
         with pytest.raises(NoRoomError, match="no segment has room"):
             for n in range(10):
                 store.put(f"more{n}", block)
+                # What was looked at a moment ago is not evicted.
+                assert store.exists(f"more{n}")
     assert pool.metrics().allocated == 0
     with pytest.raises(kvmem.BadValueError, match="2 keys and 0 blocks"):
         store.put_batch(["a", "b"], [])
@@ -601,6 +603,13 @@ def test_the_command_says_what_is_wrong(cluster: Cluster) -> None:
     assert serve_command("--size", "nonsense").returncode == 2
     wrong = serve_command("--size", "1MiB", "--master", "nowhere")
     assert wrong.returncode == 2 and "no HOST:PORT" in wrong.stderr
+    for option, value, words in (
+        ("--deadline", "0", "is no deadline"),
+        ("--host", "192.0.2.77", "no address of this machine"),
+        ("--peers", "everybody", "name networks such as"),
+    ):
+        wrong = serve_command("--size", "1MiB", "--master", cluster.address, "--pages", "4k", option, value)
+        assert wrong.returncode == 2 and words in wrong.stderr, wrong.stderr
     alone = serve_command("--size", "1MiB", "--master", "127.0.0.1:1", "--timeout", "0", "--pages", "4k")
     assert alone.returncode == 1 and "the master does not answer" in alone.stderr
     large = serve_command("--size", "1000TiB", "--master", cluster.address)

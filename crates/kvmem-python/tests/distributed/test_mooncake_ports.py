@@ -1,14 +1,19 @@
-"""What the engine's ports answer on: filters on plain sockets, and then the real engine, tried on every address of this machine."""
+"""What the engine's ports answer on: filters on plain sockets, and then the real engine, tried on
+every address of this machine.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import ipaddress
 import itertools
 import os
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +33,7 @@ def addresses() -> list[str]:
     """Addresses of this machine, some of the loopback interface among them."""
     found = {LOCAL, "127.0.0.2"}
     lines = Path("/proc/net/fib_trie").read_text(encoding="ascii").splitlines()
-    found |= {before.split()[-1] for before, line in zip(lines, lines[1:]) if "host LOCAL" in line}
+    found |= {before.split()[-1] for before, line in zip(lines, lines[1:]) if "/32 host LOCAL" in line}
     six = Path("/proc/net/if_inet6")
     for line in six.read_text(encoding="ascii").splitlines() if six.exists() else []:
         number = bytes.fromhex(line.split()[0])
@@ -60,6 +65,17 @@ def listener(family: socket.AddressFamily = socket.AF_INET, host: str = "") -> I
         yield opened, port
 
 
+def filters() -> bool:
+    """Whether this process may attach filters."""
+    limited = ports.Ports(LOCAL)
+    with listener():
+        limited.limit()
+        return all(limit.filtered for limit in limited._limited.values())
+
+
+needs_filters = pytest.mark.skipif(not filters(), reason="filters on ports need CAP_NET_ADMIN here")
+
+
 def six() -> bool:
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
         probe.bind(("::1", 0))
@@ -67,6 +83,7 @@ def six() -> bool:
     return False
 
 
+@needs_filters
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @pytest.mark.parametrize("host", [LOCAL, "127.0.0.2", "::1"])
 def test_a_limited_port_answers_on_one_address(family: socket.AddressFamily, host: str) -> None:
@@ -83,6 +100,7 @@ def test_a_limited_port_answers_on_one_address(family: socket.AddressFamily, hos
         assert {each for each in addresses() if connects(each, port)} == before & {host}
 
 
+@needs_filters
 @pytest.mark.parametrize(
     ("peers", "wanted"),
     [
@@ -102,6 +120,7 @@ def test_it_answers_to_named_peers(peers: str | list[str], wanted: set[str]) -> 
         assert {source for source in ("127.0.0.1", "127.0.0.5", "127.1.2.3") if connects(LOCAL, port, source)} == wanted
 
 
+@needs_filters
 def test_peers_by_ipv6() -> None:
     if not six():
         pytest.skip("no IPv6 here")
@@ -112,6 +131,7 @@ def test_peers_by_ipv6() -> None:
             assert connects("::1", port) == wanted, peers
 
 
+@needs_filters
 def test_what_came_before_the_filter_is_found() -> None:
     limited = ports.Ports(LOCAL)
     with listener() as (opened, port):
@@ -137,18 +157,77 @@ def test_a_port_of_nobody_knows_whom_is_not_limited_but_told() -> None:
         assert connects(LOCAL, port)
 
 
-def test_where_there_is_no_filter_nothing_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
     limited = ports.Ports(LOCAL)
     with listener() as (_, port):
-        with monkeypatch.context() as patch:
-            patch.setattr(ports, "_ATTACH_FILTER", 9999)
-            with pytest.raises(ExposedError, match=f"port {port} .* cannot be limited .* expose=True"):
-                limited.limit()
+        limited.check()
+        assert str(limited) == f"ports {port} answer on the loopback interface only"
+        found = {each for each in addresses() if connects(each, port)}
+        assert found == {LOCAL, "127.0.0.2"}, "an address of another interface"
+        monkeypatch.setattr(ports, "_interface", lambda fd: b"")
+        with pytest.raises(ExposedError, match="not bound to the loopback interface"):
+            limited.check()
+    # Peers cannot be told apart by it.
+    limited = ports.Ports(LOCAL, peers="127.0.0.1")
+    with listener() as (_, port), pytest.raises(ExposedError, match=f"port {port} .* cannot be limited .no filter"):
         limited.limit()
-        # The kernel has taken it for granted, and has none.
+
+
+def test_without_a_filter_other_addresses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
+    # As if the address were one of a network card.
+    monkeypatch.setattr(ports, "_LOOPBACK", b"no-such-device")
+    for others, refused in ((["10.0.0.9"], True), ([], False)):
+        monkeypatch.setattr(ports, "other_addresses", lambda hosts, others=others: others)
+        limited = ports.Ports(LOCAL)
+        with listener() as (_, port):
+            if refused:
+                with pytest.raises(ExposedError, match=r"also has 10\.0\.0\.9\), .* CAP_NET_ADMIN, .* expose=True"):
+                    limited.limit()
+            else:
+                limited.check()
+                assert f"ports {port} answer on every address of this machine, and others reach only {LOCAL}" == str(limited)
+
+
+def test_other_addresses_are_those_that_others_reach() -> None:
+    mine = [ipaddress.ip_address(each) for each in addresses()]
+    reached = {each for each in mine if not each.is_loopback}
+    assert reached <= set(ports.other_addresses([])) and not any(each.is_loopback for each in ports.other_addresses([]))
+    assert ports.other_addresses(ports.other_addresses([])) == []
+
+
+@needs_filters
+def test_a_filter_that_the_kernel_does_not_have_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = ports.Ports(LOCAL)
+    with listener():
+        limited.limit()
         monkeypatch.setattr(ports, "_filter_length", lambda fd: 0)
         with pytest.raises(ExposedError, match="no filter on it"):
             limited.check()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="this process has no privileges to give up")
+def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., str]) -> None:
+    """Recent kernels give it no filter, older ones do."""
+    out = script(
+        f"""
+        import ctypes, os, socket, sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import test_mooncake_ports as here
+        from kvmem.mooncake import ports
+        limited = ports.Ports({LOCAL!r})
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, without which /proc/self/fd is root's
+        with here.listener(socket.AF_INET) as (_, port):
+            limited.check()
+            print(limited)
+            print(sorted(each for each in here.addresses() if here.connects(each, port)))
+        """
+    )
+    assert "answer on 127.0.0.1 only" in out or "on the loopback interface only" in out
+    assert out.splitlines()[-1] in ("['127.0.0.1']", "['127.0.0.1', '127.0.0.2']")
 
 
 def test_hosts_and_peers_are_checked() -> None:
@@ -185,14 +264,32 @@ def reachable(pid: int) -> dict[int, set[str]]:
     return found
 
 
+@needs_filters
 @pytest.mark.parametrize("host", [LOCAL, "127.0.0.3"])
 def test_a_server_answers_on_its_host_only(cluster: Cluster, host: str) -> None:
     server = cluster.serve("4MiB", "--host", host)
     try:
         assert all(found <= {host} for found in reachable(server.pid).values())
-        assert all(connects(host, port) for port in ports_of(server.pid))
+        found = ports_of(server.pid)
+        assert all(connects(host, port) for port in found)
+        told = (cluster.folder / "server.log").read_text(encoding="utf-8")
+        assert f"kvmem: ports {', '.join(map(str, found))} answer on {host} only" in told
     finally:
         cluster.kill(server)
+
+
+def test_a_server_on_the_loopback_interface_is_not_reached_by_other_addresses(cluster: Cluster) -> None:
+    """With privileges and without."""
+    server = cluster.serve("4MiB")
+    try:
+        for found in reachable(server.pid).values():
+            assert LOCAL in found and all(ipaddress.ip_address(each).is_loopback for each in found)
+    finally:
+        cluster.kill(server)
+
+
+def test_a_master_that_is_started_as_the_page_says_listens_on_its_address(cluster: Cluster) -> None:
+    assert all(found == {LOCAL} for found in reachable(cluster.master.pid).values())
 
 
 def test_a_server_that_is_told_so_answers_everywhere(cluster: Cluster) -> None:
@@ -205,6 +302,7 @@ def test_a_server_that_is_told_so_answers_everywhere(cluster: Cluster) -> None:
         cluster.kill(server)
 
 
+@needs_filters
 def test_a_server_answers_to_its_peers_only(cluster: Cluster) -> None:
     server = cluster.serve("4MiB", "--peers", "127.0.0.5,10.0.0.0/8")
     try:
@@ -214,6 +312,7 @@ def test_a_server_answers_to_its_peers_only(cluster: Cluster) -> None:
         cluster.kill(server)
 
 
+@needs_filters
 def test_a_store_and_a_segment_are_limited_alike(cluster: Cluster) -> None:
     code = f"""
 import kvmem, sys
@@ -234,12 +333,58 @@ with kvmem.Pool("1MiB", pages="4k", shared=True) as pool, kvmem.Pool("1MiB", pag
         assert process.returncode == 0
 
 
+def stolen(host: str, port: int, address: int, nbytes: int) -> bytes:
+    """What a stranger reads by the engine's own protocol: length, address, operation. No
+    credentials are asked for.
+    """
+    try:
+        with socket.create_connection((host, port), 0.2) as stranger:
+            stranger.settimeout(0.5)
+            stranger.sendall(struct.pack("<QQB7x", nbytes, address, 0))
+            return stranger.recv(nbytes)
+    except OSError:
+        return b""
+
+
+@needs_filters
+@pytest.mark.parametrize("expose", [True, False])
+def test_a_stranger_reads_nothing(cluster: Cluster, expose: bool) -> None:
+    secret = b"a value of somebody else's"
+    before = set(ports.listening())
+    with (
+        kvmem.Pool("1MiB", pages="4k", shared=True) as lent,
+        serve(lent, cluster.address, expose=expose),
+        kvmem.Pool("1MiB", pages="4k") as pool,
+        Store(pool, master=cluster.address, expose=expose) as store,
+        pool.allocate(len(secret)) as block,
+    ):
+        block.write(secret)
+        store.put("secret", block)
+        at = store._engine.client.get_replica_desc("secret")[0].get_memory_descriptor().buffer_descriptor.buffer_address
+        new = set(ports.listening()) - before
+        # The one for bytes, by its address; what the one for handshakes does not understand makes
+        # it wait.
+        opened = [port for host, port in new if host == "::"] or [port for _, port in new]
+
+        def got(host: str) -> bool:
+            return any(secret == stolen(host, port, address, len(secret)) for port in opened for address in (at, block.ptr))
+
+        assert got(LOCAL), "whoever reaches the port reads: then this test would tell nothing"
+        assert got("127.0.0.2") == expose
+        private = ctypes.create_string_buffer(secret)
+        assert not any(stolen(LOCAL, port, ctypes.addressof(private), len(secret)) for port in opened), "it is not registered"
+        store.remove("secret", force=True)
+
+
 def test_what_cannot_be_limited_is_not_lent(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     require("mooncake")
     monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
     before = ports.listening()
     with kvmem.Pool("1MiB", pages="4k", shared=True) as pool:
-        for refused in (lambda: serve(pool, cluster.address), lambda: Store(pool, master=cluster.address)):
+        for refused in (
+            lambda: serve(pool, cluster.address, peers="127.0.0.1"),
+            lambda: Store(pool, master=cluster.address, peers="127.0.0.1"),
+        ):
             with pytest.raises(ExposedError, match="cannot be limited"):
                 refused()
         assert pool.metrics().allocated == 0 and ports.listening() == before, "a port is left open"

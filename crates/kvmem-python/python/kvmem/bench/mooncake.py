@@ -43,9 +43,11 @@ TRIES = 3
 
 _ENGINES_OWN = """
 import sys
+from kvmem.mooncake.ports import Ports
 from mooncake.store import MooncakeDistributedStore
-store = MooncakeDistributedStore()
+store, ports = MooncakeDistributedStore(), Ports("127.0.0.1")
 code = store.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[1]), 0, "tcp", "", sys.argv[2])
+ports.check()
 print(code, flush=True)
 sys.stdin.read()
 store.close()
@@ -84,7 +86,7 @@ def _measure(nbytes: int, objects: Sequence[int], rounds: int, pages: str) -> di
         masters = {kind: stack.enter_context(_master(log)) for kind in KINDS}
         # What is put, what a call for many gets, and as much again, for what is free need not be in one piece.
         pool = stack.enter_context(Pool(3 * ONE_BY_ONE * max(*objects, AT_ONCE), pages="thp,4k"))
-        stores = {kind: stack.enter_context(Store(pool, master=masters[kind])) for kind in KINDS}
+        stores = {kind: stack.enter_context(Store(pool, master=masters[kind], deadline=30.0)) for kind in KINDS}
         for turn in range(rounds):
             for length in objects:
                 for many in (1, max(AT_ONCE // length, ONE_BY_ONE)):

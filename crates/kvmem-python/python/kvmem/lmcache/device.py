@@ -198,7 +198,9 @@ def __getattr__(name: str) -> Any:
 
 
 def check_backend() -> None:
-    """Raises :class:`BackendUnusedError`, with the reason, unless LMCache's host memory in this process is kvmem's."""
+    """Raises :class:`BackendUnusedError`, with the reason, unless LMCache's host memory in this
+    process is kvmem's.
+    """
     if not is_chosen():
         chosen = os.environ.get("LMCACHE_DEVICE_BACKEND")
         raise BackendUnusedError(

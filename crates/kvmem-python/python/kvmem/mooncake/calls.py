@@ -1,14 +1,16 @@
 """*Calls*: the engine's blocking calls, made by worker threads; the caller waits with a deadline.
 
-A call of the engine cannot be ended from outside. If its peer hangs, the call returns when the engine gives up. So a worker thread
-makes the call, and the calling thread waits for the result: until the deadline, or until Ctrl-C ends the wait. Both *abandon* the
-call. It goes on, its result is dropped, and whatever it may still read or write is *held* until it has really ended
+A call of the engine cannot be ended from outside. If its peer hangs, the call returns when the
+engine gives up. So a worker thread makes the call, and the calling thread waits for the result:
+until the deadline, or until Ctrl-C ends the wait. Both *abandon* the call. It goes on, its result
+is dropped, and whatever it may still read or write is *held* until it has really ended
 (:class:`Held`): the memory cannot be freed, and nothing else is put there.
 
-There are at most ``limit`` workers. Further calls wait for a free worker; that counts against their deadline. A call that no worker
-has begun is withdrawn when it is abandoned, and never made.
+There are at most ``limit`` workers. Further calls wait for a free worker; that counts against their
+deadline. A call that no worker has begun is withdrawn when it is abandoned, and never made.
 
-:meth:`Calls.close` runs one last function when the last call has ended, however late: that is where the engine is closed.
+:meth:`Calls.close` runs one last function when the last call has ended, however late: that is where
+the engine is closed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ WORKERS = 16
 
 
 class Held:
-    """Views of memory that several parties use: they are released when the last party lets go. ``also`` is kept with them."""
+    """Views of memory that several parties use: they are released when the last party lets go.
+    ``also`` is kept with them.
+    """
 
     def __init__(self, objects: Iterable[Any] = (), also: object = None) -> None:
         self._lock = threading.Lock()
@@ -73,13 +77,15 @@ class Call:
         self._calls = calls
         self._work: Callable[[], Any] | None = work
         self._ended = threading.Event()
-        self._begun = self._abandoned = False
+        self.begun = self._abandoned = False
         self._result: Any = None
         self._error: BaseException | None = None
         self._then: list[Callable[[], object]] = []
 
     def wait(self, seconds: float | None = None) -> Any:
-        """Waits for the result, ``seconds`` at most. Raises what the call raised, or ``TimeoutError``: then it is abandoned, as with Ctrl-C."""
+        """Waits for the result, ``seconds`` at most. Raises what the call raised, or
+        ``TimeoutError``: then it is abandoned, as with Ctrl-C.
+        """
         try:
             ended = self._ended.wait(seconds)
         except BaseException:
@@ -94,6 +100,11 @@ class Call:
     def wait_over(self, seconds: float) -> bool:
         """Waits until it has ended, abandoned or not; returns whether it has. Abandons nothing."""
         return self._ended.wait(seconds)
+
+    def wait_begun(self, seconds: float) -> None:
+        """Waits until a worker has begun it."""
+        with self._calls.lock:
+            self._calls.lock.wait_for(lambda: self.begun, seconds)
 
     @property
     def over(self) -> bool:
@@ -113,7 +124,7 @@ class Call:
         with self._calls.lock:
             if self.over and not self._abandoned:
                 return True
-            if self._begun:
+            if self.begun:
                 self._calls.late += not self._abandoned
                 self._abandoned = True
                 return False
@@ -142,7 +153,7 @@ class Call:
         with self._calls.lock:
             if not self._abandoned:
                 self._result, self._error = result, error
-            elif self._begun:
+            elif self.begun:
                 self._calls.late -= 1
             then, self._then = self._then, []
             self._ended.set()
@@ -167,7 +178,9 @@ class Calls:
         """No further calls are made."""
 
     def begin(self, work: Callable[[], Any], held: Held | None = None) -> Call:
-        """Has a worker make a call. ``held`` stays held until it has ended. Raises :class:`~kvmem.ClosedError`."""
+        """Has a worker make a call. ``held`` stays held until it has ended. Raises
+        :class:`~kvmem.ClosedError`.
+        """
         with self.lock:
             if self.closed:
                 raise ClosedError("the connection to the cluster has been closed")
@@ -177,7 +190,9 @@ class Calls:
             return call
 
     def close(self, work: Callable[[], Any]) -> Call:
-        """No further calls; ``work`` is the last, when all others have ended. A second time it is the first one's."""
+        """No further calls; ``work`` is the last, when all others have ended. A second time it is
+        the first one's.
+        """
         with self.lock:
             if self._last is None:
                 self.closed = True
@@ -202,9 +217,9 @@ class Calls:
             while True:
                 if self.queue:
                     call = self.queue.popleft()
-                elif self._last is not None and not self._last._begun and not self._running:
+                elif self._last is not None and not self._last.begun and not self._running:
                     call = self._last
-                elif self._last is not None and self._last._begun:
+                elif self._last is not None and self._last.begun:
                     self._idle -= 1
                     self._workers -= 1
                     return None
@@ -213,7 +228,8 @@ class Calls:
                     continue
                 self._idle -= 1
                 self._running += 1
-                call._begun = True
+                call.begun = True
+                self.lock.notify_all()
                 return call
 
     def _run(self) -> None:

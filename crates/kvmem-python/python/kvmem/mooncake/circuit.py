@@ -2,12 +2,13 @@
 
 A call to a process that hangs or is gone costs its deadline. So nobody repeats it.
 
-*The master.* When a call to it fails, the circuit *opens*: further calls fail at once, and one thread probes in the background,
-``retry`` seconds after each failed probe. The first answer closes the circuit. A failed transfer is no proof, since the segment may
-be to blame: it only makes the thread probe, and the circuit opens if the probe fails.
+*The master.* When a call to it fails, the circuit *opens*: further calls fail at once, and one
+thread probes in the background, ``retry`` seconds after each failed probe. The first answer closes
+the circuit. A failed transfer is no proof, since the segment may be to blame: it only makes the
+thread probe, and the circuit opens if the probe fails.
 
-*Segments.* A segment that fails a transfer is not asked for a second, then two, four, up to a minute. After each pause one call
-tries, and its success ends the back-off.
+*Segments.* A segment that fails a transfer is not asked for a second, then two, four, up to a
+minute. After each pause one call tries, and its success ends the back-off.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class Segments:
         return len(self._failed)
 
     def allow(self, names: Iterable[str], *, trying: bool = True) -> str | None:
-        """None if one of the segments may be asked now; else the name of one, and for how long it is not.
+        """None if one of the segments may be asked now; else the name of one, and for how long it
+        is not.
 
         ``trying``: the caller does ask it, so after a pause only the first caller is allowed to.
         """

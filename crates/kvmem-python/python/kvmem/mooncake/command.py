@@ -40,6 +40,9 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--numa", metavar="POLICY", help="where it lies: bind:0 or interleave:0-1 (default: anywhere)")
     options.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="wait for the master (default: %(default)s)")
+    options.add_argument(
+        "--deadline", type=float, default=engine.DEADLINE, metavar="SECONDS", help="for each call to the master (default: %(default)s)"
+    )
     options.add_argument("--every", type=float, default=60.0, metavar="SECONDS", help="between two status lines (default: %(default)s)")
     return options
 
@@ -58,9 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Pool(given.size, pages=given.pages, numa=given.numa, shared=True, progress=_Bar()) as pool:
             if given.expose:
                 print("kvmem: --expose: whoever reaches any address of this machine reads and writes the lent memory", file=sys.stderr)
-            lent = serve(pool, given.master, host=given.host, timeout=given.timeout, expose=given.expose, peers=given.peers)
+            lent = serve(
+                pool,
+                given.master,
+                host=given.host,
+                timeout=given.timeout,
+                deadline=given.deadline,
+                expose=given.expose,
+                peers=given.peers,
+            )
             with lent as segment:
                 print(pool.report(), file=sys.stderr)
+                print(f"kvmem: {segment.reach}", file=sys.stderr)
                 start = time.monotonic()
 
                 def status() -> None:

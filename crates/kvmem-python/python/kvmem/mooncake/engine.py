@@ -2,14 +2,18 @@
 
 Five things of it are kept from users.
 
-- Its first connection to a master that is not there, or hangs, is tried for up to a minute and a half, and nothing else in the
-  program runs meanwhile, for it keeps the GIL. So here the master is asked for a sign of life first, and the tries are few.
-- Its calls wait half a minute for a peer that hangs, and Ctrl-C does not end them: here worker threads make them, with a deadline
-  (see :mod:`.calls`), and what has failed is not asked again for a while (see :mod:`.circuit`). The engine's own limits are set to
-  twice the deadline, by ``MC_RPC_TIMEOUT_MS`` and its siblings, unless the environment has them: then a call that nobody waits for any
-  more ends soon, and its memory is free again.
-- Its ports answer on every address: here they are limited to the one that is named (see :mod:`.ports`).
-- The address that it tells its peers is one of the host's unless it is told: here it is told by ``MC_TCP_BIND_ADDRESS``.
+- Its first connection to a master that is not there, or hangs, is tried for up to a minute and a
+  half, and nothing else in the program runs meanwhile, for it keeps the GIL. So here the master is
+  asked for a sign of life first, and the tries are few.
+- Its calls wait half a minute for a peer that hangs, and Ctrl-C does not end them: here worker
+  threads make them, with a deadline (see :mod:`.calls`), and what has failed is not asked again for
+  a while (see :mod:`.circuit`). The engine's own limits are set to twice the deadline, by
+  ``MC_RPC_TIMEOUT_MS`` and its siblings, unless the environment has them: then a call that nobody
+  waits for any more ends soon, and its memory is free again.
+- Its ports answer on every address: here they are limited to the one that is named (see
+  :mod:`.ports`).
+- The address that it tells its peers is one of the host's unless it is told: here it is told by
+  ``MC_TCP_BIND_ADDRESS``.
 - In a forked child its threads are not there: so a child is refused.
 """
 
@@ -45,8 +49,10 @@ DEADLINE = 1.0
 """Seconds that a call may take unless it is told otherwise."""
 RATE = 32 << 20
 """Bytes a second that a transfer is granted beyond the deadline."""
-_GOODBYE = 2.0
+_GOODBYE = 5.0
 """Seconds at most that closing waits for calls that have not ended."""
+_CLOSING = 20.0
+"""Seconds at most that it waits for the engine then."""
 _PROBE = "kvmem-probe"
 """The key that a probe looks for."""
 _LIMITS = {
@@ -58,7 +64,9 @@ _LIMITS = {
 }
 _SETUP_TRIES = "3"
 """How often the engine tries to connect, on a port of its own each time; it would be 20 times."""
-"""Limits of the engine's own, and their units in parts of a second. Each is twice the deadline, which so comes first."""
+"""Limits of the engine's own, and their units in parts of a second. Each is twice the deadline,
+which so comes first.
+"""
 
 
 def module() -> Any:
@@ -82,8 +90,9 @@ def address(master: str) -> tuple[str, int]:
 def answers(master: str, timeout: float = 1.0) -> bool:
     """Whether a master answers there.
 
-    That somebody listens is not enough: of a process that hangs, the kernel still accepts connections. So this says something that
-    is no request, upon which a master closes the connection.
+    That somebody listens is not enough: of a process that hangs, the kernel still accepts
+    connections. So this says something that is no request, upon which a master closes the
+    connection.
     """
     try:
         with socket.create_connection(address(master), timeout) as connection:
@@ -123,6 +132,8 @@ class Engine:
             time.sleep(0.1)
         self.master = master
         self.deadline = deadline
+        self.reach = "the engine's ports answer on every address of this host"
+        """Where its ports answer, in words."""
         self.timeouts = 0
         """Calls that took longer than their deadline."""
         self.segments = Segments()
@@ -150,9 +161,11 @@ class Engine:
             code = self._wait(call, f"connect to the master at {self.master}", None, until - time.monotonic(), seconds)
             errors.check(-abs(code), f"connect to the master at {self.master}")
             if ports is None:
-                _log.warning("expose: the engine's ports answer on every address of this host, and nobody asks for credentials there")
+                _log.warning("expose: %s, and nobody asks for credentials there", self.reach)
             else:
                 ports.check()
+                self.reach = str(ports)
+                _log.info("the engine's %s", self.reach)
 
     @property
     def client(self) -> Any:
@@ -180,28 +193,30 @@ class Engine:
         key: str | None = None,
         held: Held | None = None,
         nbytes: int | None = None,
-        guarded: bool = True,
     ) -> Any:
-        """What ``work`` returns, given the client. ``nbytes``: bytes that it transfers; None: it only talks to the master.
+        """What ``work`` returns, given the client. ``nbytes``: bytes that it transfers; None: it
+        only talks to the master.
 
-        Raises :class:`NotAskedError` if the circuit is open, unless it is not ``guarded``, and :class:`DeadlineError`.
+        Raises :class:`NotAskedError` if the circuit is open, and :class:`DeadlineError`.
         """
         client = self.client
-        if guarded and self.circuit.is_open:
+        if self.circuit.is_open:
             raise not_asked(self.circuit, doing, key)
         seconds = self.deadline + (nbytes or 0) / RATE
         call = self._calls.begin(lambda: work(client), held)
         try:
             return self._wait(call, doing, key, seconds, seconds)
         except errors.DeadlineError as error:
-            if nbytes is None and guarded:
+            if nbytes is None:
                 self.circuit.fail(error)
             else:
                 self.circuit.suspect()
             raise
 
     def call_without_deadline(self, work: Callable[[Any], Any]) -> Any:
-        """The same for what takes as long as it takes, such as registering memory. Ctrl-C ends the wait."""
+        """The same for what takes as long as it takes, such as registering memory. Ctrl-C ends the
+        wait.
+        """
         client = self.client
         return self._calls.begin(lambda: work(client)).wait()
 
@@ -244,7 +259,9 @@ class Engine:
         return error
 
     def probe(self) -> None:
-        """Asks the master for something. Raises :class:`UnreachableError` if it does not answer within the deadline."""
+        """Asks the master for something. Raises :class:`UnreachableError` if it does not answer
+        within the deadline.
+        """
         doing = f"reach the master at {self.master}"
         if not answers(self.master, self.deadline):
             raise errors.error(errors.MASTER_GONE, doing)
@@ -263,9 +280,11 @@ class Engine:
     # Its end.
 
     def close(self, before: Callable[[], object] = lambda: None, then: Callable[[], object] = lambda: None) -> bool:
-        """Ends it when the last call has ended: calls ``before``, closes, and calls ``then``. In a forked child it does nothing.
+        """Ends it when the last call has ended: calls ``before``, closes, and calls ``then``. In a
+        forked child it does nothing.
 
-        Returns whether that is done. It waits some seconds for it; otherwise a worker does it later.
+        Returns whether that is done. It waits some seconds for it; otherwise a worker does it
+        later.
         """
         if not self.is_ours():
             return True
@@ -281,7 +300,9 @@ class Engine:
             finally:
                 then()
 
-        done = self._calls.close(last).wait_over(min(2 * self.deadline + 2, _GOODBYE))
+        call = self._calls.close(last)
+        call.wait_begun(min(2 * self.deadline + 2, _GOODBYE))
+        done = call.wait_over(_CLOSING if call.begun else 0)
         if not done:
             # Not even its destructor may run before its calls have ended.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
@@ -296,7 +317,8 @@ _set: dict[str, str] = {}
 
 @contextlib.contextmanager
 def _environment(host: str, deadline: float) -> Iterator[str]:
-    """Sets what the engine reads, where the user has not. It stays: some of it is read with the first transfer.
+    """Sets what the engine reads, where the user has not. It stays: some of it is read with the
+    first transfer.
 
     Gives the address that peers are told.
     """

@@ -40,7 +40,8 @@ class UnreachableError(StoreError, ConnectionError):
 class DeadlineError(UnreachableError, TimeoutError):
     """A call took longer than its deadline.
 
-    The engine's call goes on, and its result is dropped. Until it ends, blocks that it reads or writes cannot be freed.
+    The engine's call goes on, and its result is dropped. Until it ends, blocks that it reads or
+    writes cannot be freed.
     """
 
     _numbers: ClassVar[tuple[str, ...]] = ("code", "key", "seconds", "call")
@@ -56,7 +57,9 @@ class DeadlineError(UnreachableError, TimeoutError):
 
 
 class NotAskedError(UnreachableError):
-    """The call was not made: the master, or the segment that has the bytes, did not answer before and is left alone for a while."""
+    """The call was not made: the master, or the segment that has the bytes, did not answer before
+    and is left alone for a while.
+    """
 
 
 class ExposedError(StoreError):
@@ -113,7 +116,8 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
     -1010: (UnreachableError, "the master cannot do this now"),
 }
 
-# The engine numbers its errors by kind: these kinds are transports, whether a number is known here or not.
+# The engine numbers its errors by kind: these kinds are transports, whether a number is known here
+# or not.
 _TRANSFERS, _CALLS, _SERVICES = range(-899, -799), range(-999, -899), range(-1099, -999)
 
 

@@ -1,22 +1,34 @@
 """*Ports*: which addresses the engine's ports answer on.
 
-The engine opens one port for handshakes and one for bytes. It binds both to every address of the host (``0.0.0.0`` and ``::``),
-and no setting of it changes that. Over TCP it asks for no credentials: a connection is enough to read and write lent memory.
+The engine opens one port for handshakes and one for bytes. It binds both to every address of the
+host (``0.0.0.0`` and ``::``), and no setting of it changes that. Over TCP it asks for no
+credentials: a connection is enough to read and write lent memory.
 
-So kvmem limits the ports from outside: it attaches a packet filter of the kernel (``SO_ATTACH_FILTER``, which needs no privilege)
-to each listening socket. The filter drops every packet whose destination is not the address named by ``host``, or whose source is
-not in ``peers``. The kernel runs it before a connection exists, so ``connect`` from elsewhere times out; accepted connections
-inherit it. ``ss`` still shows the wildcard address; ``ss -b`` shows the filter.
+So kvmem limits the ports from outside, in two ways:
 
-The sockets appear in the middle of the engine's setup, some 50 ms before :meth:`Ports.limit` sees them (the setup keeps the GIL).
-Nothing is lent yet. :meth:`Ports.check` then reads every filter back, and it fails if a connection from elsewhere has been accepted
-before the filter was there and still stands. Only after that is memory registered or mounted.
+- *A packet filter* of the kernel (``SO_ATTACH_FILTER``) on each listening socket. It drops every
+  packet whose destination is not the address named by ``host``, or whose source is not in
+  ``peers``. The kernel runs it before a connection exists, so ``connect`` from elsewhere times out;
+  accepted connections inherit it. Recent kernels want ``CAP_NET_ADMIN`` for it (Linux 6.18 does),
+  older ones nothing.
+- *The loopback interface* (``SO_BINDTODEVICE``), where ``host`` is an address of it. Nothing that
+  comes from another host reaches the socket then. This needs no privilege.
+
+Where there is no filter, the loopback interface is enough for a ``host`` on it, and a machine that
+has no other address than ``host`` is left as it is. Otherwise :class:`ExposedError` is raised.
+``ss`` shows the interface, and neither the filter nor the address.
+
+The sockets appear in the middle of the engine's setup, some 50 ms before :meth:`Ports.limit` sees
+them (the setup keeps the GIL). Nothing is lent yet. :meth:`Ports.check` then reads every limit
+back, and it fails if a connection from elsewhere has been accepted before the filter was there and
+still stands. Only after that is memory registered or mounted.
 
 ``expose=True`` leaves the ports as the engine opens them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import ipaddress
@@ -37,16 +49,23 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ATTACH_FILTER = 26
-"""``SO_ATTACH_FILTER``, which reads the filter back (``SO_GET_FILTER``) where an option is asked for."""
+"""``SO_ATTACH_FILTER``, which reads the filter back (``SO_GET_FILTER``) where an option is asked
+for.
+"""
+_LOOPBACK = b"lo"
 _LISTEN, _TIME_WAIT = 0x0A, 0x06
 _RANGE = (15000, 17000)
-"""Where the engine takes its ports from unless ``MC_MIN_RPC_PORT`` and ``MC_MAX_RPC_PORT`` say otherwise."""
+"""Where the engine takes its ports from unless ``MC_MIN_RPC_PORT`` and ``MC_MAX_RPC_PORT`` say
+otherwise.
+"""
 _HANDSHAKE = 12001
 """Its handshake port where the metadata are kept by a server."""
 
 
 def local_addresses(host: str) -> list[_Address]:
-    """The addresses of this machine that ``host`` names. Raises :class:`~kvmem.BadValueError` if it names none."""
+    """The addresses of this machine that ``host`` names. Raises :class:`~kvmem.BadValueError` if it
+    names none.
+    """
     name = host.strip("[]") if host.startswith("[") or host.count(":") != 1 else host.partition(":")[0]
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -69,9 +88,25 @@ def _is_mine(address: _Address) -> bool:
         try:
             probe.bind((str(address), 0))
         except OSError as error:
-            # A link-local address cannot be bound without its interface; it is this machine's all the same.
+            # A link-local address cannot be bound without its interface; it is this machine's all
+            # the same.
             return error.errno == errno.EINVAL and address.is_link_local
     return True
+
+
+def other_addresses(hosts: Iterable[_Address]) -> list[_Address]:
+    """The addresses of this machine that other hosts may reach, without ``hosts``."""
+    found: set[_Address] = set()
+    with contextlib.suppress(OSError), open("/proc/self/net/fib_trie", encoding="ascii") as lines:
+        before = ""
+        for line in lines:
+            if "host LOCAL" in line:
+                found.add(ipaddress.ip_address(before.split()[-1]))
+            before = line
+    with contextlib.suppress(OSError), open("/proc/self/net/if_inet6", encoding="ascii") as lines:
+        found |= {ipaddress.ip_address(bytes.fromhex(line.split()[0])) for line in lines}
+    left = {address for address in found if not address.is_loopback} - set(hosts)
+    return sorted(left, key=lambda address: (address.version, int(address)))
 
 
 def networks(peers: str | Iterable[str]) -> list[_Network]:
@@ -92,7 +127,9 @@ _Instruction = tuple[int, int, int, int]
 
 
 def _matches(at: int, network: _Network) -> list[_Instruction]:
-    """Falls through to its last instruction, a jump over the next one, if the address at that offset is in the network."""
+    """Falls through to its last instruction, a jump over the next one, if the address at that
+    offset is in the network.
+    """
     width = network.max_prefixlen
     address, mask = int(network.network_address), int(network.netmask)
     tests: list[tuple[_Instruction, ...]] = []
@@ -155,7 +192,9 @@ class _Socket(NamedTuple):
 
 
 def _sockets() -> list[_Socket]:
-    """TCP sockets of this network namespace. Those that no process has accepted yet have the inode 0."""
+    """TCP sockets of this network namespace. Those that no process has accepted yet have the inode
+    0.
+    """
     found: list[_Socket] = []
     for table in ("tcp", "tcp6"):
         try:
@@ -196,6 +235,16 @@ def listening() -> list[tuple[str, int]]:
     return sorted((str(one.local), one.port) for one in _sockets() if one.inode in mine and one.state == _LISTEN)
 
 
+class _Limit(NamedTuple):
+    """How a port is limited."""
+
+    port: int
+    filtered: bool
+    """By the packet filter."""
+    loopback: bool
+    """To the loopback interface."""
+
+
 class Ports:
     """The ports that the engine opens from now on."""
 
@@ -204,7 +253,7 @@ class Ports:
         self.peers = networks(peers)
         self._code = program(self.hosts, self.peers)
         self._before = {inode for _, inode in _mine()}
-        self._limited: dict[int, int] = {}
+        self._limited: dict[int, _Limit] = {}
         """Ports, by the inodes of their sockets."""
 
     def limit(self) -> None:
@@ -223,42 +272,73 @@ class Ports:
                     "own ports before or after, or say expose=True (--expose)",
                     port=found.port,
                 )
-            self._attach(fd, found.port)
-            self._limited[inode] = found.port
-            _log.info("port %d answers on %s only", found.port, ", ".join(map(str, self.hosts)))
+            self._limited[inode] = self._attach(fd, found.port)
+
+    def __str__(self) -> str:
+        limits = list(self._limited.values())
+        numbers = ", ".join(str(port) for port in sorted(limit.port for limit in limits))
+        hosts = ", ".join(map(str, self.hosts))
+        peers = f" to {', '.join(map(str, self.peers))}" if self.peers else ""
+        if all(limit.filtered for limit in limits):
+            return f"ports {numbers} answer on {hosts} only{peers}"
+        if all(limit.loopback for limit in limits):
+            return f"ports {numbers} answer on the loopback interface only"
+        return f"ports {numbers} answer on every address of this machine, and others reach only {hosts}"
 
     def check(self) -> None:
-        """Limits what is new, reads every filter back, and looks for connections from before. Raises :class:`ExposedError`."""
+        """Limits what is new, reads every limit back, and looks for connections from before. Raises
+        :class:`ExposedError`.
+        """
         self.limit()
         mine = {inode: fd for fd, inode in _mine()}
-        for inode, port in self._limited.items():
-            if inode in mine and _filter_length(mine[inode]) != len(self._code) // 8:
+        for inode, (port, filtered, loopback) in self._limited.items():
+            if inode not in mine:
+                continue
+            if filtered and _filter_length(mine[inode]) != len(self._code) // 8:
                 raise errors.ExposedError(_cannot(port, "the kernel has no filter on it"), port=port)
-        ports = set(self._limited.values())
+            if loopback and _interface(mine[inode]) != _LOOPBACK:
+                raise errors.ExposedError(_cannot(port, "it is not bound to the loopback interface"), port=port)
+        ports = {limit.port: limit for limit in self._limited.values()}
         for one in _sockets():
-            ours = one.port in ports and (one.inode == 0 or one.inode in mine)
-            if ours and one.state not in (_LISTEN, _TIME_WAIT) and not self._passes(one):
+            limit = ports.get(one.port)
+            ours = limit is not None and (one.inode == 0 or one.inode in mine)
+            if limit is not None and ours and one.state not in (_LISTEN, _TIME_WAIT) and not self._passes(one, limit):
                 raise errors.ExposedError(
-                    f"a connection from {one.remote} to {one.local} port {one.port} came before the filter: start again", port=one.port
+                    f"a connection from {one.remote} to {one.local} port {one.port} came before the port was limited: start again",
+                    port=one.port,
                 )
 
-    def _passes(self, one: _Socket) -> bool:
-        return one.local in self.hosts and (not self.peers or any(one.remote in network for network in self.peers))
+    def _passes(self, one: _Socket, limit: _Limit) -> bool:
+        if limit.filtered:
+            return one.local in self.hosts and (not self.peers or any(one.remote in network for network in self.peers))
+        return not limit.loopback or one.remote.is_loopback
 
-    def _attach(self, fd: int, port: int) -> None:
+    def _attach(self, fd: int, port: int) -> _Limit:
         code = ctypes.create_string_buffer(self._code, len(self._code))
         described = struct.pack("HP", len(self._code) // 8, ctypes.addressof(code))
-        try:
-            with socket.socket(fileno=os.dup(fd)) as opened:
+        with socket.socket(fileno=os.dup(fd)) as opened:
+            loopback = False
+            if all(host.is_loopback for host in self.hosts):
+                with contextlib.suppress(OSError):
+                    opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _LOOPBACK)
+                    loopback = True
+            try:
                 opened.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, described)
-        except OSError as error:
-            raise errors.ExposedError(_cannot(port, str(error)), port=port) from error
+                return _Limit(port, True, loopback)
+            except OSError as error:
+                if self.peers:
+                    raise errors.ExposedError(_cannot(port, f"no filter: {error}"), port=port) from error
+                others = [] if loopback else other_addresses(self.hosts)
+                if others:
+                    why = f"no filter: {error}; this machine also has {', '.join(map(str, others))}"
+                    raise errors.ExposedError(_cannot(port, why), port=port) from error
+        return _Limit(port, False, loopback)
 
 
 def _cannot(port: int, why: str) -> str:
     return (
-        f"port {port} of the engine cannot be limited to one address ({why}), and lent memory can be read through it without "
-        "credentials: run this in a network namespace of its own, or say expose=True (--expose)"
+        f"port {port} of the engine cannot be limited ({why}), and lent memory can be read through it without credentials: give this "
+        "process CAP_NET_ADMIN, or a network namespace of its own, or say expose=True (--expose)"
     )
 
 
@@ -267,6 +347,12 @@ def _filter_length(fd: int) -> int:
     length = ctypes.c_uint32(0)
     status = ctypes.CDLL(None, use_errno=True).getsockopt(fd, socket.SOL_SOCKET, _ATTACH_FILTER, None, ctypes.byref(length))
     return length.value if status == 0 else 0
+
+
+def _interface(fd: int) -> bytes:
+    """The interface that a socket is bound to; empty without one."""
+    with socket.socket(fileno=os.dup(fd)) as opened:
+        return opened.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\0")
 
 
 def _is_of_the_engine(port: int) -> bool:

@@ -46,6 +46,11 @@ class Segment:
         """Whether it has been unmounted."""
         return not self._end.alive
 
+    @property
+    def reach(self) -> str:
+        """Where the engine's ports answer, in words."""
+        return self._engine.reach
+
     def answers(self) -> bool:
         """Whether the master answers a call now, within the deadline."""
         try:

@@ -117,7 +117,9 @@ class SpillStats(NamedTuple):
     late: int
     """Of those, calls that have not ended yet. Memory that they use is not free."""
     segments_down: int
-    """Segments that failed and are not asked for a while; look-ups of what lies there are ``skipped``."""
+    """Segments that failed and are not asked for a while; look-ups of what lies there are
+    ``skipped``.
+    """
 
 
 class _Counts:
@@ -129,7 +131,9 @@ class _Counts:
 
 
 class _Seal:
-    """Room for a seal. It is free for another value when nobody refers to it: neither who uses it nor a late call of the engine."""
+    """Room for a seal. It is free for another value when nobody refers to it: neither who uses it
+    nor a late call of the engine.
+    """
 
     __slots__ = ("block", "work")
 
@@ -390,7 +394,9 @@ class _Work:
         self._give_up()
 
     def _await_end(self, error: Exception) -> None:
-        """A call that missed its deadline goes on: nothing else is done under its key until it has ended."""
+        """A call that missed its deadline goes on: nothing else is done under its key until it has
+        ended.
+        """
         call = error.call if isinstance(error, errors.DeadlineError) else None
         while call is not None and not call.wait_over(0.05) and not self.stopping:
             pass
@@ -644,6 +650,7 @@ class _Work:
             )
 
     def stop(self) -> None:
+        self.store.circuit.unlisten(self.heard)
         with self.lock:
             self.stopping = True
             self.changed.notify_all()

@@ -29,7 +29,9 @@ class StoreStats(NamedTuple):
     """How a store reaches its cluster."""
 
     circuit: str
-    """``closed``: calls go to the master. ``open``: it did not answer, calls fail at once, and it is probed in the background."""
+    """``closed``: calls go to the master. ``open``: it did not answer, calls fail at once, and it
+    is probed in the background.
+    """
     opened: int
     """How often the circuit was opened."""
     probes: int
@@ -150,7 +152,9 @@ class Store:
         return [one.transport_endpoint for one in memory]
 
     def _ask_segment(self, key: str, *, trying: bool = True) -> None:
-        """Raises :class:`NotAskedError` if what has the object failed a moment ago. Costs nothing where nothing has failed."""
+        """Raises :class:`NotAskedError` if what has the object failed a moment ago. Costs nothing
+        where nothing has failed.
+        """
         segments = self._engine.segments
         if len(segments):
             names = self._segments_of(key)
@@ -215,15 +219,17 @@ class Store:
     def put_from(self, key: str, offset: int, nbytes: int, *, replace: bool = False) -> None:
         """As :meth:`put`, for bytes of the pool by their offset.
 
-        They must stay where they are meanwhile: whose they are is not asked. After :class:`DeadlineError` or Ctrl-C that is until
-        :attr:`StoreStats.late` is 0.
+        They must stay where they are meanwhile: whose they are is not asked. After
+        :class:`DeadlineError` or Ctrl-C that is until :attr:`StoreStats.late` is 0.
         """
         self._put(key, self._at(offset, nbytes), nbytes, replace, None)
 
     def get_into(self, key: str, offset: int, nbytes: int) -> int:
-        """Gets the object into bytes of the pool by their offset, and returns its length. They must be the caller's, and long enough.
+        """Gets the object into bytes of the pool by their offset, and returns its length. They must
+        be the caller's, and long enough.
 
-        After :class:`DeadlineError` or Ctrl-C they may be written until :attr:`StoreStats.late` is 0.
+        After :class:`DeadlineError` or Ctrl-C they may be written until :attr:`StoreStats.late` is
+        0.
         """
         at = self._at(offset, nbytes)
         code = self._fetch(key, lambda client: client.get_into(key, at, nbytes), None, nbytes)
@@ -247,7 +253,10 @@ class Store:
             self._engine.check_all(codes, "put", keys)
 
     def get_batch(self, keys: Iterable[str]) -> list[Block | None]:
-        """Each object in a fresh block; None where there is none. All or nothing otherwise: raises :class:`BatchError`."""
+        """Each object in a fresh block; None where there is none. All or nothing otherwise: raises
+        :class:`BatchError`, or :class:`NotAskedError` if one of them lies on a segment that failed
+        a moment ago.
+        """
         keys = list(keys)
         lengths = [self._size(key) for key in keys]
         blocks: list[Block | None] = []
@@ -278,13 +287,16 @@ class Store:
     # One object, several blocks.
 
     def put_parts(self, key: str, blocks: Sequence[_Bytes], *, keep: object = None) -> None:
-        """Puts the bytes of several blocks, one after the other, as one object. ``keep`` is referred to until the engine's call has ended."""
+        """Puts the bytes of several blocks, one after the other, as one object. ``keep`` is
+        referred to until the engine's call has ended.
+        """
         with self._places(blocks, keep) as (held, places, lengths):
             work = lambda client: client.batch_put_from_multi_buffers([key], [places], [lengths])  # noqa: E731
             self._engine.check(self._call("put", work, key, held, sum(lengths))[0], "put", key)
 
     def get_parts(self, key: str, blocks: Sequence[Block | Reservation], *, keep: object = None) -> int:
-        """Gets one object into several blocks, one after the other, and returns its length, which is theirs together.
+        """Gets one object into several blocks, one after the other, and returns its length, which
+        is theirs together.
 
         ``keep`` is referred to until the engine's call has ended.
         """
@@ -313,7 +325,9 @@ class Store:
         return self._engine.check(self._call("look for", lambda client: client.get_size(key), key), "look for", key)
 
     def look(self, key: str) -> int:
-        """Its length in bytes, if it can be got now. Raises :class:`ObjectMissingError`; :class:`NotAskedError` if its segment failed a moment ago."""
+        """Its length in bytes, if it can be got now. Raises :class:`ObjectMissingError`;
+        :class:`NotAskedError` if its segment failed a moment ago.
+        """
         nbytes = self.size(key)
         self._ask_segment(key, trying=False)
         return nbytes
@@ -409,7 +423,9 @@ class _Places:
 
 
 def _free(block: Block) -> None:
-    """Frees a block that nobody else knows; what a late call still writes to is freed with that call."""
+    """Frees a block that nobody else knows; what a late call still writes to is freed with that
+    call.
+    """
     if not block.freed:
         with contextlib.suppress(ExportedError):
             block.free()

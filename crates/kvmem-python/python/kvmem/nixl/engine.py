@@ -31,11 +31,13 @@ CARDS = Path("/sys/class/infiniband")
 
 
 def avoid_ib(cards: Path = CARDS) -> bool:
-    """Keeps UCX from loading its module ``ib`` where it has nothing to do: sets ``UCX_MODULES=^ib``, and returns whether it did.
+    """Keeps UCX from loading its module ``ib`` where it has nothing to do: sets
+    ``UCX_MODULES=^ib``, and returns whether it did.
 
-    The wheels of NIXL 1.5.1 bring their own ``libibverbs``. Beside the system's drivers for it (Debian's ``ibverbs-providers``) every
-    process that has made an agent ends with SIGSEGV. Where there is a device, or ``UCX_MODULES`` is set, nothing is changed. It is
-    for the time before UCX is loaded.
+    The wheels of NIXL 1.5.1 bring their own ``libibverbs``. Beside the system's drivers for it
+    (Debian's ``ibverbs-providers``) every process that has made an agent ends with SIGSEGV. Where
+    there is a device, or ``UCX_MODULES`` is set, nothing is changed. It is for the time before UCX
+    is loaded.
     """
     if "UCX_MODULES" in os.environ or (cards.is_dir() and any(cards.iterdir())):
         return False

@@ -93,7 +93,9 @@ def register() -> None:
 
 
 def check_hook() -> None:
-    """Raises :class:`HookUnusedError`, with the reason, unless SGLang's default host pools in this process are kvmem's. It imports SGLang."""
+    """Raises :class:`HookUnusedError`, with the reason, unless SGLang's default host pools in this
+    process are kvmem's. It imports SGLang.
+    """
     if os.environ.get("KVMEM_SGLANG") == "0":
         raise HookUnusedError("KVMEM_SGLANG=0: SGLang's host memory is its own", remedy="unset KVMEM_SGLANG")
     try:
