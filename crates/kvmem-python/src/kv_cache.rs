@@ -68,8 +68,15 @@ impl PyKvCache {
 
     /// Room for a value, and for what the lower tier raises meanwhile.
     fn room(&self, py: Python<'_>, key: CacheKey<'_>, len: usize) -> PyResult<Reservation<Name>> {
-        let cache = self.cache()?;
-        evicting(|| cache.reserve(key.to_name(), len))?.map_err(|error| error::cache(py, &error))
+        let name = key.to_name();
+        let room = if self.spill.is_none() {
+            // Without a tier this runs no Python, and drops nothing that takes long.
+            self.held.with(|cache| cache.reserve(name, len))?
+        } else {
+            let cache = self.cache()?;
+            evicting(|| cache.reserve(name, len))?
+        };
+        room.map_err(|error| error::cache(py, &error))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kvmem::arena::{Cancel, Region, Watch};
 use pyo3::prelude::*;
 
-use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::buffer::{Bytes, Exported, Span, memory_methods};
 use crate::collect::{Link, collected};
 use crate::context::context_manager;
 use crate::error;
@@ -144,7 +144,7 @@ impl PyRegion {
     /// A region over the bytes of another object, which is kept and exported as long as the region is.
     #[staticmethod]
     fn from_buffer(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<PyRegion> {
-        Memory::over(py, Source::of(buffer)?).map(PyRegion::over)
+        Memory::over(py, Exported::of(buffer)?).map(PyRegion::over)
     }
 
     /// What it is made of, as it was when it was mapped.
