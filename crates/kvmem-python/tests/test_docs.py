@@ -68,6 +68,7 @@ def test_help_says_what_the_stub_says() -> None:
         for owner in owners:
             said[name] = docstring, inspect.getdoc(getattr(owner, function) if function else owner)
     assert not missing, "the stub says nothing of them"
+    assert [line for line in docstrings.STUB.read_text(encoding="utf-8").splitlines() if len(line) > 100] == []
     assert len(said) > 150
     assert {name: both for name, both in said.items() if both[0] != both[1]} == {}
 
