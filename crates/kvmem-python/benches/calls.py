@@ -1,12 +1,16 @@
-"""How long calls take from Python, loop included: nanoseconds for allocate and free together, or for one look-up.
+"""How long calls take from Python, loop included, in nanoseconds.
+
+A row is allocate and free together, or one call of a cache.
 
     python crates/kvmem-python/benches/calls.py [REPETITIONS]
     valgrind --tool=callgrind python crates/kvmem-python/benches/calls.py --count ROW CALLS
 
-All rows take turns, REPETITIONS times. The figure of each line is the least of its turns, since what slows one down is somebody else; the median and
-the worst are beside it. Measure an installed wheel of the release profile (`pip install ./crates/kvmem-python`).
+All rows take turns, REPETITIONS times. The figure of a row is the least of its turns, because other
+programs can only slow it down; the median and the worst are beside it. Measure an installed wheel of
+the release profile (`pip install ./crates/kvmem-python`).
 
-The second form makes CALLS calls of one row, for a tool that counts instructions: the difference between two numbers of calls is what the calls cost.
+The second form makes CALLS calls of one row, for a tool that counts instructions. Two runs with
+different numbers of calls differ by what the calls cost.
 """
 
 from __future__ import annotations

@@ -275,9 +275,11 @@ impl Heap {
     }
 }
 
-/// A heap of addresses from 0 on, with the face of LMCache's class of this name: see :mod:`kvmem.lmcache`.
+/// A heap of addresses from 0 on, with the face of LMCache's class of this name: see
+/// :mod:`kvmem.lmcache`.
 ///
-/// ``align_bytes``, a power of two: what addresses and sizes are multiples of. Goes on in a forked child, as a copy.
+/// ``align_bytes``, a power of two: what addresses and sizes are multiples of. Goes on in a
+/// forked child, as a copy.
 #[pyclass(name = "AddressManager", module = "kvmem.lmcache", frozen, weakref)]
 pub(crate) struct PyAddressManager {
     /// With the length of the heap in bytes, which need not be a whole number of units.
@@ -382,7 +384,8 @@ impl PyAddressManager {
 
     /// A range of at least ``size`` bytes: where it begins, and how long it is. O(1).
     ///
-    /// Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a ``RuntimeError``.
+    /// Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a
+    /// ``RuntimeError``.
     fn allocate<'py>(&self, size: &Bound<'py, PyAny>) -> PyResult<(u64, Bound<'py, PyAny>)> {
         let asked = Bytes::above_zero("size", size)?;
         let units = self.units(asked);
@@ -401,9 +404,11 @@ impl PyAddressManager {
         }
     }
 
-    /// ``batch_size`` ranges of at least ``size`` bytes each, all of them or none, in order of addresses.
+    /// ``batch_size`` ranges of at least ``size`` bytes each, all of them or none, in order of
+    /// addresses.
     ///
-    /// Raises as ``allocate``, and :class:`BadBatchError`, which is a ``RuntimeError``, below 0 of them.
+    /// Raises as ``allocate``, and :class:`BadBatchError`, which is a ``RuntimeError``, below 0 of
+    /// them.
     fn batched_allocate(
         &self,
         size: &Bound<'_, PyAny>,
@@ -424,10 +429,11 @@ impl PyAddressManager {
         }
     }
 
-    /// Gives ``size`` bytes from ``address`` on back: one range, several that follow each other, or a part.
+    /// Gives ``size`` bytes from ``address`` on back: one range, several that follow each other,
+    /// or a part.
     ///
-    /// O(1) for each; O(ranges) if ``address`` is within a range.
-    /// Raises :class:`BadValueError` if not all of it is allocated, or not aligned; nothing is freed then.
+    /// O(1) for each; O(ranges) if ``address`` is within a range. Raises :class:`BadValueError` if
+    /// not all of it is allocated, or not aligned; nothing is freed then.
     fn free(&self, py: Python<'_>, address: Signed, size: Signed) -> PyResult<()> {
         let (Signed(address), Signed(size)) = (address, size);
         let below = (1 << self.shift) - 1;
@@ -462,7 +468,8 @@ impl PyAddressManager {
         })
     }
 
-    /// Moves the end of the heap up by ``size`` bytes, rounded up to a multiple of the alignment.
+    /// Moves the end of the heap up by ``size`` bytes, rounded up to a multiple of the
+    /// alignment.
     fn sbrk(&self, py: Python<'_>, size: Signed) -> PyResult<()> {
         let Signed(size) = size;
         let more = self.aligned(py, size)?;

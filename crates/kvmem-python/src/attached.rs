@@ -36,7 +36,8 @@ impl PyAttachedPool {
         Ok(PyAttachedPool { held: Holder::new(Arc::new(pool)) })
     }
 
-    /// The block that a reference names. The process that has it keeps it, until this one has said that it is done.
+    /// The block that a reference names. The process that has it keeps it, until this one has
+    /// said that it is done.
     fn block<'py>(&self, py: Python<'py>, reference: Exactly<Int<'py>, 3>) -> PyResult<PyAttachedBlock> {
         let Exactly([pool, offset, len]) = reference;
         let (pool, offset) =

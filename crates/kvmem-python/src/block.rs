@@ -28,7 +28,8 @@ impl Bytes for Block {
     }
 }
 
-/// Bytes of a pool, as many as were asked for, until it is freed or forgotten. It may outlive its pool.
+/// Bytes of a pool, as many as were asked for, until it is freed or forgotten. It may
+/// outlive its pool.
 #[pyclass(name = "Block", module = "kvmem", frozen, weakref, freelist = 256)]
 pub(crate) struct PyBlock {
     pub(crate) held: Holder<Block>,
@@ -116,13 +117,16 @@ impl PyBlock {
         keys(py, self.held.with(Block::keys)?)
     }
 
-    /// It by plain data, for a process that has attached the pool. It says where the bytes are, and does not keep them.
+    /// It by plain data, for a process that has attached the pool. It says where the bytes are,
+    /// and does not keep them.
     fn reference<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.held.with(Block::reference)?.map_err(|error| error::pool(py, &error))?;
         reference(py, found)
     }
 
-    /// Copies the bytes of another object in; returns how many. Releases the GIL for large ones.
+    /// Copies the bytes of another object in; returns how many.
+    ///
+    /// Releases the GIL for large ones.
     #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         write(py, &self.held, source, start)
@@ -140,7 +144,8 @@ impl PyBlock {
         changed.map_err(|error| error::pool(py, &error))
     }
 
-    /// Frees it. Raises :class:`ExportedError` while there are views, and :class:`ClosedError` a second time.
+    /// Frees it. Raises :class:`ExportedError` while there are views, and :class:`ClosedError` a
+    /// second time.
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }

@@ -8,11 +8,13 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
 use pyo3::PyClass;
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::True;
+use pyo3::types::PyBytes;
 
 use crate::error;
 use crate::holder::{Held, Holder};
@@ -83,48 +85,30 @@ pub(crate) unsafe fn export<C: Viewed>(
     Ok(())
 }
 
-/// Bytes of another object that are looked at, as long as this exists.
-pub(crate) struct Source {
-    buffer: pyo3::buffer::PyUntypedBuffer,
+/// A buffer that another object exports, as long as this exists.
+pub(crate) struct Exported {
+    buffer: PyUntypedBuffer,
 }
 
-impl Source {
+impl Exported {
     /// The bytes of anything that has the buffer protocol and lies in one piece.
-    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Source> {
-        let buffer = pyo3::buffer::PyUntypedBuffer::get(object)?;
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Exported> {
+        let buffer = PyUntypedBuffer::get(object)?;
         if !buffer.is_c_contiguous() {
-            return Err(error::bad_buffer(
-                object.py(),
-                "the bytes do not lie in one piece: pass a contiguous copy",
-            ));
+            let message = "the bytes do not lie in one piece: pass a contiguous copy";
+            return Err(error::bad_buffer(object.py(), message));
         }
-        Ok(Source { buffer })
+        Ok(Exported { buffer })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.buffer.len_bytes()
     }
 
-    /// Copies all of it to `to`, with the GIL released where that takes long.
-    ///
-    /// # Safety
-    /// `to` is mapped for writing, as long as this, and stays so.
-    pub(crate) unsafe fn copy_to(&self, py: Python<'_>, to: *mut u8) {
-        let from = Span { at: self.buffer.buf_ptr().cast(), len: self.len(), writable: false };
-        let to = Span::writable(to, from.len);
-        let copy = move || {
-            let (from, to) = (from, to);
-            // SAFETY: the buffer's bytes stay as long as it is held, and the target by the caller's promise; they may overlap. Other threads
-            // of the program may write to them meanwhile, as to any bytes that Python code shares; then what is copied is not
-            // determined, as with `bytearray`.
-            unsafe { std::ptr::copy(from.at, to.at, from.len) };
-        };
-        if from.len >= LONG { py.detach(copy) } else { copy() }
-    }
-
     /// Visits the object that exports the buffer.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // SAFETY: the collector traverses objects in a thread that is attached. The token is used to look at a reference, and for nothing else.
+        // SAFETY: the collector traverses objects in a thread that is attached. The token is used to look at
+        // a reference, and for nothing else.
         let py = unsafe { Python::assume_attached() };
         visit.call(self.buffer.obj(py).map(Bound::as_unbound))
     }
@@ -136,6 +120,55 @@ impl Source {
         }
         NonNull::new(self.buffer.buf_ptr().cast())
             .ok_or_else(|| error::bad_buffer(py, "the buffer has no address"))
+    }
+}
+
+/// Bytes of another object, to be copied.
+pub(crate) enum Source<'a> {
+    /// Of `bytes`, which never change: no buffer is exported.
+    Bytes(&'a [u8]),
+    Buffer(Exported),
+}
+
+impl<'a> Source<'a> {
+    /// The bytes of anything that has the buffer protocol and lies in one piece.
+    #[inline]
+    pub(crate) fn of(object: &'a Bound<'_, PyAny>) -> PyResult<Source<'a>> {
+        match object.cast_exact::<PyBytes>() {
+            Ok(bytes) => Ok(Source::Bytes(bytes.as_bytes())),
+            Err(_) => Exported::of(object).map(Source::Buffer),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Source::Bytes(bytes) => bytes.len(),
+            Source::Buffer(exported) => exported.len(),
+        }
+    }
+
+    /// Copies all of it to `to`, with the GIL released where that takes long.
+    ///
+    /// # Safety
+    /// `to` is mapped for writing, as long as this, and stays so.
+    #[inline]
+    pub(crate) unsafe fn copy_to(&self, py: Python<'_>, to: *mut u8) {
+        let from = match self {
+            Source::Bytes(bytes) => Span::read_only(bytes),
+            Source::Buffer(Exported { buffer }) => {
+                Span { at: buffer.buf_ptr().cast(), len: buffer.len_bytes(), writable: false }
+            }
+        };
+        let to = Span::writable(to, from.len);
+        let copy = move || {
+            let (from, to) = (from, to);
+            // SAFETY: the bytes stay as long as their object is borrowed or its buffer exported, and the target by
+            // the caller's promise; they may overlap. Other threads of the program may write to them meanwhile, as to
+            // any bytes that Python code shares; then what is copied is not determined, as with `bytearray`.
+            unsafe { std::ptr::copy(from.at, to.at, from.len) };
+        };
+        if from.len >= LONG { py.detach(copy) } else { copy() }
     }
 }
 

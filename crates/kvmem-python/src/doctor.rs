@@ -16,7 +16,8 @@ use crate::progress::{self, Listener};
 use crate::report;
 use crate::size::Size;
 
-/// Holds every limit of this machine against some memory, and looks for devices. Maps nothing; takes milliseconds.
+/// Holds every limit of this machine against some memory, and looks for devices. Maps
+/// nothing; takes milliseconds.
 #[pyfunction]
 #[pyo3(signature = (size=Size(1 << 30), *, pages=None, nodes=None, shared=false, pinned=true),
     text_signature = "(size='1GiB', *, pages=None, nodes=None, shared=False, pinned=True)")]
@@ -44,9 +45,11 @@ pub(crate) fn doctor<'py>(
     )
 }
 
-/// What ``kvmem mount`` does and prints: maps memory, makes it resident, registers it with devices if any are named, gives it back.
+/// What ``kvmem mount`` does and prints: maps memory, makes it resident, registers it with
+/// devices if any are named, gives it back.
 ///
-/// The report is the receipt; with devices, ``receipt``, ``outcome``, ``chosen``, ``deregistered`` and ``seconds``.
+/// The report is the receipt; with devices, ``receipt``, ``outcome``, ``chosen``,
+/// ``deregistered`` and ``seconds``.
 #[pyfunction]
 #[pyo3(signature = (
     size, *, pages=None, strict=false, numa=None, populate=Threads::auto(), devices=None, policy=None,

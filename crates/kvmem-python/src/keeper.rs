@@ -22,7 +22,7 @@ use kvmem::arena::{ArenaError, Region};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
-use crate::buffer::Source;
+use crate::buffer::Exported;
 use crate::collect::Link;
 use crate::error;
 
@@ -30,7 +30,7 @@ use crate::error;
 #[pyclass(name = "_Keeper", module = "kvmem", frozen)]
 pub(crate) struct Keeper {
     // Never taken out: clearing those that link here ends the cycle.
-    source: Mutex<Option<Source>>,
+    source: Mutex<Option<Exported>>,
     region: OnceLock<Weak<Region>>,
 }
 
@@ -67,7 +67,7 @@ impl Memory {
     }
 
     /// A region over the bytes of a buffer.
-    pub(crate) fn over(py: Python<'_>, source: Source) -> PyResult<Memory> {
+    pub(crate) fn over(py: Python<'_>, source: Exported) -> PyResult<Memory> {
         let (at, len): (NonNull<u8>, usize) = (source.writable_at(py)?, source.len());
         // SAFETY: the buffer keeps its bytes, writable, until the keeper drops it: not before every
         // object that has the region, and not while the region is alive. Several users of the bytes

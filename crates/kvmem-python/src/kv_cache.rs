@@ -30,10 +30,11 @@ impl Held for Cache {
     const SLOW: bool = true;
 }
 
-/// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed.
+/// Values under keys, in blocks of a pool: found by any thread, pinned while they are used,
+/// evicted when room is needed.
 ///
-/// Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types never equal
-/// each other. A cache is true, also when it is empty.
+/// Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types never
+/// equal each other. A cache is true, also when it is empty.
 ///
 /// Options:
 ///
@@ -68,8 +69,15 @@ impl PyKvCache {
 
     /// Room for a value, and for what the lower tier raises meanwhile.
     fn room(&self, py: Python<'_>, key: CacheKey<'_>, len: usize) -> PyResult<Reservation<Name>> {
-        let cache = self.cache()?;
-        evicting(|| cache.reserve(key.to_name(), len))?.map_err(|error| error::cache(py, &error))
+        let name = key.to_name();
+        let room = if self.spill.is_none() {
+            // Without a tier this runs no Python, and drops nothing that takes long.
+            self.held.with(|cache| cache.reserve(name, len))?
+        } else {
+            let cache = self.cache()?;
+            evicting(|| cache.reserve(name, len))?
+        };
+        room.map_err(|error| error::cache(py, &error))
     }
 }
 
@@ -139,8 +147,8 @@ impl PyKvCache {
     /// Copies a value into a block and puts it under ``key``. Evicts until it fits.
     ///
     /// Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
-    /// ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was called
-    /// to evict down to the low watermark, which comes after.
+    /// ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was
+    /// called to evict down to the low watermark, which comes after.
     fn insert(&self, py: Python<'_>, key: CacheKey<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::of(value)?;
         let room = self.room(py, key, source.len())?;
@@ -157,7 +165,8 @@ impl PyKvCache {
         Ok(PyReservation { held: Holder::new(room), cache: Link::new(Some(slf.clone().unbind())) })
     }
 
-    /// The value under ``key``, pinned; it counts as used. With a spill, what is not here is fetched from there.
+    /// The value under ``key``, pinned; it counts as used. With a spill, what is not here is
+    /// fetched from there.
     fn get<'py>(slf: &Bound<'py, Self>, key: CacheKey<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (this, py) = (slf.get(), slf.py());
         if let Some(pinned) = this.held.with(|cache| cache.get(&key as &dyn AsCacheKey))? {
@@ -168,7 +177,8 @@ impl PyKvCache {
         Ok((!found.is_none()).then_some(found))
     }
 
-    /// The right to put in what is fetched from a lower tier. The value, if there is one; None if what the lower tier has may be old, so take it for a miss.
+    /// The right to put in what is fetched from a lower tier. The value, if there is one; None
+    /// if what the lower tier has may be old, so take it for a miss.
     ///
     /// Take it before the lower tier is asked, and put in by ``reservation.commit(lease=…)``.
     fn lease<'py>(slf: &Bound<'py, Self>, key: CacheKey<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -225,8 +235,8 @@ impl PyKvCache {
 
     /// Evicts until at most ``nbytes`` bytes are held, or nothing is left that can go.
     ///
-    /// Returns how many bytes are held. Raises what a lower tier raises that is no ``Exception``, such as
-    /// ``KeyboardInterrupt``; further values are dropped then instead of given to it.
+    /// Returns how many bytes are held. Raises what a lower tier raises that is no ``Exception``,
+    /// such as ``KeyboardInterrupt``; further values are dropped then instead of given to it.
     fn evict_to(&self, py: Python<'_>, nbytes: Size) -> PyResult<u64> {
         let cache = self.cache()?;
         evicting(|| py.detach(|| cache.evict_to(nbytes.0)))
@@ -357,7 +367,8 @@ impl PyPinned {
         crate::block::reference(py, found.map_err(|error| error::pool(py, &error))?)
     }
 
-    /// Whether the key has been given another value since, or was removed. Being evicted does not count: see :class:`kvmem.spill.Spill`.
+    /// Whether the key has been given another value since, or was removed. Being evicted does
+    /// not count: see :class:`kvmem.spill.Spill`.
     #[getter]
     fn superseded(&self) -> PyResult<bool> {
         self.held.with(Pinned::is_superseded)
@@ -391,7 +402,8 @@ impl Bytes for Reservation<Name> {
     }
 }
 
-/// Room for one value of a cache, to be written in place. A ``with`` commits it, or gives it back if something is raised.
+/// Room for one value of a cache, to be written in place. A ``with`` commits it, or gives it
+/// back if something is raised.
 #[pyclass(name = "Reservation", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyReservation {
     held: Holder<Reservation<Name>>,
@@ -432,9 +444,9 @@ impl PyReservation {
 
     /// Makes it the value of its key. Raises :class:`ExportedError` while there are views.
     ///
-    /// Under a lease: unless that is broken; then the room is given back, and the answer is None. The
-    /// lease ends. The value is in the cache also if this raises ``KeyboardInterrupt``, which comes from a
-    /// lower tier that was given what is above the high watermark.
+    /// Under a lease: unless that is broken; then the room is given back, and the answer is None.
+    /// The lease ends. The value is in the cache also if this raises ``KeyboardInterrupt``, which
+    /// comes from a lower tier that was given what is above the high watermark.
     #[pyo3(signature = (*, lease=None))]
     fn commit(&self, py: Python<'_>, lease: Option<&PyLease>) -> PyResult<Option<PyPinned>> {
         let Some(lease) = lease else {
@@ -497,7 +509,8 @@ impl Held for Lease<Name> {
     const SLOW: bool = true;
 }
 
-/// The right to put in what is fetched from a lower tier, if nothing is put or removed under the key meanwhile: that breaks it.
+/// The right to put in what is fetched from a lower tier, if nothing is put or removed under
+/// the key meanwhile: that breaks it.
 #[pyclass(name = "Lease", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyLease {
     held: Holder<Lease<Name>>,

@@ -36,7 +36,8 @@ impl Batch for Vec<Allocation> {
     }
 }
 
-/// Hands out ranges of an abstract space; never touches bytes. Goes on in a forked child, as a copy.
+/// Hands out ranges of an abstract space; never touches bytes. Goes on in a forked child, as
+/// a copy.
 ///
 /// Options:
 ///
@@ -133,7 +134,8 @@ impl PyOffsetAllocator {
         self.space.grow(capacity.0).map_err(|error| error::space(py, &error))
     }
 
-    /// Moves the end of the space down. Raises :class:`InUseError` if something in use lies behind it.
+    /// Moves the end of the space down. Raises :class:`InUseError` if something in use lies
+    /// behind it.
     fn shrink_to(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
         self.space.shrink_to(capacity.0).map_err(|error| error::space(py, &error))
     }
@@ -276,7 +278,8 @@ impl PyAllocationBatch {
         self.held.with(Batch::size)
     }
 
-    /// Where each begins: read-only, format ``Q``, as ``array('Q')``. It stays good when the batch has been freed.
+    /// Where each begins: read-only, format ``Q``, as ``array('Q')``. It stays good when the
+    /// batch has been freed.
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Offsets::view(py, self.held.with(Batch::offsets)?)

@@ -193,7 +193,8 @@ impl PyPool {
         Ok(made)
     }
 
-    /// A block of exactly ``nbytes`` bytes; its address is a multiple of ``align``, a power of two.
+    /// A block of exactly ``nbytes`` bytes; its address is a multiple of ``align``, a power of
+    /// two.
     ///
     /// What stands in it is what the last user left, or zeros. Raises :class:`OutOfSpaceError`,
     /// :class:`NotReadyError` while more is being made ready, and :class:`BadValueError`.
@@ -251,7 +252,8 @@ impl PyPool {
         self.held.with(|_| self.at)
     }
 
-    /// Bytes of addresses from ``ptr`` on: what the pool can grow to. Without ``max_size`` that is its capacity.
+    /// Bytes of addresses from ``ptr`` on: what the pool can grow to. Without ``max_size`` that
+    /// is its capacity.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.held.with(|_| self.len)
@@ -275,7 +277,8 @@ impl PyPool {
         self.held.with(Pool::is_under_way)
     }
 
-    /// Waits until so many bytes (None: all) are ready, no more will be, or the seconds are over; returns how many are.
+    /// Waits until so many bytes (None: all) are ready, no more will be, or the seconds are
+    /// over; returns how many are.
     #[pyo3(signature = (nbytes=None, timeout=None))]
     fn wait_ready(
         &self,
@@ -298,19 +301,22 @@ impl PyPool {
         Ok(ready)
     }
 
-    /// Ends what goes on in the background: no further part is made ready. The pool cannot grow then.
+    /// Ends what goes on in the background: no further part is made ready. The pool cannot grow
+    /// then.
     fn cancel(&self) {
         self.cancel.cancel();
     }
 
-    /// The pool is at least so long afterwards, in whole parts, which are populated and registered first.
+    /// The pool is at least so long afterwards, in whole parts, which are populated and
+    /// registered first.
     fn grow_to(&self, py: Python<'_>, size: Size) -> PyResult<()> {
         let pool = self.pool()?;
         let grown = long::run(py, &self.cancel, || pool.grow_to(size.0))?;
         grown.map_err(|error| error::pool(py, &error))
     }
 
-    /// As short as whole parts allow, but not shorter than this; returns by how many bytes. Raises :class:`InUseError`.
+    /// As short as whole parts allow, but not shorter than this; returns by how many bytes.
+    /// Raises :class:`InUseError`.
     fn shrink_to(&self, py: Python<'_>, size: Size) -> PyResult<u64> {
         let pool = self.free_to_shrink()?;
         let shrunk = py.detach(|| pool.shrink_to(size.0));
@@ -331,7 +337,8 @@ impl PyPool {
         Ok(())
     }
 
-    /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to be bad.
+    /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned
+    /// out to be bad.
     fn condemn(&self, block: &Bound<'_, PyBlock>, why: String) -> PyResult<()> {
         let pool = self.pool()?;
         pool.condemn(block.get().held.take()?, why);
@@ -353,7 +360,8 @@ impl PyPool {
         report::data(py, &self.held.with(Pool::stats)?)
     }
 
-    /// All of the pool in order of addresses: offset, size, and ``used``, ``cached`` or ``free``.
+    /// All of the pool in order of addresses: offset, size, and ``used``, ``cached`` or
+    /// ``free``.
     fn map<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, u64, Bound<'py, PyAny>)>> {
         let map = self.held.with(Pool::map)?;
         map.iter().map(|range| Ok((range.offset, range.size, report::data(py, &range.state)?))).collect()
@@ -377,22 +385,26 @@ impl PyPool {
         self.held.with(Pool::number)
     }
 
-    /// A descriptor of a shared pool's memory, to read and write, which belongs to the pool. Also ``/proc/PID/fd/N``.
+    /// A descriptor of a shared pool's memory, to read and write, which belongs to the pool.
+    /// Also ``/proc/PID/fd/N``.
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
         self.held.with(|_| ())?;
         let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(AsRawFd::as_raw_fd);
         fd.ok_or_else(|| error::pool(py, &PoolError::Private))
     }
 
-    /// A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to another process.
+    /// A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to
+    /// another process. Unless it is ``writable``, a process of another user can only read by it;
+    /// one of the same user, or of root, can still open it for writing by ``/proc``.
     #[pyo3(signature = (*, writable=false))]
     fn share(&self, py: Python<'_>, writable: bool) -> PyResult<c_int> {
         let pool = self.pool()?;
         share(&pool, writable).map(IntoRawFd::into_raw_fd).map_err(|error| error::pool(py, &error))
     }
 
-    /// Makes its pages resident in the other mappings that this process has of its memory file, such as those of an engine that was given
-    /// the descriptor: else each page is a fault when it is first touched there. Returns how many bytes those mappings have.
+    /// Makes its pages resident in the other mappings that this process has of its memory file,
+    /// such as those of an engine that was given the descriptor: else each page is a fault when it
+    /// is first touched there. Returns how many bytes those mappings have.
     #[pyo3(signature = (*, threads=None))]
     fn populate_elsewhere(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
         let how = options::populate_now(py, threads)?;
@@ -403,7 +415,8 @@ impl PyPool {
         done.map_err(|error| error::pool(py, &error))
     }
 
-    /// Keeps it from being closed or made shorter, for engines that have registered its memory: :class:`ExportedError` meanwhile.
+    /// Keeps it from being closed or made shorter, for engines that have registered its memory:
+    /// :class:`ExportedError` meanwhile.
     fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
         PyHold::pool(slf)
     }
@@ -414,7 +427,8 @@ impl PyPool {
         py.detach(|| pool.check()).map_err(|error| error::defect(&error))
     }
 
-    /// Gives the pool up. Blocks stay good; the memory, and its registration, go with the last of them.
+    /// Gives the pool up. Blocks stay good; the memory, and its registration, go with the last
+    /// of them.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         *self.fd.lock().unwrap_or_else(PoisonError::into_inner) = None;

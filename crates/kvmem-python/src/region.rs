@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kvmem::arena::{Cancel, Region, Watch};
 use pyo3::prelude::*;
 
-use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::buffer::{Bytes, Exported, Span, memory_methods};
 use crate::collect::{Link, collected};
 use crate::context::context_manager;
 use crate::error;
@@ -141,10 +141,11 @@ impl PyRegion {
         region.map(PyRegion::new).map_err(|error| error::arena(py, &error))
     }
 
-    /// A region over the bytes of another object, which is kept and exported as long as the region is.
+    /// A region over the bytes of another object, which is kept and exported as long as the
+    /// region is.
     #[staticmethod]
     fn from_buffer(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<PyRegion> {
-        Memory::over(py, Source::of(buffer)?).map(PyRegion::over)
+        Memory::over(py, Exported::of(buffer)?).map(PyRegion::over)
     }
 
     /// What it is made of, as it was when it was mapped.
@@ -153,7 +154,8 @@ impl PyRegion {
         report::report(py, self.region(py)?.receipt())
     }
 
-    /// Makes a range resident, by as many threads as turn out fastest unless a number is given; returns the seconds.
+    /// Makes a range resident, by as many threads as turn out fastest unless a number is given;
+    /// returns the seconds.
     #[pyo3(signature = (start=Int::usual(0), stop=None, *, threads=None, progress=None, time_limit=None),
         text_signature = "($self, start=0, stop=None, *, threads=None, progress=None, time_limit=None)")]
     fn populate(
@@ -183,8 +185,9 @@ impl PyRegion {
         Ok(progress::end(py, listener.as_ref(), done)?.seconds)
     }
 
-    /// Makes its pages resident in the other mappings that this process has of its memory file, such as those of an engine that was given
-    /// the descriptor: else each page is a fault when it is first touched there. Returns how many bytes those mappings have.
+    /// Makes its pages resident in the other mappings that this process has of its memory file,
+    /// such as those of an engine that was given the descriptor: else each page is a fault when it
+    /// is first touched there. Returns how many bytes those mappings have.
     #[pyo3(signature = (*, threads=None))]
     fn populate_elsewhere(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
         let how = options::populate_now(py, threads)?;
@@ -213,7 +216,8 @@ impl PyRegion {
         )
     }
 
-    /// Gives the pages of a range back; what is read there afterwards is zero. Not of what is registered (:class:`InUseError`).
+    /// Gives the pages of a range back; what is read there afterwards is zero. Not of what is
+    /// registered (:class:`InUseError`).
     #[pyo3(signature = (start=Int::usual(0), stop=None), text_signature = "($self, start=0, stop=None)")]
     fn discard(&self, py: Python<'_>, start: Int<'_>, stop: Option<Int<'_>>) -> PyResult<()> {
         let region = self.region(py)?;
@@ -233,7 +237,8 @@ impl PyRegion {
         Ok(fd.as_raw_fd())
     }
 
-    /// Gives the memory up: it is unmapped when nobody else has it. Raises :class:`ExportedError` while there are views.
+    /// Gives the memory up: it is unmapped when nobody else has it. Raises
+    /// :class:`ExportedError` while there are views.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         self.keeper.cut(py);

@@ -133,7 +133,8 @@ impl PyRegistration {
         report::report(py, &self.held.with(|set| set.outcome().clone())?)
     }
 
-    /// What does not straddle a multiple of it has one key with each device; None: one key covers all.
+    /// What does not straddle a multiple of it has one key with each device; None: one key
+    /// covers all.
     #[getter]
     fn boundary(&self) -> PyResult<Option<u64>> {
         self.held.with(RegistrationSet::boundary_bytes)

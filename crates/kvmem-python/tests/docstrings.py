@@ -1,6 +1,7 @@
-"""Docstrings stand in the stub, for type checkers and editors, and in the extension's sources, for ``help()``.
+"""Docstrings stand in the stub, for type checkers and editors, and in the extension's sources.
 
-The test compares them; ``python tests/docstrings.py`` copies those of the stub into the sources.
+From the sources ``help()`` has them. The test compares both; ``python tests/docstrings.py`` copies
+those of the stub into the sources. Lines of both end by column 100.
 """
 
 from __future__ import annotations

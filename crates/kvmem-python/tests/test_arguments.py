@@ -1,4 +1,7 @@
-"""Whatever is given to whatever can be called: an exception of kvmem's or a ``TypeError``, in words that the caller knows."""
+"""Every callable gets every bad value: it raises an exception of kvmem or a ``TypeError``.
+
+The message uses words that a Python programmer knows, and numbers come with a value and a limit.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Tier:
 
 
 class Progress:
-    """Is told of a pool that is made ready in the background, and cancels that: it is never told of the end."""
+    """Is told of a pool that is made ready in the background, cancels that, and hears no end."""
 
     other: object = None
 
@@ -185,7 +185,7 @@ def test_foreign_bytes_are_kept_by_every_part_of_their_region() -> None:
 
 
 def test_what_is_reachable_is_never_cleared() -> None:
-    """Collections of one thread meet calls of another, which holds locks, and runs without the GIL."""
+    """One thread collects while another holds locks and runs without the GIL."""
     tier = Tier()
     cache = kvmem.KvCache(kvmem.Pool(4 * MIB, pages="4k"), max_bytes=20_000, spill=tier)
     tier.other = cache

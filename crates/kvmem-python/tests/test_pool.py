@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import socket
+import sys
 import time
 import weakref
 
@@ -124,6 +125,31 @@ def test_what_a_pool_says_of_itself(pool: kvmem.Pool, caplog: pytest.LogCaptureF
         kvmem.Pool(MIB, pages="4k")
     assert [(record.name, record.levelname) for record in caplog.records] == [("kvmem.pool", "INFO")]
     assert "pool of 1 MiB" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])
+def test_an_interrupt_while_the_log_is_written_reaches_the_caller(raised: type[BaseException]) -> None:
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise raised
+
+    handler, logger, unraisable = Handler(), logging.getLogger("kvmem"), []
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        for make in (kvmem.Pool, kvmem.Region):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "unraisablehook", lambda each: unraisable.append(each.exc_type))
+                if raised is KeyboardInterrupt:
+                    with pytest.raises(KeyboardInterrupt):
+                        make(MIB, pages="4k")
+                else:
+                    make(MIB, pages="4k").close()
+        assert unraisable == ([] if raised is KeyboardInterrupt else [ValueError] * 2)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def test_a_fallback_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,11 +1,23 @@
-"""The compiled half. Every size is bytes, as ``int`` or as a text such as ``"64GiB"``; see the package for the conventions."""
+"""The compiled half. Every size is bytes, as ``int`` or as a text such as ``"64GiB"``.
+
+See the package for the conventions.
+"""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, TypeAlias, final, overload, type_check_only
 
-from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
+from .data import (
+    BlockReference,
+    BumpStats,
+    Diagnosis,
+    Key,
+    KvCacheStats,
+    Metrics,
+    Report,
+    Residency,
+)
 from .spill import Spill, Spills
 
 if sys.version_info >= (3, 12):
@@ -49,7 +61,9 @@ __version__: str
 
 @type_check_only
 class _Memory:
-    """What has memory: the buffer protocol and DLPack share it. Each view keeps it, and while there are any it cannot be freed."""
+    """What has memory: the buffer protocol and DLPack share it. Each view keeps it, and while
+    there are any it cannot be freed.
+    """
 
     @property
     def ptr(self) -> int:
@@ -69,7 +83,9 @@ class _Memory:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Shares the bytes, as one dimension of uint8. Versioned from ``max_version=(1, 0)`` on; before, what is read-only is refused."""
+        """Shares the bytes, as one dimension of uint8. Versioned from ``max_version=(1, 0)`` on;
+        before, what is read-only is refused.
+        """
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Where the bytes are: (1, 0), the processor's memory."""
@@ -133,7 +149,9 @@ class Region(_Memory, _Manager):
 
     @staticmethod
     def from_buffer(buffer: _Buffer) -> Region:
-        """A region over the bytes of another object, which is kept and exported as long as the region is."""
+        """A region over the bytes of another object, which is kept and exported as long as the
+        region is.
+        """
 
     @property
     def receipt(self) -> Report:
@@ -148,23 +166,31 @@ class Region(_Memory, _Manager):
         progress: _Progress | None = None,
         time_limit: float | None = None,
     ) -> float:
-        """Makes a range resident, by as many threads as turn out fastest unless a number is given; returns the seconds."""
+        """Makes a range resident, by as many threads as turn out fastest unless a number is given;
+        returns the seconds.
+        """
 
     def populate_elsewhere(self, *, threads: _Threads = None) -> int:
-        """Makes its pages resident in the other mappings that this process has of its memory file, such as those of an engine that was given
-        the descriptor: else each page is a fault when it is first touched there. Returns how many bytes those mappings have."""
+        """Makes its pages resident in the other mappings that this process has of its memory file,
+        such as those of an engine that was given the descriptor: else each page is a fault when it
+        is first touched there. Returns how many bytes those mappings have.
+        """
 
     def residency(self, start: int = 0, stop: int | None = None) -> Residency:
         """How much of a range is resident now."""
 
     def discard(self, start: int = 0, stop: int | None = None) -> None:
-        """Gives the pages of a range back; what is read there afterwards is zero. Not of what is registered (:class:`InUseError`)."""
+        """Gives the pages of a range back; what is read there afterwards is zero. Not of what is
+        registered (:class:`InUseError`).
+        """
 
     def fileno(self) -> int:
         """The descriptor of shared memory, which belongs to the region."""
 
     def close(self) -> None:
-        """Gives the memory up: it is unmapped when nobody else has it. Raises :class:`ExportedError` while there are views."""
+        """Gives the memory up: it is unmapped when nobody else has it. Raises
+        :class:`ExportedError` while there are views.
+        """
 
     @property
     def closed(self) -> bool:
@@ -253,7 +279,9 @@ class Registration(_Manager):
 
     @property
     def boundary(self) -> int | None:
-        """What does not straddle a multiple of it has one key with each device; None: one key covers all."""
+        """What does not straddle a multiple of it has one key with each device; None: one key
+        covers all.
+        """
 
     def key_for(self, device: str, start: int = 0, stop: int | None = None) -> Key:
         """The key with which a device reaches all of a range."""
@@ -268,7 +296,8 @@ class Registration(_Manager):
 
 @final
 class OffsetAllocator:
-    """Hands out ranges of an abstract space; never touches bytes. Goes on in a forked child, as a copy.
+    """Hands out ranges of an abstract space; never touches bytes. Goes on in a forked child, as
+    a copy.
 
     Options:
 
@@ -305,7 +334,9 @@ class OffsetAllocator:
         """Moves the end of the space up."""
 
     def shrink_to(self, capacity: _Size) -> None:
-        """Moves the end of the space down. Raises :class:`InUseError` if something in use lies behind it."""
+        """Moves the end of the space down. Raises :class:`InUseError` if something in use lies
+        behind it.
+        """
 
     @property
     def capacity(self) -> int:
@@ -367,7 +398,9 @@ class AllocationBatch(_Manager):
 
     @property
     def offsets(self) -> memoryview[int]:
-        """Where each begins: read-only, format ``Q``, as ``array('Q')``. It stays good when the batch has been freed."""
+        """Where each begins: read-only, format ``Q``, as ``array('Q')``. It stays good when the
+        batch has been freed.
+        """
 
     def free(self) -> None:
         """Frees all of them."""
@@ -381,9 +414,11 @@ class AllocationBatch(_Manager):
 
 @final
 class AddressManager:
-    """A heap of addresses from 0 on, with the face of LMCache's class of this name: see :mod:`kvmem.lmcache`.
+    """A heap of addresses from 0 on, with the face of LMCache's class of this name: see
+    :mod:`kvmem.lmcache`.
 
-    ``align_bytes``, a power of two: what addresses and sizes are multiples of. Goes on in a forked child, as a copy.
+    ``align_bytes``, a power of two: what addresses and sizes are multiples of. Goes on in a
+    forked child, as a copy.
     """
 
     ALIGN_BYTES: int
@@ -395,24 +430,30 @@ class AddressManager:
     def allocate(self, size: int) -> tuple[int, int]:
         """A range of at least ``size`` bytes: where it begins, and how long it is. O(1).
 
-        Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a ``RuntimeError``.
+        Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a
+        ``RuntimeError``.
         """
 
     def batched_allocate(self, size: int, batch_size: int) -> list[tuple[int, int]]:
-        """``batch_size`` ranges of at least ``size`` bytes each, all of them or none, in order of addresses.
+        """``batch_size`` ranges of at least ``size`` bytes each, all of them or none, in order of
+        addresses.
 
-        Raises as ``allocate``, and :class:`BadBatchError`, which is a ``RuntimeError``, below 0 of them.
+        Raises as ``allocate``, and :class:`BadBatchError`, which is a ``RuntimeError``, below 0 of
+        them.
         """
 
     def free(self, address: int, size: int) -> None:
-        """Gives ``size`` bytes from ``address`` on back: one range, several that follow each other, or a part.
+        """Gives ``size`` bytes from ``address`` on back: one range, several that follow each other,
+        or a part.
 
-        O(1) for each; O(ranges) if ``address`` is within a range.
-        Raises :class:`BadValueError` if not all of it is allocated, or not aligned; nothing is freed then.
+        O(1) for each; O(ranges) if ``address`` is within a range. Raises :class:`BadValueError` if
+        not all of it is allocated, or not aligned; nothing is freed then.
         """
 
     def sbrk(self, size: int) -> None:
-        """Moves the end of the heap up by ``size`` bytes, rounded up to a multiple of the alignment."""
+        """Moves the end of the heap up by ``size`` bytes, rounded up to a multiple of the
+        alignment.
+        """
 
     def get_heap_size(self) -> int:
         """Length of the heap in bytes."""
@@ -490,7 +531,8 @@ class Pool(_Manager):
         progress: _Progress | None = None,
     ) -> Self: ...
     def allocate(self, nbytes: _Size, *, align: int | None = None) -> Block:
-        """A block of exactly ``nbytes`` bytes; its address is a multiple of ``align``, a power of two.
+        """A block of exactly ``nbytes`` bytes; its address is a multiple of ``align``, a power of
+        two.
 
         What stands in it is what the last user left, or zeros. Raises :class:`OutOfSpaceError`,
         :class:`NotReadyError` while more is being made ready, and :class:`BadValueError`.
@@ -511,7 +553,9 @@ class Pool(_Manager):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of addresses from ``ptr`` on: what the pool can grow to. Without ``max_size`` that is its capacity."""
+        """Bytes of addresses from ``ptr`` on: what the pool can grow to. Without ``max_size`` that
+        is its capacity.
+        """
 
     @property
     def capacity(self) -> int:
@@ -526,16 +570,24 @@ class Pool(_Manager):
         """Whether parts are still being made ready."""
 
     def wait_ready(self, nbytes: _Size | None = None, timeout: float | None = None) -> int:
-        """Waits until so many bytes (None: all) are ready, no more will be, or the seconds are over; returns how many are."""
+        """Waits until so many bytes (None: all) are ready, no more will be, or the seconds are
+        over; returns how many are.
+        """
 
     def cancel(self) -> None:
-        """Ends what goes on in the background: no further part is made ready. The pool cannot grow then."""
+        """Ends what goes on in the background: no further part is made ready. The pool cannot grow
+        then.
+        """
 
     def grow_to(self, size: _Size) -> None:
-        """The pool is at least so long afterwards, in whole parts, which are populated and registered first."""
+        """The pool is at least so long afterwards, in whole parts, which are populated and
+        registered first.
+        """
 
     def shrink_to(self, size: _Size) -> int:
-        """As short as whole parts allow, but not shorter than this; returns by how many bytes. Raises :class:`InUseError`."""
+        """As short as whole parts allow, but not shorter than this; returns by how many bytes.
+        Raises :class:`InUseError`.
+        """
 
     def shrink(self) -> int:
         """As ``shrink_to``, as far as what is in use allows."""
@@ -544,7 +596,9 @@ class Pool(_Manager):
         """Takes back what threads have cached, so that neighbours join."""
 
     def condemn(self, block: Block, why: str) -> None:
-        """Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to be bad."""
+        """Keeps the bytes of a block from use for as long as the pool: for blocks that have turned
+        out to be bad.
+        """
 
     def report(self) -> Report:
         """What the pool is made of and how it came to be, as it is now."""
@@ -556,7 +610,9 @@ class Pool(_Manager):
         """What is cached, and what has been done."""
 
     def map(self) -> list[tuple[int, int, str]]:
-        """All of the pool in order of addresses: offset, size, and ``used``, ``cached`` or ``free``."""
+        """All of the pool in order of addresses: offset, size, and ``used``, ``cached`` or
+        ``free``.
+        """
 
     @property
     def devices(self) -> list[str]:
@@ -571,25 +627,34 @@ class Pool(_Manager):
         """By what references name this pool; None: its memory is private."""
 
     def fileno(self) -> int:
-        """A descriptor of a shared pool's memory, to read and write, which belongs to the pool. Also ``/proc/PID/fd/N``."""
+        """A descriptor of a shared pool's memory, to read and write, which belongs to the pool.
+        Also ``/proc/PID/fd/N``.
+        """
 
     def share(self, *, writable: bool = False) -> int:
-        """A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to another process.
-        Unless it is ``writable``, a process of another user can only read by it; one of the same user, or of root, can still open it for writing
-        by ``/proc``."""
+        """A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to
+        another process. Unless it is ``writable``, a process of another user can only read by it;
+        one of the same user, or of root, can still open it for writing by ``/proc``.
+        """
 
     def populate_elsewhere(self, *, threads: _Threads = None) -> int:
-        """Makes its pages resident in the other mappings that this process has of its memory file, such as those of an engine that was given
-        the descriptor: else each page is a fault when it is first touched there. Returns how many bytes those mappings have."""
+        """Makes its pages resident in the other mappings that this process has of its memory file,
+        such as those of an engine that was given the descriptor: else each page is a fault when it
+        is first touched there. Returns how many bytes those mappings have.
+        """
 
     def hold(self) -> Hold:
-        """Keeps it from being closed or made shorter, for engines that have registered its memory: :class:`ExportedError` meanwhile."""
+        """Keeps it from being closed or made shorter, for engines that have registered its memory:
+        :class:`ExportedError` meanwhile.
+        """
 
     def check(self) -> None:
         """Checks the books against their invariants: for tests."""
 
     def close(self) -> None:
-        """Gives the pool up. Blocks stay good; the memory, and its registration, go with the last of them."""
+        """Gives the pool up. Blocks stay good; the memory, and its registration, go with the last
+        of them.
+        """
 
     @property
     def closed(self) -> bool:
@@ -598,7 +663,9 @@ class Pool(_Manager):
 
 @final
 class Block(_Memory, _Manager):
-    """Bytes of a pool, as many as were asked for, until it is freed or forgotten. It may outlive its pool."""
+    """Bytes of a pool, as many as were asked for, until it is freed or forgotten. It may
+    outlive its pool.
+    """
 
     @property
     def offset(self) -> int:
@@ -611,10 +678,15 @@ class Block(_Memory, _Manager):
         """The key of each device, by its name."""
 
     def reference(self) -> BlockReference:
-        """It by plain data, for a process that has attached the pool. It says where the bytes are, and does not keep them."""
+        """It by plain data, for a process that has attached the pool. It says where the bytes are,
+        and does not keep them.
+        """
 
     def write(self, source: _Buffer, start: int = 0) -> int:
-        """Copies the bytes of another object in; returns how many. Releases the GIL for large ones."""
+        """Copies the bytes of another object in; returns how many.
+
+        Releases the GIL for large ones.
+        """
 
     def shrink(self, nbytes: _Size) -> None:
         """Gives back the tail. Not while there are views."""
@@ -623,7 +695,9 @@ class Block(_Memory, _Manager):
         """Takes in free bytes that lie behind. Not while there are views."""
 
     def free(self) -> None:
-        """Frees it. Raises :class:`ExportedError` while there are views, and :class:`ClosedError` a second time."""
+        """Frees it. Raises :class:`ExportedError` while there are views, and :class:`ClosedError` a
+        second time.
+        """
 
     @property
     def freed(self) -> bool:
@@ -678,7 +752,9 @@ class AttachedPool(_Manager):
 
     def __new__(cls, fd: int, *, writable: bool = False) -> Self: ...
     def block(self, reference: tuple[int, int, int]) -> AttachedBlock:
-        """The block that a reference names. The process that has it keeps it, until this one has said that it is done."""
+        """The block that a reference names. The process that has it keeps it, until this one has
+        said that it is done.
+        """
 
     @property
     def number(self) -> int:
@@ -717,10 +793,11 @@ class AttachedBlock(_Memory):
 
 @final
 class KvCache(_Manager):
-    """Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed.
+    """Values under keys, in blocks of a pool: found by any thread, pinned while they are used,
+    evicted when room is needed.
 
-    Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types never equal
-    each other. A cache is true, also when it is empty.
+    Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types never
+    equal each other. A cache is true, also when it is empty.
 
     Options:
 
@@ -753,8 +830,8 @@ class KvCache(_Manager):
         """Copies a value into a block and puts it under ``key``. Evicts until it fits.
 
         Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
-        ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was called
-        to evict down to the low watermark, which comes after.
+        ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was
+        called to evict down to the low watermark, which comes after.
         """
 
     def reserve(self, key: _Name, nbytes: _Size) -> Reservation:
@@ -764,10 +841,13 @@ class KvCache(_Manager):
         """
 
     def get(self, key: _Name) -> Pinned | None:
-        """The value under ``key``, pinned; it counts as used. With a spill, what is not here is fetched from there."""
+        """The value under ``key``, pinned; it counts as used. With a spill, what is not here is
+        fetched from there.
+        """
 
     def lease(self, key: _Name) -> Lease | Pinned | None:
-        """The right to put in what is fetched from a lower tier. The value, if there is one; None if what the lower tier has may be old, so take it for a miss.
+        """The right to put in what is fetched from a lower tier. The value, if there is one; None
+        if what the lower tier has may be old, so take it for a miss.
 
         Take it before the lower tier is asked, and put in by ``reservation.commit(lease=…)``.
         """
@@ -786,8 +866,8 @@ class KvCache(_Manager):
     def evict_to(self, nbytes: _Size) -> int:
         """Evicts until at most ``nbytes`` bytes are held, or nothing is left that can go.
 
-        Returns how many bytes are held. Raises what a lower tier raises that is no ``Exception``, such as
-        ``KeyboardInterrupt``; further values are dropped then instead of given to it.
+        Returns how many bytes are held. Raises what a lower tier raises that is no ``Exception``,
+        such as ``KeyboardInterrupt``; further values are dropped then instead of given to it.
         """
 
     @property
@@ -836,14 +916,18 @@ class Pinned(_Memory, _Manager):
 
     @property
     def superseded(self) -> bool:
-        """Whether the key has been given another value since, or was removed. Being evicted does not count: see :class:`kvmem.spill.Spill`."""
+        """Whether the key has been given another value since, or was removed. Being evicted does
+        not count: see :class:`kvmem.spill.Spill`.
+        """
 
     def release(self) -> None:
         """Lets go of it. Raises :class:`ExportedError` while there are views."""
 
 @final
 class Lease(_Manager):
-    """The right to put in what is fetched from a lower tier, if nothing is put or removed under the key meanwhile: that breaks it."""
+    """The right to put in what is fetched from a lower tier, if nothing is put or removed under
+    the key meanwhile: that breaks it.
+    """
 
     @property
     def broken(self) -> bool:
@@ -854,7 +938,9 @@ class Lease(_Manager):
 
 @final
 class Reservation(_Memory, _Manager):
-    """Room for one value of a cache, to be written in place. A ``with`` commits it, or gives it back if something is raised."""
+    """Room for one value of a cache, to be written in place. A ``with`` commits it, or gives it
+    back if something is raised.
+    """
 
     @property
     def cache_key(self) -> _Name:
@@ -874,9 +960,9 @@ class Reservation(_Memory, _Manager):
     def commit(self, *, lease: None = None) -> Pinned:
         """Makes it the value of its key. Raises :class:`ExportedError` while there are views.
 
-        Under a lease: unless that is broken; then the room is given back, and the answer is None. The
-        lease ends. The value is in the cache also if this raises ``KeyboardInterrupt``, which comes from a
-        lower tier that was given what is above the high watermark.
+        Under a lease: unless that is broken; then the room is given back, and the answer is None.
+        The lease ends. The value is in the cache also if this raises ``KeyboardInterrupt``, which
+        comes from a lower tier that was given what is above the high watermark.
         """
 
     @overload
@@ -893,7 +979,9 @@ def doctor(
     shared: bool = False,
     pinned: bool = True,
 ) -> Diagnosis:
-    """Holds every limit of this machine against some memory, and looks for devices. Maps nothing; takes milliseconds."""
+    """Holds every limit of this machine against some memory, and looks for devices. Maps
+    nothing; takes milliseconds.
+    """
 
 def mount_report(
     size: _Size,
@@ -908,13 +996,16 @@ def mount_report(
     time_limit: float | None = None,
     progress: _Progress | None = None,
 ) -> Report:
-    """What ``kvmem mount`` does and prints: maps memory, makes it resident, registers it with devices if any are named, gives it back.
+    """What ``kvmem mount`` does and prints: maps memory, makes it resident, registers it with
+    devices if any are named, gives it back.
 
-    The report is the receipt; with devices, ``receipt``, ``outcome``, ``chosen``, ``deregistered`` and ``seconds``.
+    The report is the receipt; with devices, ``receipt``, ``outcome``, ``chosen``,
+    ``deregistered`` and ``seconds``.
     """
 
 def parse_size(text: str) -> int:
-    """Reads a number of bytes: ``4096``, ``64GiB`` and ``64G`` (powers of 1024), ``64GB`` (a power of 1000).
+    """Reads a number of bytes: ``4096``, ``64GiB`` and ``64G`` (powers of 1024), ``64GB`` (a power
+    of 1000).
 
     Raises :class:`BadValueError` with the text, what is wrong with it and the remedy.
     """

@@ -98,7 +98,7 @@ class BadValueError(KvmemError, ValueError):
 
 
 class BadBufferError(BadValueError, BufferError):
-    """A buffer cannot be used as it is: it is read-only, lies in several pieces, or is in no memory of the processor."""
+    """A buffer cannot be used as it is: it is read-only, or lies in several pieces."""
 
 
 class BadDescriptorError(BadValueError, OSError):
