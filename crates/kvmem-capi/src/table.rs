@@ -247,15 +247,20 @@ impl<T: Object> Table<T> {
     /// It is good as long as nobody destroys the object, which is the caller's to prevent while a call is going on.
     #[inline(always)]
     pub(crate) fn get(&self, handle: *const T) -> Result<&T::Value, Fail> {
+        self.find(handle).ok_or_else(|| self.explain(handle.addr() as u64))
+    }
+
+    /// The object of a handle, if it is good: without a word on why not.
+    #[inline(always)]
+    pub(crate) fn find(&self, handle: *const T) -> Option<&T::Value> {
         let bits = handle.addr() as u64;
-        match self.slots.find((bits & ((1 << SLOT_BITS) - 1)) as u32) {
-            // Acquire pairs with the Release in `insert`.
-            Some(slot) if slot.word.load(Ordering::Acquire) == bits && bits != 0 => {
-                // SAFETY: it holds a value, since its word is not 0.
-                Ok(unsafe { (*slot.value.get()).assume_init_ref() })
-            }
-            _ => Err(self.explain(bits)),
+        let slot = self.slots.find((bits & ((1 << SLOT_BITS) - 1)) as u32)?;
+        // Acquire pairs with the Release in `insert`.
+        if bits == 0 || slot.word.load(Ordering::Acquire) != bits {
+            return None;
         }
+        // SAFETY: it holds a value, since its word is not 0.
+        Some(unsafe { (*slot.value.get()).assume_init_ref() })
     }
 
     /// As `get`, also if it was closed.

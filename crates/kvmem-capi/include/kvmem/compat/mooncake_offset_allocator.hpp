@@ -260,7 +260,8 @@ public:
     /// A range of `size` bytes, or nothing. O(1).
     [[nodiscard]] std::optional<OffsetAllocationHandle> allocate(size_t size) {
         std::optional<OffsetAllocationHandle> handle;
-        if (space_->parts() >= most_) {
+        // 0 wraps around to the top. Before a call: such a space does not grow.
+        if (size - 1 >= capacity_ || space_->parts() >= most_) {
             return handle;
         }
         // Written where it stays: a copy would wait for what was just written.
