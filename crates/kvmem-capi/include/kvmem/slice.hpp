@@ -96,7 +96,8 @@ public:
     /// `count` blocks of one size at once; fewer only if there is no memory for more.
     std::vector<void *> allocate_batch(std::uint64_t bytes, std::uint64_t count) {
         std::vector<void *> blocks;
-        if (count > blocks.max_size()) {
+        // More than a process has addresses for.
+        if (count > (std::uint64_t{1} << 47) / sizeof(void *)) {
             throw std::bad_alloc();
         }
         // One element at least: `data()` of an empty vector may be NULL.
