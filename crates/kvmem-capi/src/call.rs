@@ -85,11 +85,12 @@ pub(crate) unsafe fn read<'a, T>(pointer: *const T, name: &'static str) -> Resul
     unsafe { pointer.as_ref() }.ok_or(Fail::Null(name))
 }
 
-/// The most bytes that anything of the caller's can have: a process has no more addresses, unless it asks the kernel for those
-/// above by their number.
+/// The most bytes that anything of the caller's can have: a process has no more addresses, unless
+/// it asks the kernel for those above by their number.
 pub(crate) const MAX_BYTES: u64 = 1 << 47;
 
-/// How many elements of type `T` a list of the caller's has, if a process has addresses for so many.
+/// How many elements of type `T` a list of the caller's has, if a process has addresses for so
+/// many.
 pub(crate) fn elements<T>(count: u64, name: &'static str) -> Result<usize, Fail> {
     let most = MAX_BYTES / size_of::<T>().max(1) as u64;
     if count > most {

@@ -398,8 +398,9 @@ pub unsafe extern "C" fn kvmem_offset_resolve(
     })
 }
 
-/// The allocation that is alive at a place in the books, which is its member `slot`: for programs that have kept no more of it, and for
-/// handing over what another part of the program has forgotten. O(1). KVMEM_NOT_FOUND if there is none.
+/// The allocation that is alive at a place in the books, which is its member `slot`: for programs
+/// that have kept no more of it, and for handing over what another part of the program has
+/// forgotten. O(1). KVMEM_NOT_FOUND if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocation_at(
     allocator: *const kvmem_offset_allocator,
@@ -414,8 +415,9 @@ pub unsafe extern "C" fn kvmem_offset_allocation_at(
     })
 }
 
-/// All allocations that are alive, in the order of their offsets. O(n log n) for the most that ever were alive at once. Lists as for
-/// kvmem_registration_chunks; while other threads allocate, the next call may find more.
+/// All allocations that are alive, in the order of their offsets. O(n log n) for the most that ever
+/// were alive at once. Lists as for kvmem_registration_chunks; while other threads allocate, the
+/// next call may find more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocations(
     allocator: *const kvmem_offset_allocator,

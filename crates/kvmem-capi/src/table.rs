@@ -99,7 +99,8 @@ pub(crate) trait Object: Sized + 'static {
     fn home(value: &Self::Value) -> Home;
 }
 
-/// Says which objects a type of C stands for, and what a forked child has of them: nothing, if nothing is said.
+/// Says which objects a type of C stands for, and what a forked child has of them: nothing, if
+/// nothing is said.
 macro_rules! object {
     ($name:ident, $value:ty, $kind:ident) => {
         object!($name, $value, $kind, |_: &$value| crate::fork::Home::Process);
@@ -300,7 +301,8 @@ impl<T: Object> Table<T> {
         }
     }
 
-    /// Lets go of the handle of an object that is the parent's of this process, and of nothing else.
+    /// Lets go of the handle of an object that is the parent's of this process, and of nothing
+    /// else.
     pub(crate) fn forget(&self, handle: *const T) -> Result<(), Fail> {
         let bits = handle.addr() as u64;
         let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
@@ -314,8 +316,8 @@ impl<T: Object> Table<T> {
 
     /// Marks every object that this process, which was forked just now, does not have. O(objects).
     pub(crate) fn mark_forked(&self) {
-        // Relaxed, all: the process has one thread, which is the copy of the one that forked. A slot that another thread was just
-        // filling or emptying is lost to this process.
+        // Relaxed, all: the process has one thread, which is the copy of the one that forked. A
+        // slot that another thread was just filling or emptying is lost to this process.
         let used = self.used.load(Ordering::Relaxed);
         for slot in (0..used).filter_map(|index| self.slots.find(index)) {
             let word = slot.word.load(Ordering::Relaxed);

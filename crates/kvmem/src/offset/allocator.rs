@@ -189,8 +189,8 @@ impl OffsetAllocator {
     }
 
     /// Why a request of `size` bytes fails that is longer than `longest`, which
-    /// [`largest_free_hint`](Self::largest_free_hint) returned just now, or 0. For faces that compare the two before they do
-    /// anything else. O(1), without the lock.
+    /// [`largest_free_hint`](Self::largest_free_hint) returned just now, or 0. For faces that
+    /// compare the two before they do anything else. O(1), without the lock.
     #[inline]
     #[must_use]
     pub fn fails_early(&self, size: u64, longest: u64) -> AllocError {
@@ -395,15 +395,15 @@ impl OffsetAllocator {
         self.with_raw(handle, |_, _, range| Ok(range))
     }
 
-    /// The raw allocation that is alive at a slot, the middle number of its handle: for programs that have kept no more of
-    /// it. O(1).
+    /// The raw allocation that is alive at a slot, the middle number of its handle: for programs
+    /// that have kept no more of it. O(1).
     #[must_use]
     pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
         self.core.with(|books| books.seals.of(slot).map(|generation| named(books, slot, generation)))
     }
 
-    /// All raw allocations that are alive, in the order of their offsets. O(n log n) for the most allocations that ever
-    /// were alive at once; the lock is held for O(n).
+    /// All raw allocations that are alive, in the order of their offsets. O(n log n) for the most
+    /// allocations that ever were alive at once; the lock is held for O(n).
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;

@@ -137,15 +137,16 @@ impl ExtentCache {
         }
     }
 
-    /// The longest range that this space could ever grant, however empty it is. One load, without a lock.
+    /// The longest range that this space could ever grant, however empty it is. One load, without a
+    /// lock.
     #[inline(always)]
     #[must_use]
     pub fn limit_hint(&self) -> u64 {
         self.ground.limit_hint()
     }
 
-    /// Why a request of `size` bytes fails that is longer than `limit`, which [`limit_hint`](Self::limit_hint) returned just
-    /// now, or 0.
+    /// Why a request of `size` bytes fails that is longer than `limit`, which
+    /// [`limit_hint`](Self::limit_hint) returned just now, or 0.
     #[inline]
     #[must_use]
     pub fn fails_early(&self, size: u64, limit: u64) -> AllocError {
