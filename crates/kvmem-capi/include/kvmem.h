@@ -120,7 +120,8 @@
 /// The allocator went while a block was in use.
 #define KVMEM_FAULT_LEAK 5
 
-/// The most bytes that a key can have. A prefix of more tokens goes by its hash.
+/// The most bytes that a key can have: a longer one is KVMEM_INVALID_ARGUMENT. A longer prefix goes
+/// by its hash.
 #define KVMEM_MAX_KEY_BYTES (1 << 20)
 
 /// Eviction: what was least recently used goes first; the default.

@@ -148,26 +148,19 @@ pub(crate) unsafe fn short_list<'a, T>(
     unsafe { list(pointer, count, name) }
 }
 
-/// Bytes that are read; if there are none the pointer may be NULL.
+/// Bytes of a value; if there are none the pointer may be NULL.
 ///
 /// # Safety
 /// As for [`list`].
-pub(crate) unsafe fn byte_list<'a>(
-    pointer: *const c_void,
-    bytes: u64,
-    most: u64,
-    name: &'static str,
-) -> Result<&'a [u8], Fail> {
-    if bytes > most {
+pub(crate) unsafe fn value_bytes<'a>(pointer: *const c_void, bytes: u64) -> Result<&'a [u8], Fail> {
+    if bytes > MAX_BYTES {
         return Err(Fail::said(
             KVMEM_TOO_LARGE,
-            format_args!(
-                "{name} has {bytes} bytes, and can have at most {most}: give the number that there are"
-            ),
+            format_args!("data cannot have {bytes} bytes: a process has addresses for at most {MAX_BYTES}"),
         ));
     }
     // SAFETY: the caller's promise.
-    unsafe { list(pointer.cast::<u8>(), bytes, name) }
+    unsafe { list(pointer.cast::<u8>(), bytes, "data") }
 }
 
 /// A text; `None` if it is NULL.
