@@ -27,6 +27,8 @@ enum Loop : std::uint32_t {
     REPLACE = 1,
     /// A request that cannot be met.
     REFUSED = 2,
+    /// A request that no space of this capacity could ever meet.
+    IMPOSSIBLE = 3,
 };
 
 /// The sizes that both sides ask for.
@@ -75,6 +77,12 @@ double run(Loop loop, std::uint64_t count, Allocate allocate) {
         }
         failed -= count;
         break;
+    case IMPOSSIBLE:
+        for (std::uint64_t i = 0; i < count; ++i) {
+            failed += !allocate(2 * CAPACITY);
+        }
+        failed -= count;
+        break;
     }
     const double took = thread_time() - start;
     if (failed != 0) {
@@ -94,11 +102,11 @@ double median(std::vector<double> runs) {
 /// Runs all and prints a table. `rust` and `rust_raw` are the loops in Rust: nanoseconds for each round. The greatest difference of the compat header to Rust's own
 /// handles is the result.
 extern "C" double cost(RustLoop rust, RustLoop rust_raw, std::uint64_t count, std::uint32_t runs) {
-    const char *names[] = {"allocate + free", "free by chance + allocate", "refused"};
+    const char *names[] = {"allocate + free", "free by chance + allocate", "refused", "impossible"};
     std::printf("%-28s %10s %10s %12s %12s %12s\n", "ns, median of interleaved", "rust", "rust raw", "kvmem.hpp",
                 "compat", "compat-rust");
     double greatest = 0;
-    for (const Loop loop : {PAIR, REPLACE, REFUSED}) {
+    for (const Loop loop : {PAIR, REPLACE, REFUSED, IMPOSSIBLE}) {
         std::vector<double> times[4];
         for (std::uint32_t i = 0; i < runs; ++i) {
             times[0].push_back(rust(loop, count, thread_time));

@@ -37,9 +37,14 @@ fn run<G>(which: u32, count: u64, now: Clock, mut allocate: impl FnMut(u64) -> R
                 failed += u64::from(at.is_none());
             }
         }
-        _ => {
+        2 => {
             for _ in 0..count {
                 failed += u64::from(black_box(allocate(CAPACITY)).is_ok());
+            }
+        }
+        _ => {
+            for _ in 0..count {
+                failed += u64::from(black_box(allocate(2 * CAPACITY)).is_ok());
             }
         }
     }

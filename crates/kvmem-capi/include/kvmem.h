@@ -120,7 +120,8 @@
 /// The allocator went while a block was in use.
 #define KVMEM_FAULT_LEAK 5
 
-/// The most bytes that a key can have. A prefix of more tokens goes by its hash.
+/// The most bytes that a key can have: a longer one is KVMEM_INVALID_ARGUMENT. A longer prefix goes
+/// by its hash.
 #define KVMEM_MAX_KEY_BYTES (1 << 20)
 
 /// Eviction: what was least recently used goes first; the default.
@@ -222,7 +223,8 @@ enum kvmem_status
     KVMEM_SUPERSEDED = 35,
     /// The program's function has not told a lower tier to forget.
     KVMEM_NOT_FORGOTTEN = 36,
-    /// The object was made before this process was forked, and is its parent's: destroy the handle, and make a new one here.
+    /// The object was made before this process was forked, and is its parent's: destroy the handle,
+    /// and make a new one here.
     KVMEM_FORKED = 37,
 };
 #ifndef __cplusplus
@@ -1167,14 +1169,16 @@ kvmem_status kvmem_offset_resolve(const struct kvmem_offset_allocator *allocator
                                   uint64_t *out_offset,
                                   uint64_t *out_bytes);
 
-/// The allocation that is alive at a place in the books, which is its member `slot`: for programs that have kept no more of it, and for
-/// handing over what another part of the program has forgotten. O(1). KVMEM_NOT_FOUND if there is none.
+/// The allocation that is alive at a place in the books, which is its member `slot`: for programs
+/// that have kept no more of it, and for handing over what another part of the program has
+/// forgotten. O(1). KVMEM_NOT_FOUND if there is none.
 kvmem_status kvmem_offset_allocation_at(const struct kvmem_offset_allocator *allocator,
                                         uint32_t slot,
                                         struct kvmem_allocation *out_allocation);
 
-/// All allocations that are alive, in the order of their offsets. O(n log n) for the most that ever were alive at once. Lists as for
-/// kvmem_registration_chunks; while other threads allocate, the next call may find more.
+/// All allocations that are alive, in the order of their offsets. O(n log n) for the most that ever
+/// were alive at once. Lists as for kvmem_registration_chunks; while other threads allocate, the
+/// next call may find more.
 kvmem_status kvmem_offset_allocations(const struct kvmem_offset_allocator *allocator,
                                       struct kvmem_allocation *out_allocations,
                                       uint64_t capacity,

@@ -85,11 +85,12 @@ pub(crate) unsafe fn read<'a, T>(pointer: *const T, name: &'static str) -> Resul
     unsafe { pointer.as_ref() }.ok_or(Fail::Null(name))
 }
 
-/// The most bytes that anything of the caller's can have: a process has no more addresses, unless it asks the kernel for those
-/// above by their number.
+/// The most bytes that anything of the caller's can have: a process has no more addresses, unless
+/// it asks the kernel for those above by their number.
 pub(crate) const MAX_BYTES: u64 = 1 << 47;
 
-/// How many elements of type `T` a list of the caller's has, if a process has addresses for so many.
+/// How many elements of type `T` a list of the caller's has, if a process has addresses for so
+/// many.
 pub(crate) fn elements<T>(count: u64, name: &'static str) -> Result<usize, Fail> {
     let most = MAX_BYTES / size_of::<T>().max(1) as u64;
     if count > most {
@@ -147,26 +148,19 @@ pub(crate) unsafe fn short_list<'a, T>(
     unsafe { list(pointer, count, name) }
 }
 
-/// Bytes that are read; if there are none the pointer may be NULL.
+/// Bytes of a value; if there are none the pointer may be NULL.
 ///
 /// # Safety
 /// As for [`list`].
-pub(crate) unsafe fn byte_list<'a>(
-    pointer: *const c_void,
-    bytes: u64,
-    most: u64,
-    name: &'static str,
-) -> Result<&'a [u8], Fail> {
-    if bytes > most {
+pub(crate) unsafe fn value_bytes<'a>(pointer: *const c_void, bytes: u64) -> Result<&'a [u8], Fail> {
+    if bytes > MAX_BYTES {
         return Err(Fail::said(
             KVMEM_TOO_LARGE,
-            format_args!(
-                "{name} has {bytes} bytes, and can have at most {most}: give the number that there are"
-            ),
+            format_args!("data cannot have {bytes} bytes: a process has addresses for at most {MAX_BYTES}"),
         ));
     }
     // SAFETY: the caller's promise.
-    unsafe { list(pointer.cast::<u8>(), bytes, name) }
+    unsafe { list(pointer.cast::<u8>(), bytes, "data") }
 }
 
 /// A text; `None` if it is NULL.

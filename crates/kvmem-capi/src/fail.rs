@@ -142,7 +142,8 @@ impl fmt::Display for Fail {
     }
 }
 
-fn of_alloc(error: &AllocError) -> kvmem_status {
+#[inline]
+pub(crate) fn of_alloc(error: &AllocError) -> kvmem_status {
     match error {
         AllocError::ZeroSize => KVMEM_ZERO_SIZE,
         AllocError::TooLarge { .. } => KVMEM_TOO_LARGE,

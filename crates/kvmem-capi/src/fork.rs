@@ -1,12 +1,13 @@
 //! *Fork*: what a forked child has of the objects of its parent.
 //!
-//! A child has a copy of all plain memory, so a space of offsets or an allocator of slices goes on there, as a copy. It has no
-//! pages where a region keeps them from children, and the keys, rings and descriptors that it inherits are its parent's. An object
-//! that needs those is *forked* in the child: every call on it returns KVMEM_FORKED, until the child destroys the handle. That
-//! forgets the child's copy, and gives nothing back that is the parent's.
+//! A child has a copy of all plain memory, so a space of offsets or an allocator of slices goes on
+//! there, as a copy. It has no pages where a region keeps them from children, and the keys, rings
+//! and descriptors that it inherits are its parent's. An object that needs those is *forked* in the
+//! child: every call on it returns KVMEM_FORKED, until the child destroys the handle. That forgets
+//! the child's copy, and gives nothing back that is the parent's.
 //!
-//! Nothing of this costs a call anything: the child marks the slots of such objects before `fork` returns to the program.
-//! `vfork`, `_Fork` and `clone` run no handlers, and mark nothing.
+//! Nothing of this costs a call anything: the child marks the slots of such objects before `fork`
+//! returns to the program. `vfork`, `_Fork` and `clone` run no handlers, and mark nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -33,7 +34,8 @@ impl Home {
         }
     }
 
-    /// Whether a child has it. For the child, right after the fork. Calls only what a child of several threads may call.
+    /// Whether a child has it. For the child, right after the fork. Calls only what a child of
+    /// several threads may call.
     pub(crate) fn is_here(word: usize) -> bool {
         match word {
             0 => true,
@@ -52,7 +54,8 @@ fn is_mapped(at: usize) -> bool {
     unsafe { libc::mincore(std::ptr::without_provenance_mut(at & !(page - 1)), 1, &mut resident) == 0 }
 }
 
-/// How many forks lie between this process and the one that used the library first; some may count twice.
+/// How many forks lie between this process and the one that used the library first; some may count
+/// twice.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Whether forks are watched.
 static WATCHED: AtomicBool = AtomicBool::new(false);
@@ -63,12 +66,14 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Has forks watched from now on. Two threads that come first at once both see to it; a fork then counts twice, which does no
-/// harm. Where the system refuses, for want of memory, the next object that is made tries again.
+/// Has forks watched from now on. Two threads that come first at once both see to it; a fork then
+/// counts twice, which does no harm. Where the system refuses, for want of memory, the next object
+/// that is made tries again.
 pub(crate) fn watch() {
     // Relaxed, both: see above.
     if !WATCHED.load(Ordering::Relaxed) {
-        // SAFETY: the function lives as long as the library, and does nothing that a child of several threads may not do.
+        // SAFETY: the function lives as long as the library, and does nothing that a child of
+        // several threads may not do.
         if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } == 0 {
             WATCHED.store(true, Ordering::Relaxed);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvmem::pool::kv_cache::{Eviction, KvCache, Pinned, Reservation};
 
-use crate::call::{MAX_BYTES, byte_list, destroy, guard, on, out, size, some_text};
+use crate::call::{destroy, guard, list, on, out, size, some_text, value_bytes};
 use crate::fail::Fail;
 use crate::key::kvmem_key;
 use crate::options::{self, Options};
@@ -17,7 +17,8 @@ use crate::taker::{Taker, kvmem_kv_evict_fn};
 /// Bytes of any kind, a token hash or a text.
 pub(crate) type Key = Box<[u8]>;
 
-/// The most bytes that a key can have. A prefix of more tokens goes by its hash.
+/// The most bytes that a key can have: a longer one is KVMEM_INVALID_ARGUMENT. A longer prefix goes
+/// by its hash.
 pub const KVMEM_MAX_KEY_BYTES: u64 = 1 << 20;
 
 /// A key that is looked for.
@@ -25,8 +26,13 @@ pub const KVMEM_MAX_KEY_BYTES: u64 = 1 << 20;
 /// # Safety
 /// The caller's promise, as to the bytes.
 pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'a [u8], Fail> {
+    if key_bytes > KVMEM_MAX_KEY_BYTES {
+        return Err(Fail::invalid(format_args!(
+            "a key of {key_bytes} bytes: it can have at most {KVMEM_MAX_KEY_BYTES}; use a hash of what is longer"
+        )));
+    }
     // SAFETY: the caller's promise.
-    unsafe { byte_list(key, key_bytes, KVMEM_MAX_KEY_BYTES, "key") }
+    unsafe { list(key.cast::<u8>(), key_bytes, "key") }
 }
 
 /// A copy of a key, to be kept.
@@ -253,7 +259,7 @@ pub unsafe extern "C" fn kvmem_kv_insert(
 ) -> kvmem_status {
     on(cache, |cache| {
         // SAFETY: the caller's promise.
-        let (key, value) = unsafe { (key_at(key, key_bytes)?, byte_list(data, bytes, MAX_BYTES, "data")?) };
+        let (key, value) = unsafe { (key_at(key, key_bytes)?, value_bytes(data, bytes)?) };
         Ok(cache.insert(kept(key)?, value)?)
     })
 }

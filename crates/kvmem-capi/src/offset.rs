@@ -5,9 +5,10 @@ use std::ffi::c_char;
 use kvmem::offset::{Builder, OffsetAllocator, Placement, RawAllocation, RawHandle};
 use kvmem::slab::{ExtentCache, ExtentState};
 
-use crate::call::{destroy, guard, list, on, out, ranges, read, size, write_list, write_text};
+use crate::call::{destroy, guard, guard_for, list, on, out, ranges, read, size, write_list, write_text};
 use crate::fail::Fail;
 use crate::fork::Home;
+use crate::last_error;
 use crate::options::{self, Options, flag, hot_sizes};
 use crate::status::*;
 use crate::table::{Object, object};
@@ -196,7 +197,41 @@ pub unsafe extern "C" fn kvmem_offset_allocate(
     bytes: u64,
     out_allocation: *mut kvmem_allocation,
 ) -> kvmem_status {
-    on(allocator, |space| {
+    let Some(space) = kvmem_offset_allocator::table().find(allocator) else {
+        return no_allocator(allocator);
+    };
+    // Before anything else: a full space answers most requests so. 0 wraps around to the top.
+    let longest = match space {
+        Space::Plain(space) => space.largest_free_hint(),
+        Space::Cached(space) => space.limit_hint(),
+    };
+    if bytes.wrapping_sub(1) >= longest && !out_allocation.is_null() {
+        return fail_early(space, bytes, longest);
+    }
+    allocate(space, allocator, bytes, out_allocation)
+}
+
+#[cold]
+#[inline(never)]
+fn no_allocator(allocator: *const kvmem_offset_allocator) -> kvmem_status {
+    on(allocator, |_| Ok(()))
+}
+
+/// Out of line: nothing that it needs is saved for requests that succeed.
+#[inline(never)]
+fn fail_early(space: &Space, bytes: u64, longest: u64) -> kvmem_status {
+    last_error::put_early(either!(space, space => space.fails_early(bytes, longest)))
+}
+
+/// Out of line: nothing that it needs is saved for requests that fail early.
+#[inline(never)]
+fn allocate(
+    space: &Space,
+    allocator: *const kvmem_offset_allocator,
+    bytes: u64,
+    out_allocation: *mut kvmem_allocation,
+) -> kvmem_status {
+    guard_for(allocator, || {
         let granted = out(out_allocation, "out_allocation")?;
         granted.put(either!(space, space => space.allocate_raw(bytes))?.into());
         Ok(())
@@ -363,8 +398,9 @@ pub unsafe extern "C" fn kvmem_offset_resolve(
     })
 }
 
-/// The allocation that is alive at a place in the books, which is its member `slot`: for programs that have kept no more of it, and for
-/// handing over what another part of the program has forgotten. O(1). KVMEM_NOT_FOUND if there is none.
+/// The allocation that is alive at a place in the books, which is its member `slot`: for programs
+/// that have kept no more of it, and for handing over what another part of the program has
+/// forgotten. O(1). KVMEM_NOT_FOUND if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocation_at(
     allocator: *const kvmem_offset_allocator,
@@ -379,8 +415,9 @@ pub unsafe extern "C" fn kvmem_offset_allocation_at(
     })
 }
 
-/// All allocations that are alive, in the order of their offsets. O(n log n) for the most that ever were alive at once. Lists as for
-/// kvmem_registration_chunks; while other threads allocate, the next call may find more.
+/// All allocations that are alive, in the order of their offsets. O(n log n) for the most that ever
+/// were alive at once. Lists as for kvmem_registration_chunks; while other threads allocate, the
+/// next call may find more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocations(
     allocator: *const kvmem_offset_allocator,

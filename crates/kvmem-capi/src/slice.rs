@@ -9,7 +9,7 @@ use std::time::Duration;
 use kvmem::arena::ExclusiveRegion;
 use kvmem::slab::{SliceAllocator, SliceBuilder, SliceFault, SliceSettings};
 
-use crate::call::{MAX_BYTES, byte_list, destroy, elements, guard, list, on, out, size};
+use crate::call::{destroy, elements, guard, list, on, out, size, value_bytes};
 use crate::fail::Fail;
 use crate::fork::Home;
 use crate::options::{self, Options};
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn kvmem_slice_copy(
     on(allocator, |slices| {
         let copy = out(out_block, "out_block")?;
         // SAFETY: the caller's promise.
-        copy.put(slices.copy(unsafe { byte_list(data, bytes, MAX_BYTES, "data") }?)?.as_ptr().cast());
+        copy.put(slices.copy(unsafe { value_bytes(data, bytes) }?)?.as_ptr().cast());
         Ok(())
     })
 }

@@ -83,7 +83,8 @@ pub enum kvmem_status {
     KVMEM_SUPERSEDED = 35,
     /// The program's function has not told a lower tier to forget.
     KVMEM_NOT_FORGOTTEN = 36,
-    /// The object was made before this process was forked, and is its parent's: destroy the handle, and make a new one here.
+    /// The object was made before this process was forked, and is its parent's: destroy the handle,
+    /// and make a new one here.
     KVMEM_FORKED = 37,
 }
 

@@ -99,7 +99,8 @@ pub(crate) trait Object: Sized + 'static {
     fn home(value: &Self::Value) -> Home;
 }
 
-/// Says which objects a type of C stands for, and what a forked child has of them: nothing, if nothing is said.
+/// Says which objects a type of C stands for, and what a forked child has of them: nothing, if
+/// nothing is said.
 macro_rules! object {
     ($name:ident, $value:ty, $kind:ident) => {
         object!($name, $value, $kind, |_: &$value| crate::fork::Home::Process);
@@ -247,15 +248,20 @@ impl<T: Object> Table<T> {
     /// It is good as long as nobody destroys the object, which is the caller's to prevent while a call is going on.
     #[inline(always)]
     pub(crate) fn get(&self, handle: *const T) -> Result<&T::Value, Fail> {
+        self.find(handle).ok_or_else(|| self.explain(handle.addr() as u64))
+    }
+
+    /// The object of a handle, if it is good: without a word on why not.
+    #[inline(always)]
+    pub(crate) fn find(&self, handle: *const T) -> Option<&T::Value> {
         let bits = handle.addr() as u64;
-        match self.slots.find((bits & ((1 << SLOT_BITS) - 1)) as u32) {
-            // Acquire pairs with the Release in `insert`.
-            Some(slot) if slot.word.load(Ordering::Acquire) == bits && bits != 0 => {
-                // SAFETY: it holds a value, since its word is not 0.
-                Ok(unsafe { (*slot.value.get()).assume_init_ref() })
-            }
-            _ => Err(self.explain(bits)),
+        let slot = self.slots.find((bits & ((1 << SLOT_BITS) - 1)) as u32)?;
+        // Acquire pairs with the Release in `insert`.
+        if bits == 0 || slot.word.load(Ordering::Acquire) != bits {
+            return None;
         }
+        // SAFETY: it holds a value, since its word is not 0.
+        Some(unsafe { (*slot.value.get()).assume_init_ref() })
     }
 
     /// As `get`, also if it was closed.
@@ -295,7 +301,8 @@ impl<T: Object> Table<T> {
         }
     }
 
-    /// Lets go of the handle of an object that is the parent's of this process, and of nothing else.
+    /// Lets go of the handle of an object that is the parent's of this process, and of nothing
+    /// else.
     pub(crate) fn forget(&self, handle: *const T) -> Result<(), Fail> {
         let bits = handle.addr() as u64;
         let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
@@ -309,8 +316,8 @@ impl<T: Object> Table<T> {
 
     /// Marks every object that this process, which was forked just now, does not have. O(objects).
     pub(crate) fn mark_forked(&self) {
-        // Relaxed, all: the process has one thread, which is the copy of the one that forked. A slot that another thread was just
-        // filling or emptying is lost to this process.
+        // Relaxed, all: the process has one thread, which is the copy of the one that forked. A
+        // slot that another thread was just filling or emptying is lost to this process.
         let used = self.used.load(Ordering::Relaxed);
         for slot in (0..used).filter_map(|index| self.slots.find(index)) {
             let word = slot.word.load(Ordering::Relaxed);

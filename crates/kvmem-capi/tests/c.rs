@@ -60,7 +60,8 @@ fn slices_beside_the_headers_of_glib() {
     }
 }
 
-/// A type without members, and 0 bytes: kvmem gives what GLib gives, of which nothing but its own program knows better.
+/// A type without members, and 0 bytes: kvmem gives what GLib gives, of which nothing but its own
+/// program knows better.
 #[test]
 fn an_empty_type_is_what_glib_makes_of_it() {
     let source = crate_folder().join("tests/c/gslice_empty.c");

@@ -94,7 +94,8 @@ fn an_original_header_beside_the_includer_takes_a_forwarding_one() {
     assert_eq!(run("beside-gone"), Some(0));
 }
 
-/// What the page says is not there, a line of code each: it must not compile, so that the list is true.
+/// What the page says is not there, a line of code each: it must not compile, so that the list is
+/// true.
 #[test]
 fn what_the_page_says_is_missing_does_not_compile() {
     if !has("c++") {

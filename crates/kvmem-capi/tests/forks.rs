@@ -1,5 +1,5 @@
-//! Every function that the header declares, in a forked child of a process whose threads allocate. The program is made of the
-//! header, so that no function is left out.
+//! Every function that the header declares, in a forked child of a process whose threads allocate.
+//! The program is made of the header, so that no function is left out.
 
 use std::fmt::Write;
 use std::process::Command;

@@ -1,5 +1,6 @@
-//! Numbers that no caller can mean, for every number that a function of the header or an options structure takes: the process
-//! lives, and a length that no list can have is refused. The program is made of the header, so that no number is left out.
+//! Numbers that no caller can mean, for every number that a function of the header or an options
+//! structure takes: the process lives, and a length that no list can have is refused. The program
+//! is made of the header, so that no number is left out.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -126,7 +127,8 @@ static void survived(kvmem_status status, int line) {
     let (mut body, mut tried, mut lengths) = (String::new(), 0, 0);
     for function in functions.iter().filter(|function| function.returns == "kvmem_status") {
         for (at, parameter) in function.parameters.iter().enumerate() {
-            // Of an array that is written, as much as there is: a list of granted ranges is as long as they are.
+            // Of an array that is written, as much as there is: a list of granted ranges is as long
+            // as they are.
             let values: Vec<&str> = match (parameter.of.as_str(), parameter.name.as_str()) {
                 ("uint64_t", "key_bytes") => LONG.iter().chain(&LONG_KEYS).copied().collect(),
                 ("uint64_t", _) => LONG.to_vec(),

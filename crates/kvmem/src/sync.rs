@@ -239,13 +239,15 @@ unsafe impl lock_api::RawMutex for RawLock {
     }
 }
 
-/// Takes a lock before a fork, without a guard: [`release_over_fork`] releases it in the parent and in the child.
+/// Takes a lock before a fork, without a guard: [`release_over_fork`] releases it in the parent and
+/// in the child.
 #[cfg(not(loom))]
 pub(crate) fn hold_over_fork<T>(mutex: &Mutex<T>) {
     std::mem::forget(mutex.lock());
     // SAFETY: the lock under the mutex is not released here.
     let lock = unsafe { mutex.raw() };
-    // Relaxed: `release_over_fork` reads it in the same thread, or in that thread's copy in the child.
+    // Relaxed: `release_over_fork` reads it in the same thread, or in that thread's copy in the
+    // child.
     lock.over_fork.store(true, Ordering::Relaxed);
 }
 
@@ -256,7 +258,8 @@ pub(crate) fn release_over_fork<T>(mutex: &Mutex<T>) {
     let lock = unsafe { mutex.raw() };
     // Relaxed: as above.
     if lock.over_fork.swap(false, Ordering::Relaxed) {
-        // SAFETY: the mark says that the lock is held and that its guard was forgotten; this call alone took the mark away.
+        // SAFETY: the mark says that the lock is held and that its guard was forgotten; this call
+        // alone took the mark away.
         unsafe { mutex.force_unlock() };
     }
 }

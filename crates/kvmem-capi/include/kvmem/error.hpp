@@ -41,7 +41,8 @@ inline void check(kvmem_status status) {
     }
 }
 
-/// An object that is handed over as an argument. Throws if it was moved from: to the C interface NULL may mean that there is none.
+/// An object that is handed over as an argument. Throws if it was moved from: to the C interface
+/// NULL may mean that there is none.
 template <class T>
 T *present(T *object, const char *what) {
     if (object == nullptr) {

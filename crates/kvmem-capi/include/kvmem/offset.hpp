@@ -67,13 +67,14 @@ inline kvmem_offset_options native(const OffsetOptions &options) {
 /// Results of a request that are few enough to make room for without a look at the space.
 inline constexpr std::uint64_t few_results = 4096;
 
-/// Whether `count` ranges of `bytes` bytes are more than a space has: then nothing need be made room for.
+/// Whether `count` ranges of `bytes` bytes are more than a space has: then nothing need be made
+/// room for.
 inline bool is_hopeless(const Metrics &metrics, std::uint64_t bytes, std::uint64_t count) noexcept {
     return bytes != 0 && count > metrics.free_bytes / bytes;
 }
 
-/// As many pieces as `total` bytes can take now, at most `max`: each piece but the last is a whole free range, or all between two
-/// edges. `max` may be as great as there are numbers.
+/// As many pieces as `total` bytes can take now, at most `max`: each piece but the last is a whole
+/// free range, or all between two edges. `max` may be as great as there are numbers.
 inline std::uint64_t max_pieces(const Metrics &metrics, std::uint64_t total, std::uint64_t max) noexcept {
     if (total > metrics.free_bytes) {
         return 1;
@@ -187,7 +188,8 @@ public:
         });
     }
 
-    /// `total` bytes in at most `max_ranges` ranges, as few and as long as can be had, or nothing. `max_ranges` may be UINT64_MAX.
+    /// `total` bytes in at most `max_ranges` ranges, as few and as long as can be had, or nothing.
+    /// `max_ranges` may be UINT64_MAX.
     std::optional<std::vector<Allocation>> allocate_scattered(std::uint64_t total, std::uint64_t max_ranges) {
         if (max_ranges > detail::few_results) {
             max_ranges = detail::max_pieces(metrics(), total, max_ranges);

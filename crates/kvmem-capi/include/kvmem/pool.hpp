@@ -215,7 +215,8 @@ public:
         });
     }
 
-    /// `total` bytes in at most `max_blocks` blocks, as few and as long as can be had, or nothing. `max_blocks` may be UINT64_MAX.
+    /// `total` bytes in at most `max_blocks` blocks, as few and as long as can be had, or nothing.
+    /// `max_blocks` may be UINT64_MAX.
     std::optional<std::vector<Block>> allocate_scattered(std::uint64_t total, std::uint64_t max_blocks) {
         if (max_blocks > detail::few_results) {
             max_blocks = detail::max_pieces(metrics(), total, max_blocks);

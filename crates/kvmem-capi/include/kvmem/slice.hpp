@@ -38,7 +38,8 @@ struct SliceOptions {
 
 namespace detail {
 
-/// Throws what the standard library would if there is no memory, and the error if a call failed for another reason.
+/// Throws what the standard library would if there is no memory, and the error if a call failed for
+/// another reason.
 inline void expect(kvmem_status status) {
     if (status == KVMEM_NO_MEMORY || status == KVMEM_TOO_LARGE || status == KVMEM_NO_ROOM) {
         throw std::bad_alloc();
@@ -83,7 +84,8 @@ public:
         return block;
     }
 
-    /// Frees a block; NULL is none. `bytes` is what it was allocated with. O(1). Does nothing after the allocator was moved from.
+    /// Frees a block; NULL is none. `bytes` is what it was allocated with. O(1). Does nothing after
+    /// the allocator was moved from.
     void deallocate(void *block, std::uint64_t bytes) noexcept {
         kvmem_slice_free(native_handle(), block, bytes);
     }
@@ -96,7 +98,8 @@ public:
     /// `count` blocks of one size at once; fewer only if there is no memory for more.
     std::vector<void *> allocate_batch(std::uint64_t bytes, std::uint64_t count) {
         std::vector<void *> blocks;
-        if (count > blocks.max_size()) {
+        // More than a process has addresses for.
+        if (count > (std::uint64_t{1} << 47) / sizeof(void *)) {
             throw std::bad_alloc();
         }
         // One element at least: `data()` of an empty vector may be NULL.

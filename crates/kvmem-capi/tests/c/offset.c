@@ -13,7 +13,7 @@ static void both_kinds(uint32_t magazines) {
     OK(kvmem_offset_create(8 * MIB, &options, &space));
     OK(kvmem_offset_create(8 * MIB, &options, &other));
 
-    kvmem_allocation a, b, batch[10];
+    kvmem_allocation a, b, batch[10], c_fails = {.allocator = 7};
     OK(kvmem_offset_allocate(space, 4096, &a));
     OK(kvmem_offset_allocate_aligned(space, 5000, 65536, &b));
     CHECK(a.bytes == 4096 && b.bytes == 5000 && b.offset % 65536 == 0 && a.allocator == b.allocator);
@@ -41,6 +41,19 @@ static void both_kinds(uint32_t magazines) {
     wrong = b;
     wrong.generation ^= 12;
     IS(KVMEM_STALE_ALLOCATION, kvmem_offset_extend(space, &wrong, 2001));
+
+    /* Requests that fail early say why, like all others. */
+    IS(KVMEM_TOO_LARGE, kvmem_offset_allocate(space, MIB + 1, &c_fails));
+    SAYS("1048577 bytes were asked for, but no range here can be longer than 1048576 bytes");
+    IS(KVMEM_ZERO_SIZE, kvmem_offset_allocate(space, 0, &c_fails));
+    SAYS("size 0 was asked for");
+    IS(KVMEM_TOO_LARGE, kvmem_offset_allocate(space, UINT64_MAX, &c_fails));
+    IS(KVMEM_NULL_ARGUMENT, kvmem_offset_allocate(space, UINT64_MAX, NULL));
+    SAYS("out_allocation is NULL");
+    IS(KVMEM_NULL_ARGUMENT, kvmem_offset_allocate(NULL, UINT64_MAX, &c_fails));
+    CHECK(c_fails.allocator == 7);
+    OK(kvmem_offset_grow(space, 16 * MIB));
+    OK(kvmem_offset_shrink_to(space, 8 * MIB));
 
     /* What is alive is found again, by its slot or all of it. */
     kvmem_allocation found[3], at;

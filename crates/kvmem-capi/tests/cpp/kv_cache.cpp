@@ -28,6 +28,12 @@ int main() {
         // It keeps the memory.
         pool.reset();
         CHECK(cache.insert(std::string_view("with\0nul", 8), "other", 5) && !cache.contains("with"));
+        // The longest key, and one that is longer: a mistake, not a cache without room.
+        const std::string longest(KVMEM_MAX_KEY_BYTES, 'k');
+        CHECK(cache.insert(longest, "long", 4) && text(*cache.get(longest)) == "long" && cache.remove(longest));
+        const std::string longer = longest + 'k';
+        THROWS(KVMEM_INVALID_ARGUMENT, "a key of 1048577 bytes", cache.insert(longer, "long", 4));
+        THROWS(KVMEM_INVALID_ARGUMENT, "at most 1048576", cache.get(longer));
         auto value = cache.get("one");
         CHECK(value && *value && text(*value) == "first");
         CHECK(value->key("simulated:0").handle != UINT64_MAX);

@@ -178,7 +178,8 @@ static void reports() {
     }
 }
 
-// The sizes of the original's bins, which count in 32 bits: a program that compares two reports finds all 256 equal.
+// The sizes of the original's bins, which count in 32 bits: a program that compares two reports
+// finds all 256 equal.
 static void bins() {
     for (const auto &[capacity, shift] : {std::pair{uint64_t{MIB}, 0}, std::pair{uint64_t{4026531840}, 0},
                                           std::pair{uint64_t{4026531841} + GIB, 1}, std::pair{uint64_t{1} << 40, 9}}) {
@@ -282,8 +283,8 @@ static void nodes() {
     }
 }
 
-// A store that restarts: some objects are recorded with their addresses; an allocator for the same space has to put them there again,
-// with a filler for each gap.
+// A store that restarts: some objects are recorded with their addresses; an allocator for the same
+// space has to put them there again, with a filler for each gap.
 static void restores(size_t before, size_t unit, uint32 seed) {
     constexpr size_t OBJECTS = 50;
     const auto create = [&] { return OffsetAllocator::create(1 << 20, 8 * GIB, 16, 100000, unit); };

@@ -1,4 +1,5 @@
-// What was moved from is empty: every call on it throws, it can be destroyed, and it can be assigned to.
+// What was moved from is empty: every call on it throws, it can be destroyed, and it can be
+// assigned to.
 #include <kvmem.hpp>
 
 #include <list>

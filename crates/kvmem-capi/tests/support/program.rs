@@ -70,7 +70,8 @@ pub(crate) fn call(function: &Function, objects: &[String], at: usize, with: &st
     format!("{}({})", function.name, arguments.join(", "))
 }
 
-/// The beginning of such a program: its variables, and `make()`, which makes a live and a destroyed object of each kind.
+/// The beginning of such a program: its variables, and `make()`, which makes a live and a destroyed
+/// object of each kind.
 pub(crate) fn beginning() -> String {
     let mut program = String::from(
         "#include \"check.h\"\n\n\

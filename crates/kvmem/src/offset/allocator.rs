@@ -188,6 +188,15 @@ impl OffsetAllocator {
         Ok(self.wrap(self.core.allocate(size)?, size))
     }
 
+    /// Why a request of `size` bytes fails that is longer than `longest`, which
+    /// [`largest_free_hint`](Self::largest_free_hint) returned just now, or 0. For faces that
+    /// compare the two before they do anything else. O(1), without the lock.
+    #[inline]
+    #[must_use]
+    pub fn fails_early(&self, size: u64, longest: u64) -> AllocError {
+        self.core.refuse_early(size, longest)
+    }
+
     /// Grants `size` bytes that begin at a multiple of `align`, a power of two. What lies before stays free.
     ///
     /// O(1) while a free range a little longer than `size + align − 1` is there (1/32 is enough); otherwise every free
@@ -386,15 +395,15 @@ impl OffsetAllocator {
         self.with_raw(handle, |_, _, range| Ok(range))
     }
 
-    /// The raw allocation that is alive at a slot, the middle number of its handle: for programs that have kept no more of
-    /// it. O(1).
+    /// The raw allocation that is alive at a slot, the middle number of its handle: for programs
+    /// that have kept no more of it. O(1).
     #[must_use]
     pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
         self.core.with(|books| books.seals.of(slot).map(|generation| named(books, slot, generation)))
     }
 
-    /// All raw allocations that are alive, in the order of their offsets. O(n log n) for the most allocations that ever
-    /// were alive at once; the lock is held for O(n).
+    /// All raw allocations that are alive, in the order of their offsets. O(n log n) for the most
+    /// allocations that ever were alive at once; the lock is held for O(n).
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;

@@ -112,6 +112,7 @@ impl Core {
     }
 
     #[cfg(not(loom))]
+    #[inline]
     pub(crate) fn limit_hint(&self) -> u64 {
         self.hint.limit()
     }
@@ -224,6 +225,7 @@ impl Core {
     }
 
     /// Why a request is refused that the hint is below.
+    #[inline]
     pub(crate) fn refuse_early(&self, asked: u64, largest_free: u64) -> AllocError {
         let limit = self.hint.limit();
         // The usual one apart: it is the answer of a full space, and its fields go straight to where they belong.

@@ -56,6 +56,7 @@ impl Ground {
     }
 
     /// The longest range that this space could ever grant, without the lock.
+    #[inline]
     pub(crate) fn limit_hint(self) -> u64 {
         self.core.limit_hint()
     }

@@ -115,6 +115,7 @@ impl Hint {
     }
 
     /// The longest range the space could ever hand out.
+    #[inline]
     pub(super) fn limit(&self) -> u64 {
         // Relaxed: see `publish_limit`.
         self.limit.load(Ordering::Relaxed)
@@ -128,6 +129,7 @@ impl Hint {
     }
 
     /// Free bytes, as of a recent moment.
+    #[inline]
     pub(super) fn free(&self) -> u64 {
         // Relaxed: a figure to report; it guards nothing.
         self.free.load(Ordering::Relaxed)

@@ -6,8 +6,9 @@
 //! names its core by a number. The books inside (all that grows) come and go with the allocator; a core at rest
 //! is a few hundred bytes. What counts an allocation is `Heap::live`, under the lock that a free takes anyway.
 //!
-//! **Fork.** The forking thread takes the lock of the registry and those of all cores, so a child finds every space whole and every
-//! lock free. It costs one atomic read-modify-write for each core that was ever in use.
+//! **Fork.** The forking thread takes the lock of the registry and those of all cores, so a child
+//! finds every space whole and every lock free. It costs one atomic read-modify-write for each core
+//! that was ever in use.
 
 use crate::sync::{FIRST, Mutex, Stable, hold_over_fork, release_over_fork};
 use crate::sys::{Hooks, Stage, around_fork};
@@ -35,7 +36,8 @@ pub(super) fn core(index: u32) -> &'static Core {
 
 /// A free core for a new allocator: its number, and an identity never used before.
 pub(super) fn enlist() -> (u32, u64) {
-    // If the system has no memory for the hooks, a child of a fork may find locks held. Nothing else depends on them.
+    // If the system has no memory for the hooks, a child of a fork may find locks held. Nothing
+    // else depends on them.
     let _ = around_fork(Stage::Spaces, Hooks { prefork, postfork, postfork_child: || () });
     let mut roll = ROLL.lock();
     roll.born += 1;
@@ -62,7 +64,8 @@ fn postfork() {
     release_over_fork(&ROLL);
 }
 
-/// Runs with every core that exists. A core of a number that is not handed out is at rest: its lock is free, and costs only time.
+/// Runs with every core that exists. A core of a number that is not handed out is at rest: its lock
+/// is free, and costs only time.
 fn each_core(run: impl Fn(&Core)) {
     CORES.iter().for_each(|(_, core)| run(core));
 }

@@ -122,11 +122,13 @@ impl<T> Drop for Stable<T> {
 }
 
 /// The segment of an entry that is none of the first.
+#[inline]
 fn number(index: u32) -> usize {
     (index.ilog2() - FIRST_LOG2) as usize
 }
 
 /// Entries of a segment: segment k holds the numbers from 2^(FIRST_LOG2 + k) up to twice that.
+#[inline]
 fn entries(number: usize) -> usize {
     FIRST << number
 }

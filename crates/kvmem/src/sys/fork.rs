@@ -1,17 +1,20 @@
 //! *Forks*: what each layer does around a fork.
 //!
-//! A forked child has one thread. A lock that another thread of the parent holds at the fork stays held in the child, and no
-//! thread releases it there. So each layer takes its locks before the fork, and releases them after it in the parent and in the
-//! child: the child finds every lock free, and what the locks protect is whole.
+//! A forked child has one thread. A lock that another thread of the parent holds at the fork stays
+//! held in the child, and no thread releases it there. So each layer takes its locks before the
+//! fork, and releases them after it in the parent and in the child: the child finds every lock
+//! free, and what the locks protect is whole.
 //!
-//! **Order.** A thread that holds a lock of one layer may ask for one of another. The forking thread takes them in the order in
-//! which all threads do, or two threads wait for each other. `pthread_atfork` runs handlers in the order in which they were
-//! registered, which depends on the layer that is used first. So there is one handler for all layers, and it runs by [`Stage`].
+//! **Order.** A thread that holds a lock of one layer may ask for one of another. The forking
+//! thread takes them in the order in which all threads do, or two threads wait for each other.
+//! `pthread_atfork` runs handlers in the order in which they were registered, which depends on the
+//! layer that is used first. So there is one handler for all layers, and it runs by [`Stage`].
 //!
-//! **Late layers.** A layer may come into use while another thread forks. It waits until that fork is over; so a stage that did
-//! not run before the fork does not run after it.
+//! **Late layers.** A layer may come into use while another thread forks. It waits until that fork
+//! is over; so a stage that did not run before the fork does not run after it.
 //!
-//! Three ways to make a child run no handlers: `vfork`, `_Fork` and `clone`. Their children must not use the library.
+//! Three ways to make a child run no handlers: `vfork`, `_Fork` and `clone`. Their children must
+//! not use the library.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,7 +27,8 @@ use super::{Call, Errno, Result, gate};
 pub(crate) enum Stage {
     /// The list of threads with caches: a thread that ends holds it and gives ranges back.
     Threads,
-    /// Spaces of offsets: a thread that holds one may ask for heap memory, which may come from slabs.
+    /// Spaces of offsets: a thread that holds one may ask for heap memory, which may come from
+    /// slabs.
     Spaces,
     /// Caches and slabs.
     Caches,
@@ -39,11 +43,13 @@ pub(crate) struct Hooks {
     pub(crate) prefork: fn(),
     /// Releases them, in the parent and in the child.
     pub(crate) postfork: fn(),
-    /// Mends what the threads that the child does not have left undone. In the child, when all stages have released their locks.
+    /// Mends what the threads that the child does not have left undone. In the child, when all
+    /// stages have released their locks.
     pub(crate) postfork_child: fn(),
 }
 
-/// What is to run, and whether it is running. One lock for both: held from before a fork until after it.
+/// What is to run, and whether it is running. One lock for both: held from before a fork until
+/// after it.
 struct Forks {
     held: AtomicBool,
     hooks: UnsafeCell<State>,
@@ -68,7 +74,8 @@ static IN_PLACE: AtomicU32 = AtomicU32::new(0);
 
 impl Forks {
     fn lock(&self) {
-        // Acquire pairs with the Release in `unlock`. A holder forks, or adds hooks: both are rare, so waiters only yield.
+        // Acquire pairs with the Release in `unlock`. A holder forks, or adds hooks: both are rare,
+        // so waiters only yield.
         while self.held.swap(true, Ordering::Acquire) {
             thread::yield_now();
         }
@@ -80,8 +87,8 @@ impl Forks {
     }
 }
 
-/// Has the hooks of a stage run around each fork from now on. A second time does nothing. The caller holds no lock that a hook
-/// takes: the call waits for a fork that is under way.
+/// Has the hooks of a stage run around each fork from now on. A second time does nothing. The
+/// caller holds no lock that a hook takes: the call waits for a fork that is under way.
 pub(crate) fn around_fork(stage: Stage, hooks: Hooks) -> Result<()> {
     // Relaxed: a thread that misses the bit takes the lock below.
     if IN_PLACE.load(Ordering::Relaxed) & 1 << stage as u32 != 0 {

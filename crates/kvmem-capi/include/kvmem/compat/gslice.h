@@ -9,10 +9,11 @@
  * As in GLib: any thread; a block of 0 bytes is NULL; freeing NULL does nothing; if there is no memory the process ends. Blocks are at
  * multiples of 16. Misuse is found with KVMEM_SLICE=debug-blocks in the environment.
  *
- * One thing is not as in GLib 2.76 and later: there a block of g_slice_alloc may be given to g_free, and the other way round, for both are
- * malloc's. A block of kvmem's is not malloc's: g_free of it ends the process, whether the program calls it or a library that was handed
- * the block. So with those versions this header does not compile, until the program says that it frees each slice as a slice: define
- * KVMEM_GSLICE_NO_G_FREE before it is included, or with -D.
+ * One thing is not as in GLib 2.76 and later: there a block of g_slice_alloc may be given to
+ * g_free, and the other way round, for both are malloc's. A block of kvmem's is not malloc's:
+ * g_free of it ends the process, whether the program calls it or a library that was handed the
+ * block. So with those versions this header does not compile, until the program says that it frees
+ * each slice as a slice: define KVMEM_GSLICE_NO_G_FREE before it is included, or with -D.
  */
 #ifndef KVMEM_COMPAT_GSLICE_H
 #define KVMEM_COMPAT_GSLICE_H

@@ -13,8 +13,9 @@
 // whatever their sizes. So a store that restarts allocates the sizes of its objects in the order of their addresses, with a filler
 // for each gap, and finds every object where it was. Requests that fail do not end the order; the first free does.
 //
-// What is not there, and what then fails to compile, is listed in docs/cpp.md: serialize_to, deserialize_from, snapshots, the inner
-// class __Allocator, private members, and what the original includes.
+// What is not there, and what then fails to compile, is listed in docs/cpp.md: serialize_to,
+// deserialize_from, snapshots, the inner class __Allocator, private members, and what the original
+// includes.
 #ifndef KVMEM_COMPAT_MOONCAKE_OFFSET_ALLOCATOR_HPP
 #define KVMEM_COMPAT_MOONCAKE_OFFSET_ALLOCATOR_HPP
 
@@ -49,8 +50,8 @@ static constexpr uint32 NUM_LEAF_BINS = NUM_TOP_BINS * BINS_PER_LEAF;
 
 class OffsetAllocator;
 
-/// A range by an offset and the index of its node, as `visit_used_nodes` says it. Frees nothing by itself: an
-/// OffsetAllocationHandle made of it does.
+/// A range by an offset and the index of its node, as `visit_used_nodes` says it. Frees nothing by
+/// itself: an OffsetAllocationHandle made of it does.
 struct OffsetAllocation {
     static constexpr uint32 NO_SPACE = 0xffffffff;
 
@@ -159,8 +160,9 @@ public:
     /// No range.
     OffsetAllocationHandle() noexcept = default;
 
-    /// The range of `allocation`, at the address `base`, of `size` bytes as they were asked for. It is freed when this goes, unless
-    /// another handle has freed it before. If no range is alive at its node, nothing is freed.
+    /// The range of `allocation`, at the address `base`, of `size` bytes as they were asked for. It
+    /// is freed when this goes, unless another handle has freed it before. If no range is alive at
+    /// its node, nothing is freed.
     OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator, OffsetAllocation allocation, uint64_t base,
                            uint64_t size);
     OffsetAllocationHandle(OffsetAllocationHandle &&other) noexcept
@@ -260,7 +262,8 @@ public:
     /// A range of `size` bytes, or nothing. O(1).
     [[nodiscard]] std::optional<OffsetAllocationHandle> allocate(size_t size) {
         std::optional<OffsetAllocationHandle> handle;
-        if (space_->parts() >= most_) {
+        // 0 wraps around to the top. Before a call: such a space does not grow.
+        if (size - 1 >= capacity_ || space_->parts() >= most_) {
             return handle;
         }
         // Written where it stays: a copy would wait for what was just written.
@@ -325,9 +328,10 @@ public:
                 full ? 0 : metrics.free_bytes, metrics.capacity_bytes};
     }
 
-    /// Calls `visit(address, bytes, node)` for each range that is in use, in the order of addresses: `bytes` is what it takes, as
-    /// `normalizedAllocationSize` says. Ranges that other threads allocate or free meanwhile may be visited or not; `visit` may use the
-    /// allocator. O(n log n).
+    /// Calls `visit(address, bytes, node)` for each range that is in use, in the order of
+    /// addresses: `bytes` is what it takes, as `normalizedAllocationSize` says. Ranges that other
+    /// threads allocate or free meanwhile may be visited or not; `visit` may use the allocator. O(n
+    /// log n).
     template <typename Visit>
     void visit_used_nodes(Visit &&visit) const {
         const auto used =
@@ -339,8 +343,8 @@ public:
         }
     }
 
-    /// A handle of the range in use at a node, if it begins at `address` and takes what `size` bytes take; else nothing. The range is freed
-    /// with the first of its handles that goes. O(1).
+    /// A handle of the range in use at a node, if it begins at `address` and takes what `size`
+    /// bytes take; else nothing. The range is freed with the first of its handles that goes. O(1).
     [[nodiscard]] std::optional<OffsetAllocationHandle> createHandleAtNode(NodeIndex node_index, uint64_t address,
                                                                            uint64_t size) {
         kvmem_allocation raw;

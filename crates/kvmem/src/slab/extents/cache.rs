@@ -137,6 +137,22 @@ impl ExtentCache {
         }
     }
 
+    /// The longest range that this space could ever grant, however empty it is. One load, without a
+    /// lock.
+    #[inline(always)]
+    #[must_use]
+    pub fn limit_hint(&self) -> u64 {
+        self.ground.limit_hint()
+    }
+
+    /// Why a request of `size` bytes fails that is longer than `limit`, which
+    /// [`limit_hint`](Self::limit_hint) returned just now, or 0.
+    #[inline]
+    #[must_use]
+    pub fn fails_early(&self, size: u64, limit: u64) -> AllocError {
+        if size == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { asked: size, limit } }
+    }
+
     /// A full space answers most requests so: no lock, and nothing is written but the owner's mark.
     #[inline(never)]
     fn allocate_or_refuse(&self, size: u64, refused: &mut AllocError) -> Range {

@@ -234,8 +234,8 @@ impl ExtentCache {
         Some(RawAllocation { handle, offset: range.start, size: range.end - range.start })
     }
 
-    /// All raw extents that are alive, in the order of their offsets; of about one moment while other threads go on.
-    /// O(n log n) for the most ranges that ever were on the books.
+    /// All raw extents that are alive, in the order of their offsets; of about one moment while
+    /// other threads go on. O(n log n) for the most ranges that ever were on the books.
     #[must_use]
     pub fn raw_allocations(&self) -> Vec<RawAllocation> {
         let slots = self.instance.raw.0.iter().map(|(slot, _)| slot);

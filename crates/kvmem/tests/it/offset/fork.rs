@@ -20,8 +20,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// What a thread does while another forks: nearly all of its time it holds the lock of `shared`, of its own space, or of the
-/// registry.
+/// What a thread does while another forks: nearly all of its time it holds the lock of `shared`, of
+/// its own space, or of the registry.
 fn work(shared: &OffsetAllocator, done: &AtomicBool) {
     let mut size = 1;
     while !done.load(Ordering::Relaxed) {
@@ -37,7 +37,8 @@ fn work(shared: &OffsetAllocator, done: &AtomicBool) {
     }
 }
 
-/// What a child does with a space that it inherits, and one of its own: the number of the step that fails, or 0.
+/// What a child does with a space that it inherits, and one of its own: the number of the step that
+/// fails, or 0.
 fn child(shared: &OffsetAllocator, inherited: Allocation) -> i32 {
     if !(1..2000).step_by(7).all(|size| shared.allocate(size).is_ok()) {
         return 1;
