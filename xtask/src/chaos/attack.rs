@@ -366,8 +366,8 @@ impl Attack<'_> {
             let line = outcome.stderr.lines().find(|line| line.contains("panicked")).unwrap_or("");
             wrong.push(format!("panicked: {}", shortened(line)));
         }
-        if both.iter().any(|text| text.contains('\x1b')) {
-            wrong.push("printed an escape character".to_owned());
+        if let Some(raw) = both.iter().find_map(|text| text.chars().find(|one| steers(*one))) {
+            wrong.push(format!("printed the control character {raw:?}"));
         }
         match (outcome.status.code(), outcome.status.signal()) {
             (Some(code), _) if self.allowed.contains(&code) => {}
@@ -392,9 +392,30 @@ impl Attack<'_> {
     }
 }
 
+/// Whether a character steers a terminal, or the direction of text.
+fn steers(one: char) -> bool {
+    let is_direction = matches!(one, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    is_direction || one.is_control() && !matches!(one, '\n' | '\t')
+}
+
 /// Sends a signal to a process, or to a group if the number is negative.
 fn kill(signal: &str, target: &str) -> Result<()> {
     // It may have ended meanwhile.
     Command::new("kill").args(["-s", signal, "--", target]).stderr(Stdio::null()).status().context("kill")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_known() {
+        for one in ['\x1b', '\x07', '\r', '\u{9b}', '\u{202e}', '\0'] {
+            assert!(steers(one), "{one:?}");
+        }
+        assert!(!"plain text,\n\twith ½ and …".chars().any(steers));
+        assert_eq!(shortened("a\x1b[31m"), "a\\u{1b}[31m");
+        assert_eq!(shortened(&"x".repeat(100)).chars().count(), 61);
+    }
 }
