@@ -200,7 +200,8 @@ impl Region {
     /// ([`ReadOnlyRegion::attach`](super::ReadOnlyRegion::attach)), to be sent away; `None` if there is none. Goes by way of `/proc`.
     ///
     /// A process of another user cannot open the memory for writing by it: the file's mode is 0644. A process of the same
-    /// user, or of root, can, by `/proc/self/fd`; those can reach the memory of this process by other ways, too.
+    /// user, or of root, can, by `/proc/self/fd`, unless the region is for [readers only](RegionBuilder::readers_only); those can
+    /// reach the memory of this process by other ways, too.
     ///
     /// # Errors
     /// [`Refused`](ArenaError::Refused) if the process has no descriptor left, `/proc` is not mounted, or the file was made by

@@ -64,7 +64,8 @@ impl ReservationTable {
         let Some(file) = &self.file else { return (0, 0) };
         let (mut bytes, mut end, mut count) = (0u64, 0, 0);
         // The kernel names any one of the locks in a range. The rest lie before it and behind it.
-        let mut ranges = vec![0..sys::LOCK_END];
+        let mut ranges = Vec::new();
+        ranges.push(0..sys::LOCK_END);
         while let Some(range) = ranges.pop() {
             let Ok(Some(found)) = sys::find_lock(file, &range) else { continue };
             count += 1;

@@ -338,9 +338,13 @@ mod tests {
     #[test]
     fn a_limit_is_never_to_be_raised_to_what_it_is() {
         for account in [Account::Rings, Account::Pinned, Account::Locked] {
-            for (limit_bytes, used_bytes, need_bytes) in
-                [(65536, 0, 65536), (65536, 4096, 1), (0, 0, 4096), (8 << 20, 8 << 20, 1 << 30), (1 << 20, 0, 0)]
-            {
+            for (limit_bytes, used_bytes, need_bytes) in [
+                (65536, 0, 65536),
+                (65536, 4096, 1),
+                (0, 0, 4096),
+                (8 << 20, 8 << 20, 1 << 30),
+                (1 << 20, 0, 0),
+            ] {
                 let told = Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes }.remedy();
                 let kib: u64 = told
                     .strip_prefix("raise it to ")
