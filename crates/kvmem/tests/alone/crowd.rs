@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::limits::{Group, join};
 use super::{MIB, alone, role};
-use kvmem::arena::{ArenaError, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch};
+use kvmem::arena::{ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch};
 
 /// What each process of a crowd asks for, and what all of them may have: two of six, and the room of a third for the rest.
 const SHARE: usize = 80 * MIB;
@@ -129,6 +129,24 @@ fn threads_of_one_process_are_served_or_refused() {
     }
     let group = group!();
     told(&spawn(test, group.0.to_str().expect("a plain path")).wait_with_output().expect("our child"));
+}
+
+#[test]
+fn with_room_a_reservation_takes_a_call_for_each_chunk() {
+    let _alone = alone();
+    let counted = kvmem::fault::count();
+    let region = Region::builder(256 * MIB).ladder(PageSize::Base).populate(Populate::threads(1)).map();
+    drop(region.expect("a little memory"));
+    // Every limit has a file; each chunk of 32 MiB lowers the reservation, and near a limit of 4 MiB.
+    let limits = counted.made(Call::OpenToLock);
+    let (reserved, turns) = (counted.made(Call::LockRange), counted.made(Call::LockFile));
+    assert!(limits >= 1 && reserved <= limits * (1 + 64), "{reserved} calls for {limits} limits");
+    // A turn is a lock and an unlock. More than one is taken if others have reserved all that is left, or have the turn.
+    assert!(turns >= 2 * limits, "{turns} calls for {limits} limits");
+    let before = counted.made(Call::OpenToLock);
+    // What is there needs no reservation, and what is not populated neither.
+    drop(Region::builder(256 * MIB).ladder(PageSize::Base).map().expect("addresses"));
+    assert_eq!(counted.made(Call::OpenToLock), before);
 }
 
 /// Reserves a share, says so in the middle of populating it, and then does nothing until it is killed.
