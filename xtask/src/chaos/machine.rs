@@ -46,11 +46,23 @@ impl Settings {
                 changed.push(format!("{} could not be put back: {error}", path.display()));
             }
         }
-        for path in entries("/dev/shm").difference(&self.shared_memory) {
-            changed.push(format!("{} was left", path.display()));
+        for path in entries("/dev/shm").difference(&self.shared_memory).filter(|path| !is_mapped(path)) {
+            // Somebody else's may be about to go.
+            thread::sleep(Duration::from_millis(200));
+            if path.exists() {
+                changed.push(format!("{} was left", path.display()));
+            }
         }
         changed
     }
+}
+
+/// Whether a process has a file mapped: then it was not left, but is somebody else's.
+fn is_mapped(file: &Path) -> bool {
+    let name = file.display().to_string();
+    let maps =
+        |process: &PathBuf| fs::read_to_string(process.join("maps")).is_ok_and(|maps| maps.contains(&name));
+    entries("/proc").iter().any(maps)
 }
 
 /// The right to change a setting: whoever borrows pages for a test locks the kernel's file meanwhile. `None` if it does not come in time.
