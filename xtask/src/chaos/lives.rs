@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::attack::{Attack, Chaos, Outcome};
+use super::attack::{Attack, Outcome};
+use super::context::Chaos;
 use super::machine::Cgroup;
 
-/// Lets a benchmark add hugepages to the machine's pool, and give them back when it ends, however that is.
+/// Lets a benchmark add hugepages to the machine's pool, and give them back when it ends, however
+/// that is.
 const BORROW: &str = "--borrow-hugepages";
 /// Memory for a few processes.
 const LIMIT: u64 = 512 << 20;

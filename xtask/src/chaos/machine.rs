@@ -65,7 +65,8 @@ fn is_mapped(file: &Path) -> bool {
     entries("/proc").iter().any(maps)
 }
 
-/// The right to change a setting: whoever borrows pages for a test locks the kernel's file meanwhile. `None` if it does not come in time.
+/// The right to change a setting: whoever borrows pages for a test locks the kernel's file
+/// meanwhile. `None` if it does not come in time.
 fn turn(path: &Path) -> Option<File> {
     let file = File::open(path).ok()?;
     let start = Instant::now();
@@ -103,7 +104,8 @@ pub(super) struct Cgroup {
 }
 
 impl Cgroup {
-    /// A group of a controller with a limit of so much; `file` is the limit's file in both versions.
+    /// A group of a controller with a limit of so much; `file` is the limit's file in both
+    /// versions.
     fn new(controller: &str, limit: &str, file: [&str; 2]) -> Result<Cgroup, String> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only a number that no other group of this process has.

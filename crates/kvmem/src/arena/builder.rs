@@ -120,12 +120,13 @@ impl RegionBuilder {
         self.backing(if memfd { Backing::Shared } else { Backing::Private })
     }
 
-    /// Whether nobody but this region writes to shared memory, ever: the file is sealed against every later mapping for writing
-    /// (`F_SEAL_FUTURE_WRITE`, Linux 5.1), of whichever process and user. Default: no. Private memory is not concerned.
+    /// Whether nobody but this region writes to shared memory, ever: the file is sealed against
+    /// every later mapping for writing (`F_SEAL_FUTURE_WRITE`, Linux 5.1), of whichever process and
+    /// user. Default: no. Private memory is not concerned.
     ///
-    /// That holds for this process too: an engine that maps the descriptor by itself can only read, and
-    /// [`Region::attach`] fails with [`Refused`](ArenaError::Refused). The kernel then takes no page out of the file, so
-    /// [`Region::discard`] fails as well.
+    /// That holds for this process too: an engine that maps the descriptor by itself can only read,
+    /// and [`Region::attach`] fails with [`Refused`](ArenaError::Refused). The kernel then takes no
+    /// page out of the file, so [`Region::discard`] fails as well.
     pub fn readers_only(mut self, readers_only: bool) -> RegionBuilder {
         self.wish.readers_only = readers_only;
         self

@@ -15,11 +15,13 @@ const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 /// Seals of a file that is safe to map: it can neither shrink nor grow, nor can that be changed.
 const SEALS: i32 = SIZE_SEALS | libc::F_SEAL_SEAL;
 
-/// Who may open the file anew, by `/proc/PID/fd`. The kernel would make it writable for all users, and a descriptor for reading
-/// would be a way to write. Engines in this process open it so for writing, so its owner may. A descriptor for writing stays one.
+/// Who may open the file anew, by `/proc/PID/fd`. The kernel would make it writable for all users,
+/// and a descriptor for reading would be a way to write. Engines in this process open it so for
+/// writing, so its owner may. A descriptor for writing stays one.
 const MODE: u32 = 0o644;
 
-/// Makes a memory file of `len` bytes, which can neither shrink nor grow. It takes [`seal`] to be one that others attach.
+/// Makes a memory file of `len` bytes, which can neither shrink nor grow. It takes [`seal`] to be
+/// one that others attach.
 pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
     // The kernel would answer a file longer than this with a deadly signal.
     if let Ok(Some(most)) = sys::resource_limit(Resource::FileSize)
@@ -36,13 +38,15 @@ pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
     Ok(file)
 }
 
-/// Seals a file for good. With `readers_only` no process maps it for writing any more; mappings that are there stay as they are.
+/// Seals a file for good. With `readers_only` no process maps it for writing any more; mappings
+/// that are there stay as they are.
 pub(crate) fn seal(file: &File, len: usize, readers_only: bool) -> Result<(), ArenaError> {
     let seals = if readers_only { SEALS | libc::F_SEAL_FUTURE_WRITE } else { SEALS };
     sys::set_seals(file, seals).map_err(|errno| refused(Call::SetSeals, len, errno))
 }
 
-/// Lets nobody but its owner and root open the file for writing; what was opened before stays as it is.
+/// Lets nobody but its owner and root open the file for writing; what was opened before stays as it
+/// is.
 #[cfg(not(loom))]
 pub(crate) fn forbid_writers(file: &File, len: usize) -> Result<(), ArenaError> {
     let mode = sys::mode(file).map_err(|errno| refused(Call::FileSize, len, errno))?;

@@ -101,9 +101,10 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether nobody but this pool writes to a shared pool's memory: see [`RegionBuilder::readers_only`](crate::arena::RegionBuilder::readers_only).
-    /// Then [`Pool::share`](super::Pool::share) gives a descriptor that can only be mapped for reading, and a pool that
-    /// [shrinks](super::Pool::shrink_to) fails. Default: no.
+    /// Whether nobody but this pool writes to a shared pool's memory: see
+    /// [`RegionBuilder::readers_only`](crate::arena::RegionBuilder::readers_only). Then
+    /// [`Pool::share`](super::Pool::share) gives a descriptor that can only be mapped for reading,
+    /// and a pool that [shrinks](super::Pool::shrink_to) fails. Default: no.
     pub fn readers_only(mut self, readers_only: bool) -> PoolBuilder {
         self.readers_only = readers_only;
         self
