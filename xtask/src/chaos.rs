@@ -1,21 +1,26 @@
 //! `cargo xtask chaos`: attacks on the built command and on the library's tests.
 //!
-//! A step is a kind of attack: many small runs of `kvmem` in surroundings that are hostile in one way. After each run these hold,
-//! whatever the attack was:
+//! A step is a kind of attack: many small runs of `kvmem` in surroundings that are hostile in one
+//! way. After each run these hold, whatever the attack was:
 //!
-//! - it ended in time, with a status that is documented: 0, 1 or 2, or by the signal that it was sent;
+//! - it ended in time, with a status that is documented: 0, 1 or 2, or by the signal that it was
+//!   sent;
 //! - it printed no panic, and no escape character where nobody has a terminal;
-//! - an error is one line that begins with `kvmem: ` or `error: `, and says what the step expects of it;
-//! - it left no process, no temporary file, nothing in `/dev/shm`, and the settings of hugepages as they were.
+//! - an error is one line that begins with `kvmem: ` or `error: `, and says what the step expects
+//!   of it;
+//! - it left no process, no temporary file, nothing in `/dev/shm`, and the settings of hugepages as
+//!   they were.
 //!
-//! Random choices come from a seed that is printed. What cannot be done here (no root, no cgroups) is told as skipped.
+//! Random choices come from a seed that is printed. What cannot be done here (no root, no cgroups)
+//! is told as skipped.
 //!
-//! - [`attack`] is one run and what is checked of it,
+//! - [`attack`] is one run and what is checked of it, [`context`] the step that it is a part of,
 //! - [`machine`] is what a run must leave as it was, and cgroups of our own,
 //! - [`surroundings`], [`outputs`], [`files`] and [`lives`] are the steps,
 //! - [`groups`] repeats tests of the library with larger counts.
 
 mod attack;
+mod context;
 mod files;
 mod groups;
 mod lives;
@@ -32,7 +37,7 @@ use clap::Args;
 
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, target_folder};
-use attack::Chaos;
+use context::Chaos;
 
 /// What to attack, and for how long.
 #[derive(Args)]
@@ -55,14 +60,15 @@ pub(crate) struct Options {
     /// Attack this command instead of one that is built before.
     #[arg(long, value_name = "FILE", conflicts_with = "release")]
     command: Option<PathBuf>,
-    /// Repeat these tests of the library instead of the groups that are built in: PACKAGE:TARGET:FILTER, as in
-    /// kvmem:it:pool::kv_cache. TARGET is a test target, or lib.
+    /// Repeat these tests of the library instead of the groups that are built in:
+    /// PACKAGE:TARGET:FILTER, as in kvmem:it:pool::kv_cache. TARGET is a test target, or lib.
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
     groups: Vec<String>,
     /// How many times each group of tests is repeated.
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeat: u64,
-    /// How many times as many cases and rounds tests have that take their number from the environment.
+    /// How many times as many cases and rounds tests have that take their number from the
+    /// environment.
     #[arg(long, value_name = "N", default_value_t = 2)]
     times: u64,
     /// Print the names of the steps, and do nothing.

@@ -48,8 +48,9 @@ enum Chore {
     /// Run the tests under AddressSanitizer, ThreadSanitizer and Miri, as far as a nightly toolchain has them; what is not there is
     /// told as skipped.
     Sanitize(sanitize::Options),
-    /// Attack the command and the tests: small limits, outputs that fail, hostile files, signals, several instances at once. Every
-    /// attack must end in time, with a status that is documented and an error that says what to do.
+    /// Attack the command and the tests: small limits, outputs that fail, hostile files, signals,
+    /// several instances at once. Every attack must end in time, with a status that is documented
+    /// and an error that says what to do.
     Chaos(chaos::Options),
     /// Build the C interface and install it: headers, libraries, and what tells pkg-config and CMake of them.
     Install(install::Options),

@@ -1,21 +1,20 @@
 //! *Attack*: one run of the command in hostile surroundings, and what must hold after it.
 //!
-//! Surroundings are made by a shell: `ulimit`, redirections, a cgroup joined. The shell is replaced by the command, which so is the
-//! child itself, the leader of a process group of its own.
+//! Surroundings are made by a shell: `ulimit`, redirections, a cgroup joined. The shell is replaced
+//! by the command, which so is the child itself, the leader of a process group of its own.
 
-use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use super::machine::{Settings, processes_of_group};
+use super::context::Chaos;
+use super::machine::processes_of_group;
 
 /// The longest that a run may take. Small work on a busy machine.
 const SECONDS: u64 = 60;
@@ -28,103 +27,7 @@ pub(super) const FAILS: &[i32] = &[1, 2];
 /// The user that everything is refused to.
 pub(super) const NOBODY: &str = "65534";
 
-/// A step in progress: where it works, what it has found.
-pub(super) struct Chaos {
-    /// Folder of the repository.
-    pub(super) root: PathBuf,
-    /// The built command, where every user may run it.
-    pub(super) kvmem: PathBuf,
-    /// Where runs work, and where their files are. Every user may write there.
-    pub(super) folder: PathBuf,
-    pub(super) quick: bool,
-    top: PathBuf,
-    random: Cell<u64>,
-    settings: Settings,
-    runs: Cell<u64>,
-    complaints: RefCell<Vec<String>>,
-    skipped: RefCell<Vec<String>>,
-}
-
 impl Chaos {
-    pub(super) fn begin(root: &Path, kvmem: &Path, seed: u64, quick: bool) -> Result<Chaos> {
-        let top = std::env::temp_dir().join(format!("kvmem-chaos-{}", std::process::id()));
-        let folder = top.join("work");
-        for path in [&folder, &top.join("tmp")] {
-            fs::create_dir_all(path).with_context(|| path.display().to_string())?;
-            fs::set_permissions(path, Permissions::from_mode(0o777))?;
-        }
-        let copy = top.join("kvmem");
-        if !copy.exists() {
-            fs::copy(kvmem, &copy).with_context(|| kvmem.display().to_string())?;
-        }
-        let chaos = Chaos {
-            root: root.to_owned(),
-            kvmem: copy,
-            folder,
-            quick,
-            top,
-            random: Cell::new(seed),
-            settings: Settings::now(),
-            runs: Cell::new(0),
-            complaints: RefCell::default(),
-            skipped: RefCell::default(),
-        };
-        chaos.trace("trace.jsonl")?;
-        Ok(chaos)
-    }
-
-    /// Looks whether all is as it was, cleans up, and says what was found.
-    pub(super) fn end(self, ran: Result<()>) -> Result<()> {
-        let changed = self.settings.restore();
-        self.complaints.borrow_mut().extend(changed);
-        fs::remove_dir_all(&self.top).with_context(|| self.top.display().to_string())?;
-        ran?;
-        let (complaints, runs) = (self.complaints.into_inner(), self.runs.get());
-        for reason in self.skipped.into_inner() {
-            println!("   skipped: {reason}");
-        }
-        println!("   {runs} runs");
-        if complaints.is_empty() {
-            return Ok(());
-        }
-        bail!("{} of {runs} runs went wrong:\n     {}", complaints.len(), complaints.join("\n     "));
-    }
-
-    /// The settings of the machine as the step has found them.
-    pub(super) fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// A part of a step that cannot be done here.
-    pub(super) fn skip(&self, reason: impl Into<String>) {
-        self.skipped.borrow_mut().push(reason.into());
-    }
-
-    pub(super) fn complain(&self, complaint: impl Into<String>) {
-        self.complaints.borrow_mut().push(complaint.into());
-    }
-
-    /// A random number below `below`. Source: S. Vigna's SplitMix64.
-    pub(super) fn random(&self, below: u64) -> u64 {
-        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.random.set(state);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % below.max(1)
-    }
-
-    /// A file of the working folder with these bytes.
-    pub(super) fn file(&self, name: impl AsRef<OsStr>, bytes: impl AsRef<[u8]>) -> Result<PathBuf> {
-        let path = self.folder.join(name.as_ref());
-        fs::write(&path, bytes).with_context(|| path.display().to_string())?;
-        Ok(path)
-    }
-
-    /// A small trace that is in order, as a new file of the working folder.
-    pub(super) fn trace(&self, name: &str) -> Result<PathBuf> {
-        self.file(name, fs::read(self.root.join("crates/kvmem-cli/tests/data/small_trace.jsonl"))?)
-    }
-
     /// A run of `kvmem` with these arguments.
     pub(super) fn kvmem<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Attack<'_> {
         let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
@@ -366,8 +269,8 @@ impl Attack<'_> {
             let line = outcome.stderr.lines().find(|line| line.contains("panicked")).unwrap_or("");
             wrong.push(format!("panicked: {}", shortened(line)));
         }
-        if both.iter().any(|text| text.contains('\x1b')) {
-            wrong.push("printed an escape character".to_owned());
+        if let Some(raw) = both.iter().find_map(|text| text.chars().find(|one| steers(*one))) {
+            wrong.push(format!("printed the control character {raw:?}"));
         }
         match (outcome.status.code(), outcome.status.signal()) {
             (Some(code), _) if self.allowed.contains(&code) => {}
@@ -392,9 +295,30 @@ impl Attack<'_> {
     }
 }
 
+/// Whether a character steers a terminal, or the direction of text.
+fn steers(one: char) -> bool {
+    let is_direction = matches!(one, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    is_direction || one.is_control() && !matches!(one, '\n' | '\t')
+}
+
 /// Sends a signal to a process, or to a group if the number is negative.
 fn kill(signal: &str, target: &str) -> Result<()> {
     // It may have ended meanwhile.
     Command::new("kill").args(["-s", signal, "--", target]).stderr(Stdio::null()).status().context("kill")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_known() {
+        for one in ['\x1b', '\x07', '\r', '\u{9b}', '\u{202e}', '\0'] {
+            assert!(steers(one), "{one:?}");
+        }
+        assert!(!"plain text,\n\twith ½ and …".chars().any(steers));
+        assert_eq!(shortened("a\x1b[31m"), "a\\u{1b}[31m");
+        assert_eq!(shortened(&"x".repeat(100)).chars().count(), 61);
+    }
 }

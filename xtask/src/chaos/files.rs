@@ -7,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::attack::{Chaos, FAILS};
+use super::attack::FAILS;
+use super::context::Chaos;
 
 /// Traces with garbage, huge lines, zero bytes; and folders, pipes, devices.
 pub(super) fn traces(chaos: &Chaos) -> Result<()> {

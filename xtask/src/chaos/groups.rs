@@ -1,7 +1,8 @@
 //! *Groups*: tests of the library, again and with larger counts.
 //!
-//! Tests take the number of their cases from `PROPTEST_CASES`, that of their rounds from `KVMEM_TEST_ROUNDS`, where they know it. What a test does
-//! at random it does anew at each repetition.
+//! Tests take the number of their cases from `PROPTEST_CASES`, that of their rounds from
+//! `KVMEM_TEST_ROUNDS`, where they know it. What a test does at random it does anew at each
+//! repetition.
 
 use std::path::Path;
 use std::process::Command;

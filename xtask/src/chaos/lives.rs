@@ -7,9 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::attack::{Attack, Chaos, Outcome};
+use super::attack::{Attack, Outcome};
+use super::context::Chaos;
 use super::machine::Cgroup;
 
+/// Lets a benchmark add hugepages to the machine's pool, and give them back when it ends, however
+/// that is.
+const BORROW: &str = "--borrow-hugepages";
 /// Memory for a few processes.
 const LIMIT: u64 = 512 << 20;
 
@@ -171,15 +175,16 @@ pub(super) fn connections(chaos: &Chaos) -> Result<()> {
 pub(super) fn signals(chaos: &Chaos) -> Result<()> {
     let trace = chaos.trace("trace.jsonl")?;
     let trace = trace.to_str().unwrap_or_default();
-    let work: [&[&str]; 6] = [
+    let work: [&[&str]; 7] = [
         &["mount", "--size", "512MiB", "--populate", "2", "--devices", "io_uring:2"],
+        &["bench", "arena", "--quick", "--op", "map,populate", BORROW],
         &["bench", "arena", "--quick", "--op", "map,populate"],
         &["bench", "register", "--quick", "--backend", "io_uring", "--size", "64MiB"],
         &["tour", "--seconds", "2", "--pool", "64MiB", "--html", "page.html"],
         &["replay", trace, "--backed", "--pool", "256MiB", "--object-bytes", "64KiB", "--html", "page.html"],
         &["bench", "slab", "--quick", "--reps", "1"],
     ];
-    for round in 0..if chaos.quick { 6 } else { 30 } {
+    for round in 0..if chaos.quick { 7 } else { 35 } {
         let arguments = work[round % work.len()];
         let (signal, number) = [("INT", libc::SIGINT), ("TERM", libc::SIGTERM), ("KILL", libc::SIGKILL)]
             [chaos.random(3) as usize];
@@ -191,6 +196,12 @@ pub(super) fn signals(chaos: &Chaos) -> Result<()> {
         }
         running.send(signal)?;
         running.wait()?;
+        if signal == "KILL" && arguments.contains(&BORROW) {
+            // Nobody can give anything back at once: the next benchmark does.
+            chaos
+                .kvmem(["bench", "arena", "--quick", "--op", "bump", "--contender", "bumpalo", "--reps", "1"])
+                .run()?;
+        }
         for change in chaos.settings().restore() {
             chaos.complain(format!("SIG{signal} to `kvmem {}`: {change}", arguments.join(" ")));
         }

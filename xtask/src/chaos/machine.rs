@@ -1,9 +1,14 @@
 //! *Machine*: what every run must leave as it was, and cgroups of our own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The longest to wait for others that have borrowed pages.
+const TURN_MAX: Duration = Duration::from_secs(30);
 
 /// Settings and files of the machine that no run may change.
 pub(super) struct Settings {
@@ -18,29 +23,60 @@ impl Settings {
         for pool in entries("/sys/kernel/mm/hugepages") {
             paths.push(pool.join("nr_hugepages"));
         }
-        let texts = paths.into_iter().filter_map(|path| Some((path.clone(), fs::read_to_string(path).ok()?)));
+        let texts = paths.into_iter().filter_map(|path| {
+            let _turn = turn(&path);
+            Some((path.clone(), fs::read_to_string(&path).ok()?))
+        });
         Settings { texts: texts.collect(), shared_memory: entries("/dev/shm") }
     }
 
     /// Says what has changed, and puts settings back.
     pub(super) fn restore(&self) -> Vec<String> {
-        let now = Settings::now();
         let mut changed = Vec::new();
-        for (path, before) in &self.texts {
-            let after = now.texts.get(path).cloned().unwrap_or_default();
-            if after != *before {
-                let (before, after) = (before.trim(), after.trim());
-                changed.push(format!("{} was {before} and is {after}", path.display()));
-                if let Err(error) = fs::write(path, before) {
-                    changed.push(format!("{} could not be put back: {error}", path.display()));
-                }
+        let differs = |path: &Path, before: &str| {
+            fs::read_to_string(path).ok().filter(|now| now.trim() != before.trim())
+        };
+        for (path, before) in self.texts.iter().filter(|(path, before)| differs(path, before).is_some()) {
+            // Somebody else may have borrowed pages and be about to give them back.
+            let Some(_turn) = turn(path) else { continue };
+            let Some(after) = differs(path, before) else { continue };
+            let (before, after) = (before.trim(), after.trim());
+            changed.push(format!("{} was {before} and is {after}", path.display()));
+            if let Err(error) = fs::write(path, before) {
+                changed.push(format!("{} could not be put back: {error}", path.display()));
             }
         }
-        for path in now.shared_memory.difference(&self.shared_memory) {
-            changed.push(format!("{} was left", path.display()));
+        for path in entries("/dev/shm").difference(&self.shared_memory).filter(|path| !is_mapped(path)) {
+            // Somebody else's may be about to go.
+            thread::sleep(Duration::from_millis(200));
+            if path.exists() {
+                changed.push(format!("{} was left", path.display()));
+            }
         }
         changed
     }
+}
+
+/// Whether a process has a file mapped: then it was not left, but is somebody else's.
+fn is_mapped(file: &Path) -> bool {
+    let name = file.display().to_string();
+    let maps =
+        |process: &PathBuf| fs::read_to_string(process.join("maps")).is_ok_and(|maps| maps.contains(&name));
+    entries("/proc").iter().any(maps)
+}
+
+/// The right to change a setting: whoever borrows pages for a test locks the kernel's file
+/// meanwhile. `None` if it does not come in time.
+fn turn(path: &Path) -> Option<File> {
+    let file = File::open(path).ok()?;
+    let start = Instant::now();
+    while file.try_lock().is_err() {
+        if start.elapsed() > TURN_MAX {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Some(file)
 }
 
 fn entries(folder: &str) -> BTreeSet<PathBuf> {
@@ -68,7 +104,8 @@ pub(super) struct Cgroup {
 }
 
 impl Cgroup {
-    /// A group of a controller with a limit of so much; `file` is the limit's file in both versions.
+    /// A group of a controller with a limit of so much; `file` is the limit's file in both
+    /// versions.
     fn new(controller: &str, limit: &str, file: [&str; 2]) -> Result<Cgroup, String> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only a number that no other group of this process has.

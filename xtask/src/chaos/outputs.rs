@@ -1,4 +1,5 @@
-//! *Outputs*: standard streams that are closed, full or left, and files that are inputs or cannot be written.
+//! *Outputs*: standard streams that are closed, full or left, and files that are inputs or cannot
+//! be written.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,7 +7,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::attack::{Chaos, FAILS};
+use super::attack::FAILS;
+use super::context::Chaos;
 
 /// The shortest of the benchmarks.
 const BENCH: [&str; 9] =

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use anyhow::Result;
 
-use super::attack::{Chaos, FAILS};
+use super::attack::FAILS;
+use super::context::Chaos;
 use super::machine::Cgroup;
 
 /// Small work of each kind. The benchmarks have heaps of their own, which no limit may touch.
@@ -38,7 +39,8 @@ pub(super) fn options(chaos: &Chaos) -> Result<()> {
     for size in sizes {
         for arguments in [["mount", "--size"], ["doctor", "--size"], ["tour", "--pool"]] {
             let doctor = arguments[0] == "doctor" && size == "1PiB";
-            // Of a size that is only too large, the doctor says so; a limit is a verdict, and not a failure.
+            // Of a size that is only too large, the doctor says so; a limit is a verdict, and not a
+            // failure.
             let ends: &[i32] = if doctor { &[0, 1, 2] } else { FAILS };
             chaos.kvmem([arguments[0], &format!("{}={size}", arguments[1])]).ends(ends).run()?;
         }
@@ -246,7 +248,8 @@ pub(super) fn seccomp(chaos: &Chaos) -> Result<()> {
 
 /// Has the kernel refuse `io_uring_setup` to this process and its children.
 fn forbid_rings() -> std::io::Result<()> {
-    // From <linux/bpf_common.h> and <linux/seccomp.h>: load the number of the call; if it is that one, skip nothing and refuse.
+    // From <linux/bpf_common.h> and <linux/seccomp.h>: load the number of the call; if it is that
+    // one, skip nothing and refuse.
     let load = libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
     let is_setup = libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_io_uring_setup as u32 };
     let end = |k| libc::sock_filter { code: 0x06, jt: 0, jf: 0, k };

@@ -41,6 +41,8 @@ pub(crate) struct Wish {
     pub(crate) ladder: Ladder,
     pub(crate) numa: Numa,
     pub(crate) backing: Backing,
+    /// Nobody else maps a shared region for writing.
+    pub(crate) readers_only: bool,
     pub(crate) guard_pages: bool,
     pub(crate) dont_fork: bool,
     pub(crate) dont_dump: bool,
@@ -72,6 +74,7 @@ impl RegionBuilder {
             ladder: Ladder::default(),
             numa: Numa::None,
             backing: Backing::Private,
+            readers_only: false,
             guard_pages: false,
             dont_fork: true,
             dont_dump: true,
@@ -115,6 +118,18 @@ impl RegionBuilder {
     /// `true` is [`Backing::Shared`], `false` is [`Backing::Private`].
     pub fn memfd(self, memfd: bool) -> RegionBuilder {
         self.backing(if memfd { Backing::Shared } else { Backing::Private })
+    }
+
+    /// Whether nobody but this region writes to shared memory, ever: the file is sealed against
+    /// every later mapping for writing (`F_SEAL_FUTURE_WRITE`, Linux 5.1), of whichever process and
+    /// user. Default: no. Private memory is not concerned.
+    ///
+    /// That holds for this process too: an engine that maps the descriptor by itself can only read,
+    /// and [`Region::attach`] fails with [`Refused`](ArenaError::Refused). The kernel then takes no
+    /// page out of the file, so [`Region::discard`] fails as well.
+    pub fn readers_only(mut self, readers_only: bool) -> RegionBuilder {
+        self.wish.readers_only = readers_only;
+        self
     }
 
     /// Whether a base page without access lies before and behind the region, so that running over its end is a fault at

@@ -35,7 +35,8 @@ fn longest_free() -> Option<u64> {
     longest_gap(&sys::read_text("/proc/self/maps").ok()?)
 }
 
-/// The longest range that `/proc/PID/maps` leaves out. The stack is mapped at the upper end, which is a power of two.
+/// The longest range that `/proc/PID/maps` leaves out. The stack is mapped at the upper end, which
+/// is a power of two.
 fn longest_gap(maps: &str) -> Option<u64> {
     let range = |line: &str| {
         let (from, to) = line.split(' ').next()?.split_once('-')?;

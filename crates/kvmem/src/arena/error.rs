@@ -18,7 +18,8 @@ use crate::sys::{Call, Errno};
 pub enum Limit {
     /// `RLIMIT_AS`, `ulimit -v`.
     AddressSpace(u64),
-    /// The longest range of addresses that this process has free. Machine and kernel set it: 128 TiB in all is usual.
+    /// The longest range of addresses that this process has free. Machine and kernel set it: 128
+    /// TiB in all is usual.
     Addresses(u64),
     /// `RLIMIT_DATA`, `ulimit -d`.
     Data(u64),
@@ -26,7 +27,8 @@ pub enum Limit {
     Locked(u64),
     /// `RLIMIT_FSIZE`, `ulimit -f`.
     FileSize(u64),
-    /// What the machine has left to give: `MemAvailable` and free swap, less what other calls and processes have reserved.
+    /// What the machine has left to give: `MemAvailable` and free swap, less what other calls and
+    /// processes have reserved.
     Machine(u64),
     /// A memory cgroup: the directory, its limit, and what is left of it.
     Cgroup {

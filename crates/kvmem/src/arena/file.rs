@@ -10,14 +10,18 @@ use super::diagnose::refused;
 use super::{ArenaError, Call, Errno, PageSize};
 use crate::sys::{self, Resource};
 
+/// Seals of a file whose size does not change.
+const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 /// Seals of a file that is safe to map: it can neither shrink nor grow, nor can that be changed.
-const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const SEALS: i32 = SIZE_SEALS | libc::F_SEAL_SEAL;
 
-/// Who may open the file anew, by `/proc/PID/fd`. The kernel would make it writable for all users, and a descriptor for reading
-/// would be a way to write. Engines in this process open it so for writing, so its owner may. A descriptor for writing stays one.
+/// Who may open the file anew, by `/proc/PID/fd`. The kernel would make it writable for all users,
+/// and a descriptor for reading would be a way to write. Engines in this process open it so for
+/// writing, so its owner may. A descriptor for writing stays one.
 const MODE: u32 = 0o644;
 
-/// Makes a sealed memory file of `len` bytes.
+/// Makes a memory file of `len` bytes, which can neither shrink nor grow. It takes [`seal`] to be
+/// one that others attach.
 pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
     // The kernel would answer a file longer than this with a deadly signal.
     if let Ok(Some(most)) = sys::resource_limit(Resource::FileSize)
@@ -30,11 +34,19 @@ pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
     let file = sys::memfd_create(c"kvmem", flags).map_err(|errno| refused(Call::MemfdCreate, len, errno))?;
     sys::set_mode(&file, MODE).map_err(|errno| refused(Call::SetMode, len, errno))?;
     sys::truncate(&file, len).map_err(|errno| refused(Call::Truncate, len, errno))?;
-    sys::set_seals(&file, SEALS).map_err(|errno| refused(Call::SetSeals, len, errno))?;
+    sys::set_seals(&file, SIZE_SEALS).map_err(|errno| refused(Call::SetSeals, len, errno))?;
     Ok(file)
 }
 
-/// Lets nobody but its owner and root open the file for writing; what was opened before stays as it is.
+/// Seals a file for good. With `readers_only` no process maps it for writing any more; mappings
+/// that are there stay as they are.
+pub(crate) fn seal(file: &File, len: usize, readers_only: bool) -> Result<(), ArenaError> {
+    let seals = if readers_only { SEALS | libc::F_SEAL_FUTURE_WRITE } else { SEALS };
+    sys::set_seals(file, seals).map_err(|errno| refused(Call::SetSeals, len, errno))
+}
+
+/// Lets nobody but its owner and root open the file for writing; what was opened before stays as it
+/// is.
 #[cfg(not(loom))]
 pub(crate) fn forbid_writers(file: &File, len: usize) -> Result<(), ArenaError> {
     let mode = sys::mode(file).map_err(|errno| refused(Call::FileSize, len, errno))?;

@@ -5,9 +5,10 @@
 //! they are, the limits are asked what they have left: near a limit for each chunk, far from it when a quarter of what was left has
 //! been used (see `populate.rs`). It is a snapshot, and others may take what it shows, so a margin is kept.
 //!
-//! Others that use this library do not take it: each call reserves its bytes first, in all limits that hold, and counts the
-//! reservations of others as taken (see `reservations.rs`). If only those are in the way, the call waits a little: a
-//! reservation is lowered as its pages become resident, and the call behind it may fail.
+//! Others that use this library do not take it: each call reserves its bytes first, in all limits
+//! that hold, and counts the reservations of others as taken (see `reservations.rs`). If only those
+//! are in the way, the call waits a little: a reservation is lowered as its pages become resident,
+//! and the call behind it may fail.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -21,8 +22,8 @@ use crate::sys;
 
 /// Kept free beside what is populated: page tables are counted apart, this is for stacks, books, and other threads.
 const MARGIN: u64 = 2 << 20;
-/// Kept free beside all reservations, for processes that start meanwhile: this part of the limit, but no more than
-/// [`SPARE_MAX`].
+/// Kept free beside all reservations, for processes that start meanwhile: this part of the limit,
+/// but no more than [`SPARE_MAX`].
 const SPARE_PART: u64 = 64;
 const SPARE_MAX: u64 = 32 << 20;
 /// The longest wait for others while their reservations change, and while they do not.
@@ -38,7 +39,8 @@ pub(crate) fn headroom(bytes: u64) -> Result<(), ArenaError> {
     reserve(bytes).map(drop)
 }
 
-/// Reserves `bytes` that are about to be made resident, until the result is dropped, or says which limit lacks them.
+/// Reserves `bytes` that are about to be made resident, until the result is dropped, or says which
+/// limit lacks them.
 pub(crate) fn reserve(bytes: u64) -> Result<Headroom, ArenaError> {
     let headroom = Headroom::find();
     headroom.reserve(bytes, &|| Ok(()))?;
@@ -78,8 +80,8 @@ impl Headroom {
         Headroom { limits: groups.map(of_group).chain([machine]).collect(), reserved: Mutex::default() }
     }
 
-    /// Reserves `bytes`, page tables and margin included, in all limits. Waits for others that have reserved what is
-    /// missing, for at most 10 s, and asks `go_on` meanwhile.
+    /// Reserves `bytes`, page tables and margin included, in all limits. Waits for others that have
+    /// reserved what is missing, for at most 10 s, and asks `go_on` meanwhile.
     ///
     /// # Errors
     /// [`ArenaError::NoHeadroom`], or what `go_on` says.
@@ -109,8 +111,8 @@ impl Headroom {
         }
     }
 
-    /// Refuses if less than `bytes` of what was reserved can be made resident, page tables and margin included; else says how
-    /// much more could be.
+    /// Refuses if less than `bytes` of what was reserved can be made resident, page tables and
+    /// margin included; else says how much more could be.
     pub(crate) fn check(&self, bytes: u64) -> Result<u64, ArenaError> {
         self.look(with_tables(bytes), false).map_err(|short| short.error)
     }
@@ -133,11 +135,13 @@ impl Headroom {
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds `wanted` bytes against each limit, less what others have reserved. Says how many more there are.
+    /// Holds `wanted` bytes against each limit, less what others have reserved. Says how many more
+    /// there are.
     fn look(&self, wanted: u64, spare: bool) -> Result<u64, Short> {
         let mut more = u64::MAX;
         for Holding { group, table } in &self.limits {
-            // The reservations first: what becomes resident meanwhile is counted twice, and not missed.
+            // The reservations first: what becomes resident meanwhile is counted twice, and not
+            // missed.
             let others = self.reserved().others_in(table);
             let found = match group {
                 Some(group) => left(group),
@@ -174,7 +178,8 @@ fn patiently<T>(
 ) -> Result<T, ArenaError> {
     let start = Instant::now();
     let (mut last, mut since) = (0, start);
-    // Processes that wait for each other do not give up at the same time: the first one makes room for the rest.
+    // Processes that wait for each other do not give up at the same time: the first one makes room
+    // for the rest.
     let still_max = STILL_MAX + Duration::from_millis(u64::from(sys::process_id() % 16) * 50);
     loop {
         let Short { error, reserved } = match look() {
@@ -193,7 +198,8 @@ fn patiently<T>(
     }
 }
 
-/// `bytes` with what the kernel needs beside them: eight bytes of page table for a base page, and room for the upper levels.
+/// `bytes` with what the kernel needs beside them: eight bytes of page table for a base page, and
+/// room for the upper levels.
 fn with_tables(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / (sys::page_size() as u64 / 8)).saturating_add(MARGIN)
 }

@@ -281,6 +281,8 @@ fn shared_of(page: PageSize, len: usize, wish: &Wish) -> Result<Result<(Span, Fi
         Ok(span) => span,
         Err(error) => return step_down(error),
     };
+    // After our own mapping: that is for writing.
+    file::seal(&file, len, wish.readers_only)?;
     if page == PageSize::Thp {
         // SAFETY: the span is ours; no byte is changed.
         if let Err(errno) = unsafe { sys::madvise(span.base(), len, libc::MADV_HUGEPAGE) } {

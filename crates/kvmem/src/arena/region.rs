@@ -199,12 +199,14 @@ impl Region {
     /// A descriptor like [`fd`](Region::fd), by which the memory can be read and not written
     /// ([`ReadOnlyRegion::attach`](super::ReadOnlyRegion::attach)), to be sent away; `None` if there is none. Goes by way of `/proc`.
     ///
-    /// A process of another user cannot open the memory for writing by it: the file's mode is 0644. A process of the same
-    /// user, or of root, can, by `/proc/self/fd`; those can reach the memory of this process by other ways, too.
+    /// A process of another user cannot open the memory for writing by it: the file's mode is 0644.
+    /// A process of the same user, or of root, can, by `/proc/self/fd`, unless the region is for
+    /// [readers only](RegionBuilder::readers_only); those can reach the memory of this process by
+    /// other ways, too.
     ///
     /// # Errors
-    /// [`Refused`](ArenaError::Refused) if the process has no descriptor left, `/proc` is not mounted, or the file was made by
-    /// another user, who lets everybody write.
+    /// [`Refused`](ArenaError::Refused) if the process has no descriptor left, `/proc` is not
+    /// mounted, or the file was made by another user, who lets everybody write.
     #[cfg(not(loom))]
     pub fn share_read_only(&self) -> Result<Option<OwnedFd>, ArenaError> {
         let Some(file) = self.mapping.file() else { return Ok(None) };

@@ -1,10 +1,12 @@
-//! *Reservations*: bytes that a call is about to make resident, told to all processes under the same limit.
+//! *Reservations*: bytes that a call is about to make resident, told to all processes under the
+//! same limit.
 //!
-//! Several processes that start together each see the same free bytes of their cgroup. If each of them took those bytes
-//! for its own, the kernel would kill some of them. So a call reserves its bytes before it populates, and counts what
-//! others have reserved as taken.
+//! Several processes that start together each see the same free bytes of their cgroup. If each of
+//! them took those bytes for its own, the kernel would kill some of them. So a call reserves its
+//! bytes before it populates, and counts what others have reserved as taken.
 //!
-//! A reservation is a read lock on a range of the cgroup's directory, as long as the bytes it stands for:
+//! A reservation is a read lock on a range of the cgroup's directory, as long as the bytes it
+//! stands for:
 //!
 //! ```text
 //!   /sys/fs/cgroup/...   ├── process A ──────┤├── process B ───┤├─ C ─┤
@@ -12,17 +14,19 @@
 //!                        └ A unlocks from its end what has become resident
 //! ```
 //!
-//! - The lock needs no right to write, so a read-only `/sys/fs/cgroup` and any user will do. It belongs to the directory
-//!   and not to a path, so containers and namespaces that mount the same cgroup see the same reservations.
-//! - The kernel removes the lock when the open file is closed: a killed process leaves no reservation.
-//! - Looking and reserving are one step under `flock` on the directory, which takes some 100 µs. Populating itself is under no
-//!   lock: processes populate at the same time if there is room for all.
-//! - A reservation is lowered after its pages are resident, and a reader adds up the reservations before it reads the usage.
-//!   So a page can be counted twice for a moment, and is never missed.
+//! - The lock needs no right to write, so a read-only `/sys/fs/cgroup` and any user will do. It
+//!   belongs to the directory and not to a path, so containers and namespaces that mount the same cgroup see the same reservations.
+//! - The kernel removes the lock when the open file is closed: a killed process leaves no
+//!   reservation.
+//! - Looking and reserving are one step under `flock` on the directory, which takes some 100 µs.
+//!   Populating itself is under no lock: processes populate at the same time if there is room for all.
+//! - A reservation is lowered after its pages are resident, and a reader adds up the reservations
+//!   before it reads the usage. So a page can be counted twice for a moment, and is never missed.
 //!
-//! Locks are taken from the innermost group to the outermost, in every process, so no two processes wait for each other; and
-//! none waits for longer than [`TURN_MAX`]. Where the file cannot be opened or locked, one counter keeps the threads of this
-//! process apart, and other processes are not seen.
+//! Locks are taken from the innermost group to the outermost, in every process, so no two processes
+//! wait for each other; and none waits for longer than [`TURN_MAX`]. Where the file cannot be
+//! opened or locked, one counter keeps the threads of this process apart, and other processes are
+//! not seen.
 
 use std::fs::File;
 use std::path::Path;
@@ -32,14 +36,16 @@ use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// The longest time to wait for the lock under which bytes are reserved. Then the call goes on without it.
+/// The longest time to wait for the lock under which bytes are reserved. Then the call goes on
+/// without it.
 const TURN_MAX: Duration = Duration::from_secs(1);
 /// Between two attempts to lock.
 const TURN_PAUSE: Duration = Duration::from_micros(500);
 /// The most reservations that are added up. More than this many processes do not populate at once.
 const RESERVATIONS_MAX: usize = 10_000;
 
-/// The thread that looks and reserves is of this process; 0: none does. A forked child takes the turn from a parent that held it.
+/// The thread that looks and reserves is of this process; 0: none does. A forked child takes the
+/// turn from a parent that held it.
 static TURN_OF: AtomicU32 = AtomicU32::new(0);
 /// The process that [`RESERVED_HERE`] is about. A forked child has no reservations of its own yet.
 static COUNTED_IN: AtomicU32 = AtomicU32::new(0);
@@ -64,7 +70,8 @@ impl ReservationTable {
         let Some(file) = &self.file else { return (0, 0) };
         let (mut bytes, mut end, mut count) = (0u64, 0, 0);
         // The kernel names any one of the locks in a range. The rest lie before it and behind it.
-        let mut ranges = vec![0..sys::LOCK_END];
+        let mut ranges = Vec::new();
+        ranges.push(0..sys::LOCK_END);
         while let Some(range) = ranges.pop() {
             let Ok(Some(found)) = sys::find_lock(file, &range) else { continue };
             count += 1;
@@ -81,7 +88,8 @@ impl ReservationTable {
     }
 }
 
-/// What one call has reserved, the same number of bytes in each table. All of it is given back when this is dropped.
+/// What one call has reserved, the same number of bytes in each table. All of it is given back when
+/// this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     bytes: u64,
@@ -178,7 +186,8 @@ fn until(deadline: Instant, mut done: impl FnMut() -> Option<bool>) -> bool {
 }
 
 impl<'a> Turn<'a> {
-    /// Waits for the turn, at most [`TURN_MAX`]: a process that holds it for longer is none of kvmem's.
+    /// Waits for the turn, at most [`TURN_MAX`]: a process that holds it for longer is none of
+    /// kvmem's.
     pub(super) fn take(tables: impl Iterator<Item = &'a ReservationTable>) -> Turn<'a> {
         let deadline = Instant::now() + TURN_MAX;
         let process = sys::process_id();

@@ -121,6 +121,7 @@ fn map(wish: &PoolBuilder, most: usize, populate: bool) -> Result<Region, PoolEr
         .ladder(wish.ladder.clone())
         .numa(wish.numa.clone())
         .backing(wish.backing)
+        .readers_only(wish.readers_only)
         .guard_pages(wish.guard_pages)
         .populate(wish.populate)
         .cancel(wish.cancel.clone());

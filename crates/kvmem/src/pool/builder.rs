@@ -18,6 +18,7 @@ pub struct PoolBuilder {
     pub(super) ladder: Ladder,
     pub(super) numa: Numa,
     pub(super) backing: Backing,
+    pub(super) readers_only: bool,
     pub(super) guard_pages: bool,
     pub(super) populate: Populate,
     pub(super) registrars: Vec<Arc<dyn Registrar>>,
@@ -43,6 +44,7 @@ impl PoolBuilder {
             ladder: Ladder::default(),
             numa: Numa::None,
             backing: Backing::Private,
+            readers_only: false,
             guard_pages: false,
             populate: Populate::Auto,
             registrars: Vec::new(),
@@ -96,6 +98,15 @@ impl PoolBuilder {
     /// [attached](super::AttachedPool) by other processes.
     pub fn backing(mut self, backing: Backing) -> PoolBuilder {
         self.backing = backing;
+        self
+    }
+
+    /// Whether nobody but this pool writes to a shared pool's memory: see
+    /// [`RegionBuilder::readers_only`](crate::arena::RegionBuilder::readers_only). Then
+    /// [`Pool::share`](super::Pool::share) gives a descriptor that can only be mapped for reading,
+    /// and a pool that [shrinks](super::Pool::shrink_to) fails. Default: no.
+    pub fn readers_only(mut self, readers_only: bool) -> PoolBuilder {
+        self.readers_only = readers_only;
         self
     }
 
@@ -214,6 +225,7 @@ impl fmt::Debug for PoolBuilder {
             .field("ladder", &self.ladder)
             .field("numa", &self.numa)
             .field("backing", &self.backing)
+            .field("readers_only", &self.readers_only)
             .field("populate", &self.populate)
             .field("registrars", &self.registrars)
             .field("policy", &self.policy)

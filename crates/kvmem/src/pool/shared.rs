@@ -56,12 +56,14 @@ impl Pool {
 
     /// A descriptor of the pool's memory, by which another process can attach it to read.
     ///
-    /// A process of another user cannot write by it: the file's mode is 0644. A process of the same user, or of root, that means
-    /// to can open `/proc/self/fd/N` for writing, and can write to `/proc/PID/mem` as well: this function protects from neither.
+    /// A process of another user cannot write by it: the file's mode is 0644. A process of the same
+    /// user, or of root, that means to can open `/proc/self/fd/N` for writing, unless the pool is
+    /// for [readers only](super::PoolBuilder::readers_only); and it can write to `/proc/PID/mem` in
+    /// any case.
     ///
     /// # Errors
-    /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left, `/proc` is not mounted, or the file's mode
-    /// cannot be set.
+    /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left, `/proc` is not
+    /// mounted, or the file's mode cannot be set.
     pub fn share_read_only(&self) -> Result<OwnedFd, PoolError> {
         self.memory.parts()[0].region.share_read_only()?.ok_or(PoolError::Private)
     }

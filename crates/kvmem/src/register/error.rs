@@ -90,8 +90,9 @@ impl Barrier {
     pub fn remedy(&self) -> String {
         match self {
             Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes } => {
-                // What the kernel refused below the limit met bytes that it does not tell: rings of other processes, and the
-                // memory of the ring itself. The limit that it had is then used up to an unknown part.
+                // What the kernel refused below the limit met bytes that it does not tell: rings of
+                // other processes, and the memory of the ring itself. The limit that it had is then
+                // used up to an unknown part.
                 let told = need_bytes.saturating_add(*used_bytes);
                 let bytes = if told > *limit_bytes { told } else { limit_bytes.saturating_add(*need_bytes) };
                 let kib = bytes.div_ceil(1024);

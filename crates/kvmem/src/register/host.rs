@@ -43,8 +43,9 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// [`ArenaError::NoHeadroom`].
     fn headroom(&self, bytes: u64) -> Result<(), ArenaError>;
 
-    /// Reserves so many bytes that are about to be made resident, against others who do the same, until the result is
-    /// dropped. A machine without others only checks its [`headroom`](Host::headroom).
+    /// Reserves so many bytes that are about to be made resident, against others who do the same,
+    /// until the result is dropped. A machine without others only checks its
+    /// [`headroom`](Host::headroom).
     ///
     /// # Errors
     /// [`ArenaError::NoHeadroom`].

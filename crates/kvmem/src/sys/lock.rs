@@ -1,7 +1,8 @@
 //! *Locks on files*: numbers that the kernel keeps with an open file and forgets with its process.
 //!
-//! A read lock on a range of bytes needs no right to write, and the range need not exist. So a process can lock a range
-//! of a directory of a read-only file system. Every process that can open the same file can see the range.
+//! A read lock on a range of bytes needs no right to write, and the range need not exist. So a
+//! process can lock a range of a directory of a read-only file system. Every process that can open
+//! the same file can see the range.
 
 use std::fs::{File, TryLockError};
 use std::ops::Range;
@@ -30,7 +31,8 @@ fn lock(kind: libc::c_int, range: &Range<u64>) -> libc::flock {
     }
 }
 
-/// Locks a range for reading; a second lock of the same open file adds to the first. The lock ends with the open file.
+/// Locks a range for reading; a second lock of the same open file adds to the first. The lock ends
+/// with the open file.
 pub(crate) fn lock_range(file: &File, range: &Range<u64>) -> Result<()> {
     gate(Call::LockRange)?;
     let lock = lock(libc::F_RDLCK, range);
@@ -61,7 +63,8 @@ pub(crate) fn find_lock(file: &File, range: &Range<u64>) -> Result<Option<Range<
     Ok(Some(start.max(range.start)..end.min(range.end)))
 }
 
-/// Locks the file as a whole against others that call this; returns whether it has. It takes no notice of ranges.
+/// Locks the file as a whole against others that call this; returns whether it has. It takes no
+/// notice of ranges.
 pub(crate) fn try_lock(file: &File) -> Result<bool> {
     gate(Call::LockFile)?;
     match file.try_lock() {

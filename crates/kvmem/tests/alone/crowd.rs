@@ -1,4 +1,5 @@
-//! Several processes of one memory cgroup, and threads of one process, that populate at the same time: nobody is killed.
+//! Several processes of one memory cgroup, and threads of one process, that populate at the same
+//! time: nobody is killed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -7,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::limits::{Group, join};
 use super::{MIB, alone, role};
-use kvmem::arena::{ArenaError, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch};
+use kvmem::arena::{ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch};
 
-/// What each process of a crowd asks for, and what all of them may have: two of six, and the room of a third for the rest.
+/// What each process of a crowd asks for, and what all of them may have: two of six, and the room
+/// of a third for the rest.
 const SHARE: usize = 80 * MIB;
 const LIMIT: usize = 208 * MIB;
 const CROWD: usize = 6;
@@ -131,7 +133,28 @@ fn threads_of_one_process_are_served_or_refused() {
     told(&spawn(test, group.0.to_str().expect("a plain path")).wait_with_output().expect("our child"));
 }
 
-/// Reserves a share, says so in the middle of populating it, and then does nothing until it is killed.
+#[test]
+fn with_room_a_reservation_takes_a_call_for_each_chunk() {
+    let _alone = alone();
+    let counted = kvmem::fault::count();
+    let region = Region::builder(256 * MIB).ladder(PageSize::Base).populate(Populate::threads(1)).map();
+    drop(region.expect("a little memory"));
+    // Every limit has a file; each chunk of 32 MiB lowers the reservation, and near a limit of 4
+    // MiB.
+    let limits = counted.made(Call::OpenToLock);
+    let (reserved, turns) = (counted.made(Call::LockRange), counted.made(Call::LockFile));
+    assert!(limits >= 1 && reserved <= limits * (1 + 64), "{reserved} calls for {limits} limits");
+    // A turn is a lock and an unlock. More than one is taken if others have reserved all that is
+    // left, or have the turn.
+    assert!(turns >= 2 * limits, "{turns} calls for {limits} limits");
+    let before = counted.made(Call::OpenToLock);
+    // What is there needs no reservation, and what is not populated neither.
+    drop(Region::builder(256 * MIB).ladder(PageSize::Base).map().expect("addresses"));
+    assert_eq!(counted.made(Call::OpenToLock), before);
+}
+
+/// Reserves a share, says so in the middle of populating it, and then does nothing until it is
+/// killed.
 fn hold() {
     let watch = Watch::new().progress(|progress| {
         println!("\nholds {}", progress.done_bytes);
@@ -201,7 +224,8 @@ fn a_reservation_is_seen_by_all_and_goes_with_its_process() {
     assert!(beside(&format!("ask {path}")).contains("\nmapped"), "killed, it holds nothing");
 }
 
-/// Joins the group, makes the mount of it read-only, and becomes another user. Makes only system calls.
+/// Joins the group, makes the mount of it read-only, and becomes another user. Makes only system
+/// calls.
 fn as_in_a_container(group: &std::ffi::CStr, mount: &std::ffi::CStr) -> std::io::Result<()> {
     let check = |returned: libc::c_int| match returned {
         -1 => Err(std::io::Error::last_os_error()),

@@ -136,8 +136,16 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A group that could not be made is not there to be removed.
-        let _ = fs::remove_dir(&self.0);
+        // Processes of a test that has failed may take a moment to go. A group that could not be
+        // made is not there to be removed.
+        for _ in 0..50 {
+            match fs::remove_dir(&self.0) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                _ => return,
+            }
+        }
     }
 }
 

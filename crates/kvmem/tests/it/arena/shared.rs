@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::process::{Command, Stdio};
 
 use super::{MIB, base, ordinary, page};
-use kvmem::arena::{ArenaError, Backing, Fallback, Numa, PageSize, Populate, Region, Watch};
+use kvmem::arena::{
+    ArenaError, Backing, Call, Errno, Fallback, Numa, PageSize, Populate, ReadOnlyRegion, Region, Watch,
+};
 
 /// This test again in a process of its own, as the child of that name.
 fn again(test: &str) -> Command {
@@ -248,4 +250,34 @@ fn page_tables_of_other_mappings_are_filled() {
     assert_eq!(unsafe { libc::munmap(theirs, 2 * MIB) | libc::munmap(copy, MIB) }, 0);
     let private = base(LEN).map().expect("little memory");
     assert_eq!(private.populate_elsewhere(Populate::Auto, &watch).expect("nothing to do"), 0);
+}
+
+#[test]
+fn for_readers_only_nobody_else_writes() {
+    const LEN: usize = 4 * MIB;
+    let builder = ordinary(LEN).memfd(true).readers_only(true).populate(Populate::Auto);
+    let region = match builder.map() {
+        Ok(region) => region,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    // SAFETY: nobody else knows of this memory.
+    let bytes = || unsafe { region.slice(..).expect("all of it").as_mut_bytes() };
+    bytes().fill(1);
+    // Not even with a descriptor that is open for writing, as root, in this process.
+    let fd = || region.share().expect("a descriptor").expect("shared memory has one");
+    let error = Region::attach(fd(), Some(LEN)).expect_err("sealed");
+    let ArenaError::Refused { call: Call::MapFile, errno: Errno::EPERM, .. } = &error else {
+        panic!("{error}")
+    };
+    let path = format!("/proc/self/fd/{}", fd().as_raw_fd());
+    let again = File::options().read(true).write(true).open(path);
+    assert!(again.and_then(|file| std::os::unix::fs::FileExt::write_at(&file, &[2], 0)).is_err());
+    assert!(matches!(region.discard(0..page()), Err(ArenaError::Refused { .. })));
+    // The region's own mapping is as it was: it can be populated and written, and readers see it.
+    region.populate(.., Populate::threads(2), &Watch::new()).expect("it is there");
+    bytes().fill(3);
+    let fd = region.share_read_only().expect("a descriptor").expect("shared memory has one");
+    let seen = ReadOnlyRegion::attach(fd, Some(LEN)).expect("for reading");
+    // SAFETY: nobody writes meanwhile.
+    assert!(unsafe { seen.bytes(..) }.expect("all of it").iter().all(|byte| *byte == 3));
 }

@@ -92,7 +92,8 @@ fn who_may_only_read_cannot_write() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Runs `child` in a forked child of another user and returns its exit status. The child may only make system calls.
+/// Runs `child` in a forked child of another user and returns its exit status. The child may only
+/// make system calls.
 fn as_nobody(child: impl FnOnce() -> i32) -> i32 {
     const NOBODY: u32 = 65534;
     // SAFETY: the child makes system calls and ends with _exit.
@@ -117,7 +118,8 @@ fn as_nobody(child: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// Tries to write by a descriptor in each way that there is: 0 if none works, else its number. Makes only system calls.
+/// Tries to write by a descriptor in each way that there is: 0 if none works, else its number.
+/// Makes only system calls.
 fn write_by(fd: i32, path: &std::ffi::CStr) -> i32 {
     let byte = [0xffu8];
     let access = libc::PROT_READ | libc::PROT_WRITE;

@@ -1,0 +1,110 @@
+//! *Context*: a step in progress, where it works, and what it has found.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::machine::Settings;
+
+/// A step in progress: where it works, what it has found.
+pub(super) struct Chaos {
+    /// Folder of the repository.
+    pub(super) root: PathBuf,
+    /// The built command, where every user may run it.
+    pub(super) kvmem: PathBuf,
+    /// Where runs work, and where their files are. Every user may write there.
+    pub(super) folder: PathBuf,
+    pub(super) quick: bool,
+    pub(super) top: PathBuf,
+    random: Cell<u64>,
+    settings: Settings,
+    /// How many runs there were.
+    pub(super) runs: Cell<u64>,
+    complaints: RefCell<Vec<String>>,
+    skipped: RefCell<Vec<String>>,
+}
+
+impl Chaos {
+    pub(super) fn begin(root: &Path, kvmem: &Path, seed: u64, quick: bool) -> Result<Chaos> {
+        let top = std::env::temp_dir().join(format!("kvmem-chaos-{}", std::process::id()));
+        let folder = top.join("work");
+        for path in [&folder, &top.join("tmp")] {
+            fs::create_dir_all(path).with_context(|| path.display().to_string())?;
+            fs::set_permissions(path, Permissions::from_mode(0o777))?;
+        }
+        let copy = top.join("kvmem");
+        if !copy.exists() {
+            fs::copy(kvmem, &copy).with_context(|| kvmem.display().to_string())?;
+        }
+        let chaos = Chaos {
+            root: root.to_owned(),
+            kvmem: copy,
+            folder,
+            quick,
+            top,
+            random: Cell::new(seed),
+            settings: Settings::now(),
+            runs: Cell::new(0),
+            complaints: RefCell::default(),
+            skipped: RefCell::default(),
+        };
+        chaos.trace("trace.jsonl")?;
+        Ok(chaos)
+    }
+
+    /// Looks whether all is as it was, cleans up, and says what was found.
+    pub(super) fn end(self, ran: Result<()>) -> Result<()> {
+        let changed = self.settings.restore();
+        self.complaints.borrow_mut().extend(changed);
+        fs::remove_dir_all(&self.top).with_context(|| self.top.display().to_string())?;
+        ran?;
+        let (complaints, runs) = (self.complaints.into_inner(), self.runs.get());
+        for reason in self.skipped.into_inner() {
+            println!("   skipped: {reason}");
+        }
+        println!("   {runs} runs");
+        if complaints.is_empty() {
+            return Ok(());
+        }
+        bail!("{} of {runs} runs went wrong:\n     {}", complaints.len(), complaints.join("\n     "));
+    }
+
+    /// The settings of the machine as the step has found them.
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// A part of a step that cannot be done here.
+    pub(super) fn skip(&self, reason: impl Into<String>) {
+        self.skipped.borrow_mut().push(reason.into());
+    }
+
+    pub(super) fn complain(&self, complaint: impl Into<String>) {
+        self.complaints.borrow_mut().push(complaint.into());
+    }
+
+    /// A random number below `below`. Source: S. Vigna's SplitMix64.
+    pub(super) fn random(&self, below: u64) -> u64 {
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % below.max(1)
+    }
+
+    /// A file of the working folder with these bytes.
+    pub(super) fn file(&self, name: impl AsRef<OsStr>, bytes: impl AsRef<[u8]>) -> Result<PathBuf> {
+        let path = self.folder.join(name.as_ref());
+        fs::write(&path, bytes).with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+
+    /// A small trace that is in order, as a new file of the working folder.
+    pub(super) fn trace(&self, name: &str) -> Result<PathBuf> {
+        self.file(name, fs::read(self.root.join("crates/kvmem-cli/tests/data/small_trace.jsonl"))?)
+    }
+}
