@@ -60,7 +60,8 @@ enum Chore {
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json` (offset),
     /// `bench/record/<date>-<machine>-arena.json` and `bench/record/<date>-<machine>-register.json`.
-    /// Suites on hugepages borrow what the machine lacks of them (vm.nr_hugepages), and give it back.
+    /// Suites on hugepages borrow what the machine lacks of them (vm.nr_hugepages), and give it
+    /// back.
     BenchRecord(record::BenchOptions),
     /// Draw the newest recorded run of every suite as one page.
     Report(record::ReportOptions),

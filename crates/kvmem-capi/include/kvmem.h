@@ -1330,10 +1330,10 @@ void kvmem_gslice_free_chain_with_offset(uint64_t bytes,
 /// Fills in the defaults. `struct_size` is `sizeof *options`.
 kvmem_status kvmem_pool_options_init(struct kvmem_pool_options *options, uint64_t struct_size);
 
-/// Reads a size such as "64GiB" or "512M" (powers of 1024), "64GB" (a power of 1000) or "4096". KVMEM_INVALID_ARGUMENT where the text is no
-/// size from 1 byte to INT64_MAX; the message says what is wrong with it.
-kvmem_status kvmem_parse_size(const char *text,
-                              uint64_t *out_bytes);
+/// Reads a size such as "64GiB" or "512M" (powers of 1024), "64GB" (a power of 1000) or "4096".
+/// KVMEM_INVALID_ARGUMENT where the text is no size from 1 byte to INT64_MAX; the message says what
+/// is wrong with it.
+kvmem_status kvmem_parse_size(const char *text, uint64_t *out_bytes);
 
 /// Builds a pool of at least `bytes` bytes: maps, populates, registers. `options` may be NULL. Takes as long as the kernel needs to clear and pin that
 /// much memory. If it fails nothing is left behind.

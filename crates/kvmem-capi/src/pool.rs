@@ -120,8 +120,9 @@ pub unsafe extern "C" fn kvmem_pool_options_init(
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
-/// Reads a size such as "64GiB" or "512M" (powers of 1024), "64GB" (a power of 1000) or "4096". KVMEM_INVALID_ARGUMENT where the text is no
-/// size from 1 byte to INT64_MAX; the message says what is wrong with it.
+/// Reads a size such as "64GiB" or "512M" (powers of 1024), "64GB" (a power of 1000) or "4096".
+/// KVMEM_INVALID_ARGUMENT where the text is no size from 1 byte to INT64_MAX; the message says what
+/// is wrong with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_parse_size(text: *const c_char, out_bytes: *mut u64) -> kvmem_status {
     guard(|| {

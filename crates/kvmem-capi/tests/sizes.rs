@@ -1,4 +1,5 @@
-//! Sizes as text through the header: the table that the library, Python and the command are tested with as well.
+//! Sizes as text through the header: the table that the library, Python and the command are tested
+//! with as well.
 
 use std::fmt::Write;
 use std::process::Command;

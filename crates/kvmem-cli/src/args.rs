@@ -53,9 +53,10 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
 
-        /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as root) while they are measured. The
-        /// pool gets its former size back at the end, when the run is interrupted, or else by the next kvmem bench. Without this
-        /// option the machine stays as it is, and rows that lack hugepages are left out
+        /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages,
+        /// as root) while they are measured. The pool gets its former size back at the end, when
+        /// the run is interrupted, or else by the next kvmem bench. Without this option the machine
+        /// stays as it is, and rows that lack hugepages are left out
         #[arg(long)]
         borrow_hugepages: bool,
 
@@ -112,9 +113,10 @@ pub struct BenchArenaArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
-    /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as root) while they are measured. The
-    /// pool gets its former size back at the end, when the run is interrupted, or else by the next kvmem bench. Without this
-    /// option the machine stays as it is, and rows that lack hugepages are left out
+    /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as
+    /// root) while they are measured. The pool gets its former size back at the end, when the run
+    /// is interrupted, or else by the next kvmem bench. Without this option the machine stays as it
+    /// is, and rows that lack hugepages are left out
     #[arg(long)]
     pub borrow_hugepages: bool,
 
@@ -154,9 +156,10 @@ pub struct BenchRegisterArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
-    /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as root) while they are measured. The
-    /// pool gets its former size back at the end, when the run is interrupted, or else by the next kvmem bench. Without this
-    /// option the machine stays as it is, and rows that lack hugepages are left out
+    /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as
+    /// root) while they are measured. The pool gets its former size back at the end, when the run
+    /// is interrupted, or else by the next kvmem bench. Without this option the machine stays as it
+    /// is, and rows that lack hugepages are left out
     #[arg(long)]
     pub borrow_hugepages: bool,
 
@@ -331,7 +334,8 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub verify: bool,
 
-    /// Size of the pool in bytes, or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is 10^9, G is GiB)
+    /// Size of the pool in bytes, or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is 10^9, G is
+    /// GiB)
     #[arg(long, value_name = "SIZE", default_value = "1TiB", value_parser = size)]
     pub pool: u64,
 
@@ -417,7 +421,8 @@ impl Policy {
 /// Options of `kvmem doctor`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct DoctorArgs {
-    /// How much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is 10^9, G is GiB)
+    /// How much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is
+    /// 10^9, G is GiB)
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub size: u64,
 

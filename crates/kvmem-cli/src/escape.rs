@@ -7,7 +7,8 @@
 use std::fmt::{self, Write};
 use std::path::Path;
 
-/// Whether a terminal may obey `c` instead of showing it, or show other characters in another order.
+/// Whether a terminal may obey `c` instead of showing it, or show other characters in another
+/// order.
 fn is_unsafe(c: char) -> bool {
     // The second: marks that turn the direction of writing.
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -181,7 +181,8 @@ pub fn tell(line: impl fmt::Display) {
 }
 
 fn tell_raw(text: &str) {
-    // One call, so that lines of several threads do not mix. There is no other place for this error.
+    // One call, so that lines of several threads do not mix. There is no other place for this
+    // error.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
@@ -211,8 +212,8 @@ pub(crate) fn progress_bar(len: Option<u64>, template: &str) -> ProgressBar {
     bar
 }
 
-/// Draws the bar again and again while nothing happens, from a thread of its own. A bar does without
-/// where there can be no thread: `enable_steady_tick` would panic.
+/// Draws the bar again and again while nothing happens, from a thread of its own. A bar does
+/// without where there can be no thread: `enable_steady_tick` would panic.
 fn tick(bar: &ProgressBar) {
     let bar = bar.downgrade();
     let _ = thread::Builder::new().name("kvmem-bar".into()).spawn(move || {

@@ -7,9 +7,9 @@
 //! run leaves one of these.
 //!
 //! - **Symbolic links** stay: the file at their end is replaced.
-//! - **Mode and owner** are those of the file that is replaced, as far as this process may set them.
-//!   Where the group cannot be kept, the group gets no right that others lack. Further hard links of
-//!   the target keep the old content.
+//! - **Mode and owner** are those of the file that is replaced, as far as this process may set
+//!   them. Where the group cannot be kept, the group gets no right that others lack. Further hard
+//!   links of the target keep the old content.
 //! - **Devices, FIFOs and descriptors** such as `/dev/stdout` cannot be replaced. They are written
 //!   directly.
 //! - **A target that cannot be renamed over**, such as a file mounted into a container or one in a
@@ -17,20 +17,20 @@
 //! - **An input of the same run** is never an output: device and inode numbers are compared, which
 //!   sees through names, symbolic links and hard links. Nor do two options get one file.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+mod place;
+mod rights;
+mod staged;
+
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
-use rustix::io::Errno;
-
+use self::place::Place;
+use self::rights::Rights;
+use self::staged::Staged;
 use crate::escape::shown;
-
-/// Symbolic links that are followed, as many as the kernel does.
-const MAX_LINKS: usize = 40;
 
 /// Why there is no output file.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +84,8 @@ impl OutputFiles {
         OutputFiles::default()
     }
 
-    /// Protects an input of the run; `-` is standard input. `what` names it in messages: "the trace".
+    /// Protects an input of the run; `-` is standard input. `what` names it in messages: "the
+    /// trace".
     pub fn protect(mut self, what: &'static str, path: &Path) -> OutputFiles {
         let found = match path == Path::new("-") {
             true => metadata_of(io::stdin().as_fd()),
@@ -103,10 +104,10 @@ impl OutputFiles {
     pub fn open(&mut self, option: &'static str, path: &Path) -> Result<OutputFile, OutputError> {
         let place = Place::of(path).map_err(|source| cannot(option, path, source))?;
         let existing = match &place {
-            Place::Direct(file) => file.metadata().ok(),
-            Place::File { existing, .. } => existing.as_ref().map(|(_, metadata)| metadata.clone()),
+            Place::Direct(file) => Some(file),
+            Place::File { existing, .. } => existing.as_ref().map(|(file, _)| file),
         };
-        let id = existing.as_ref().and_then(regular);
+        let id = existing.and_then(|file| regular(&file.metadata().ok()?));
         if let Some((input, _)) = self.inputs.iter().find(|(_, input)| Some(*input) == id) {
             return Err(OutputError::IsInput { option, path: path.to_owned(), input });
         }
@@ -154,7 +155,7 @@ pub struct OutputFile {
 struct Target {
     /// Without symbolic links.
     path: PathBuf,
-    existing: Option<(File, Metadata)>,
+    existing: Option<(File, Rights)>,
     staged: Staged,
     /// Whether a file that is there in the end is kept, and the commit fails.
     is_fresh: bool,
@@ -182,7 +183,8 @@ impl OutputFile {
     /// Puts the content, which is complete now, in the place of the file that the option names.
     ///
     /// # Errors
-    /// [`OutputError::Cannot`]; the file is as before then, unless it had to be overwritten in place.
+    /// [`OutputError::Cannot`]; the file is as before then, unless it had to be overwritten in
+    /// place.
     pub fn commit(mut self) -> Result<(), OutputError> {
         let placed = match self.target.take() {
             None => self.file.flush(),
@@ -209,8 +211,8 @@ impl Write for OutputFile {
 
 impl Target {
     fn commit(mut self, file: &mut File) -> io::Result<()> {
-        if let Some((_, metadata)) = &self.existing {
-            take_rights(file, metadata)?;
+        if let Some((_, rights)) = self.existing {
+            rights.give(file)?;
         }
         file.sync_data()?;
         let renamed = match &self.staged {
@@ -233,175 +235,6 @@ fn overwrite(from: &mut File, to: &mut File) -> io::Result<()> {
     let bytes = io::copy(&mut Read::by_ref(from), to)?;
     to.set_len(bytes)?;
     to.sync_data()
-}
-
-/// Where a path leads.
-enum Place {
-    /// To what cannot be replaced.
-    Direct(File),
-    /// To a file that is there, opened for writing, or to a name that is free.
-    File { path: PathBuf, existing: Option<(File, Metadata)> },
-}
-
-impl Place {
-    fn of(path: &Path) -> io::Result<Place> {
-        let mut path = path.to_owned();
-        for _ in 0..MAX_LINKS {
-            let Some(name) = path.file_name() else {
-                return Err(io::ErrorKind::IsADirectory.into());
-            };
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            let folder = folder.unwrap_or(Path::new(".")).canonicalize()?;
-            let full = folder.join(name);
-            if folder.starts_with("/proc") {
-                return descriptor(&full).map(Place::Direct);
-            }
-            let found = match fs::symlink_metadata(&full) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Ok(Place::File { path: full, existing: None });
-                }
-                found => found?,
-            };
-            if found.is_symlink() {
-                path = folder.join(fs::read_link(&full)?);
-                continue;
-            }
-            // A directory, or a file without permission, says so here. A FIFO waits for its reader.
-            let file = OpenOptions::new().write(true).custom_flags(NO_TERMINAL).open(&full)?;
-            let metadata = file.metadata()?;
-            return Ok(match metadata.is_file() {
-                true => Place::File { path: full, existing: Some((file, metadata)) },
-                false => Place::Direct(file),
-            });
-        }
-        Err(Errno::LOOP.into())
-    }
-}
-
-/// A terminal that is opened does not become the one that controls this process.
-const NO_TERMINAL: i32 = OFlags::NOCTTY.bits().cast_signed();
-
-/// A descriptor, named by a path below `/proc`. The first three are shared with this process's own,
-/// so that text and output follow each other; others are written at their end.
-fn descriptor(path: &Path) -> io::Result<File> {
-    let own = Path::new("/proc/self/fd").canonicalize()?;
-    let number = path.strip_prefix(&own).ok().and_then(|number| number.to_str());
-    let shared = |stream: BorrowedFd<'_>| stream.try_clone_to_owned().map(File::from);
-    match number {
-        Some("0") => shared(io::stdin().as_fd()),
-        Some("1") => shared(io::stdout().as_fd()),
-        Some("2") => shared(io::stderr().as_fd()),
-        _ => OpenOptions::new().append(true).custom_flags(NO_TERMINAL).open(path),
-    }
-}
-
-/// Where the content waits until it is complete.
-#[derive(Debug)]
-enum Staged {
-    /// In a file without a name, in the target's folder.
-    Unnamed,
-    /// In a file with a name of its own there, which is removed on drop.
-    Named(PathBuf),
-    /// In a file without a name elsewhere: nothing can be made in the target's folder.
-    Elsewhere,
-}
-
-impl Staged {
-    /// A file in the folder of `target`, or in that for temporary files where `target` can be
-    /// written and its folder cannot.
-    fn new(target: &Path, exists: bool) -> io::Result<(File, Staged)> {
-        let folder = target.parent().unwrap_or(Path::new("/"));
-        match Staged::in_folder(folder) {
-            Err(error) if exists => {
-                let (file, staged) = Staged::in_folder(&std::env::temp_dir()).map_err(|_| error)?;
-                // From here on it has no name.
-                drop(staged);
-                Ok((file, Staged::Elsewhere))
-            }
-            made => made,
-        }
-    }
-
-    fn in_folder(folder: &Path) -> io::Result<(File, Staged)> {
-        // Such a file gets its name through /proc.
-        if Path::new("/proc/self/fd").exists() {
-            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-            match rustix::fs::open(folder, flags, Mode::from_raw_mode(0o666)) {
-                Ok(file) => return Ok((file.into(), Staged::Unnamed)),
-                // The file system has no such files, or the kernel does not know them.
-                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT | Errno::NOSYS) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        with_free_name(folder, |name| {
-            let file = OpenOptions::new().read(true).write(true).create_new(true).open(name)?;
-            Ok((file, Staged::Named(name.to_owned())))
-        })
-    }
-
-    /// Gives the file this name, which none has.
-    fn link(&self, file: &File, name: &Path) -> io::Result<()> {
-        match self {
-            Staged::Named(staged) => fs::hard_link(staged, name),
-            _ => {
-                let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
-                let linked = rustix::fs::linkat(CWD, unnamed, CWD, name, AtFlags::SYMLINK_FOLLOW);
-                linked.map_err(io::Error::from)
-            }
-        }
-    }
-
-    /// Puts the file in the place of `target`.
-    fn rename(&self, file: &File, target: &Path) -> io::Result<()> {
-        if let Staged::Named(staged) = self {
-            return fs::rename(staged, target);
-        }
-        let folder = target.parent().unwrap_or(Path::new("/"));
-        let name = with_free_name(folder, |name| self.link(file, name).map(|()| name.to_owned()))?;
-        fs::rename(&name, target).inspect_err(|_| {
-            let _ = fs::remove_file(&name);
-        })
-    }
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        if let Staged::Named(staged) = self {
-            // After the rename there is none.
-            let _ = fs::remove_file(staged);
-        }
-    }
-}
-
-/// Runs `make` with a name in `folder` that no file has.
-fn with_free_name<T>(folder: &Path, mut make: impl FnMut(&Path) -> io::Result<T>) -> io::Result<T> {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    loop {
-        // Relaxed: only the numbers must differ.
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = folder.join(format!(".kvmem-{}-{number}.part", std::process::id()));
-        match make(&name) {
-            // Of a process with the same number in another container, or that was killed.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made,
-        }
-    }
-}
-
-/// Gives `file` owner, group and mode of the file that it replaces, as far as that is allowed.
-fn take_rights(file: &File, of: &Metadata) -> io::Result<()> {
-    let mut mode = of.mode() & 0o777;
-    let own = file.metadata()?;
-    if (own.uid(), own.gid()) != (of.uid(), of.gid()) {
-        let group = Some(Gid::from_raw(of.gid()));
-        let kept = rustix::fs::fchown(file, Some(Uid::from_raw(of.uid())), group)
-            .or_else(|_| rustix::fs::fchown(file, None, group));
-        if kept.is_err() {
-            // This process's group is another: it gets what others get.
-            mode = mode & !0o070 | (mode & 0o007) << 3 & mode;
-        }
-    }
-    Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
 }
 
 /// Which file it is, if it is one that can be replaced.

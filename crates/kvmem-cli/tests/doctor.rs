@@ -105,9 +105,9 @@ fn json_goes_to_a_file_as_well() {
 #[test]
 fn bad_options_say_what_is_wrong() {
     let cases: [(&[&str], &str); 8] = [
-        (&["--size", "much"], "examples: 4096"),
-        (&["--size", "0"], "must be from 1 to"),
-        (&["--size", "9EiB"], "must be from 1 to"),
+        (&["--size", "much"], "such as 64GiB"),
+        (&["--size", "0"], "it comes to 0 bytes"),
+        (&["--size", "9EiB"], "it is more than 9223372036854775807 bytes"),
         (&["--pages", "3M"], "1G, 2M, thp"),
         (&["--pages", ""], "1G, 2M, thp"),
         (&["--pages", "2M,2M"], "named twice"),

@@ -147,8 +147,8 @@ fn pools_and_caches_are_published_when_somebody_asks() {
     }
 }
 
-/// A thousand clients that connect and send nothing, or a little of a request, cost a replay no thread and few descriptors, and
-/// somebody who asks is answered at once.
+/// A thousand clients that connect and send nothing, or a little of a request, cost a replay no
+/// thread and few descriptors, and somebody who asks is answered at once.
 #[cfg(target_os = "linux")]
 #[test]
 fn silent_clients_are_bounded() {

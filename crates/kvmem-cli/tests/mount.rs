@@ -80,7 +80,7 @@ fn options_that_make_no_sense_end_with_status_2() {
     for (arguments, expected) in [
         (&[][..], "--size"),
         (&["--size", "0"], "0 bytes"),
-        (&["--size", "big"], "examples"),
+        (&["--size", "big"], "such as 64GiB"),
         (&["--size", "16EiB"], "16EiB"),
         (&["--size", "1MiB", "--pages", "3M"], "3M"),
         (&["--size", "1MiB", "--numa", "bind:x"], "bind:x"),

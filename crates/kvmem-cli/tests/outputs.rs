@@ -1,5 +1,6 @@
-//! Files that options name, as users of the built command meet them: a file is replaced when its new content is complete, or not at
-//! all; an input is never an output; devices, FIFOs and descriptors are written directly.
+//! Files that options name, as users of the built command meet them: a file is replaced when its
+//! new content is complete, or not at all; an input is never an output; devices, FIFOs and
+//! descriptors are written directly.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -350,8 +351,8 @@ fn what_cannot_be_written_is_told_before_any_work() {
     assert_eq!(folder.names(), ["one", "sub", "t.jsonl", "two"]);
 }
 
-/// Runs `setup` with the folder as `$1`, then a replay into its file `target`, both where mounts are seen by nobody else. `None` where
-/// there can be no such place.
+/// Runs `setup` with the folder as `$1`, then a replay into its file `target`, both where mounts
+/// are seen by nobody else. `None` where there can be no such place.
 fn replayed_in_a_namespace(folder: &Folder, setup: &str) -> Option<()> {
     let run = format!(
         "mount --make-rprivate / && {setup} && exec \"$0\" replay \"$1/t.jsonl\" --json \"$1/target\""
@@ -375,7 +376,8 @@ fn is_report(path: &str) -> bool {
 
 #[test]
 fn a_file_that_cannot_be_replaced_is_overwritten_in_the_end() {
-    // A file that is mounted into a container cannot be renamed over; and with a folder that is read-only none can be made beside it.
+    // A file that is mounted into a container cannot be renamed over; and with a folder that is
+    // read-only none can be made beside it.
     let mount = "mount --bind \"$1/backing\" \"$1/target\"";
     let read_only = "mount --rbind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\"";
     for setup in [mount.to_owned(), format!("{mount} && {read_only}")] {

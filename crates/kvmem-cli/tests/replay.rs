@@ -416,7 +416,7 @@ fn options_that_make_no_sense_are_refused() {
         (["--model", "gpt-9"], "llama-3.1-8b"),
         (["--contender", "malloc"], "best-fit"),
         (["--page-tokens", "100"], "a page of 100 tokens does not divide a block of 512 tokens"),
-        (["--object-bytes", "0"], "an object of 0 bytes"),
+        (["--object-bytes", "0"], "it comes to 0 bytes"),
         (["--object-bytes", "16EiB"], "--object-bytes"),
         (["--requests", "0"], "--requests"),
         (["--json", "no/such/folder/report.json"], "cannot write no/such/folder/report.json"),

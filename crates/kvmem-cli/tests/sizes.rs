@@ -1,4 +1,5 @@
-//! Sizes as options of the built command: the table that the library, C and Python are tested with as well.
+//! Sizes as options of the built command: the table that the library, C and Python are tested with
+//! as well.
 
 use std::process::{Command, Stdio};
 

@@ -1,5 +1,5 @@
-//! The built command in surroundings that give it little: no more threads, nowhere to write, names with control characters. It ends with
-//! a message and a status of its own, never with a panic.
+//! The built command in surroundings that give it little: no more threads, nowhere to write, names
+//! with control characters. It ends with a message and a status of its own, never with a panic.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File, OpenOptions};
@@ -167,7 +167,8 @@ fn names_with_control_characters_are_shown_and_not_obeyed() {
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("kvmem: cannot read no\\nsuch\\ntrace:"));
 }
 
-/// As a user without privileges, who may have `tasks` threads and processes in all. `None` where nothing can be run as another.
+/// As a user without privileges, who may have `tasks` threads and processes in all. `None` where
+/// nothing can be run as another.
 fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
     // A number of its own, so that nobody else's count.
     let user = 200_000 + std::process::id() % 100_000;

@@ -11,8 +11,8 @@ pub enum Scale {
     Linear,
     /// The same distance for the same ratio. What is not above 0 has no place.
     Log,
-    /// From 0, then the same distance for the same ratio, but for the first few: the logarithm of one more. For counts, of which one
-    /// is more than none.
+    /// From 0, then the same distance for the same ratio, but for the first few: the logarithm of
+    /// one more. For counts, of which one is more than none.
     Count,
 }
 

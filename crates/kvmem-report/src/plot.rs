@@ -14,10 +14,11 @@ use crate::axis::{Axis, label};
 use crate::escape::Escaped;
 use crate::ink::{Ink, dress};
 
-/// The width of every drawing. A page scales it to the width there is: by 0.64 on a phone of 390 pixels, and by 0.94 at most, where a
-/// figure is as wide as it may be.
+/// The width of every drawing. A page scales it to the width there is: by 0.64 on a phone of 390
+/// pixels, and by 0.94 at most, where a figure is as wide as it may be.
 pub(crate) const WIDTH: u32 = 520;
-/// The height of text. On a phone its letters have 11 pixels, and on a screen the size of the page's own text.
+/// The height of text. On a phone its letters have 11 pixels, and on a screen the size of the
+/// page's own text.
 pub(crate) const TEXT: u32 = 22;
 /// From one line of text to the next.
 pub(crate) const LINE: u32 = TEXT + 2;
@@ -121,13 +122,14 @@ pub(crate) fn fill(ink: Ink, opacity: f64) -> ShapeStyle {
 
 /// How wide text is at most, in a font as wide as they are usual.
 pub(crate) fn text_width(text: &str) -> u32 {
-    // The library writes text of some height in a font of 1/1.24 of it. A digit has 0.64 of the font's size in the widest of the
-    // usual fonts; letters of other scripts may be squares.
+    // The library writes text of some height in a font of 1/1.24 of it. A digit has 0.64 of the
+    // font's size in the widest of the usual fonts; letters of other scripts may be squares.
     let ems: f64 = text.chars().map(|c| if c < '\u{2e80}' { 0.64 } else { 1.0 }).sum();
     (ems * f64::from(TEXT) / 1.24).ceil() as u32
 }
 
-/// Text in lines that are no wider than a drawing, broken between words as far as these are no wider.
+/// Text in lines that are no wider than a drawing, broken between words as far as these are no
+/// wider.
 pub(crate) fn text_lines(text: &str) -> Vec<String> {
     let fits = |text: &str| text_width(text) + 2 * MARGIN <= WIDTH;
     let mut lines: Vec<String> = Vec::new();
@@ -168,7 +170,8 @@ impl Side<'_> {
         text_lines(self.about).len() as u32 * LINE
     }
 
-    /// Half the width of the label at the end of a horizontal axis: as much of it lies beyond the end.
+    /// Half the width of the label at the end of a horizontal axis: as much of it lies beyond the
+    /// end.
     fn overhang(&self, label_at: impl Fn(&[f64]) -> Option<&f64>) -> u32 {
         if self.about.is_empty() {
             return 0;
@@ -178,8 +181,8 @@ impl Side<'_> {
 }
 
 impl Side<'_> {
-    /// The ticks of a horizontal axis of this length whose labels have room: the last, and from there on those that do not touch
-    /// the one before.
+    /// The ticks of a horizontal axis of this length whose labels have room: the last, and from
+    /// there on those that do not touch the one before.
     fn labelled(&self, length: u32) -> Vec<f64> {
         let mut kept: Vec<f64> = Vec::new();
         let mut free = f64::INFINITY;
@@ -201,7 +204,8 @@ pub(crate) fn frame_height(x: &Side<'_>, y: &Side<'_>) -> u32 {
     2 * MARGIN + y.about_height() + labels + x.about_height()
 }
 
-/// Axes, grid and labels, and between them a chart to draw in. `right` is left free beside it, or more where a label takes it.
+/// Axes, grid and labels, and between them a chart to draw in. `right` is left free beside it, or
+/// more where a label takes it.
 pub(crate) fn chart<'a, 'b>(
     area: &'a Area<'b>,
     x: &Side<'_>,

@@ -251,7 +251,8 @@ fn every_text_lies_within_its_drawing() {
     assert!(seen > 500, "{seen}");
 }
 
-/// On a phone of 390 pixels a drawing has 334: the page and the figure leave 16 and 12 free at both sides.
+/// On a phone of 390 pixels a drawing has 334: the page and the figure leave 16 and 12 free at both
+/// sides.
 #[test]
 fn text_is_large_enough_on_a_phone() {
     let html = wide_plots();

@@ -47,8 +47,8 @@ pub struct Options {
     pub ops: Vec<Op>,
     /// Only these contenders; all when empty.
     pub contenders: Vec<ContenderId>,
-    /// Whether hugepages that rows lack may be added to the machine's pool while they are measured; see [`hugepages`](crate::hugepages).
-    /// Without it such rows are left out.
+    /// Whether hugepages that rows lack may be added to the machine's pool while they are measured;
+    /// see [`hugepages`](crate::hugepages). Without it such rows are left out.
     pub borrow_hugepages: bool,
 }
 

@@ -1,9 +1,9 @@
 //! *Ledger*: who has borrowed how many hugepages, in a file that outlives every run.
 //!
-//! The file is locked while it is read or changed, and exists only while something is borrowed. Each
-//! change is written *before* the pool is resized upwards, so that a run which is killed in between
-//! has left a line. The content is padded to one page and written by one call: a kill leaves the old
-//! content or the new.
+//! The file is locked while it is read or changed, and exists only while something is borrowed.
+//! Each change is written *before* the pool is resized upwards, so that a run which is killed in
+//! between has left a line. The content is padded to one page and written by one call: a kill
+//! leaves the old content or the new.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -25,7 +25,8 @@ const BYTES: usize = 4096;
 pub(super) struct Borrower {
     /// The process.
     pub(super) process: u32,
-    /// When it started, in the kernel's ticks since the machine did: numbers of processes come again.
+    /// When it started, in the kernel's ticks since the machine did: numbers of processes come
+    /// again.
     pub(super) start: u64,
     /// Tells the loans of a process apart.
     pub(super) loan: u32,

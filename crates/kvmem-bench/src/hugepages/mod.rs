@@ -1,18 +1,19 @@
-//! *Hugepages*: pages of 2 MiB that some rows need, lent by the machine's pool while they are measured.
+//! *Hugepages*: pages of 2 MiB that some rows need, lent by the machine's pool while they are
+//! measured.
 //!
-//! The pool belongs to the whole machine, so a run changes its size (`vm.nr_hugepages`) only where it
-//! is told to borrow. A run that is not told to uses the pages that are free.
+//! The pool belongs to the whole machine, so a run changes its size (`vm.nr_hugepages`) only where
+//! it is told to borrow. A run that is not told to uses the pages that are free.
 //!
-//! **Every ending restores the pool.** A loan that ends gives its pages back. A signal that ends the
-//! process (SIGINT, SIGTERM, SIGHUP, SIGQUIT) is taken by a [thread](signals), which gives back what
-//! the process has borrowed and lets the signal do its work. What a process leaves that is killed
-//! otherwise stands in a [ledger](ledger), and the [next run](recover) settles it.
+//! **Every ending restores the pool.** A loan that ends gives its pages back. A signal that ends
+//! the process (SIGINT, SIGTERM, SIGHUP, SIGQUIT) is taken by a [thread](signals), which gives back
+//! what the process has borrowed and lets the signal do its work. What a process leaves that is
+//! killed otherwise stands in a [ledger](ledger), and the [next run](recover) settles it.
 //!
 //! **Runs share.** The ledger has the size of the pool before the first loan, how many of its pages
 //! were free then, and a line for each loan: process, start of the process, pages. The pool is as
 //! large as *before* plus what all loans together need beyond the free pages. All changes are made
-//! under the lock of the ledger's file. The last loan to end restores *before* and removes the file.
-//! Containers that share a kernel and no `/run` do not see each other's loans.
+//! under the lock of the ledger's file. The last loan to end restores *before* and removes the
+//! file. Containers that share a kernel and no `/run` do not see each other's loans.
 //!
 //! **Others may set the pool meanwhile.** Its size then is none that loans explain, and it is left
 //! as it is.

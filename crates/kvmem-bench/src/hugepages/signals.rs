@@ -1,7 +1,8 @@
 //! *Signals*: a thread that does something before a signal ends the process.
 //!
-//! The handler does no more than write to a pipe; the thread reads it, and may do what a handler may
-//! not: open files, wait for locks. A signal that the process ignores stays ignored, as under `nohup`.
+//! The handler does no more than write to a pipe; the thread reads it, and may do what a handler
+//! may not: open files, wait for locks. A signal that the process ignores stays ignored, as under
+//! `nohup`.
 
 use std::sync::{Mutex, PoisonError};
 use std::{fs, io, thread};

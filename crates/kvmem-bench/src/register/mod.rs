@@ -59,8 +59,8 @@ pub struct Options {
     pub region_bytes: Vec<u64>,
     /// So many rings; 1, 4 and 8, or 8 when quick, when empty.
     pub contexts: Vec<u32>,
-    /// Whether hugepages that rows lack may be added to the machine's pool while they are measured; see [`hugepages`](crate::hugepages).
-    /// Without it such rows are left out.
+    /// Whether hugepages that rows lack may be added to the machine's pool while they are measured;
+    /// see [`hugepages`](crate::hugepages). Without it such rows are left out.
     pub borrow_hugepages: bool,
 }
 

@@ -1,12 +1,13 @@
 //! *HTTP*: as much of a server as a scrape takes, in one thread and bounded memory.
 //!
-//! One thread waits for all connections with `poll`. A client sends one request, gets one answer, and
-//! the connection is closed. Nobody can take more than a fixed share of the process:
+//! One thread waits for all connections with `poll`. A client sends one request, gets one answer,
+//! and the connection is closed. Nobody can take more than a fixed share of the process:
 //!
-//! - **Connections**: at most [`CONNECTIONS`]. One more closes the oldest that has not sent its whole
-//!   request. A client that sends its request at once is served, however many others stay silent.
-//! - **Time**: a connection that has not sent its request after [`REQUEST`], or not taken the answer
-//!   after [`ANSWER`], is closed.
+//! - **Connections**: at most [`CONNECTIONS`]. One more closes the oldest that has not sent its
+//!   whole request. A client that sends its request at once is served, however many others stay
+//!   silent.
+//! - **Time**: a connection that has not sent its request after [`REQUEST`], or not taken the
+//!   answer after [`ANSWER`], is closed.
 //! - **Bytes**: the head of a request is at most [`HEAD`] bytes. A body is not read.
 
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};

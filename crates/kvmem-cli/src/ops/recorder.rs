@@ -91,7 +91,8 @@ impl Recorder {
         (done, ticket)
     }
 
-    /// Writes the end and puts the file into its place; returns how many calls there were. What is freed later is not written.
+    /// Writes the end and puts the file into its place; returns how many calls there were. What is
+    /// freed later is not written.
     ///
     /// # Errors
     /// [`OutputError`] if this, or something before it, could not be written.

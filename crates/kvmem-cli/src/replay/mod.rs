@@ -88,7 +88,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether such a replay is possible at all, and with a recording of its calls if there is to be one.
+    /// Whether such a replay is possible at all, and with a recording of its calls if there is to
+    /// be one.
     ///
     /// # Errors
     /// [`ReplayError`] says what is not.
@@ -221,7 +222,8 @@ pub trait Watch: Send {
 }
 
 /// Replays `trace` on a fresh pool, telling `watch` after every request how far it has come. Samples are taken if there is
-/// something to put them into; the time that takes counts for nothing. All calls of the allocator are recorded if there is a `recorder`.
+/// something to put them into; the time that takes counts for nothing. All calls of the allocator
+/// are recorded if there is a `recorder`.
 ///
 /// # Errors
 /// [`ReplayError`]; nothing of a replay that fails is reported.

@@ -74,8 +74,8 @@ impl Default for Moves {
     }
 }
 
-/// Bytes that a plain copy moves in a second, of the moves of all threads by as many; `None` if there are none, or
-/// no thread can be started.
+/// Bytes that a plain copy moves in a second, of the moves of all threads by as many; `None` if
+/// there are none, or no thread can be started.
 ///
 /// Each thread has an equal part of the memory, and what lies across the edge of two is left out.
 pub fn plain_bytes_per_s(

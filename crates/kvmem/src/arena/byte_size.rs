@@ -1,7 +1,7 @@
 //! *Byte size*: a number of bytes as people write it, and the one reader of it.
 //!
-//! The rules, with examples, are in the documentation of [`ByteSize`]. The reckoning is exact: no number goes through
-//! floating point.
+//! The rules, with examples, are in the documentation of [`ByteSize`]. The reckoning is exact: no
+//! number goes through floating point.
 
 use std::fmt;
 use std::str::FromStr;
@@ -158,7 +158,8 @@ fn digits(text: &str) -> Option<u128> {
 
 /// `0.<digits> × unit`, rounded down.
 fn fraction_of(digits: &str, unit: u128) -> u128 {
-    // Written out, 1/2^60 has 60 digits, so digits far down may still decide. From the last to the first: what is
+    // Written out, 1/2^60 has 60 digits, so digits far down may still decide. From the last to the
+    // first: what is
     // carried is less than the unit, and floors nest: ⌊(d·u + x) / 10⌋ = ⌊(d·u + ⌊x⌋) / 10⌋.
     digits.bytes().rev().fold(0, |carried, digit| (u128::from(digit - b'0') * unit + carried) / 10)
 }

@@ -5,7 +5,8 @@
 //! | `KVMEM_ARENA_POOL_SIZE` | `MC_MMAP_ARENA_POOL_SIZE` | [size](super::ByteSize) of the arena, such as `8GiB`; setting it turns the arena on |
 //! | `KVMEM_DISABLE_ARENA` | `MC_DISABLE_MMAP_ARENA` | `1`, `true`, `yes` or `on` turns it off whatever its size says; `0`, `false`, `no` or `off` does not |
 //!
-//! In Mooncake's variable all units are powers of 1024, as there: `8gb` is 8 GiB. In kvmem's own `8GB` is 8,000,000,000 bytes.
+//! In Mooncake's variable all units are powers of 1024, as there: `8gb` is 8 GiB. In kvmem's own
+//! `8GB` is 8,000,000,000 bytes.
 //!
 //! The first name that is set and not blank counts; its alias is then not read. A value that cannot be understood is an
 //! error and not a default: a pool of another size than asked for would be found out only when memory is short. If the arena

@@ -3,8 +3,8 @@
 use super::PoolError;
 use crate::arena::{ByteSize, SizeError};
 
-/// How large a pool is to be: a number of bytes, or a text such as `"64GiB"`, which is read as every [`ByteSize`]. A text that is
-/// no size is told when the pool is built.
+/// How large a pool is to be: a number of bytes, or a text such as `"64GiB"`, which is read as
+/// every [`ByteSize`]. A text that is no size is told when the pool is built.
 ///
 /// ```
 /// use kvmem::pool::PoolSize;

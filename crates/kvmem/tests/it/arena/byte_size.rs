@@ -1,4 +1,5 @@
-//! Sizes as text: the table that all faces are tested with, and numbers that come back as they were printed.
+//! Sizes as text: the table that all faces are tested with, and numbers that come back as they were
+//! printed.
 
 use kvmem::arena::{ByteSize, SizeFault};
 use kvmem::pool::{PoolError, PoolSize};

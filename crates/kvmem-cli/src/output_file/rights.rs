@@ -1,0 +1,39 @@
+//! *Rights*: owner, group and mode, which a file has from the one that it replaces.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{Gid, Mode, Uid};
+
+/// Whose a file is, and what they may do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rights {
+    mode: u32,
+    user: u32,
+    group: u32,
+}
+
+impl Rights {
+    pub(super) fn of(metadata: &Metadata) -> Rights {
+        Rights { mode: metadata.mode() & 0o777, user: metadata.uid(), group: metadata.gid() }
+    }
+}
+
+impl Rights {
+    /// Gives `file` owner, group and mode of the file that it replaces, as far as that is allowed.
+    pub(super) fn give(self, file: &File) -> io::Result<()> {
+        let Rights { mut mode, user, group } = self;
+        let own = file.metadata()?;
+        if (own.uid(), own.gid()) != (user, group) {
+            let group = Some(Gid::from_raw(group));
+            let kept = rustix::fs::fchown(file, Some(Uid::from_raw(user)), group)
+                .or_else(|_| rustix::fs::fchown(file, None, group));
+            if kept.is_err() {
+                // This process's group is another: it gets what others get.
+                mode = mode & !0o070 | (mode & 0o007) << 3 & mode;
+            }
+        }
+        Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
+    }
+}
