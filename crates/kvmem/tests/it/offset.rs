@@ -7,6 +7,7 @@ mod books_full;
 mod concurrent;
 mod handles;
 mod metadata;
+mod model;
 mod order;
 mod properties;
 mod raw;
