@@ -210,12 +210,12 @@ impl OffsetAllocator {
     /// Grants `n` ranges of `size` bytes each under one lock, or none. O(n).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// As [`allocate`](Self::allocate); [`AllocError::NoRoom`] names the bytes of all ranges together.
     pub fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Allocation>, AllocError> {
         if n == 0 {
             return Ok(Vec::new());
         }
-        self.core.admit(size)?;
+        self.core.admit(size).map_err(|error| error.of_batch(size, n))?;
         let pieces = self.core.with(|books| books.heap.allocate_batch(size, n))?;
         Ok(self.wrap_all(pieces))
     }

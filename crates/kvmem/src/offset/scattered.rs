@@ -34,7 +34,7 @@ impl Heap {
     pub(crate) fn allocate_batch(&mut self, size: u64, n: usize) -> Result<Vec<Piece>, AllocError> {
         let bytes = u128::from(size) * n as u128;
         if bytes > u128::from(self.free_bytes()) {
-            return Err(refusal(self, size));
+            return Err(self.refuse_batch(size, n));
         }
         if n as u64 > self.grants_left() {
             return Err(AllocError::BooksFull { ranges: self.ranges() });
@@ -60,11 +60,16 @@ impl Heap {
                 None => {
                     let full = self.is_full_for(size);
                     self.give_back(&pieces);
-                    return Err(full.unwrap_or_else(|| refusal(self, size)));
+                    return Err(full.unwrap_or_else(|| self.refuse_batch(size, n)));
                 }
             }
         }
         Ok(pieces)
+    }
+
+    /// Why `n` ranges of `size` bytes cannot be granted: in all, that is.
+    fn refuse_batch(&mut self, size: u64, n: usize) -> AllocError {
+        refusal(self, size).of_batch(size, n)
     }
 
     /// The refusal, if `size` bytes cannot be granted only because the books are full.
