@@ -15,9 +15,8 @@ const LAST_LOOKS: usize = 1024;
 impl Heap {
     /// Grants `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
     ///
-    /// O(1) while a hole in a bin above that of `size + align − 1` is there; else every hole of at least `size` bytes may
-    /// be looked at before the request is refused. With a boundary, segments of the virgin may be opened up to the one that
-    /// has room.
+    /// O(1): a hole in a list above that of `size + align − 1` fits. When there is none, [`LAST_LOOKS`] holes are looked at
+    /// before the request is refused. With a boundary, the runs of free segments follow.
     pub(crate) fn allocate_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
         if align == 1 {
             return self.allocate(size);

@@ -199,7 +199,7 @@ impl Heap {
         self.live
     }
 
-    /// The longest range that would be granted now. O(1) but for [`Bins::largest`].
+    /// The longest range that would be granted now. O(1).
     pub(crate) fn largest_free(&mut self) -> u64 {
         self.settle();
         self.largest_settled()
@@ -246,7 +246,7 @@ impl Heap {
     /// Grants `size` ≥ 1 bytes. `None`: no free range is that long, or the books are full.
     ///
     /// O(1): at most [`FLOOR_ENTRIES`] holes and four bins are looked at, besides 24 holes where there are slots and 256 ranges
-    /// when a nursery is opened. Only a request that nothing else fits reads on to the end of its own bin.
+    /// when a nursery is opened. Only a request that nothing else fits reads on to the end of its own list.
     #[inline]
     pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
         self.take_back(size).or_else(|| self.allocate_afresh(size))

@@ -68,7 +68,7 @@ fn addresses_are_aligned_however_far() {
         PoolError::Refused(AllocError::TooLarge { .. })
     ));
     // The error names what was asked for, not the longer range that would have been needed.
-    let limit = pool.capacity() as u64;
+    let limit = pool.capacity();
     for align in [1 << 23, 1 << 40, 1 << 63] {
         let error = pool.allocate_aligned(1, align).unwrap_err();
         let PoolError::Refused(refused) = &error else { panic!("{error}") };
