@@ -68,7 +68,7 @@ fn longest_of_all(n: u64) -> Result<Longest> {
     let (space, _kept) = holes(one_bin(n))?;
     let (mut longest, mut taken) = (Longest::default(), Vec::new());
     for _ in 0..n.min(1000) {
-        let size = space.largest_free_hint();
+        let size = space.metrics().largest_free;
         taken.push(longest.time(|| space.allocate(size))?);
     }
     Ok(longest)

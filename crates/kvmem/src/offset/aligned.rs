@@ -10,7 +10,7 @@ use super::table::NIL;
 /// Holes looked at, tightest bins first, before one that is certain to fit is taken.
 const LOOKS: usize = 24;
 /// Holes looked at, longest first, when none is certain to fit. Behind that many, an aligned start may be overlooked.
-const LAST_LOOKS: usize = 1024;
+const LAST_LOOKS: usize = 384;
 
 impl Heap {
     /// Grants `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.

@@ -188,7 +188,7 @@ impl OffsetAllocator {
     /// Grants `size` bytes that begin at a multiple of `align`, a power of two. What lies before stays free.
     ///
     /// O(1). While a free range a little longer than `size + align − 1` is there (1/32 is enough), the request succeeds.
-    /// Otherwise up to 1,024 free ranges are looked at, the longest first; an aligned start behind those is overlooked.
+    /// Otherwise up to 384 free ranges are looked at, the longest first; an aligned start behind those is overlooked.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate), and [`AllocError::BadAlign`].

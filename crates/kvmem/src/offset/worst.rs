@@ -11,8 +11,8 @@ const HOLES: u64 = 1 << 17;
 /// Steps of a call, whatever the number of ranges. A list of 64 holes is read at most twice, splits are ten deep, and
 /// a look for a nursery reads 256 ranges.
 const BOUND: usize = 1000;
-/// Steps of an aligned request: 1,024 holes, each read some three times.
-const ALIGNED_BOUND: usize = 6 * 1024;
+/// Steps of an aligned request: 384 holes, each read some three times.
+const ALIGNED_BOUND: usize = 6 * 384;
 
 /// Three words for each chunk of 64 slots, when the vectors of chunks grow or shrink. Holes have a table, too.
 fn growth(heap: &Heap) -> usize {
