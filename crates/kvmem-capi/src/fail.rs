@@ -146,7 +146,7 @@ impl fmt::Display for Fail {
 pub(crate) fn of_alloc(error: &AllocError) -> kvmem_status {
     match error {
         AllocError::ZeroSize => KVMEM_ZERO_SIZE,
-        AllocError::TooLarge { .. } => KVMEM_TOO_LARGE,
+        AllocError::TooLarge { .. } | AllocError::AlignTooLarge { .. } => KVMEM_TOO_LARGE,
         AllocError::BadAlign { .. } => KVMEM_BAD_ALIGN,
         AllocError::Blocked { .. } => KVMEM_BLOCKED,
         AllocError::OutOfBounds { .. } => KVMEM_OUT_OF_BOUNDS,

@@ -107,7 +107,7 @@ pub(crate) fn defect(error: &kvmem::offset::CheckError) -> PyErr {
 pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match *error {
-        AllocError::TooLarge { asked, limit } => {
+        AllocError::TooLarge { asked, limit } | AllocError::AlignTooLarge { asked, limit, .. } => {
             raised("OutOfSpaceError").with("asked", asked).with("limit", limit)
         }
         AllocError::NoRoom { asked, free, largest_free } => raised("OutOfSpaceError")

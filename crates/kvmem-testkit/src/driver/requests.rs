@@ -101,6 +101,9 @@ impl<F: Face> Driver<F> {
         if expected.is_ok() && n > 0 && fit < n as u128 {
             expected = Err(self.space.no_room(size));
         }
+        if let Err(AllocError::NoRoom { asked, .. }) = &mut expected {
+            *asked = size.saturating_mul(n as u64);
+        }
         self.tally.count(if got.is_ok() { "allocate_batch: granted" } else { "allocate_batch: refused" });
         match got {
             Ok(batch) => {

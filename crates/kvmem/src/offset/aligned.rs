@@ -2,20 +2,21 @@
 
 use std::ops::Range;
 
-use super::bins::{Hole, bin_floor};
 use super::heap::{Grant, Heap};
+use super::holes::Hole;
 use super::placement::End;
 use super::table::NIL;
 
 /// Holes looked at, tightest bins first, before one that is certain to fit is taken.
 const LOOKS: usize = 24;
+/// Holes looked at, longest first, when none is certain to fit. Behind that many, an aligned start may be overlooked.
+const LAST_LOOKS: usize = 384;
 
 impl Heap {
     /// Grants `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
     ///
-    /// O(1) while a hole in a bin above that of `size + align − 1` is there; else every hole of at least `size` bytes may
-    /// be looked at before the request is refused. With a boundary, segments of the virgin may be opened up to the one that
-    /// has room.
+    /// O(1): a hole in a list above that of `size + align − 1` fits. When there is none, [`LAST_LOOKS`] holes are looked at
+    /// before the request is refused. With a boundary, the runs of free segments follow.
     pub(crate) fn allocate_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
         if align == 1 {
             return self.allocate(size);
@@ -46,13 +47,17 @@ impl Heap {
     fn fit_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
         self.settle();
         let fits = |&id: &u32| aligned_start(self.bins.holes[id].range(), size, align).is_some();
-        let certain = bin_floor(size.saturating_add(align - 1)) + 1;
+        let certain = size.saturating_add(align - 1);
         let id = self
-            .holes_from(bin_floor(size))
+            .bins
+            .holes_from(size)
             .take(LOOKS)
             .find(fits)
-            .or_else(|| self.holes_from(certain).next())
-            .or_else(|| self.holes_from(bin_floor(size)).skip(LOOKS).find(fits))?;
+            .or_else(|| self.bins.above(self.bins.list_of(certain)).map(|list| self.bins.first(list)))
+            .or_else(|| {
+                let long = |&id: &u32| self.bins.holes[id].size.saturating_add(size / 32) >= size;
+                self.bins.holes_down_from(certain).take_while(long).take(LAST_LOOKS).find(fits)
+            })?;
         let hole = self.bins.holes[id];
         let start = aligned_start(hole.range(), size, align)?;
         Some(self.take_at(id, start, size))
@@ -61,22 +66,16 @@ impl Heap {
     /// Grants `size` bytes at the start of a free slot, unless an exact hole is at hand: the space is thought of as cut into
     /// slots of `slot ≥ size` bytes, so that whatever dies in one leaves room for whatever comes next. O(1).
     pub(super) fn fit_slot(&mut self, size: u64, slot: u64) -> Option<Grant> {
-        let first = self.bins.first(bin_floor(size));
+        let first = self.bins.first(self.bins.list_of(size));
         if first != NIL && self.bins.holes[first].size == size {
             return None;
         }
         let (id, start) = self
-            .holes_from(bin_floor(slot))
+            .bins
+            .holes_from(slot)
             .take(LOOKS)
             .find_map(|id| Some((id, aligned_start(self.bins.holes[id].range(), slot, slot)?)))?;
         Some(self.take_at(id, start, size))
-    }
-
-    /// Binned holes from `bin` upwards, bin by bin.
-    fn holes_from(&self, bin: u32) -> impl Iterator<Item = u32> {
-        let first = self.bins.filled_from(bin);
-        std::iter::successors(first, |&bin| self.bins.filled_from(bin + 1))
-            .flat_map(|bin| self.bins.holes_of(bin))
     }
 
     /// Grants `[start, start + size)` out of the binned hole `id`, which contains it.

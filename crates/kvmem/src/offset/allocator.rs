@@ -32,9 +32,6 @@ const LEAST_RANGES: u32 = 16;
 /// # Drawbacks
 ///
 /// One lock guards the books; threads that allocate at the same time queue for it.
-/// A request that only fits into the very bin of its own size, behind more than eight holes that are too short, and
-/// a call that takes the last of the longest free ranges, read through one bin, which
-/// holds all free ranges within 1/64 of each other's size.
 ///
 /// ```
 /// use kvmem::offset::OffsetAllocator;
@@ -199,8 +196,8 @@ impl OffsetAllocator {
 
     /// Grants `size` bytes that begin at a multiple of `align`, a power of two. What lies before stays free.
     ///
-    /// O(1) while a free range a little longer than `size + align − 1` is there (1/32 is enough); otherwise every free
-    /// range that is long enough may be looked at.
+    /// O(1). While a free range a little longer than `size + align − 1` is there (1/32 is enough), the request succeeds.
+    /// Otherwise up to 384 free ranges are looked at, the longest first; an aligned start behind those is overlooked.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate), and [`AllocError::BadAlign`].
@@ -219,12 +216,12 @@ impl OffsetAllocator {
     /// Grants `n` ranges of `size` bytes each under one lock, or none. O(n).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// As [`allocate`](Self::allocate); [`AllocError::NoRoom`] names the bytes of all ranges together.
     pub fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Allocation>, AllocError> {
         if n == 0 {
             return Ok(Vec::new());
         }
-        self.core.admit(size)?;
+        self.core.admit(size).map_err(|error| error.of_batch(size, n))?;
         let pieces = self.core.with(|books| books.heap.allocate_batch(size, n))?;
         Ok(self.wrap_all(pieces))
     }
@@ -232,7 +229,7 @@ impl OffsetAllocator {
     /// Grants `total` bytes in at most `max_ranges` ranges whose sizes add up to `total`, or nothing: for consumers
     /// that gather, such as RDMA with several scatter entries. One range if there is one that fits.
     ///
-    /// O(`max_ranges`), but that each range may read through the bin of the longest free ranges.
+    /// O(`max_ranges`).
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate), and [`AllocError::NoRanges`]. Only more than the capacity is too large.

@@ -15,24 +15,32 @@
 //! memory allocator for real-time systems*, 2004; with the request's own bin looked at first, which TLSF
 //! gives up by rounding up).
 //!
-//! `largest` is kept as the greatest hole and how many are of that very size. When the last of them goes,
-//! it is found anew among the top bin's entries.
+//! Nothing bounds how many holes of about one size there are. So a bin that would become longer than [`LIST_MAX`] holes
+//! is [split](super::split) into 64 narrower lists, and these likewise. A list, wherever it is, has a number, its
+//! *place*. It is either short, or all its holes are of one size. Whatever reads a list to its end stops after
+//! [`LIST_MAX`] holes.
+//!
+//! `largest` is kept as the greatest hole and how many are known to be of that very size. When the last of these goes,
+//! it is found anew in the list of the greatest sizes.
 
 use std::hint::select_unpredictable;
-use std::ops::{Index, IndexMut, Range};
 
+use super::holes::{Hole, Holes, RUN};
+use super::split::Splits;
 use super::table::NIL;
 
 const MANTISSA_BITS: u32 = 6;
-const PER_OCTAVE: u32 = 1 << MANTISSA_BITS;
+pub(super) const PER_OCTAVE: u32 = 1 << MANTISSA_BITS;
 /// More than there are, so that no index has to be checked.
 const OCTAVES: usize = 64;
 /// Number of bins.
 pub(super) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
-/// In [`Hole::bin`]: the hole is on the books but held back from the bins.
-const HELD_BACK: u32 = u32::MAX;
-/// In [`Hole::bin`]: held back, and in the list of runs.
-const RUN: u32 = HELD_BACK - 1;
+/// Bins below this are one size wide.
+const EXACT: u32 = 2 * PER_OCTAVE;
+/// Holes in a list, unless they are all of one size.
+pub(super) const LIST_MAX: u8 = 64;
+/// In place of the length of a list: it is split.
+pub(super) const SPLIT: u8 = u8::MAX;
 
 /// The bin whose sizes begin at or below `size` (the floor bin).
 #[inline]
@@ -45,7 +53,7 @@ pub(super) fn bin_floor(size: u64) -> u32 {
     (exponent - MANTISSA_BITS + 1) << MANTISSA_BITS | mantissa
 }
 
-/// Octave and place within it of a bin.
+/// Octave of a bin, and number within it.
 #[inline]
 fn split(bin: u32) -> (usize, u32) {
     ((bin >> MANTISSA_BITS) as usize % OCTAVES, bin & (PER_OCTAVE - 1))
@@ -63,133 +71,24 @@ pub(super) fn bin_size_max(bin: u32) -> u64 {
     bin_size_min(bin) + ((1 << width_log2) - 1)
 }
 
-/// The hole of whatever is not free: a record with size 0, so that the bytes free beside a range can be had without
-/// asking first whether there are any.
-pub(super) const NOTHING: u32 = 0;
-
-/// A free range.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Hole {
-    pub(super) offset: u64,
-    pub(super) size: u64,
-    /// Its node in the chain of ranges.
-    pub(super) node: u32,
-    /// Neighbours in the bin's list.
-    prev: u32,
-    next: u32,
-    /// The bin it is in, or [`HELD_BACK`].
-    bin: u32,
-}
-
-impl Hole {
-    pub(super) fn new(offset: u64, size: u64, node: u32) -> Self {
-        Hole { offset, size, node, prev: NIL, next: NIL, bin: HELD_BACK }
-    }
-
-    pub(super) fn end(&self) -> u64 {
-        self.offset + self.size
-    }
-
-    pub(super) fn range(&self) -> Range<u64> {
-        self.offset..self.end()
-    }
-
-    /// The bin of a binned hole.
-    pub(super) fn bin(&self) -> u32 {
-        self.bin
-    }
-
-    pub(super) fn is_binned(&self) -> bool {
-        self.bin < RUN
-    }
-
-    /// Whether it is in the list of runs.
-    pub(super) fn is_run(&self) -> bool {
-        self.bin == RUN
-    }
-}
-
-/// The records of all holes. Unlike a node, a record has no name outside of the books: so they stand in one vector, and
-/// when that has become far too long they are moved together ([`Holes::excess`]).
-pub(super) struct Holes {
-    records: Vec<Hole>,
-    /// First free record, chained through `next`.
-    free: u32,
-    live: u32,
-}
-
-impl Holes {
-    #[inline]
-    fn insert(&mut self, hole: Hole) -> u32 {
-        if self.free == NIL {
-            self.add_record();
-        }
-        let id = self.free;
-        let record = &mut self.records[id as usize];
-        self.free = record.next;
-        *record = hole;
-        self.live += 1;
-        id
-    }
-
-    #[cold]
-    fn add_record(&mut self) {
-        let len = self.records.len();
-        if len == self.records.capacity() {
-            // In steps of an eighth: slack costs more than growing does.
-            self.records.reserve_exact((len / 8).max(64));
-        }
-        self.records.push(Hole::new(0, 0, NIL));
-        self.free = len as u32;
-    }
-
-    #[inline]
-    fn remove(&mut self, id: u32) -> Hole {
-        self.live -= 1;
-        let record = &mut self.records[id as usize];
-        let hole = *record;
-        (record.size, record.next) = (0, self.free);
-        self.free = id;
-        hole
-    }
-
-    /// Holes on the books.
-    pub(super) fn live(&self) -> u32 {
-        self.live
-    }
-
-    /// Whether the vector is so much too long that it should be made anew.
-    #[inline]
-    pub(super) fn excess(&self) -> bool {
-        self.records.len() > 4 * self.live as usize + 1024
-    }
-}
-
-impl Index<u32> for Holes {
-    type Output = Hole;
-
-    #[inline]
-    fn index(&self, id: u32) -> &Hole {
-        &self.records[id as usize]
-    }
-}
-
-impl IndexMut<u32> for Holes {
-    #[inline]
-    fn index_mut(&mut self, id: u32) -> &mut Hole {
-        &mut self.records[id as usize]
-    }
+/// The logarithm of the width of `bin`.
+pub(super) fn bin_width_log2(bin: u32) -> u32 {
+    (bin >> MANTISSA_BITS).saturating_sub(1)
 }
 
 /// All holes, in bins or out of them.
 pub(super) struct Bins {
     pub(super) holes: Holes,
-    heads: Box<[u32; BINS]>,
+    /// First of each list, or the number of the split that stands in its place.
+    pub(super) heads: Box<[u32; BINS]>,
+    /// Length of each list, exact bins left out, or [`SPLIT`].
+    pub(super) lengths: Box<[u8; BINS]>,
     fine: [u64; OCTAVES],
     coarse: u64,
+    pub(super) splits: Splits,
     /// First of the listed [runs](super::boundary), or `NIL`.
     runs: u32,
-    /// The greatest binned size and how many holes have it; or, if the count is 0, no less than that size.
+    /// The greatest binned size and how many holes have it, or some of them; or, if the count is 0, no less than that size.
     largest: u64,
     largest_count: u32,
 }
@@ -197,10 +96,12 @@ pub(super) struct Bins {
 impl Bins {
     pub(super) fn new() -> Self {
         Bins {
-            holes: Holes { records: vec![Hole::new(0, 0, NIL)], free: NIL, live: 0 },
+            holes: Holes::new(),
             heads: Box::new([NIL; BINS]),
+            lengths: Box::new([0; BINS]),
             fine: [0; OCTAVES],
             coarse: 0,
+            splits: Splits::default(),
             runs: NIL,
             largest: 0,
             largest_count: 0,
@@ -208,7 +109,7 @@ impl Bins {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.holes.records.capacity() * size_of::<Hole>() + size_of_val(&*self.heads)
+        self.holes.bytes() + self.splits.bytes() + size_of_val(&*self.heads) + size_of_val(&*self.lengths)
     }
 
     /// Books a new hole and puts it into its bin.
@@ -229,31 +130,21 @@ impl Bins {
         self.holes.remove(id)
     }
 
-    /// Moves all records together and tells of each move, old name and new. O(holes), amortized over as many removals.
-    pub(super) fn compact(&mut self, mut moved: impl FnMut(u32, u32, &Hole)) {
-        let mut order: Vec<u32> = Vec::with_capacity(self.holes.live as usize);
-        let booked = |&id: &u32| id == NOTHING || self.holes[id].size > 0;
-        order.extend((0..self.holes.records.len() as u32).filter(booked));
-        let mut new_name = vec![NIL; self.holes.records.len()];
-        for (new, &old) in order.iter().enumerate() {
-            new_name[old as usize] = new as u32;
+    /// Moves one record down to where there is room, and tells its old and new number. O(1).
+    pub(super) fn move_down(&mut self) -> Option<(u32, u32)> {
+        let (old, new) = self.holes.move_down()?;
+        let Hole { prev, next, place, .. } = self.holes[new];
+        if place <= RUN {
+            match (prev, place) {
+                (NIL, RUN) => self.runs = new,
+                (NIL, _) => *self.head_mut(place) = new,
+                _ => self.holes[prev].next = new,
+            }
+            if next != NIL {
+                self.holes[next].prev = new;
+            }
         }
-        let rename = |id: u32| if id == NIL { NIL } else { new_name[id as usize] };
-        let records: Vec<Hole> = order
-            .iter()
-            .map(|&old| {
-                let hole = self.holes[old];
-                Hole { prev: rename(hole.prev), next: rename(hole.next), ..hole }
-            })
-            .collect();
-        for head in self.heads.iter_mut() {
-            *head = rename(*head);
-        }
-        self.runs = rename(self.runs);
-        for (new, &old) in order.iter().enumerate().skip(1) {
-            moved(old, new as u32, &records[new]);
-        }
-        self.holes = Holes { records, free: NIL, live: self.holes.live };
+        Some((old, new))
     }
 
     /// Takes the hole out of its bin and off the books.
@@ -270,7 +161,7 @@ impl Bins {
         let before = hole.size;
         (hole.offset, hole.size) = (offset, size);
         let bin = bin_floor(size);
-        if hole.bin != bin {
+        if hole.place != bin {
             self.unlist(id);
             self.list(id, bin);
         }
@@ -291,7 +182,7 @@ impl Bins {
     pub(super) fn pull(&mut self, id: u32) {
         self.unlist(id);
         let hole = &mut self.holes[id];
-        hole.bin = HELD_BACK;
+        hole.hold_back();
         let size = hole.size;
         self.lose(size);
     }
@@ -300,7 +191,7 @@ impl Bins {
     pub(super) fn list_run(&mut self, id: u32) {
         let next = std::mem::replace(&mut self.runs, id);
         let hole = &mut self.holes[id];
-        (hole.bin, hole.prev, hole.next) = (RUN, NIL, next);
+        (hole.place, hole.prev, hole.next) = (RUN, NIL, next);
         if next != NIL {
             self.holes[next].prev = id;
         }
@@ -308,8 +199,8 @@ impl Bins {
 
     /// Takes a hole out of the list of runs, if it is in there; it stays held back.
     pub(super) fn unlist_run(&mut self, id: u32) {
-        let Hole { bin, prev, next, .. } = self.holes[id];
-        if bin != RUN {
+        let Hole { place, prev, next, .. } = self.holes[id];
+        if place != RUN {
             return;
         }
         match prev {
@@ -319,7 +210,7 @@ impl Bins {
         if next != NIL {
             self.holes[next].prev = prev;
         }
-        self.holes[id].bin = HELD_BACK;
+        self.holes[id].hold_back();
     }
 
     /// The run listed last, or `NIL`.
@@ -333,37 +224,62 @@ impl Bins {
         self.listed_from(self.runs)
     }
 
+    /// Puts the hole, whose size is in `bin`, into its list.
     #[inline(always)]
     fn list(&mut self, id: u32, bin: u32) {
-        let head = &mut self.heads[bin as usize % BINS];
-        let next = std::mem::replace(head, id);
-        let hole = &mut self.holes[id];
-        (hole.bin, hole.prev, hole.next) = (bin, NIL, next);
-        if next == NIL {
+        let length = &mut self.lengths[bin as usize % BINS];
+        if *length >= LIST_MAX {
+            return self.list_deep(id, bin);
+        }
+        *length += u8::from(bin >= EXACT);
+        if self.link_first(id, bin) {
             let (octave, mantissa) = split(bin);
             self.fine[octave] |= 1 << mantissa;
             self.coarse |= 1 << octave;
-        } else {
+        }
+    }
+
+    /// Links the hole as the first of the list at `place`; says whether it is the only one.
+    #[inline(always)]
+    pub(super) fn link_first(&mut self, id: u32, place: u32) -> bool {
+        let next = std::mem::replace(self.head_mut(place), id);
+        let hole = &mut self.holes[id];
+        (hole.place, hole.prev, hole.next) = (place, NIL, next);
+        if next != NIL {
             self.holes[next].prev = id;
         }
+        next == NIL
     }
 
     #[inline(always)]
     fn unlist(&mut self, id: u32) {
-        let Hole { bin, prev, next, .. } = self.holes[id];
-        if prev != NIL {
-            self.holes[prev].next = next;
-        } else {
-            self.heads[bin as usize % BINS] = next;
+        let place = self.holes[id].place;
+        if place as usize >= BINS {
+            return self.unlist_deep(id, place);
         }
-        if next != NIL {
-            self.holes[next].prev = prev;
-        } else if prev == NIL {
-            let (octave, mantissa) = split(bin);
+        let length = &mut self.lengths[place as usize % BINS];
+        *length = length.saturating_sub(u8::from(place >= EXACT));
+        if self.link_around(id, place) {
+            let (octave, mantissa) = split(place);
             let left = self.fine[octave] & !(1 << mantissa);
             self.fine[octave] = left;
             self.coarse &= !(u64::from(left == 0) << octave);
         }
+    }
+
+    /// Takes the hole out of the list at `place`; says whether nothing is left in it.
+    #[inline(always)]
+    pub(super) fn link_around(&mut self, id: u32, place: u32) -> bool {
+        let Hole { prev, next, .. } = self.holes[id];
+        if prev != NIL {
+            self.holes[prev].next = next;
+        } else {
+            *self.head_mut(place) = next;
+        }
+        if next != NIL {
+            self.holes[next].prev = prev;
+        }
+        prev == NIL && next == NIL
     }
 
     // Neither of these two branches: with mixed sizes, chance decides.
@@ -376,13 +292,13 @@ impl Bins {
 
     #[inline]
     fn lose(&mut self, size: u64) {
-        self.largest_count -= u32::from(size == self.largest);
+        self.largest_count = self.largest_count.saturating_sub(u32::from(size == self.largest));
     }
 
     /// The greatest binned size; 0 if nothing is binned.
     ///
-    /// O(1), but for the first call after the last hole of the greatest size has gone: then O(entries of the
-    /// top bin).
+    /// O(1): when the last hole that is known to be of the greatest size has gone, up to [`LIST_MAX`] holes of the list of
+    /// the greatest sizes are read.
     #[inline]
     pub(super) fn largest(&mut self) -> u64 {
         if self.largest_count == 0 {
@@ -391,33 +307,69 @@ impl Bins {
         self.largest
     }
 
-    /// The bin of the greatest sizes that holds anything.
-    fn top(&self) -> Option<u32> {
-        let octave = self.coarse.checked_ilog2()?;
-        Some(octave << MANTISSA_BITS | self.fine[octave as usize].ilog2())
-    }
-
-    /// A hole of the greatest binned size. O(entries of the top bin).
-    pub(super) fn largest_hole(&self) -> Option<u32> {
-        self.holes_of(self.top()?).max_by_key(|&id| self.holes[id].size)
-    }
-
     #[inline(never)]
     fn refresh_largest(&mut self) {
         (self.largest, self.largest_count) = (0, 0);
-        let Some(bin) = self.top() else { return };
-        let mut id = self.heads[bin as usize % BINS];
-        while id != NIL {
+        let Some(place) = self.top() else { return };
+        let mut id = self.first(place);
+        for _ in 0..LIST_MAX {
+            if id == NIL {
+                break;
+            }
             let Hole { size, next, .. } = self.holes[id];
             self.gain(size);
             id = next;
         }
     }
 
-    /// First hole of `bin`, or `NIL`.
+    /// The list of the greatest sizes that holds anything.
+    pub(super) fn top(&self) -> Option<u32> {
+        let octave = self.coarse.checked_ilog2()?;
+        Some(self.highest(octave << MANTISSA_BITS | self.fine[octave as usize].ilog2()))
+    }
+
+    /// The list that holds, or would hold, the holes of `size` bytes.
     #[inline]
-    pub(super) fn first(&self, bin: u32) -> u32 {
-        self.heads[bin as usize % BINS]
+    pub(super) fn list_of(&self, size: u64) -> u32 {
+        let bin = bin_floor(size);
+        if self.lengths[bin as usize % BINS] == SPLIT { self.list_below(bin, size) } else { bin }
+    }
+
+    /// The next list of greater sizes that holds anything.
+    #[inline]
+    pub(super) fn above(&self, place: u32) -> Option<u32> {
+        if place as usize >= BINS {
+            return self.above_deep(place);
+        }
+        let bin = self.filled_from(place + 1)?;
+        Some(if self.lengths[bin as usize % BINS] == SPLIT { self.lowest(bin) } else { bin })
+    }
+
+    /// The next list of smaller sizes that holds anything.
+    pub(super) fn below(&self, place: u32) -> Option<u32> {
+        if place as usize >= BINS {
+            return self.below_deep(place);
+        }
+        let (octave, mantissa) = split(place);
+        let here = self.fine[octave] & !(!0 << mantissa);
+        let below = self.coarse & !(!0 << octave);
+        let octave = if here != 0 { octave } else { below.checked_ilog2()? as usize };
+        let word = if here != 0 { here } else { self.fine[octave] };
+        Some(self.highest((octave as u32) << MANTISSA_BITS | word.ilog2()))
+    }
+
+    /// First hole of a list, or `NIL`.
+    #[inline]
+    pub(super) fn first(&self, place: u32) -> u32 {
+        match self.heads.get(place as usize) {
+            Some(&head) => head,
+            None => self.splits.head(place),
+        }
+    }
+
+    #[inline]
+    fn head_mut(&mut self, place: u32) -> &mut u32 {
+        if (place as usize) < BINS { &mut self.heads[place as usize] } else { self.splits.head_mut(place) }
     }
 
     /// The first bin at or above `bin` that holds anything.
@@ -436,10 +388,22 @@ impl Bins {
         Some((octave as u32) << MANTISSA_BITS | word.trailing_zeros())
     }
 
-    /// The holes of `bin`, in list order.
+    /// The holes of a list, in list order.
     #[inline]
-    pub(super) fn holes_of(&self, bin: u32) -> impl Iterator<Item = u32> {
-        self.listed_from(self.first(bin))
+    pub(super) fn holes_of(&self, place: u32) -> impl Iterator<Item = u32> {
+        self.listed_from(self.first(place))
+    }
+
+    /// All binned holes, from the list that holds `size` upwards.
+    pub(super) fn holes_from(&self, size: u64) -> impl Iterator<Item = u32> {
+        let lists = std::iter::successors(Some(self.list_of(size)), |&place| self.above(place));
+        lists.flat_map(|place| self.holes_of(place))
+    }
+
+    /// All binned holes, from the list that holds `size` downwards.
+    pub(super) fn holes_down_from(&self, size: u64) -> impl Iterator<Item = u32> {
+        let lists = std::iter::successors(Some(self.list_of(size)), |&place| self.below(place));
+        lists.flat_map(|place| self.holes_of(place))
     }
 
     /// The holes behind `id` in its list.
@@ -464,35 +428,48 @@ impl Bins {
         (self.largest_count > 0).then_some(self.largest)
     }
 
-    /// Records, in use or not.
-    pub(super) fn records(&self) -> usize {
-        self.holes.records.len()
-    }
-
-    /// Whether lists and bitmaps agree with each other, for [`super::check`].
+    /// Whether lists and bitmaps agree with each other, for [`super::check`]; how many holes are binned.
     pub(super) fn check(&self) -> Result<u32, String> {
         let mut binned = 0;
         for bin in 0..BINS as u32 {
             let octave = (bin >> MANTISSA_BITS) as usize;
-            let filled = self.heads[bin as usize % BINS] != NIL;
+            let length = self.lengths[bin as usize % BINS];
+            let filled = length == SPLIT || self.heads[bin as usize % BINS] != NIL;
             let marked = self.fine[octave] >> (bin & (PER_OCTAVE - 1)) & 1 == 1;
             if filled != marked {
                 return Err(format!("bin {bin}: list filled {filled}, bit {marked}"));
             }
+            if !filled && length == 0 && bin % PER_OCTAVE != 0 {
+                continue;
+            }
             if (self.fine[octave] != 0) != (self.coarse >> octave & 1 == 1) {
                 return Err(format!("octave {octave}: coarse bit differs from the fine bits"));
             }
-            let mut prev = NIL;
-            for id in self.holes_of(bin) {
-                let hole = &self.holes[id];
-                if hole.prev != prev || hole.bin != bin || bin_floor(hole.size) != bin {
-                    return Err(format!("hole {id} of bin {bin}: {hole:?}"));
-                }
-                prev = id;
-                binned += 1;
-            }
+            let (least, most) = (bin_size_min(bin), bin_size_max(bin));
+            binned += match length {
+                SPLIT => self.check_split(bin, least, most)?,
+                _ => self.check_list(bin, least, most, length)?,
+            };
         }
         Ok(binned)
+    }
+
+    /// Checks one list of holes of `least` to `most` bytes.
+    pub(super) fn check_list(&self, place: u32, least: u64, most: u64, length: u8) -> Result<u32, String> {
+        let (mut prev, mut holes) = (NIL, 0);
+        for id in self.holes_of(place) {
+            let hole = &self.holes[id];
+            if hole.prev != prev || hole.place != place || !(least..=most).contains(&hole.size) {
+                return Err(format!("hole {id} in list {place} of {least} to {most} bytes: {hole:?}"));
+            }
+            prev = id;
+            holes += 1;
+        }
+        let counted = if least == most { 0 } else { holes };
+        if u32::from(length) != counted || length > LIST_MAX {
+            return Err(format!("list {place} has {holes} holes, and {length} is its length"));
+        }
+        Ok(holes)
     }
 }
 

@@ -16,9 +16,9 @@
 //! at *o + i·B* has its first aligned start *(−o − i·B) mod A* bytes further on, and that must be at most *B − size*.
 //! [`first_below`] finds the least such *i* in O(log *A*) steps, as Euclid's algorithm finds a divisor.
 
-use super::bins::Hole;
 use super::error::SpaceError;
 use super::heap::{Grant, Heap, NO_BOUNDARY, WALL};
+use super::holes::Hole;
 use super::table::NIL;
 
 /// Listed runs that one aligned request looks at, besides the virgin.
@@ -36,18 +36,47 @@ impl Heap {
 
     /// Opens a segment for `size` bytes, if one is long enough; says whether it did. O(1).
     pub(super) fn open_segment(&mut self, size: u64) -> bool {
-        if self.largest_segment() < size {
-            return false;
-        }
+        self.largest_segment() >= size && self.open_next().is_some()
+    }
+
+    /// Opens a segment, a whole one if there is one. O(1).
+    pub(super) fn open_next(&mut self) -> Option<u32> {
         let run = match self.bins.first_run() {
             NIL => self.virgin,
             run => run,
         };
-        if run == NIL {
-            return false;
+        (run != NIL).then(|| self.open_at(run, self.bins.holes[run].offset))
+    }
+
+    /// Opens the last segment of the space if it is free and shorter than the others: the virgin has only whole ones then.
+    pub(super) fn open_tail(&mut self) {
+        let start = self.capacity - self.capacity % self.boundary;
+        if self.virgin != NIL && start < self.capacity {
+            self.open_at(self.virgin, start);
         }
-        self.open_at(run, self.bins.holes[run].offset);
-        true
+    }
+
+    /// Stows the last segment again if it is still free.
+    pub(super) fn stow_tail(&mut self) {
+        if let Some(id) = self.nodes[self.nodes[WALL].prev].hole()
+            && self.bins.holes[id].is_binned()
+            && self.boundary != NO_BOUNDARY
+        {
+            self.stow(id);
+        }
+    }
+
+    /// How many whole segments the runs have, up to `most`. O(`most`).
+    pub(super) fn free_segments(&self, most: u64) -> u64 {
+        let virgin = Some(self.virgin).filter(|&virgin| virgin != NIL);
+        let mut segments = 0;
+        for run in virgin.into_iter().chain(self.bins.runs()) {
+            if segments >= most {
+                break;
+            }
+            segments += self.bins.holes[run].size / self.boundary;
+        }
+        segments.min(most)
     }
 
     /// Makes a binned hole of the segment that begins at `start` within `run`; what lies before and behind it in the run

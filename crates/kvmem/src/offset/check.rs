@@ -71,7 +71,7 @@ impl Heap {
                 }
                 Some(id) => {
                     free_ranges += 1;
-                    if id as usize >= self.bins.records() {
+                    if !self.bins.holes.contains(id) {
                         return broken(3, format!("node {node} names hole {id}, which is not on the books"));
                     }
                     let hole = &self.bins.holes[id];

@@ -26,13 +26,26 @@ pub enum AllocError {
         /// The alignment asked for.
         align: u64,
     },
+    /// No range here is long enough to hold so large an alignment, however empty the space is.
+    #[error(
+        "{asked} bytes at a multiple of {align} were asked for, but no range here can be longer than {limit} bytes \
+         and reach from one multiple to the next: ask for a smaller alignment"
+    )]
+    AlignTooLarge {
+        /// Bytes asked for.
+        asked: u64,
+        /// The alignment asked for.
+        align: u64,
+        /// The longest range this space could ever hand out.
+        limit: u64,
+    },
     /// The request would fit into the empty space, but not into what is free now.
     #[error(
         "{asked} bytes were asked for; {free} bytes are free, the longest free range is at most \
          {largest_free}: free something, or ask for several ranges"
     )]
     NoRoom {
-        /// Bytes asked for.
+        /// Bytes asked for; those of all ranges together for a batch.
         asked: u64,
         /// Bytes free in the whole space when the request was refused.
         free: u64,
@@ -78,6 +91,30 @@ pub enum AllocError {
         /// Ranges on the books.
         ranges: u64,
     },
+}
+
+impl AllocError {
+    /// The refusal of one of `n` ranges of `size` bytes as that of all of them.
+    #[cold]
+    pub(crate) fn of_batch(self, size: u64, n: usize) -> Self {
+        match self {
+            Self::NoRoom { free, largest_free, .. } => {
+                Self::NoRoom { asked: size.saturating_mul(n as u64), free, largest_free }
+            }
+            other => other,
+        }
+    }
+
+    /// The refusal of a longer range, out of which `size` bytes at a multiple of `align` were to be cut.
+    #[cold]
+    pub(crate) fn of_aligned(self, asked: u64, align: u64) -> Self {
+        match self {
+            Self::TooLarge { limit, .. } if asked <= limit => Self::AlignTooLarge { asked, align, limit },
+            Self::TooLarge { limit, .. } => Self::TooLarge { asked, limit },
+            Self::NoRoom { free, largest_free, .. } => Self::NoRoom { asked, free, largest_free },
+            other => other,
+        }
+    }
 }
 
 /// Why a raw handle was refused. The state is as it was before the call.

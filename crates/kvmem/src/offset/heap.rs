@@ -38,7 +38,8 @@
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
-use super::bins::{Bins, Hole, NOTHING, bin_floor};
+use super::bins::Bins;
+use super::holes::{Hole, NOTHING};
 use super::nursery::Looks;
 use super::pending::{Freed, Pending};
 use super::placement::{End, Placement, Policy};
@@ -48,8 +49,10 @@ use super::table::{NIL, Slot, Table};
 const FLOOR_ENTRIES: usize = 8;
 /// Exact holes that are weighed against each other. More gain nothing that can be measured.
 const EXACT_ENTRIES: usize = 4;
+/// Exact holes that are looked at for one that is aligned when there are no names left.
+const EXACT_LOOKS: usize = 1024;
 /// No single change needs more nodes than this.
-const NODES_A_CHANGE: u32 = 4;
+pub(super) const NODES_A_CHANGE: u32 = 4;
 /// Ranges up to which exact holes are weighed against each other. Their books then stay in the cache; in larger spaces
 /// each look at a hole's neighbours is a miss or two, and what is gained there by the choice is little.
 const NEARBY: u32 = 1 << 14;
@@ -98,13 +101,10 @@ impl Node {
 
 impl Slot for Node {
     const EMPTY: Self = Node { word: 0, prev: NIL, next: NIL };
-    fn link(&self) -> u32 {
-        self.next
-    }
-    fn set_link(&mut self, link: u32) {
-        self.next = link;
-    }
 }
+
+/// Nodes within the books themselves.
+const FIRST_NODES: usize = 256;
 
 /// A range handed out: its node and where it begins. Its size is what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl From<Option<Grant>> for Granted {
 }
 
 pub(crate) struct Heap {
-    pub(super) nodes: Table<Node>,
+    pub(super) nodes: Table<Node, FIRST_NODES>,
     pub(super) bins: Bins,
     pub(super) capacity: u64,
     /// No used range crosses a multiple of it, nor do two free ranges join across one.
@@ -199,7 +199,7 @@ impl Heap {
         self.live
     }
 
-    /// The longest range that would be granted now. O(1) but for [`Bins::largest`].
+    /// The longest range that would be granted now. O(1).
     pub(crate) fn largest_free(&mut self) -> u64 {
         self.settle();
         self.largest_settled()
@@ -246,7 +246,7 @@ impl Heap {
     /// Grants `size` ≥ 1 bytes. `None`: no free range is that long, or the books are full.
     ///
     /// O(1): at most [`FLOOR_ENTRIES`] holes and four bins are looked at, besides 24 holes where there are slots and 256 ranges
-    /// when a nursery is opened. Only a request that nothing else fits reads on to the end of its own bin.
+    /// when a nursery is opened. Only a request that nothing else fits reads on to the end of its own list.
     #[inline]
     pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
         self.take_back(size).or_else(|| self.allocate_afresh(size))
@@ -307,41 +307,41 @@ impl Heap {
     pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Grant> {
         self.settle();
         let fits = |hole: &Hole| hole.size == size && hole.offset.is_multiple_of(align);
-        let binned = self.bins.holes_of(bin_floor(size)).find(|&id| fits(&self.bins.holes[id]));
+        let own = self.bins.list_of(size);
+        let binned = self.bins.holes_of(own).take(EXACT_LOOKS).find(|&id| fits(&self.bins.holes[id]));
         let id = binned.or_else(|| self.open_whole_run(size, align))?;
         Some(self.take_whole(id))
     }
 
-    /// Shortens the records of the holes if there are far more than holes.
+    /// Moves records of holes together after so many frees, if they take far more room than they need. O(`frees`).
     #[inline]
-    pub(super) fn trim_holes(&mut self) {
-        if self.bins.holes.excess() {
-            self.compact_holes();
+    pub(super) fn trim_holes(&mut self, frees: usize) {
+        let moves = self.bins.holes.moves_due(frees);
+        if moves > 0 {
+            self.move_holes(moves);
         }
     }
 
     #[cold]
-    fn compact_holes(&mut self) {
-        let (nodes, virgin, nursery) = (&mut self.nodes, self.virgin, self.nursery);
-        let mut held = (virgin, nursery);
-        self.bins.compact(|old, new, hole| {
-            nodes[hole.node].word = free_word(new);
-            if old == virgin {
-                held.0 = new;
-            } else if old == nursery {
-                held.1 = new;
+    fn move_holes(&mut self, moves: usize) {
+        for _ in 0..moves {
+            let Some((old, new)) = self.bins.move_down() else { break };
+            self.set_free(self.bins.holes[new].node, new);
+            for held_back in [&mut self.virgin, &mut self.nursery] {
+                if *held_back == old {
+                    *held_back = new;
+                }
             }
-        });
-        (self.virgin, self.nursery) = held;
+        }
     }
 
     /// Grants `size` bytes from the binned holes.
     #[inline(always)]
     pub(super) fn fit(&mut self, size: u64) -> Option<Grant> {
-        let own = bin_floor(size);
+        let own = self.bins.list_of(size);
         let found = match self.look_in(own, size) {
-            NIL => match self.bins.filled_from(own + 1) {
-                Some(bin) => self.bins.first(bin),
+            NIL => match self.bins.above(own) {
+                Some(list) => self.bins.first(list),
                 None => self.last_of(own, size)?,
             },
             found if self.bins.holes[found].size == size => {
@@ -424,7 +424,7 @@ impl Heap {
         if let Some(next) = further.find(|&next| self.bins.holes[next].size >= size) {
             return next;
         }
-        self.bins.filled_from(self.bins.holes[id].bin() + 1).map_or(NIL, |bin| self.bins.first(bin))
+        self.bins.above(self.bins.holes[id].place).map_or(NIL, |list| self.bins.first(list))
     }
 
     /// Grants `size` bytes at one end of the binned hole `id`, which is at least that long.
@@ -447,7 +447,7 @@ impl Heap {
 
     /// Grants the whole binned hole `id`.
     #[inline]
-    fn take_whole(&mut self, id: u32) -> Grant {
+    pub(super) fn take_whole(&mut self, id: u32) -> Grant {
         let Hole { offset, size, node, .. } = self.bins.remove(id);
         self.set_used(node, offset);
         self.book(size);

@@ -15,6 +15,7 @@ mod error;
 mod ground;
 mod heap;
 mod hint;
+mod holes;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod loom_face;
@@ -31,7 +32,11 @@ mod renewal;
 mod report;
 mod resize;
 mod scattered;
+mod split;
+mod steps;
 mod table;
+#[cfg(all(test, not(loom)))]
+mod worst;
 
 #[cfg(not(loom))]
 pub use allocation::Allocation;

@@ -12,8 +12,8 @@
 
 use std::ops::Range;
 
-use super::bins::Hole;
 use super::heap::{Grant, Heap, WALL};
+use super::holes::Hole;
 use super::placement::End;
 use super::table::NIL;
 

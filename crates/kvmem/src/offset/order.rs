@@ -30,7 +30,7 @@ impl Heap {
         if self.binned() != 1 {
             return None;
         }
-        let id = self.bins.largest_hole()?;
+        let id = self.bins.first(self.bins.top()?);
         (self.bins.holes[id].size >= size).then(|| self.take(id, size, End::Low))
     }
 

@@ -79,7 +79,7 @@ impl Heap {
         } else {
             self.settle();
             self.release(node, offset, size);
-            self.trim_holes();
+            self.trim_holes(1);
         }
     }
 
@@ -101,7 +101,7 @@ impl Heap {
             self.release(node, offset, size);
         }
         (self.pending.len, self.pending.bytes, self.pending.again) = (0, 0, 0);
-        self.trim_holes();
+        self.trim_holes(len);
     }
 
     /// Reads what releasing the pending ranges will read, all of it at once.

@@ -83,16 +83,10 @@ impl Heap {
         self.settle();
         // Holes held back stand with those of their size.
         let held = [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL).chain(self.bins.runs());
-        let mut reports: Vec<BinReport> = (0..=bin_floor(self.capacity))
-            .map(|bin| {
-                let (ranges, bytes) = self
-                    .bins
-                    .holes_of(bin)
-                    .fold((0, 0), |(ranges, bytes), id| (ranges + 1, bytes + self.bins.holes[id].size));
-                BinReport { size_min: bin_size_min(bin), size_max: bin_size_max(bin), ranges, bytes }
-            })
-            .collect();
-        for id in held {
+        let empty =
+            |bin| BinReport { size_min: bin_size_min(bin), size_max: bin_size_max(bin), ranges: 0, bytes: 0 };
+        let mut reports: Vec<BinReport> = (0..=bin_floor(self.capacity)).map(empty).collect();
+        for id in self.bins.holes_from(1).chain(held) {
             let size = self.bins.holes[id].size;
             let report = &mut reports[bin_floor(size) as usize];
             report.ranges += 1;

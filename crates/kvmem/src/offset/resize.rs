@@ -105,6 +105,6 @@ impl Heap {
             rest = tail;
         }
         self.fresh &= run.is_empty();
-        self.trim_holes();
+        self.trim_holes(run.len());
     }
 }

@@ -1,9 +1,10 @@
 //! One request in several ranges, and several requests in one step.
 
+use std::cmp::Reverse;
+
 use super::core::refusal;
 use super::error::AllocError;
-use super::heap::{Grant, Heap};
-use super::placement::End;
+use super::heap::{Grant, Heap, NODES_A_CHANGE};
 
 /// A granted range with its size.
 #[derive(Clone, Copy, Debug)]
@@ -12,12 +13,28 @@ pub(crate) struct Piece {
     pub(crate) size: u64,
 }
 
+/// What a scattered request will take.
+struct Choice {
+    /// Whole segments of runs.
+    segments: u64,
+    /// Whole holes.
+    holes: Vec<u32>,
+    /// What is left for the last range, in bytes.
+    last: u64,
+}
+
+/// The longest free ranges are too short together.
+struct TooFew {
+    /// Although there were names for all segments.
+    names: bool,
+}
+
 impl Heap {
     /// Grants `n` ranges of `size` bytes each, or none.
     pub(crate) fn allocate_batch(&mut self, size: u64, n: usize) -> Result<Vec<Piece>, AllocError> {
         let bytes = u128::from(size) * n as u128;
         if bytes > u128::from(self.free_bytes()) {
-            return Err(refusal(self, size));
+            return Err(self.refuse_batch(size, n));
         }
         if n as u64 > self.grants_left() {
             return Err(AllocError::BooksFull { ranges: self.ranges() });
@@ -43,11 +60,16 @@ impl Heap {
                 None => {
                     let full = self.is_full_for(size);
                     self.give_back(&pieces);
-                    return Err(full.unwrap_or_else(|| refusal(self, size)));
+                    return Err(full.unwrap_or_else(|| self.refuse_batch(size, n)));
                 }
             }
         }
         Ok(pieces)
+    }
+
+    /// Why `n` ranges of `size` bytes cannot be granted: in all, that is.
+    fn refuse_batch(&mut self, size: u64, n: usize) -> AllocError {
+        refusal(self, size).of_batch(size, n)
     }
 
     /// The refusal, if `size` bytes cannot be granted only because the books are full.
@@ -64,10 +86,10 @@ impl Heap {
         self.fit(size).or_else(|| self.open_segment(size).then(|| self.fit(size)).flatten())
     }
 
-    /// Grants `total` ≥ 1 bytes in at most `max_ranges` ≥ 1 ranges, or nothing.
+    /// Grants `total` ≥ 1 bytes in at most `max_ranges` ≥ 1 ranges, or nothing. O(ranges granted), or `max_ranges`.
     ///
     /// One range if there is one. Otherwise the longest free ranges are used up whole, for they leave nothing
-    /// behind, until what is left fits into one.
+    /// behind, until what is left fits into one. They are chosen before any is taken.
     pub(crate) fn allocate_scattered(
         &mut self,
         total: u64,
@@ -78,35 +100,92 @@ impl Heap {
         {
             return Ok(vec![Piece { grant, size: total }]);
         }
-        self.close_nursery();
-        let mut pieces = Vec::new();
-        let mut rest = total;
-        while rest <= self.free_bytes() && pieces.len() < max_ranges {
-            let largest = self.bins.largest();
-            if largest < rest && self.has_names() && self.open_segment(largest + 1) {
-                continue;
-            }
-            if largest >= rest {
-                let last = if self.has_names() { self.fit(rest) } else { self.fit_whole(rest, 1) };
-                let Some(grant) = last else { break };
-                pieces.push(Piece { grant, size: rest });
-                return Ok(pieces);
-            }
-            let Some(id) = self.bins.largest_hole() else { break };
-            let grant = self.take(id, largest, End::Low);
-            pieces.push(Piece { grant, size: largest });
-            rest -= largest;
-        }
-        // Asked before the pieces are given back, for that makes room in the books.
-        let full = !self.has_names();
-        let ranges = self.ranges();
-        self.give_back(&pieces);
         let (limit, free) = (self.capacity(), self.free_bytes());
-        Err(match total {
-            _ if total > limit => AllocError::TooLarge { asked: total, limit },
-            _ if total <= free && full => AllocError::BooksFull { ranges },
-            _ => AllocError::NoRoom { asked: total, free, largest_free: self.largest_free() },
+        if total > free {
+            return Err(match total {
+                _ if total > limit => AllocError::TooLarge { asked: total, limit },
+                _ => AllocError::NoRoom { asked: total, free, largest_free: self.largest_free() },
+            });
+        }
+        self.close_nursery();
+        let ranges = self.ranges();
+        let spare = u64::from(self.nodes.left().saturating_sub(NODES_A_CHANGE));
+        let names = self.has_names();
+        if names {
+            self.open_tail();
+        }
+        let chosen = self.choose(total, max_ranges, if names { spare } else { 0 });
+        let granted = chosen.as_ref().ok().and_then(|choice| self.take_chosen(choice, names));
+        self.stow_tail();
+        granted.ok_or_else(|| match chosen {
+            Err(TooFew { names: true }) if names => {
+                AllocError::NoRoom { asked: total, free, largest_free: self.largest_free() }
+            }
+            _ => AllocError::BooksFull { ranges },
         })
+    }
+
+    /// Chooses the longest free ranges, up to `segments` of them from runs. They are not touched.
+    fn choose(&self, total: u64, max_ranges: usize, segments: u64) -> Result<Choice, TooFew> {
+        let wanted = (total / self.boundary).min(max_ranges as u64);
+        let there = self.free_segments(wanted.saturating_add(1));
+        let too_few = TooFew { names: there <= segments };
+        let mut choice = Choice { segments: wanted.min(there).min(segments), holes: Vec::new(), last: 0 };
+        choice.last = total - choice.segments.saturating_mul(self.boundary.min(total));
+        let ranges_left = max_ranges - choice.segments as usize;
+        if choice.last == 0 || ranges_left > 0 && choice.segments < there.min(segments) {
+            return Ok(choice);
+        }
+        let mut list = self.bins.top();
+        while let Some(place) = list {
+            let holes = &self.bins.holes;
+            // A list is short, or all its holes are alike.
+            let alike = self.bins.is_of_one_size(place);
+            let mut sorted = Vec::new();
+            if !alike {
+                sorted.extend(self.bins.holes_of(place));
+                sorted.sort_by_key(|&id| Reverse(holes[id].size));
+            }
+            let of_list = alike.then(|| self.bins.holes_of(place)).into_iter().flatten();
+            for id in of_list.chain(sorted) {
+                if choice.holes.len() == ranges_left {
+                    return Err(too_few);
+                }
+                if holes[id].size >= choice.last {
+                    return Ok(choice);
+                }
+                choice.holes.push(id);
+                choice.last -= holes[id].size;
+            }
+            list = self.bins.below(place);
+        }
+        Err(too_few)
+    }
+
+    /// Takes what was chosen. `None`: there is no name for the remainder of the last range, and nothing is changed.
+    fn take_chosen(&mut self, choice: &Choice, names: bool) -> Option<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        for _ in 0..choice.segments {
+            let Some(id) = self.open_next() else { break };
+            pieces.push(Piece { grant: self.take_whole(id), size: self.boundary });
+        }
+        for &id in &choice.holes {
+            let size = self.bins.holes[id].size;
+            pieces.push(Piece { grant: self.take_whole(id), size });
+        }
+        let size = choice.last;
+        if size > 0 {
+            let last = match names {
+                true => self.fit(size).or_else(|| self.open_segment(size).then(|| self.fit(size)).flatten()),
+                false => self.fit_whole(size, 1),
+            };
+            let Some(grant) = last else {
+                self.give_back(&pieces);
+                return None;
+            };
+            pieces.push(Piece { grant, size });
+        }
+        Some(pieces)
     }
 
     /// Takes back the pieces of a request that failed: the space is as it was before, its order included.

@@ -1,87 +1,104 @@
 //! *Table*: slots named by a `u32` that stays good while the slot is in use.
 //!
-//! Slots stand in blocks, so a table never moves a slot while it grows: [`FIRST`] of them in a block that lives as long as
-//! the table, which spares small spaces one step of every look-up, the rest in chunks of [`CHUNK`]. Free slots are
-//! chained through themselves, last in first out. When three quarters of the slots have become free, a *sweep* gives back
-//! the chunks in which nothing is in use; the next one comes when the slots in use have halved again. So the table
-//! follows the live set both ways; chunks are short so that few survivors keep little. Every operation is O(1), a
-//! sweep amortized over the removals before it.
+//! Slots stand in blocks, so a table never moves a slot while it grows: the first ones in a block that lives as long as the
+//! table, which spares small spaces one step of every look-up, the rest in chunks of [`CHUNK`]. One word a chunk says
+//! which of its slots are free. Chunks with a free slot stand in a list; a chunk in which nothing is in use any more is
+//! given back at once, but for one that is kept for the next slot. So the table follows the live set both ways, and
+//! chunks are short so that few survivors keep little.
+//!
+//! Every operation takes O(1), but that the vectors of chunks grow by copying: 3 words for each 64 slots.
 //!
 //! New slots come in index order out of a fresh chunk: ranges that were cut one after the other lie side
 //! by side in memory, so that looking at a range's neighbours mostly stays in one cache line.
 
 use std::ops::{Index, IndexMut};
 
+use super::steps;
+
 /// The `u32` that names no slot.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// Slots of the first block.
-const FIRST: usize = 256;
 const SHIFT: u32 = 6;
-/// Slots of each chunk.
+/// Slots of each chunk: as many as a word has bits.
 const CHUNK: usize = 1 << SHIFT;
 /// Slots a table can hold: the last chunk is never made, so that no slot is called [`NIL`].
 pub(super) const MOST: u32 = NIL - 2 * CHUNK as u32;
-/// Chunks that are not worth a sweep.
-const WORTHWHILE: usize = 12;
+/// Chunks that one call looks at to shorten the vectors, or to find a free slot far down.
+const TRIM: usize = 256;
 
-/// What a table can hold: plain data with room for one link while it is free.
+/// What a table can hold: plain data.
 pub(super) trait Slot: Copy {
     /// A slot that was never used.
     const EMPTY: Self;
-    /// The link stored by [`Slot::set_link`].
-    fn link(&self) -> u32;
-    /// Stores a link; overwrites whatever it must, for the slot is free.
-    fn set_link(&mut self, link: u32);
 }
 
-pub(super) struct Table<T> {
-    /// The slots below [`FIRST`].
+/// Slots, the first `FIRST` of them (a multiple of [`CHUNK`]) within the table itself.
+pub(super) struct Table<T, const FIRST: usize> {
     first: [T; FIRST],
-    /// The slots from [`FIRST`] up. `None` iff the chunk was given back; `in_use` is 0 then.
+    /// The slots from `FIRST` up. `None` iff the chunk was given back.
     chunks: Vec<Option<Box<[T; CHUNK]>>>,
-    /// For each chunk, slots in use.
-    in_use: Vec<u8>,
-    /// No chunk below this one was given back.
-    none_gone_below: usize,
-    /// First free slot.
-    free: u32,
+    /// For each chunk, those of the first block included.
+    marks: Vec<Mark>,
+    /// First in the list of chunks that have a free slot.
+    partial: u32,
+    /// First in the list of chunks that were given back.
+    gone: u32,
+    /// A chunk that was kept when it became empty, or `NIL`.
+    kept: u32,
+    /// No chunk below this one has a free slot.
+    low: u32,
     live: u32,
     /// Slots in blocks that exist.
     room: u32,
-    /// A sweep is due when fewer slots than this are in use.
-    sweep_below: u32,
     /// Slots that may be in use.
     most: u32,
 }
 
-/// The chunk of a slot from [`FIRST`] up.
-#[inline]
-fn chunk_of(id: u32) -> usize {
-    (id as usize - FIRST) >> SHIFT
+/// What is known of a chunk.
+#[derive(Clone, Copy)]
+struct Mark {
+    /// A bit for each free slot. A chunk that was given back has none.
+    free: u64,
+    /// Neighbours in the list of chunks that the chunk is in, if it is in one.
+    prev: u32,
+    next: u32,
 }
 
-impl<T: Slot> Table<T> {
+impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
+    const FIRST_CHUNKS: usize = FIRST / CHUNK;
+
     /// A table that will hold at most `most` slots.
     pub(super) fn new(most: u32) -> Self {
-        let mut first = [T::EMPTY; FIRST];
-        chain(&mut first, 0, NIL);
+        let last = Self::FIRST_CHUNKS as u32 - 1;
+        let mark = |chunk: u32| Mark {
+            free: !0,
+            prev: if chunk == 0 { NIL } else { chunk - 1 },
+            next: if chunk == last { NIL } else { chunk + 1 },
+        };
         Table {
-            first,
+            first: [T::EMPTY; FIRST],
             chunks: Vec::new(),
-            in_use: Vec::new(),
-            none_gone_below: 0,
-            free: 0,
+            marks: (0..=last).map(mark).collect(),
+            partial: 0,
+            gone: NIL,
+            kept: NIL,
+            low: 0,
             live: 0,
             room: FIRST as u32,
-            sweep_below: 0,
             most: most.min(MOST),
         }
     }
 
     /// Slots in use.
+    #[inline]
     pub(super) fn live(&self) -> u32 {
         self.live
+    }
+
+    /// Slots in blocks that exist, in use or not.
+    #[inline]
+    pub(super) fn room(&self) -> u32 {
+        self.room
     }
 
     /// Slots that can still be put to use.
@@ -95,23 +112,28 @@ impl<T: Slot> Table<T> {
     pub(super) fn bytes(&self) -> usize {
         (self.room as usize - FIRST) * size_of::<T>()
             + self.chunks.capacity() * size_of::<Option<Box<[T; CHUNK]>>>()
-            + self.in_use.capacity()
+            + self.marks.capacity() * size_of::<Mark>()
     }
 
     /// Puts `value` into a free slot and returns its name.
     #[inline]
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        if self.free == NIL {
+        if self.partial == NIL {
             self.add_chunk();
         }
-        let id = self.free;
-        let slot = &mut self[id];
-        let next = slot.link();
-        *slot = value;
-        self.free = next;
-        if id as usize >= FIRST {
-            self.in_use[chunk_of(id)] += 1;
+        self.insert_into(self.partial, value)
+    }
+
+    /// Puts `value` into a free slot of `chunk`, which has one.
+    #[inline]
+    fn insert_into(&mut self, chunk: u32, value: T) -> u32 {
+        let mark = &mut self.marks[chunk as usize];
+        let id = (chunk << SHIFT) + mark.free.trailing_zeros();
+        mark.free &= mark.free - 1;
+        if mark.free == 0 {
+            self.unlist_partial(chunk);
         }
+        self[id] = value;
         self.live += 1;
         id
     }
@@ -119,124 +141,194 @@ impl<T: Slot> Table<T> {
     /// Frees the slot `id`, which must be in use, and returns what it held.
     #[inline]
     pub(super) fn remove(&mut self, id: u32) -> T {
-        let free = self.free;
-        let slot = &mut self[id];
-        let value = *slot;
-        slot.set_link(free);
-        self.free = id;
-        if id as usize >= FIRST {
-            self.in_use[chunk_of(id)] -= 1;
-        }
+        let value = self[id];
+        let chunk = id >> SHIFT;
+        let mark = &mut self.marks[chunk as usize];
+        let was_full = mark.free == 0;
+        mark.free |= 1 << (id % CHUNK as u32);
+        self.low = self.low.min(chunk);
         self.live -= 1;
-        if self.live < self.sweep_below {
-            self.sweep();
+        if was_full {
+            self.list_partial(chunk);
+        } else if mark.free == !0 {
+            self.emptied(chunk);
         }
         value
     }
 
-    /// Whether the slot exists, in use or not.
-    pub(super) fn contains(&self, id: u32) -> bool {
-        (id as usize) < FIRST || self.chunks.get(chunk_of(id)).is_some_and(Option::is_some)
+    /// Moves one slot out of the last chunk into one before it, and returns its old name and its new one. `None`: there is
+    /// no such chunk, or no free slot was found before it. For slots that nothing outside names. O(1).
+    pub(super) fn move_down(&mut self) -> Option<(u32, u32)> {
+        let last = self.marks.len() - 1;
+        if last < Self::FIRST_CHUNKS || !matches!(self.chunks.last(), Some(Some(_))) {
+            self.trim();
+            return None;
+        }
+        for _ in 0..TRIM {
+            if self.low as usize == last || self.marks[self.low as usize].free != 0 {
+                break;
+            }
+            self.low += 1;
+        }
+        let used = !self.marks[last].free;
+        if used == 0 {
+            self.give_back(last as u32);
+            return None;
+        }
+        if self.low as usize == last || self.marks[self.low as usize].free == 0 {
+            return None;
+        }
+        let old = ((last as u32) << SHIFT) + used.trailing_zeros();
+        let new = self.insert_into(self.low, self[old]);
+        self.remove(old);
+        Some((old, new))
     }
 
-    /// Gives back the chunks in which nothing is in use, and takes their slots out of the chain.
-    /// O(slots).
+    /// Whether the slot exists, in use or not.
+    pub(super) fn contains(&self, id: u32) -> bool {
+        let id = id as usize;
+        id < FIRST || self.chunks.get((id - FIRST) >> SHIFT).is_some_and(Option::is_some)
+    }
+
+    fn list_partial(&mut self, chunk: u32) {
+        let next = std::mem::replace(&mut self.partial, chunk);
+        self.link(chunk, next);
+    }
+
+    /// Makes `chunk` the first of the list that begins with `next`.
+    fn link(&mut self, chunk: u32, next: u32) {
+        let mark = &mut self.marks[chunk as usize];
+        (mark.prev, mark.next) = (NIL, next);
+        if next != NIL {
+            self.marks[next as usize].prev = chunk;
+        }
+    }
+
+    fn unlist_partial(&mut self, chunk: u32) {
+        let first = self.unlink(chunk, self.partial);
+        self.partial = first;
+    }
+
+    /// Takes `chunk` out of the list that begins with `first`; returns what it begins with then.
+    fn unlink(&mut self, chunk: u32, first: u32) -> u32 {
+        let Mark { prev, next, .. } = self.marks[chunk as usize];
+        if next != NIL {
+            self.marks[next as usize].prev = prev;
+        }
+        if prev == NIL {
+            return next;
+        }
+        self.marks[prev as usize].next = next;
+        first
+    }
+
+    /// Nothing is in use in a chunk any more: it is given back, or kept for the next slot.
     #[cold]
-    fn sweep(&mut self) {
-        let mut rest = self.free;
-        self.free = NIL;
-        let mut kept = NIL;
-        while rest != NIL {
-            let id = rest;
-            rest = self[id].link();
-            if (id as usize) < FIRST || self.in_use[chunk_of(id)] > 0 {
-                match kept {
-                    NIL => self.free = id,
-                    before => self[before].set_link(id),
-                }
-                kept = id;
-            }
+    fn emptied(&mut self, chunk: u32) {
+        if (chunk as usize) < Self::FIRST_CHUNKS {
+            return;
         }
-        if kept != NIL {
-            self[kept].set_link(NIL);
+        let kept = std::mem::replace(&mut self.kept, chunk);
+        if kept != NIL && kept != chunk && self.marks[kept as usize].free == !0 {
+            self.kept = kept.min(chunk);
+            self.give_back(kept.max(chunk));
         }
-        for (chunk, &in_use) in self.chunks.iter_mut().zip(&self.in_use) {
-            if in_use == 0 && chunk.take().is_some() {
-                self.room -= CHUNK as u32;
-            }
+    }
+
+    /// Gives back a chunk in which nothing is in use.
+    fn give_back(&mut self, chunk: u32) {
+        self.unlist_partial(chunk);
+        self.chunks[chunk as usize - Self::FIRST_CHUNKS] = None;
+        self.room -= CHUNK as u32;
+        self.marks[chunk as usize].free = 0;
+        if self.kept == chunk {
+            self.kept = NIL;
         }
-        let needed = self.chunks.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        self.chunks.truncate(needed);
-        self.in_use.truncate(needed);
-        self.chunks.shrink_to(needed + needed / 8);
-        self.in_use.shrink_to(needed + needed / 8);
-        self.none_gone_below = 0;
-        self.sweep_below = if self.chunks.len() <= WORTHWHILE { 0 } else { self.live / 2 + 1 };
+        let gone = std::mem::replace(&mut self.gone, chunk);
+        self.link(chunk, gone);
+        self.trim();
+    }
+
+    /// Shortens the vectors by chunks at their end that were given back.
+    #[cold]
+    fn trim(&mut self) {
+        let last = self.kept != NIL && self.marks[self.kept as usize].free == !0;
+        if self.room as usize == FIRST + CHUNK && last {
+            self.unlist_partial(self.kept);
+            self.room = FIRST as u32;
+            (self.gone, self.kept) = (NIL, NIL);
+            self.chunks.clear();
+            self.marks.truncate(Self::FIRST_CHUNKS);
+        }
+        for _ in 0..TRIM {
+            let Some(None) = self.chunks.last() else { break };
+            let chunk = self.marks.len() as u32 - 1;
+            let gone = self.unlink(chunk, self.gone);
+            self.gone = gone;
+            self.chunks.pop();
+            self.marks.pop();
+        }
+        self.low = self.low.min(self.marks.len() as u32 - 1);
+        let len = self.chunks.len();
+        if self.chunks.capacity() > 2 * len + TRIM {
+            steps::count(3 * len);
+            self.chunks.shrink_to(len + len / 8);
+            self.marks.shrink_to(Self::FIRST_CHUNKS + len + len / 8);
+        }
     }
 
     #[cold]
     fn add_chunk(&mut self) {
-        // Every chunk is passed by once between two sweeps.
-        let mut chunk = self.none_gone_below;
-        while self.chunks.get(chunk).is_some_and(Option::is_some) {
-            chunk += 1;
-        }
-        self.none_gone_below = chunk + 1;
-        if chunk == self.chunks.len() {
-            if chunk == self.chunks.capacity() {
-                // In steps of an eighth: slack costs more than growing does.
-                let more = (chunk / 8).max(16);
-                self.chunks.reserve_exact(more);
-                self.in_use.reserve_exact(more);
+        let chunk = match self.gone {
+            NIL => {
+                let len = self.chunks.len();
+                if len == self.chunks.capacity() {
+                    // In steps of an eighth: slack costs more than growing does.
+                    let more = (len / 8).max(16);
+                    steps::count(3 * len);
+                    self.chunks.reserve_exact(more);
+                    self.marks.reserve_exact(more);
+                }
+                self.chunks.push(None);
+                self.marks.push(Mark { free: 0, prev: NIL, next: NIL });
+                self.marks.len() as u32 - 1
             }
-            self.chunks.push(None);
-            self.in_use.push(0);
-        }
-        let start = (FIRST + (chunk << SHIFT)) as u32;
-        let mut slots = Box::new([T::EMPTY; CHUNK]);
-        chain(&mut *slots, start, self.free);
-        self.free = start;
-        self.chunks[chunk] = Some(slots);
+            gone => {
+                self.gone = self.unlink(gone, gone);
+                gone
+            }
+        };
+        self.chunks[chunk as usize - Self::FIRST_CHUNKS] = Some(Box::new([T::EMPTY; CHUNK]));
+        self.marks[chunk as usize].free = !0;
+        self.list_partial(chunk);
         self.room += CHUNK as u32;
-        // A sweep reads all slots and all chunks; the removals up to it have to be worth that.
-        if self.chunks.len() > WORTHWHILE && self.room as usize >= self.chunks.len() {
-            self.sweep_below = self.room / 4;
-        }
     }
 
-    /// A slot from [`FIRST`] up.
+    /// A slot from `FIRST` up.
     #[inline]
     fn further(&self, id: u32) -> &T {
-        match &self.chunks[chunk_of(id)] {
+        match &self.chunks[(id as usize - FIRST) >> SHIFT] {
             Some(chunk) => &chunk[id as usize % CHUNK],
             None => gone(id),
         }
     }
 
-    /// A slot from [`FIRST`] up.
+    /// A slot from `FIRST` up.
     #[inline]
     fn further_mut(&mut self, id: u32) -> &mut T {
-        match &mut self.chunks[chunk_of(id)] {
+        match &mut self.chunks[(id as usize - FIRST) >> SHIFT] {
             Some(chunk) => &mut chunk[id as usize % CHUNK],
             None => gone(id),
         }
     }
 }
 
-/// Chains the slots of a new block, which are named from `start` on, in order and with `then` behind them.
-fn chain<T: Slot>(slots: &mut [T], start: u32, then: u32) {
-    let last = slots.len() - 1;
-    for (slot, link) in slots.iter_mut().zip(start + 1..) {
-        slot.set_link(link);
-    }
-    slots[last].set_link(then);
-}
-
-impl<T: Slot> Index<u32> for Table<T> {
+impl<T: Slot, const FIRST: usize> Index<u32> for Table<T, FIRST> {
     type Output = T;
 
     #[inline]
     fn index(&self, id: u32) -> &T {
+        steps::count(1);
         match self.first.get(id as usize) {
             Some(slot) => slot,
             None => self.further(id),
@@ -244,9 +336,10 @@ impl<T: Slot> Index<u32> for Table<T> {
     }
 }
 
-impl<T: Slot> IndexMut<u32> for Table<T> {
+impl<T: Slot, const FIRST: usize> IndexMut<u32> for Table<T, FIRST> {
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut T {
+        steps::count(1);
         if (id as usize) < FIRST { &mut self.first[id as usize] } else { self.further_mut(id) }
     }
 }
@@ -268,17 +361,11 @@ mod tests {
 
     impl Slot for Number {
         const EMPTY: Self = Number(0);
-        fn link(&self) -> u32 {
-            self.0
-        }
-        fn set_link(&mut self, link: u32) {
-            self.0 = link;
-        }
     }
 
     #[test]
     fn names_come_in_order_and_stay() {
-        let mut table = Table::new(MOST);
+        let mut table = Table::<_, 256>::new(MOST);
         let ids: Vec<u32> = (0..1000).map(|n| table.insert(Number(n))).collect();
         assert_eq!(ids, (0..1000).collect::<Vec<_>>());
         for id in (0..1000).step_by(2) {
@@ -292,7 +379,7 @@ mod tests {
 
     #[test]
     fn follows_the_live_set_down() {
-        let mut table = Table::new(MOST);
+        let mut table = Table::<_, 256>::new(MOST);
         for n in 0..100_000 {
             table.insert(Number(n));
         }
@@ -311,7 +398,7 @@ mod tests {
 
     #[test]
     fn survivors_keep_their_chunks_only() {
-        let mut table = Table::new(MOST);
+        let mut table = Table::<_, 256>::new(MOST);
         for n in 0..100_000 {
             table.insert(Number(n));
         }
@@ -322,6 +409,28 @@ mod tests {
         for id in (7..100_000).step_by(5_000) {
             assert_eq!(table[id], Number(id));
         }
-        assert!(table.bytes() < full / 30, "{} of {full} bytes are left", table.bytes());
+        assert!(table.bytes() < full / 25, "{} of {full} bytes are left", table.bytes());
+    }
+
+    /// Slots that nothing names move together, and give back all but as much as they need.
+    #[test]
+    fn the_last_slots_move_down() {
+        let mut table = Table::<_, 64>::new(MOST);
+        for n in 0..10_000 {
+            table.insert(Number(n));
+        }
+        for id in (0..10_000).filter(|id| id % 100 != 0) {
+            table.remove(id);
+        }
+        assert_eq!(table.live(), 100);
+        let mut moves = 0;
+        while table.room() > 256
+            && let Some((old, new)) = table.move_down()
+        {
+            assert!(new < old && table[new].0.is_multiple_of(100));
+            moves += 1;
+        }
+        assert!(moves <= 100 && table.room() <= 256, "{} slots are left after {moves} moves", table.room());
+        assert_eq!(table.live(), 100);
     }
 }

@@ -98,7 +98,9 @@ impl Pool {
             return self.refuse(AllocError::ZeroSize, || Err(AllocError::ZeroSize));
         }
         let longer = len.checked_add(align - aligned).map_or(u64::MAX, |longer| longer as u64);
-        let block = self.block(self.serve(|| self.space.allocate_aligned(longer, aligned as u64))?);
+        let cut = || self.space.allocate_aligned(longer, aligned as u64);
+        let extent = self.serve(|| cut().map_err(|error| error.of_aligned(len as u64, align as u64)))?;
+        let block = self.block(extent);
         let skip = block.as_ptr().addr().next_multiple_of(align) - block.as_ptr().addr();
         block.narrow(skip..skip + len)
     }

@@ -8,6 +8,7 @@ mod concurrent;
 mod fork;
 mod handles;
 mod metadata;
+mod model;
 mod order;
 mod properties;
 mod raw;

@@ -82,7 +82,7 @@ impl Refusals {
             AllocError::NoRoom { .. } => 0,
             AllocError::TooLarge { .. } => 2,
             AllocError::ZeroSize => 3,
-            AllocError::BadAlign { .. } => 4,
+            AllocError::BadAlign { .. } | AllocError::AlignTooLarge { .. } => 4,
             AllocError::NoRanges { .. } => 5,
             AllocError::BooksFull { .. } => 6,
             _ => 7,

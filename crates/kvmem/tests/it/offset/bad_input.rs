@@ -126,13 +126,14 @@ fn batches() {
     assert_eq!(figures(space.metrics()), before);
     // 100, 200 and 100 bytes are free: eight times 50 fit, three times 99.
     for (asked, n) in [(50, 9), (99, 5), (101, 2), (1, 401), (1, usize::MAX), (7, usize::MAX), (200, 2)] {
-        let error = AllocError::NoRoom { asked, free: 400, largest_free: 200 };
+        let all = u64::saturating_mul(asked, n as u64);
+        let error = AllocError::NoRoom { asked: all, free: 400, largest_free: 200 };
         refuses(&space, |space| space.allocate_batch(asked, n), error);
     }
     assert_eq!(space.allocate_batch(50, 8).unwrap().len(), 8);
     assert_eq!(space.allocate_batch(99, 4).unwrap().len(), 4);
     let huge = OffsetAllocator::new(CAPACITY_MAX).unwrap();
-    let error = AllocError::NoRoom { asked: 2, free: CAPACITY_MAX, largest_free: CAPACITY_MAX };
+    let error = AllocError::NoRoom { asked: u64::MAX, free: CAPACITY_MAX, largest_free: CAPACITY_MAX };
     refuses(&huge, |huge| huge.allocate_batch(2, usize::MAX), error);
 }
 

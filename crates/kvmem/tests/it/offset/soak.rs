@@ -10,7 +10,7 @@ use kvmem::slab::ExtentCache;
 use kvmem_testkit::driver::face::Face;
 use kvmem_testkit::soak::soak;
 
-fn setting(name: &str, default: u64) -> u64 {
+pub(super) fn setting(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(value) => value.replace('_', "").parse().unwrap_or_else(|error| panic!("{name}={value}: {error}")),
         Err(_) => default,

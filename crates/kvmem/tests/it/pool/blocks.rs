@@ -67,6 +67,18 @@ fn addresses_are_aligned_however_far() {
         pool.allocate_aligned(usize::MAX, 1 << 40).unwrap_err(),
         PoolError::Refused(AllocError::TooLarge { .. })
     ));
+    // The error names what was asked for, not the longer range that would have been needed.
+    let limit = pool.capacity();
+    for align in [1 << 23, 1 << 40, 1 << 63] {
+        let error = pool.allocate_aligned(1, align).unwrap_err();
+        let PoolError::Refused(refused) = &error else { panic!("{error}") };
+        let said = match *refused {
+            AllocError::AlignTooLarge { asked, align, limit: most } if most == limit => (asked, align),
+            AllocError::NoRoom { asked, .. } => (asked, align as u64),
+            ref other => panic!("{other}"),
+        };
+        assert_eq!(said, (1, align as u64), "{error}");
+    }
     pool.check().expect("sound");
 }
 
