@@ -95,6 +95,7 @@ fn recorded(path: &Path) -> Found {
             Some("slab") => shown::<slab::Report>(value),
             Some("concurrency") => shown::<concurrency::Report>(value),
             Some("cache") => shown::<cache::Report>(value),
+            Some("cache-policy") => shown::<cache::hits::Report>(value),
             Some(other) => Err(format!("there is no suite {other:?}")),
             None => Err("it does not say which suite it is of".to_owned()),
         }
@@ -174,6 +175,10 @@ fn run_concurrency(args: &BenchConcurrencyArgs) -> Found {
 }
 
 fn run_cache(args: &BenchCacheArgs) -> Found {
+    if args.policy {
+        let options = cache::hits::Options { quick: args.quick, traces: args.trace.clone() };
+        return measure(args.json.as_deref(), |bar| cache::hits::run(&options, bar));
+    }
     let options = cache::Options {
         quick: args.quick,
         reps: args.reps,
