@@ -37,7 +37,9 @@ pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
         BenchSuite::Slab(BenchSlabArgs { alone: Some(task), .. }) => run_alone(task),
         BenchSuite::Slab(args) => one(&args.json, &args.html, |json| run_slab(args, json)),
         BenchSuite::Concurrency(args) => one(&args.json, &args.html, |json| run_concurrency(args, json)),
-        BenchSuite::Cache(args) => one(&args.json, &args.html, |json| run_cache(args, json)),
+        BenchSuite::Cache(args) => {
+            one_from(&args.trace, &args.json, &args.html, |json| run_cache(args, json))
+        }
     }
 }
 
@@ -83,7 +85,19 @@ fn one(
     html: &Option<PathBuf>,
     run: impl FnOnce(JsonSink) -> Found,
 ) -> Result<(), Failure> {
-    let mut files = OutputFiles::new();
+    one_from(&[], json, html, run)
+}
+
+/// Runs one suite that reads traces, as [`one`] does. No output may be one of the traces.
+fn one_from(
+    traces: &[PathBuf],
+    json: &Option<PathBuf>,
+    html: &Option<PathBuf>,
+    run: impl FnOnce(JsonSink) -> Found,
+) -> Result<(), Failure> {
+    let files = OutputFiles::new();
+    let mut files =
+        traces.iter().fold(files, |files, trace| files.protect("a file that --trace names", trace));
     let json = JsonSink::open(&mut files, json.as_deref())?;
     let html = HtmlSink::open(&mut files, html.as_deref())?;
     page(html, || Ok(vec![run(json)?]))
@@ -127,6 +141,7 @@ fn recorded(path: &Path) -> Found {
             Some("slab") => report::<slab::Report>(value),
             Some("concurrency") => report::<concurrency::Report>(value),
             Some("cache") => report::<cache::Report>(value),
+            Some("cache-policy") => report::<cache::hits::Report>(value),
             Some(other) => Err(format!("there is no suite {other:?}")),
             None => Err("it does not say which suite it is of".to_owned()),
         }
@@ -207,6 +222,10 @@ fn run_concurrency(args: &BenchConcurrencyArgs, json: JsonSink) -> Found {
 }
 
 fn run_cache(args: &BenchCacheArgs, json: JsonSink) -> Found {
+    if args.policy {
+        let options = cache::hits::Options { quick: args.quick, traces: args.trace.clone() };
+        return measure(json, |bar| cache::hits::run(&options, bar));
+    }
     let options = cache::Options {
         quick: args.quick,
         reps: args.reps,

@@ -8,11 +8,13 @@
 //!    pins or uses, whose entries stand apart as they do here. What its rate does from one thread to two is what the machine gives.
 //! 2. *Blocks.* [`Scenario::BlockPair`] has a block of 4 KiB, a hot size, and drops it, from a pool, from an
 //!    [`ExtentCache`](kvmem::slab::ExtentCache), which knows of no memory, and from nothing at all: what the loop costs.
-//! 3. *Operations.* An operation is one call, with what picks its key; or a pair of `allocate` and drop. Values that are found are not
+//! 3. *Hits.* [`hits`] measures no times: which share of blocks each policy of eviction finds.
+//! 4. *Operations.* An operation is one call, with what picks its key; or a pair of `allocate` and drop. Values that are found are not
 //!    read, as that would be a measurement of the memory.
 
 mod contender;
 mod goals;
+pub mod hits;
 mod measure;
 mod pairs;
 mod row;

@@ -6,16 +6,18 @@
 //! 2. *Sizes.* [`Sizes`] is a distribution of request sizes.
 //! 3. *Events.* [`Bimodal`] is a workload in which every object's end is known when it starts, so that the whole run
 //!    can be laid down before any allocator sees it, and its peak of live bytes is known.
-//! 4. *Requests.* [`Conversations`] asks for pages by name, as a server asks its KV cache.
+//! 4. *Requests.* [`Conversations`] asks for pages by name, as a server asks its KV cache; [`Prefixes`] has more kinds of them.
 
 mod bimodal;
 mod conversations;
+mod prefixes;
 mod sizes;
 
 pub use bimodal::{
     BATCH_OBJECTS, Batch, Bimodal, Calendar, Lifetimes, METADATA_SIZES, Object, PAYLOAD_BYTES, PAYLOADS,
 };
 pub use conversations::{Conversations, Page, Request};
+pub use prefixes::Prefixes;
 pub use sizes::Sizes;
 
 use rand::SeedableRng;

@@ -67,6 +67,10 @@ pub(crate) fn add_to_environment(entry: &'static CStr) {
     use std::ptr::null_mut;
     use std::sync::atomic::{AtomicPtr, Ordering};
 
+    /// The newest table. `setenv` may put a table of its own in place of it; a tool that looks for
+    /// leaks still finds it here.
+    static NEWEST: AtomicPtr<*mut c_char> = AtomicPtr::new(null_mut());
+
     unsafe extern "C" {
         static mut environ: *mut *mut c_char;
     }
@@ -83,8 +87,11 @@ pub(crate) fn add_to_environment(entry: &'static CStr) {
         entries.extend((0..).map(|at| unsafe { *old.add(at) }).take_while(|entry| !entry.is_null()));
     }
     entries.extend([entry.as_ptr().cast_mut(), null_mut()]);
+    let entries = entries.leak().as_mut_ptr();
+    // Relaxed: no thread reads it.
+    NEWEST.store(entries, Ordering::Relaxed);
     // Release pairs with the Acquire above: a thread that finds the table finds its entries.
-    table.store(entries.leak().as_mut_ptr(), Ordering::Release);
+    table.store(entries, Ordering::Release);
 }
 
 /// The number of this process. After a fork it is another one.

@@ -8,6 +8,7 @@ use std::thread;
 
 use super::evicted::{Taken, Taker};
 use super::ledger::Limits;
+use super::room::Spread;
 use super::source::Source;
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
@@ -28,6 +29,7 @@ pub struct KvCacheBuilder<K> {
     eviction: Eviction,
     shards: Option<usize>,
     exact: bool,
+    seed: Option<u64>,
     source: Source,
     taker: Taker<K>,
     keys: PhantomData<fn() -> K>,
@@ -45,6 +47,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             eviction,
             shards: None,
             exact: false,
+            seed: None,
             source,
             taker: None,
             keys,
@@ -89,6 +92,13 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// that hits some nanoseconds, and threads that look up together more.
     pub fn exact(mut self, exact: bool) -> Self {
         self.exact = exact;
+        self
+    }
+
+    /// Seeds the function that spreads keys over shards. With the same seed, the same calls by one thread evict the same blocks in every
+    /// process: for tests and measurements. Default: a random seed. Keys from outside can be chosen to collide where the seed is known.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
         self
     }
 
@@ -160,9 +170,8 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             self.source.clone(),
             taker,
             limits,
-            shards,
             &self.eviction,
-            self.exact,
+            Spread { shards, exact: self.exact, seed: self.seed },
         ))
     }
 }

@@ -9,7 +9,7 @@ use super::evicted::Taker;
 use super::forgetting::{Forgetting, ForgettingAll};
 use super::held::Pinned;
 use super::ledger::Limits;
-use super::room::{Inner, Turn};
+use super::room::{Inner, Spread, Turn};
 use super::source::Source;
 use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Lease, Leased, Reservation};
 use crate::offset::CheckError;
@@ -62,11 +62,10 @@ impl<K: Hash + Eq> KvCache<K> {
         source: Source,
         taker: Taker<K>,
         limits: Limits,
-        shards: usize,
         eviction: &Eviction,
-        exact: bool,
+        spread: Spread,
     ) -> Self {
-        let inner = Inner::new(pool, source, taker, limits, shards, eviction, exact);
+        let inner = Inner::new(pool, source, taker, limits, eviction, spread);
         KvCache { inner: Arc::new(inner) }
     }
 

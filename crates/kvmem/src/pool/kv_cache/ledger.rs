@@ -3,6 +3,7 @@
 //! A block is charged before its bytes are written and credited when it leaves the index, so what is charged never exceeds a
 //! limit. A charge is made only if it fits: two insertions that compete cannot both be over the limit and refuse each other.
 
+use super::clock::Clock;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Limits; `u64::MAX` is none.
@@ -22,7 +23,8 @@ pub(super) struct Limits {
 pub(super) struct Ledger {
     bytes: AtomicU64,
     blocks: AtomicU64,
-    commits: AtomicU64,
+    /// How many blocks have been committed.
+    pub(super) commits: Clock,
     refusals: AtomicU64,
     pub(super) limits: Limits,
 }
@@ -30,7 +32,7 @@ pub(super) struct Ledger {
 impl Ledger {
     pub(super) fn new(limits: Limits) -> Self {
         let zero = || AtomicU64::new(0);
-        Ledger { bytes: zero(), blocks: zero(), commits: zero(), refusals: zero(), limits }
+        Ledger { bytes: zero(), blocks: zero(), commits: Clock::default(), refusals: zero(), limits }
     }
 
     /// Charges a block of `len` bytes; false, and nothing charged, if that would exceed a limit.
@@ -61,18 +63,6 @@ impl Ledger {
     pub(super) fn blocks(&self) -> u64 {
         // Relaxed: a figure for itself.
         self.blocks.load(Ordering::Relaxed)
-    }
-
-    /// A block has become one that can be evicted. Called under the lock of its shard.
-    pub(super) fn committed(&self) {
-        // Release pairs with the Acquire in `commits`: who sees the number finds the block.
-        self.commits.fetch_add(1, Ordering::Release);
-    }
-
-    /// How many blocks have been committed so far.
-    pub(super) fn commits(&self) -> u64 {
-        // Acquire pairs with the Release in `committed`.
-        self.commits.load(Ordering::Acquire)
     }
 
     pub(super) fn refused(&self) {

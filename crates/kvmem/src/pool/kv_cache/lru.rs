@@ -1,107 +1,61 @@
 //! *LRU*: the blocks of a shard in the order of their last uses.
 //!
-//! A ring of slots with a head: behind the head the least recently used, before it the one used last. A use takes its slot out and
-//! puts it in before the head; the victim is what follows the head: both O(1), and exact.
-//!
-//! Such a use writes to the links of five slots. That would be dear in a look-up, on lines that other threads have just changed for other blocks; but
-//! uses are told late, many at a time, by who has the shard to himself anyway. (A heap of stamps, of which a use writes one and the victim's search sets
-//! right what has become old, costs less at a use, but more at each eviction than all uses since the last one: its entries
-//! lie far apart, and O(log blocks) of them are moved.)
-//!
-//! Invariants: (1) `links[0]` is the head, `links[s + 1]` is of slot *s*; (2) `links[links[p].next].prev` is *p* for each place *p*, and the other way
-//! round; (3) from the head on there are just the slots with a block, each once; the place of any other is linked to itself.
+//! One [ring](super::rings), and for each block the time of its last use, by the cache's [clock](super::clock): so the oldest of one shard
+//! can be compared with that of another.
 
+use super::clock::{Gone, Rank, Time};
+use super::rings::Rings;
 use super::{Policy, Slot};
 
-/// Number of a link: 0 is the head, any other the slot before it.
-type Place = u32;
-
-const HEAD: Place = 0;
-
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    prev: Place,
-    next: Place,
-}
-
-impl Link {
-    /// Linked to itself.
-    fn alone(at: usize) -> Link {
-        Link { prev: at as Place, next: at as Place }
-    }
-}
-
-/// The least recently used goes first. 8 bytes for each slot.
-#[derive(Debug)]
+/// The least recently used goes first. 16 bytes for each slot.
+#[derive(Debug, Default)]
 pub(super) struct Lru {
-    links: Vec<Link>,
+    ring: Rings<1>,
+    /// By slot.
+    used: Vec<Time>,
     len: usize,
-}
-
-impl Default for Lru {
-    fn default() -> Self {
-        Lru { links: vec![Link::alone(0)], len: 0 }
-    }
+    gone: Gone,
+    /// The time of what it is told.
+    pub(super) now: Time,
 }
 
 impl Lru {
+    /// The rank of the next victim.
     #[inline]
-    fn link(&mut self, at: Place) -> &mut Link {
-        &mut self.links[at as usize]
-    }
-
-    /// Puts in as the one used last what is linked to itself.
-    #[inline]
-    fn push(&mut self, at: Place) {
-        let last = self.link(HEAD).prev;
-        *self.link(at) = Link { prev: last, next: HEAD };
-        self.link(last).next = at;
-        self.link(HEAD).prev = at;
-    }
-
-    /// Takes out; it is linked to nothing then.
-    #[inline]
-    fn unlink(&mut self, at: Place) {
-        let Link { prev, next } = *self.link(at);
-        self.link(prev).next = next;
-        self.link(next).prev = prev;
-    }
-
-    /// As `unlink`, for what does not come in again at once.
-    fn take(&mut self, at: Place) {
-        self.unlink(at);
-        *self.link(at) = Link::alone(at as usize);
-        self.len -= 1;
+    pub(super) fn oldest(&self) -> Option<Rank> {
+        Some(self.gone.rank(self.used[self.ring.first(0)? as usize]))
     }
 }
 
 impl Policy for Lru {
     fn insert(&mut self, slot: Slot, _hash: u64) {
-        let at = slot + 1;
-        let known = self.links.len();
-        self.links.extend((known..=at as usize).map(Link::alone));
-        self.push(at);
+        self.ring.push(0, slot);
+        if self.used.len() <= slot as usize {
+            self.used.resize(slot as usize + 1, 0);
+        }
+        self.used[slot as usize] = self.now;
         self.len += 1;
     }
 
     #[inline]
     fn touch(&mut self, slot: Slot) {
-        let at = slot + 1;
-        self.unlink(at);
-        self.push(at);
+        self.ring.take(slot);
+        self.ring.push(0, slot);
+        self.used[slot as usize] = self.now;
     }
 
     fn remove(&mut self, slot: Slot) {
-        self.take(slot + 1);
+        self.ring.take(slot);
+        self.len -= 1;
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
         // What is pinned counts as used, so that the next search does not meet it again; after all have been met the search ends.
         for _ in 0..self.len {
-            let at = self.link(HEAD).next;
-            let slot = at - 1;
+            let slot = self.ring.first(0)?;
             if may_go(slot) {
-                self.take(at);
+                self.remove(slot);
+                self.gone.more(self.used[slot as usize]);
                 return Some(slot);
             }
             self.touch(slot);
@@ -112,6 +66,7 @@ impl Policy for Lru {
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::time_of;
     use super::*;
 
     fn order(lru: &mut Lru) -> Vec<Slot> {
@@ -142,5 +97,19 @@ mod tests {
         assert_eq!(lru.victim(&mut |slot| slot > 1), Some(2));
         assert_eq!(lru.victim(&mut |_| false), None);
         assert_eq!(order(&mut lru), [3, 4, 0, 1]);
+    }
+
+    #[test]
+    fn it_says_how_old_the_next_victim_is() {
+        let mut lru = Lru::default();
+        for slot in 0..3 {
+            lru.now = 10 + Time::from(slot);
+            lru.insert(slot, 0);
+        }
+        assert_eq!(lru.oldest().map(time_of), Some(10));
+        lru.now = 20;
+        lru.touch(0);
+        assert_eq!(lru.oldest().map(time_of), Some(11));
+        assert_eq!((order(&mut lru), lru.oldest()), (vec![1, 2, 0], None));
     }
 }

@@ -3,6 +3,7 @@
 mod builder;
 mod cache;
 mod charged;
+mod clock;
 mod error;
 mod evicted;
 mod forgetting;
@@ -14,6 +15,8 @@ mod lru;
 mod policy;
 mod process;
 mod reservation;
+mod reuse;
+mod rings;
 mod room;
 mod scan_resistant;
 mod shard;

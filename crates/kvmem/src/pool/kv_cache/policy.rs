@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::clock::{NONE, ORDERS, Rank, Time};
 use super::lru::Lru;
+use super::reuse::Reuse;
 use super::scan_resistant::ScanResistant;
 
 /// A block's place in its shard: a small number, used again when the block has gone. Those in use are close to 0, so tables
@@ -48,8 +50,9 @@ pub enum Eviction {
     /// several threads used is in the order of each; with [`exact`](super::KvCacheBuilder::exact) every use counts.
     #[default]
     Lru,
-    /// Blocks must be used again soon after they have come, or they go: so a long run of blocks that are used once does not
-    /// drive out those that are used again and again. A form of Clock-PRO that is close to S3-FIFO, by the `quick_cache` crate.
+    /// The block goes first that is worth least, by how often it was used and how long ago: what that says of further uses is learned
+    /// from what became of others. So a long run of blocks that are used once does not drive out those that are used again and
+    /// again, and the end of a prefix goes before its start. Until enough is learned, and where nothing speaks against it, it is LRU.
     ScanResistant,
     /// Another one: makes the policy of one shard.
     Custom(Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>),
@@ -66,14 +69,36 @@ impl Eviction {
         }
     }
 
-    /// The policy of one shard.
-    pub(super) fn make(&self) -> Chosen {
+    /// How blocks of several shards are compared.
+    pub(super) fn across(&self) -> Across {
         match self {
-            Eviction::Lru => Chosen::Lru(Lru::default()),
-            Eviction::ScanResistant => Chosen::Other(Box::new(ScanResistant::new())),
-            Eviction::Custom(make) => Chosen::Own(Own { policy: make(), calling: false, instead: None }),
+            Eviction::Lru => Across::Age,
+            Eviction::ScanResistant => Across::Worth(Arc::default()),
+            Eviction::Custom(_) => Across::Turns,
         }
     }
+
+    /// The policy of one of so many shards.
+    pub(super) fn make(&self, across: &Across, shards: usize) -> Chosen {
+        match (self, across) {
+            (Eviction::Custom(make), _) => Chosen::Own(Own { policy: make(), calling: false, instead: None }),
+            (_, Across::Worth(reuse)) => {
+                Chosen::Scan(Box::new(ScanResistant::new(Arc::clone(reuse), shards)))
+            }
+            _ => Chosen::Lru(Lru::default()),
+        }
+    }
+}
+
+/// How it is decided which shard gives the next block.
+#[derive(Debug)]
+pub(super) enum Across {
+    /// One after the other: nothing is known of the policy.
+    Turns,
+    /// The one with the block that was not used for longest.
+    Age,
+    /// By age and worth; see [`super::scan_resistant`].
+    Worth(Arc<Reuse>),
 }
 
 impl fmt::Debug for Eviction {
@@ -85,7 +110,7 @@ impl fmt::Debug for Eviction {
 /// A policy; the default one is not called through a table.
 pub(super) enum Chosen {
     Lru(Lru),
-    Other(Box<dyn Policy>),
+    Scan(Box<ScanResistant>),
     /// One of the caller's.
     Own(Own),
 }
@@ -114,6 +139,36 @@ impl Own {
 }
 
 impl Chosen {
+    /// Tells the time of what follows.
+    #[inline]
+    pub(super) fn set_now(&mut self, now: Time) {
+        match self {
+            Chosen::Lru(lru) => lru.now = now,
+            Chosen::Scan(scan) => scan.now = now,
+            Chosen::Own(_) => {}
+        }
+    }
+
+    /// Tells what LRU's candidate of all shards is worth, for the next victim.
+    #[inline]
+    pub(super) fn set_other(&mut self, other: Option<f32>) {
+        if let Chosen::Scan(scan) = self {
+            scan.other = other;
+        }
+    }
+
+    /// The rank of the first block of each order.
+    #[inline]
+    pub(super) fn oldest(&self) -> [Rank; ORDERS] {
+        let mut ranks = [NONE; ORDERS];
+        match self {
+            Chosen::Lru(lru) => ranks[0] = lru.oldest().unwrap_or(NONE),
+            Chosen::Scan(scan) => ranks = scan.oldest(),
+            Chosen::Own(_) => {}
+        }
+        ranks
+    }
+
     /// Whether it has panicked, and nothing took its place yet.
     #[inline]
     pub(super) fn has_panicked(&self) -> bool {
@@ -136,7 +191,7 @@ impl Policy for Chosen {
     fn insert(&mut self, slot: Slot, hash: u64) {
         match self {
             Chosen::Lru(policy) => policy.insert(slot, hash),
-            Chosen::Other(policy) => policy.insert(slot, hash),
+            Chosen::Scan(policy) => policy.insert(slot, hash),
             Chosen::Own(own) => own.call(|policy| policy.insert(slot, hash)),
         }
     }
@@ -145,7 +200,7 @@ impl Policy for Chosen {
     fn touch(&mut self, slot: Slot) {
         match self {
             Chosen::Lru(policy) => policy.touch(slot),
-            Chosen::Other(policy) => policy.touch(slot),
+            Chosen::Scan(policy) => policy.touch(slot),
             Chosen::Own(own) => own.call(|policy| policy.touch(slot)),
         }
     }
@@ -153,7 +208,7 @@ impl Policy for Chosen {
     fn remove(&mut self, slot: Slot) {
         match self {
             Chosen::Lru(policy) => policy.remove(slot),
-            Chosen::Other(policy) => policy.remove(slot),
+            Chosen::Scan(policy) => policy.remove(slot),
             Chosen::Own(own) => own.call(|policy| policy.remove(slot)),
         }
     }
@@ -161,7 +216,7 @@ impl Policy for Chosen {
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
         match self {
             Chosen::Lru(policy) => policy.victim(may_go),
-            Chosen::Other(policy) => policy.victim(may_go),
+            Chosen::Scan(policy) => policy.victim(may_go),
             Chosen::Own(own) => own.call(|policy| policy.victim(may_go)),
         }
     }

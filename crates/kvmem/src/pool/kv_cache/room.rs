@@ -4,13 +4,17 @@ use std::borrow::Borrow;
 use std::hash::Hash;
 use std::mem;
 
-use foldhash::fast::RandomState;
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
 
 use super::charged::Charged;
+use super::clock::{NONE, ORDERS, Rank};
 use super::evicted::{Handing, Taker};
 use super::held::Pinned;
 use super::ledger::{Ledger, Limits};
+use super::policy::Across;
 use super::process::Process;
+use super::scan_resistant::Candidates;
 use super::shard::{Books, Desk, Shard};
 use super::source::Source;
 use super::{Eviction, KvCacheError, Lease};
@@ -21,12 +25,13 @@ use crate::sync::{AtomicBool, Ordering, Writing};
 /// What clones and reservations share.
 pub(super) struct Inner<K> {
     pub(super) shards: Box<[Shard<K>]>,
-    pub(super) hasher: RandomState,
+    pub(super) hasher: SeedableRandomState,
     pub(super) process: Process,
     pub(super) pool: Pool,
     source: Source,
     taker: Taker<K>,
     pub(super) eviction: Eviction,
+    across: Across,
     pub(super) ledger: Ledger,
     /// Somebody is evicting down to the low watermark.
     trimming: AtomicBool,
@@ -41,25 +46,57 @@ pub(super) struct Turn {
     begun: bool,
 }
 
+/// A shard, and what it had published.
+type Seen = (usize, [Rank; ORDERS]);
+
+/// How keys are spread and uses counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spread {
+    pub(super) shards: usize,
+    /// All uses count.
+    pub(super) exact: bool,
+    /// Of the hash function; `None`: a random one.
+    pub(super) seed: Option<u64>,
+}
+
+/// The shard that gives the next block, and why.
+#[derive(Debug)]
+struct Choice {
+    shard: usize,
+    /// What it had published.
+    ranks: [Rank; ORDERS],
+    /// What LRU's candidate of all shards is worth, where that counts.
+    other: Option<f32>,
+}
+
+/// So many shards are compared for each eviction; which ones, goes in turn.
+const COMPARED: usize = 8;
+/// After so many looks the shard that was found gives a block, whatever was used meanwhile.
+const LOOKS: usize = 8;
+
 impl<K> Inner<K> {
     pub(super) fn new(
         pool: Pool,
         source: Source,
         taker: Taker<K>,
         limits: Limits,
-        shards: usize,
         eviction: &Eviction,
-        exact: bool,
+        Spread { shards, exact, seed }: Spread,
     ) -> Self {
+        let (across, ledger) = (eviction.across(), Ledger::new(limits));
+        let shard = |_| Shard::new(eviction.make(&across, shards), exact, ledger.commits.clone());
         Inner {
-            shards: (0..shards).map(|_| Shard::new(eviction.make(), exact)).collect(),
-            hasher: RandomState::default(),
+            shards: (0..shards).map(shard).collect(),
+            hasher: seed.map_or_else(SeedableRandomState::random, |seed| {
+                SeedableRandomState::with_seed(seed, SharedSeed::global_fixed())
+            }),
+            across,
             process: Process::this(),
             pool,
             source,
             taker,
             eviction: eviction.clone(),
-            ledger: Ledger::new(limits),
+            ledger,
             trimming: AtomicBool::new(false),
         }
     }
@@ -129,7 +166,7 @@ impl<K: Hash + Eq> Inner<K> {
             if self.process.is_gone() {
                 return Err(KvCacheError::Forked);
             }
-            let commits = self.ledger.commits();
+            let commits = self.ledger.commits.now();
             if self.evict(turn, own) {
                 continue;
             }
@@ -138,7 +175,7 @@ impl<K: Hash + Eq> Inner<K> {
                 return Ok(done);
             }
             // What others took and have committed behind this search can be evicted.
-            if self.ledger.commits() == commits {
+            if self.ledger.commits.now() == commits {
                 self.ledger.refused();
                 let (blocks, bytes) = (self.ledger.blocks(), self.ledger.bytes());
                 return Err(KvCacheError::NothingToEvict { asked, blocks, bytes });
@@ -160,6 +197,7 @@ impl<K: Hash + Eq> Inner<K> {
         let (slot, charged) = books.remove(hash, key, &self.ledger)?;
         shard.others.removals.more();
         books.tell_gone(slot);
+        shard.publish(books);
         Some(Pinned(charged.uncharged()))
     }
 
@@ -168,12 +206,13 @@ impl<K: Hash + Eq> Inner<K> {
         let (slots, all) = books.drain(&self.ledger);
         slots.iter().for_each(|_| shard.others.removals.more());
         slots.into_iter().for_each(|slot| books.tell_gone(slot));
+        shard.publish(books);
         // Goes under the lock of the shard; see `evicted`.
         drop(all);
     }
 
-    /// Evicts one block: the one under the own key, and then one of each shard in turn. False if a whole round over the shards
-    /// found nothing that can go.
+    /// Evicts one block: the one under the own key, and then the one that should go of several shards; if that cannot, one of each
+    /// shard in turn. False if a whole round over the shards found nothing that can go.
     pub(super) fn evict(&self, turn: &mut Turn, own: Option<(u64, &K)>) -> bool {
         if let Some((hash, key)) = own.filter(|_| !turn.begun) {
             turn.begun = true;
@@ -186,17 +225,76 @@ impl<K: Hash + Eq> Inner<K> {
                 return true;
             }
         }
+        for look in 1..=LOOKS {
+            let Some(choice) = self.choose(turn) else { break };
+            let shard = &self.shards[choice.shard];
+            let Some(mut books) = self.books(shard) else { return false };
+            // What was used meanwhile, or was not told yet, may have made another shard's block the one to go.
+            if look < LOOKS && shard.oldest.ranks() != choice.ranks {
+                continue;
+            }
+            let Some(charged) = books.evict(choice.other, &self.ledger) else { break };
+            shard.others.evictions.more();
+            self.evicted(shard, books, charged);
+            return true;
+        }
         for _ in 0..self.shards.len() {
             let shard = &self.shards[turn.next & (self.shards.len() - 1)];
             turn.next = turn.next.wrapping_add(1);
             let Some(mut books) = self.books(shard) else { return false };
-            if let Some(charged) = books.evict(&self.ledger) {
+            if let Some(charged) = books.evict(None, &self.ledger) {
                 shard.others.evictions.more();
                 self.evicted(shard, books, charged);
                 return true;
             }
         }
         false
+    }
+
+    /// The shard that gives the next block, of as many as are looked at; `None` if there is nothing to compare.
+    fn choose(&self, turn: &mut Turn) -> Option<Choice> {
+        let mask = self.shards.len() - 1;
+        let looked_at = self.shards.len().min(COMPARED);
+        let first = turn.next;
+        if mask >= COMPARED {
+            turn.next = first.wrapping_add(COMPARED);
+        }
+        let all = (0..looked_at).map(|further| first.wrapping_add(further) & mask);
+        match &self.across {
+            _ if mask == 0 => None,
+            Across::Turns => None,
+            Across::Age => {
+                let aged = all.map(|shard| (shard, self.shards[shard].oldest.ranks()));
+                let (shard, ranks) =
+                    aged.filter(|(_, ranks)| ranks[0] != NONE).min_by_key(|(_, ranks)| ranks[0])?;
+                Some(Choice { shard, ranks, other: None })
+            }
+            Across::Worth(reuse) => {
+                let now = self.ledger.commits.now();
+                let mut best: Option<(Candidates, [Seen; 2])> = None;
+                for shard in all {
+                    let ranks = self.shards[shard].oldest.ranks();
+                    let Some(found) = Candidates::of(reuse, now, ranks) else { continue };
+                    best = Some(match best {
+                        None => (found, [(shard, ranks); 2]),
+                        Some((so_far, mut at)) => {
+                            let both = so_far.and(found);
+                            if both.oldest != so_far.oldest {
+                                at[0] = (shard, ranks);
+                            }
+                            if both.least != so_far.least {
+                                at[1] = (shard, ranks);
+                            }
+                            (both, at)
+                        }
+                    });
+                }
+                let (candidates, [oldest, least]) = best?;
+                let choice = candidates.choice(None);
+                let (shard, ranks) = if choice == candidates.oldest { oldest } else { least };
+                Some(Choice { shard, ranks, other: Some(candidates.oldest.worth) })
+            }
+        }
     }
 
     /// Puts a charged block in; false in a forked child, where it goes.
@@ -244,8 +342,9 @@ impl<K: Hash + Eq> Inner<K> {
         if old.is_some() {
             shard.others.replacements.more();
         }
-        self.ledger.committed();
+        self.ledger.commits.tick();
         books.tell_placed(slot, hash, old.is_some());
+        shard.publish(&mut books);
         // Goes under the lock of the shard; see `evicted`.
         drop(old);
         drop(books);
@@ -270,6 +369,7 @@ impl<K: Hash + Eq> Inner<K> {
     /// afterwards finds the bytes free, unless they are pinned. A taker is called without the lock, and until it has returned the key is
     /// not leased.
     fn evicted(&self, shard: &Shard<K>, mut books: Writing<'_, Books<K>, Desk>, charged: Charged<'_, K>) {
+        shard.publish(&mut books);
         let Some(taker) = &self.taker else { return drop(charged) };
         let number = books.hand_over(charged.held());
         let held = charged.uncharged();

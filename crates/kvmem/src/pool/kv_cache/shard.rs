@@ -21,6 +21,7 @@ use std::sync::{Arc, Weak};
 use hashbrown::HashTable;
 
 use super::charged::Charged;
+use super::clock::{Clock, Oldest};
 use super::held::{Held, is_pinned};
 use super::leases::Leases;
 use super::ledger::Ledger;
@@ -39,11 +40,15 @@ type ShardLeases<K> = Leases<Weak<Held<K>>>;
 pub(super) struct Shard<K> {
     books: Striped<Books<K>, Desk>,
     pub(super) others: Others,
+    clock: Clock,
+    /// How old the next victims are.
+    pub(super) oldest: Oldest,
 }
 
 impl<K> Shard<K> {
-    pub(super) fn new(policy: Chosen, exact: bool) -> Self {
-        Shard { books: Striped::new(Books::new(policy, exact)), others: Others::default() }
+    pub(super) fn new(policy: Chosen, exact: bool, clock: Clock) -> Self {
+        let books = Striped::new(Books::new(policy, exact));
+        Shard { books, others: Others::default(), clock, oldest: Oldest::default() }
     }
 
     /// The block under `key`, which counts as used.
@@ -85,7 +90,7 @@ impl<K> Shard<K> {
     /// The books, to be changed; what was used before is known to the policy.
     pub(super) fn books(&self) -> Writing<'_, Books<K>, Desk> {
         let mut writing = self.books.write();
-        tell_all(&mut writing);
+        self.tell_all(&mut writing);
         writing
     }
 
@@ -93,8 +98,27 @@ impl<K> Shard<K> {
     pub(super) fn change_leases<R>(&self, change: impl FnOnce(&mut ShardLeases<K>) -> R) -> R {
         let mut writing = self.books.write();
         let changed = change(&mut writing.leases);
-        tell_all(&mut writing);
+        self.tell_all(&mut writing);
         changed
+    }
+
+    /// Tells the policy what the notes say. One that has panicked is replaced first.
+    fn tell_all(&self, writing: &mut Writing<'_, Books<K>, Desk>) {
+        let (books, desks) = writing.parts();
+        let policy = books.policy.get_mut();
+        if policy.has_panicked() {
+            policy.dismiss(books.index.iter().map(|held| held.slot()));
+        }
+        policy.set_now(self.clock.now());
+        for desk in desks {
+            desk.uses.told(|slot| policy.touch(slot));
+        }
+        self.oldest.publish(policy.oldest());
+    }
+
+    /// Publishes how old the next victims are, after a change.
+    pub(super) fn publish(&self, books: &mut Books<K>) {
+        self.oldest.publish(books.policy.get_mut().oldest());
     }
 
     /// Tells the policy of what is noted, and of a use for which there was no more room.
@@ -114,18 +138,6 @@ impl<K> Shard<K> {
     pub(super) fn asked(&self) -> (u64, u64) {
         let add = |(hits, misses), desk: &Desk| (hits + desk.hits.get(), misses + desk.misses.get());
         self.books.stripes().fold((0, 0), add)
-    }
-}
-
-/// Tells the policy what the notes say. One that has panicked is replaced first.
-fn tell_all<K>(writing: &mut Writing<'_, Books<K>, Desk>) {
-    let (books, desks) = writing.parts();
-    let policy = books.policy.get_mut();
-    if policy.has_panicked() {
-        policy.dismiss(books.index.iter().map(|held| held.slot()));
-    }
-    for desk in desks {
-        desk.uses.told(|slot| policy.touch(slot));
     }
 }
 
@@ -314,9 +326,11 @@ impl<K: Eq> Books<K> {
         slot
     }
 
-    /// Takes out the block that goes next; `None` if all are pinned. The one returned is not.
-    pub(super) fn evict<'a>(&mut self, ledger: &'a Ledger) -> Option<Charged<'a, K>> {
+    /// Takes out the block that goes next; `None` if all are pinned. The one returned is not. `other`: what LRU's candidate of all
+    /// shards is worth.
+    pub(super) fn evict<'a>(&mut self, other: Option<f32>, ledger: &'a Ledger) -> Option<Charged<'a, K>> {
         self.changed();
+        self.policy.get_mut().set_other(other);
         let Books { index, hashes, policy, .. } = self;
         let may_go = |slot: Slot| {
             let hash = hashes.get(slot as usize);

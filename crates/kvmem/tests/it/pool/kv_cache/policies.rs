@@ -35,7 +35,8 @@ fn a_scan_drives_out_everything_under_lru_and_little_under_the_other() {
         let pool = pool(1 << 20);
         let builder = KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards).blocks_at_most(1000);
         let cache = builder.build().unwrap();
-        for round in 0..10 {
+        // What is learned takes some time.
+        for round in 0..40 {
             uses(&cache, 0..500);
             uses(&cache, 10_000 + round * 300..10_000 + (round + 1) * 300);
         }

@@ -1,0 +1,134 @@
+//! *ARC*: two orders by last use, of blocks used once (`T1`) and more often (`T2`), each with its ghosts (`B1`, `B2`). A use of a ghost moves the
+//! share of the room that `T1` is to have towards the list it was a ghost of.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::model::Blocks;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum List {
+    T1,
+    T2,
+    B1,
+    B2,
+}
+
+pub(super) struct Arc {
+    room: usize,
+    /// What `T1` is to have.
+    share: f64,
+    /// List, and place in its order.
+    at: HashMap<u32, (List, u64)>,
+    orders: [BTreeMap<u64, u32>; 4],
+    next: u64,
+}
+
+impl Arc {
+    pub(super) fn new(room: usize) -> Arc {
+        Arc { room, share: 0.0, at: HashMap::new(), orders: Default::default(), next: 0 }
+    }
+
+    fn len(&self, list: List) -> usize {
+        self.orders[list as usize].len()
+    }
+
+    /// At the end of a list.
+    fn put(&mut self, block: u32, list: List) {
+        self.take(block);
+        self.next += 1;
+        self.orders[list as usize].insert(self.next, block);
+        self.at.insert(block, (list, self.next));
+    }
+
+    fn take(&mut self, block: u32) {
+        if let Some((list, place)) = self.at.remove(&block) {
+            self.orders[list as usize].remove(&place);
+        }
+    }
+
+    /// The first of a list.
+    fn first(&self, list: List) -> Option<u32> {
+        self.orders[list as usize].first_key_value().map(|(_, &block)| block)
+    }
+
+    fn drop_first(&mut self, list: List) {
+        if let Some(block) = self.first(list) {
+            self.take(block);
+        }
+    }
+
+    /// REPLACE of the paper: one of `T1` or `T2` becomes a ghost.
+    fn replace(&mut self, in_b2: bool) {
+        let t1 = self.len(List::T1);
+        let from_t1 = t1 > 0 && (t1 as f64 > self.share || (in_b2 && t1 as f64 == self.share));
+        let (from, to) =
+            if from_t1 || self.len(List::T2) == 0 { (List::T1, List::B1) } else { (List::T2, List::B2) };
+        if let Some(block) = self.first(from) {
+            self.put(block, to);
+        }
+    }
+}
+
+impl Blocks for Arc {
+    fn holds(&self, block: u32) -> bool {
+        matches!(self.at.get(&block), Some((List::T1 | List::T2, _)))
+    }
+
+    fn access(&mut self, block: u32) {
+        let (b1, b2) = (self.len(List::B1) as f64, self.len(List::B2) as f64);
+        match self.at.get(&block).map(|&(list, _)| list) {
+            Some(List::T1 | List::T2) => self.put(block, List::T2),
+            Some(List::B1) => {
+                self.share = (self.share + (b2 / b1).max(1.0)).min(self.room as f64);
+                self.replace(false);
+                self.put(block, List::T2);
+            }
+            Some(List::B2) => {
+                self.share = (self.share - (b1 / b2).max(1.0)).max(0.0);
+                self.replace(true);
+                self.put(block, List::T2);
+            }
+            None => {
+                let once = self.len(List::T1) + self.len(List::B1);
+                let all = once + self.len(List::T2) + self.len(List::B2);
+                if once == self.room {
+                    if self.len(List::T1) < self.room {
+                        self.drop_first(List::B1);
+                        self.replace(false);
+                    } else {
+                        self.drop_first(List::T1);
+                    }
+                } else if all >= self.room {
+                    if all == 2 * self.room {
+                        self.drop_first(List::B2);
+                    }
+                    self.replace(false);
+                }
+                self.put(block, List::T1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lists_keep_the_bounds_of_the_paper() {
+        let mut cache = Arc::new(16);
+        let mut state = 1u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            cache.access(((state >> 33) % 8 * (state >> 40) % 50) as u32);
+            let [t1, t2, b1, b2] = [List::T1, List::T2, List::B1, List::B2].map(|list| cache.len(list));
+            assert!(t1 + t2 <= 16 && t1 + b1 <= 16 && t1 + t2 + b1 + b2 <= 32);
+            assert!(b1 + b2 == 0 || t1 + t2 == 16, "ghosts only beside a full cache");
+        }
+        for _ in 0..3 {
+            (0..8).for_each(|block| cache.access(block));
+        }
+        (1000..2000).for_each(|block| cache.access(block));
+        assert!((0..8).all(|block| cache.holds(block)), "a scan drives out nothing that was used again");
+    }
+}

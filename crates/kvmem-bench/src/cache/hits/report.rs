@@ -1,0 +1,151 @@
+//! *Report*: what was found, as a table.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{POOLS, PolicyId};
+use crate::columns::Columns;
+use crate::machine::Machine;
+use crate::report::Goal;
+
+/// One policy on one trace in one pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The trace.
+    pub trace: String,
+    /// The pool has room for one in so many of the different blocks.
+    pub pool: u64,
+    /// Blocks that have room.
+    pub blocks: u64,
+    /// The policy.
+    pub policy: PolicyId,
+    /// Shards of the cache.
+    pub shards: u32,
+    /// Blocks that were found with all before them.
+    pub hits: u64,
+    /// Blocks that were requested.
+    pub asked: u64,
+}
+
+impl Row {
+    /// Hits in percent of what was requested.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        100.0 * self.hits as f64 / self.asked as f64
+    }
+
+    /// The policy, and how many shards if not one.
+    #[must_use]
+    pub fn column(&self) -> String {
+        match self.shards {
+            1 => self.policy.name().to_owned(),
+            shards => format!("{} ×{shards}", self.policy.name()),
+        }
+    }
+}
+
+/// A run. `Display` draws the table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// "cache-policy".
+    pub suite: String,
+    /// Version of the library.
+    pub version: String,
+    /// Whether traces were shortened.
+    pub quick: bool,
+    /// The machine, which the figures do not depend on.
+    pub machine: Machine,
+    /// Seconds that the run took.
+    pub seconds: f64,
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// What the library sets out to reach, and whether this run shows it.
+    pub goals: Vec<Goal>,
+}
+
+impl Report {
+    pub(super) fn new(quick: bool, seconds: f64, rows: Vec<Row>) -> Report {
+        let goals = goals(&rows);
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Report {
+            suite: "cache-policy".to_owned(),
+            version,
+            quick,
+            machine: Machine::here(),
+            seconds,
+            rows,
+            goals,
+        }
+    }
+
+    /// The traces, in the order in which they ran.
+    pub(super) fn traces(&self) -> Vec<&str> {
+        let mut traces: Vec<&str> = self.rows.iter().map(|row| row.trace.as_str()).collect();
+        traces.dedup();
+        traces
+    }
+
+    /// The rows of a trace.
+    pub(super) fn of<'a>(&'a self, trace: &'a str) -> impl Iterator<Item = &'a Row> {
+        self.rows.iter().filter(move |row| row.trace == trace)
+    }
+
+    /// One line for each pool, one column for each policy.
+    pub(super) fn table(&self, trace: &str) -> Columns {
+        let mut names: Vec<String> = Vec::new();
+        for row in self.of(trace) {
+            if !names.contains(&row.column()) {
+                names.push(row.column());
+            }
+        }
+        let mut columns =
+            Columns::new(["pool", "blocks"].map(str::to_owned).into_iter().chain(names.clone()));
+        for pool in POOLS {
+            let rows: Vec<&Row> = self.of(trace).filter(|row| row.pool == pool).collect();
+            let Some(first) = rows.first() else { continue };
+            let cell = |name: &String| {
+                let row = rows.iter().find(|row| row.column() == *name);
+                row.map_or_else(|| "–".to_owned(), |row| format!("{:.2}", row.percent()))
+            };
+            let head = [format!("1/{pool}"), crate::columns::count(Some(first.blocks))];
+            columns.push(head.into_iter().chain(names.iter().map(cell)));
+        }
+        columns
+    }
+}
+
+/// The scan-resistant policy finds at least as much as LRU everywhere.
+fn goals(rows: &[Row]) -> Vec<Goal> {
+    let more = rows.iter().filter(|row| row.policy == PolicyId::ScanResistant).filter_map(|row| {
+        let same = |other: &&Row| {
+            other.policy == PolicyId::Lru
+                && (&other.trace, other.pool, other.shards) == (&row.trace, row.pool, row.shards)
+        };
+        let lru = rows.iter().find(same)?;
+        let at = format!("{}, pool 1/{}, {} shard(s)", row.trace, row.pool, row.shards);
+        Some((Some(row.percent() - lru.percent()), Some(at)))
+    });
+    let name = "scan-resistant: percent of hits more than LRU, where that is least";
+    Goal::at_least(name, more, 0.0).into_iter().collect()
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pace = if self.quick { "quick" } else { "full" };
+        writeln!(f, "kvmem {} cache policies, {pace} run, {:.0} s", self.version, self.seconds)?;
+        for trace in self.traces() {
+            let asked = self.of(trace).next().map(|row| row.asked);
+            let asked = crate::columns::count(asked);
+            writeln!(
+                f,
+                "\n{trace}: percent of {asked} requested blocks that are found with all before them"
+            )?;
+            write!(f, "{}", self.table(trace))?;
+        }
+        if !self.goals.is_empty() {
+            write!(f, "\n{}", crate::columns::goals(&self.goals))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! *Trace*: requests, with blocks numbered from 0.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::HitsError;
+
+/// The chains of blocks that were requested.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// Its name.
+    pub name: String,
+    /// The chains.
+    pub requests: Vec<Vec<u32>>,
+    /// Different blocks.
+    pub distinct: u64,
+    /// Blocks of all chains.
+    pub asked: u64,
+}
+
+impl Trace {
+    /// Of chains of blocks of any names.
+    #[must_use]
+    pub fn new(name: &str, requests: Vec<Vec<u64>>) -> Trace {
+        let mut numbers = HashMap::new();
+        let mut number = |block| {
+            let next = numbers.len() as u32;
+            *numbers.entry(block).or_insert(next)
+        };
+        let requests: Vec<Vec<u32>> =
+            requests.into_iter().map(|chain| chain.into_iter().map(&mut number).collect()).collect();
+        let asked = requests.iter().map(|chain| chain.len() as u64).sum();
+        Trace { name: name.to_owned(), requests, distinct: numbers.len() as u64, asked }
+    }
+
+    /// Of a file with one JSON object a line, whose `hash_ids` name the blocks.
+    ///
+    /// # Errors
+    /// [`HitsError::Trace`].
+    pub fn read(path: &Path, at_most: Option<usize>) -> Result<Trace, HitsError> {
+        let fail = |why: String| HitsError::Trace { path: path.display().to_string(), why };
+        #[derive(serde::Deserialize)]
+        struct Line {
+            hash_ids: Vec<u64>,
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let requests = lines
+            .take(at_most.unwrap_or(usize::MAX))
+            .map(|(number, line)| {
+                let line = serde_json::from_str::<Line>(line);
+                line.map(|line| line.hash_ids).map_err(|error| fail(format!("line {}: {error}", number + 1)))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if requests.iter().all(Vec::is_empty) {
+            return Err(fail("it has no request".to_owned()));
+        }
+        let name =
+            path.file_stem().map_or_else(|| "trace".to_owned(), |stem| stem.to_string_lossy().into_owned());
+        Ok(Trace::new(&name, requests))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_read_and_what_is_none_is_told() {
+        let folder = std::env::temp_dir().join(format!("kvmem-hits-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("some.jsonl");
+        std::fs::write(&path, "{\"hash_ids\": [7, 9]}\n\n{\"hash_ids\": [7, 8], \"other\": 1}\n").unwrap();
+        let trace = Trace::read(&path, None).unwrap();
+        assert_eq!((trace.name.as_str(), trace.distinct, trace.asked), ("some", 3, 4));
+        assert_eq!(trace.requests, [[0, 1], [0, 2]]);
+        assert_eq!(Trace::read(&path, Some(1)).unwrap().asked, 2);
+        std::fs::write(&path, "{\"hash_ids\": 7}\n").unwrap();
+        assert!(Trace::read(&path, None).unwrap_err().to_string().contains("line 1"));
+        std::fs::write(&path, "\n").unwrap();
+        assert!(Trace::read(&path, None).unwrap_err().to_string().contains("no request"));
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(Trace::read(&path, None).is_err());
+    }
+}

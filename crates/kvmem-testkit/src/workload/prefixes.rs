@@ -1,0 +1,191 @@
+//! *Prefixes*: requests as a KV cache for prefixes sees them, of several kinds.
+//!
+//! A request is a chain of blocks, named from the first token on. A name stands for a block and everything before it, so two requests
+//! that have a name in common have all before it in common, too. A block that is held is of use only if all before it are held.
+//!
+//! | kind | who asks |
+//! |---|---|
+//! | [`Prefixes::Conversations`] | many turns over shared system prompts; each turn sends all before it again |
+//! | [`Prefixes::Scans`] | the same, and prompts of many blocks between them that nobody repeats |
+//! | [`Prefixes::Agents`] | loops of agents: the same tools, a context that grows step by step, in turn; some steps go back |
+//! | [`Prefixes::Documents`] | questions about documents: which one follows Zipf's law, the question is new |
+//!
+//! Everything follows from the kind, a seed and a number of requests.
+
+use rand::RngExt;
+use rand_distr::{Distribution, Zipf};
+
+use super::{Conversations, Rng, stream};
+
+/// A kind of requests.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum Prefixes {
+    /// Conversations over shared system prompts.
+    Conversations,
+    /// Conversations, and long prompts that nobody repeats.
+    Scans,
+    /// Loops of agents, whose contexts grow.
+    Agents,
+    /// Questions about documents.
+    Documents,
+}
+
+/// Conversations under way at once.
+const AT_ONCE: usize = 192;
+/// Of so many requests one is a scan.
+const SCAN_EVERY: u32 = 4;
+/// Blocks of a scan.
+const SCAN_BLOCKS: std::ops::RangeInclusive<u64> = 32..=160;
+/// Agents at work at once.
+const AGENTS: usize = 48;
+/// Blocks of an agent's instructions and tools; agents of one kind share them.
+const TOOL_BLOCKS: std::ops::RangeInclusive<u64> = 8..=24;
+/// Kinds of agents.
+const TOOLS: u64 = 6;
+/// Steps of a task.
+const STEPS: std::ops::RangeInclusive<u32> = 10..=60;
+/// Blocks that a step adds.
+const STEP_BLOCKS: std::ops::RangeInclusive<u64> = 1..=4;
+/// Documents.
+const DOCUMENTS: u64 = 3000;
+/// Blocks of a document.
+const DOCUMENT_BLOCKS: std::ops::RangeInclusive<u64> = 4..=60;
+/// Blocks of a question.
+const QUESTION_BLOCKS: std::ops::RangeInclusive<u64> = 1..=3;
+/// The instructions before each document.
+const HEADER_BLOCKS: u64 = 4;
+
+impl Prefixes {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Conversations, Self::Scans, Self::Agents, Self::Documents];
+
+    /// The name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Conversations => "conversations",
+            Self::Scans => "scans",
+            Self::Agents => "agents",
+            Self::Documents => "documents",
+        }
+    }
+
+    /// The chains of so many requests.
+    #[must_use]
+    pub fn requests(self, seed: u64, requests: usize) -> Vec<Vec<u64>> {
+        let rng = stream(seed, 200);
+        match self {
+            Self::Conversations => conversations(seed).take(requests).collect(),
+            Self::Scans => scans(rng, seed, requests),
+            Self::Agents => agents(rng, requests),
+            Self::Documents => documents(rng, requests),
+        }
+    }
+}
+
+fn conversations(seed: u64) -> impl Iterator<Item = Vec<u64>> {
+    let requests = Conversations::new(seed, 0, 2, AT_ONCE);
+    requests.map(|request| request.pages.iter().map(|page| page.number()).collect())
+}
+
+/// A name that no page of a conversation has: of `owner`, below 2^40, and a place in its chain.
+fn name(owner: u64, place: u64) -> u64 {
+    0xF << 60 | owner << 20 | place
+}
+
+fn scans(mut rng: Rng, seed: u64, requests: usize) -> Vec<Vec<u64>> {
+    let mut talk = conversations(seed);
+    let mut scans = 0;
+    let mut next = || {
+        if !rng.random_ratio(1, SCAN_EVERY) {
+            return talk.next().unwrap_or_default();
+        }
+        scans += 1;
+        (0..rng.random_range(SCAN_BLOCKS)).map(|place| name(scans, place)).collect()
+    };
+    (0..requests).map(|_| next()).collect()
+}
+
+struct Agent {
+    chain: Vec<u64>,
+    steps_left: u32,
+}
+
+fn agents(mut rng: Rng, requests: usize) -> Vec<Vec<u64>> {
+    let begin = |rng: &mut Rng| {
+        let tools = rng.random_range(0..TOOLS);
+        let length = stream(tools, 201).random_range(TOOL_BLOCKS);
+        let chain = (0..length).map(|place| name(tools, place)).collect();
+        Agent { chain, steps_left: rng.random_range(STEPS) }
+    };
+    let mut at_work: Vec<Agent> = (0..AGENTS).map(|_| begin(&mut rng)).collect();
+    let mut asked = Vec::with_capacity(requests);
+    for (turn, fresh) in (0..requests).zip(TOOLS + 1..) {
+        // In turn, but for some that wait for their tools.
+        let at = if rng.random_ratio(3, 4) { turn % AGENTS } else { rng.random_range(0..AGENTS) };
+        if at_work[at].steps_left == 0 {
+            at_work[at] = begin(&mut rng);
+        }
+        let agent = &mut at_work[at];
+        agent.steps_left -= 1;
+        if rng.random_ratio(1, 12) {
+            // A step is taken back.
+            let back = agent.chain.len().saturating_sub(rng.random_range(1..=12)).max(8);
+            agent.chain.truncate(back);
+        }
+        let more = rng.random_range(STEP_BLOCKS);
+        agent.chain.extend((0..more).map(|place| name(fresh, place)));
+        asked.push(agent.chain.clone());
+    }
+    asked
+}
+
+fn documents(mut rng: Rng, requests: usize) -> Vec<Vec<u64>> {
+    let ranks = Zipf::new(DOCUMENTS as f64, 0.9).expect("there are ranks, and a slope");
+    let mut asked = Vec::with_capacity(requests);
+    for number in 0..requests as u64 {
+        let document = ranks.sample(&mut rng) as u64;
+        let length = stream(document, 202).random_range(DOCUMENT_BLOCKS);
+        let question = rng.random_range(QUESTION_BLOCKS);
+        let header = (0..HEADER_BLOCKS).map(|place| name(0, place));
+        let body = (0..length).map(|place| name(document, place));
+        let own = (0..question).map(|place| name(1 << 30 | number, place));
+        asked.push(header.chain(body).chain(own).collect());
+    }
+    asked
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+
+    use super::*;
+
+    #[test]
+    fn the_same_seed_asks_for_the_same_and_a_name_has_one_chain_before_it() {
+        for kind in Prefixes::ALL {
+            let asked = kind.requests(1, 1500);
+            assert_eq!(asked, kind.requests(1, 1500), "{}", kind.name());
+            assert_ne!(asked, kind.requests(2, 1500), "{}", kind.name());
+            let mut before = HashMap::new();
+            let (mut found, mut all) = (0, 0);
+            for chain in &asked {
+                let mut parent = None;
+                for &block in chain {
+                    all += 1;
+                    match before.insert(block, parent) {
+                        Some(known) => {
+                            found += 1;
+                            assert_eq!(known, parent, "{}: {block:#x}", kind.name());
+                        }
+                        None => assert_ne!(Some(block), parent),
+                    }
+                    parent = Some(block);
+                }
+                assert_eq!(chain.iter().collect::<HashSet<_>>().len(), chain.len());
+            }
+            let share = f64::from(found) / f64::from(all);
+            assert!((0.2..0.98).contains(&share), "{}: {share} of the blocks are known", kind.name());
+        }
+    }
+}

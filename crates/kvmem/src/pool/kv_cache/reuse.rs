@@ -1,0 +1,276 @@
+//! *Reuse*: what a block is worth, learned from what became of others.
+//!
+//! A block that stays costs its place for as long as it stays, and is worth the uses that it gets meanwhile. How soon a block is used again
+//! depends on how often it was used before, its *kind*, and on the time since its last use, its *age*: a block that came and was never used is
+//! perhaps one of a scan; one that was used twenty times and is now older than it ever was before has perhaps come to its end.
+//! So the cache counts, by kind and age: at which age blocks are used again, those included that were evicted not long ago, and
+//! how many are not. From these counts follows a *worth* for each kind at each age: the most uses for the time that places are occupied,
+//! over all horizons *T*:
+//!
+//! ```text
+//!                       uses between ages a and T, of blocks that came to age a
+//!   worth(a) =  max    ─────────────────────────────────────────────────────────
+//!              T > a    time that those blocks spend between a and T
+//! ```
+//!
+//! This is Gittins' index (*Bandit processes and dynamic allocation indices*, J. R. Stat. Soc. B 41, 1979) of a place; that it decides
+//! which object should go, if reuse depends on age alone, is shown by Aalto, Ayesta and Righter (*On the Gittins index in the M/G/1 queue*, Queueing
+//! Systems 63, 2009) for jobs, and used for caches by Beckmann, Chen and Cidon (*LHD: improving cache hit rate by maximizing hit density*, NSDI
+//! 2018), whose counts by class and age these are.
+//!
+//! Two rules keep prefixes whole. A block's prefix is used whenever the block is: so it is never older, and never of a lower kind. *Worth falls with
+//! age, and rises with kind*: where the counts say otherwise they are overruled. So the start of a prefix never goes before its end.
+//!
+//! What a kind does at ages that none of it has come to is not known. There it is expected to be used as often as on the whole, at any age
+//! alike on the scale of logarithms: so what was used again and again outlives a scan that is longer than all that came before.
+//!
+//! Until [`FIRST`] times of learning, worth is 1 / age for all kinds: the order of LRU.
+
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+
+use super::clock::{ORDERS, Time};
+
+/// Kinds of blocks: by their uses since they came.
+pub(super) const KINDS: usize = ORDERS;
+/// Four to an octave of ages. What is older than 2^28 blocks is as old as that.
+const BUCKETS: usize = 4 * 28;
+/// So much of each count is left after each time of learning.
+const KEPT: f32 = 0.9;
+/// So many blocks of each kind are expected to do what their kind does on the whole, at any age.
+const PRIOR: f32 = 64.0;
+/// At least so many blocks come between two times of learning.
+const LEAST: Time = 64;
+/// Times of learning before what was learned counts: what is evicted and not used again has to be forgotten first.
+const FIRST: u32 = 4;
+
+/// The kind of a block that was used so often.
+#[inline]
+pub(super) fn kind(uses: u8) -> usize {
+    match uses {
+        0 => 0,
+        1 => 1,
+        2..=3 => 2,
+        4..=15 => 3,
+        16.. => 4,
+    }
+}
+
+#[inline]
+fn bucket(age: Time) -> usize {
+    let age = age + 1;
+    let octave = age.ilog2() as usize;
+    // The two bits below the highest.
+    let quarter = ((age << 2) >> octave) as usize & 3;
+    (4 * octave + quarter).min(BUCKETS - 1)
+}
+
+/// The age at which a bucket begins, plus 1.
+fn edge(bucket: usize) -> f32 {
+    (1u64 << (bucket / 4)) as f32 * (1.0 + (bucket % 4) as f32 / 4.0)
+}
+
+/// Something that became of a block: it was used at an age, or not until it was forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Event(u16);
+
+impl Event {
+    pub(super) fn used(uses: u8, age: Time) -> Event {
+        Event(2 * Self::cell(uses, age) + 1)
+    }
+
+    pub(super) fn forgotten(uses: u8, age: Time) -> Event {
+        Event(2 * Self::cell(uses, age))
+    }
+
+    fn cell(uses: u8, age: Time) -> u16 {
+        (kind(uses) * BUCKETS + bucket(age)) as u16
+    }
+}
+
+/// By kind and bucket.
+type Table = [[f32; BUCKETS]; KINDS];
+
+#[derive(Debug)]
+struct Counts {
+    used: Table,
+    forgotten: Table,
+    rounds: u32,
+}
+
+/// What all shards of a cache have learned together.
+#[derive(Debug)]
+pub(super) struct Reuse {
+    /// The bits of an `f32` each.
+    worth: [[AtomicU32; BUCKETS]; KINDS],
+    /// When there is to be learned next.
+    due: AtomicU64,
+    counts: Mutex<Box<Counts>>,
+}
+
+impl Default for Reuse {
+    fn default() -> Self {
+        let zero = [[0.0; BUCKETS]; KINDS];
+        let counts = Counts { used: zero, forgotten: zero, rounds: 0 };
+        let lru = |bucket| AtomicU32::new((1.0 / edge(bucket)).to_bits());
+        Reuse {
+            worth: std::array::from_fn(|_| std::array::from_fn(lru)),
+            due: AtomicU64::new(0),
+            counts: Mutex::new(Box::new(counts)),
+        }
+    }
+}
+
+impl Reuse {
+    /// What a block of a kind is worth at an age. O(1).
+    #[inline]
+    pub(super) fn worth(&self, kind: usize, age: Time) -> f32 {
+        // Relaxed: each is a figure for itself.
+        f32::from_bits(self.worth[kind][bucket(age)].load(Ordering::Relaxed))
+    }
+
+    /// Counts what became of blocks.
+    pub(super) fn count(&self, events: &mut Vec<Event>) {
+        let mut counts = self.counts.lock();
+        for Event(event) in events.drain(..) {
+            let (kind, bucket) = (event as usize / 2 / BUCKETS, event as usize / 2 % BUCKETS);
+            let table = if event % 2 == 1 { &mut counts.used } else { &mut counts.forgotten };
+            table[kind][bucket] += 1.0;
+        }
+    }
+
+    /// Whether it is time to learn, for a cache that holds so many blocks: four times while they all change.
+    #[inline]
+    pub(super) fn is_due(&self, now: Time, held: u64) -> bool {
+        // Relaxed, both: who sees an old figure learns once more.
+        let due = now >= self.due.load(Ordering::Relaxed);
+        if due {
+            self.due.store(now + (held / 4).max(LEAST), Ordering::Relaxed);
+        }
+        due
+    }
+
+    /// Makes new worths of the counts. O(kinds × buckets²) at most, some ten thousand steps.
+    #[cold]
+    pub(super) fn learn(&self) {
+        let mut counts = self.counts.lock();
+        counts.rounds = counts.rounds.saturating_add(1);
+        if counts.rounds > FIRST {
+            let learned = worths(&counts);
+            for (shown, worth) in self.worth.iter().flatten().zip(learned.iter().flatten()) {
+                // Relaxed: as in `worth`.
+                shown.store(worth.to_bits(), Ordering::Relaxed);
+            }
+        }
+        let Counts { used, forgotten, .. } = &mut **counts;
+        used.iter_mut().chain(forgotten).flatten().for_each(|count| *count *= KEPT);
+    }
+}
+
+/// The worths that follow from counts.
+fn worths(counts: &Counts) -> Table {
+    let sum = |table: &[f32; BUCKETS]| table.iter().sum::<f32>();
+    let all_used: f32 = counts.used.iter().map(sum).sum();
+    let all: f32 = all_used + counts.forgotten.iter().map(sum).sum::<f32>();
+    let share_of_all = if all > 0.0 { all_used / all } else { 0.5 };
+    let mut worth = [[0.0; BUCKETS]; KINDS];
+    for kind in 0..KINDS {
+        let (known_used, known_forgotten) = (&counts.used[kind], &counts.forgotten[kind]);
+        let known = sum(known_used) + sum(known_forgotten);
+        // What is expected of it, and is not known yet: its share of uses, at any age alike on the scale of logarithms.
+        let share = (sum(known_used) + PRIOR * share_of_all) / (known + PRIOR);
+        let used: [f32; BUCKETS] = std::array::from_fn(|at| known_used[at] + PRIOR * share / BUCKETS as f32);
+        let ended: [f32; BUCKETS] = std::array::from_fn(|at| {
+            used[at] + known_forgotten[at] + if at == BUCKETS - 1 { PRIOR * (1.0 - share) } else { 0.0 }
+        });
+        // Those that came to the beginning of each bucket.
+        let mut came = [0.0f32; BUCKETS + 1];
+        (0..BUCKETS).rev().for_each(|at| came[at] = came[at + 1] + ended[at]);
+        for from in 0..BUCKETS {
+            let (mut uses, mut time, mut best) = (0.0f32, 0.0f32, 0.0f32);
+            for at in from..BUCKETS {
+                if came[at] <= 0.0 {
+                    break;
+                }
+                uses += used[at];
+                time += (came[at] + came[at + 1]) / 2.0 * (edge(at + 1) - edge(at));
+                best = best.max(uses / time);
+            }
+            worth[kind][from] = best;
+            if from > 0 {
+                // It falls with age.
+                worth[kind][from] = best.min(worth[kind][from - 1]);
+            }
+        }
+        if kind > 0 {
+            // It rises with kind.
+            let (lower, higher) = worth.split_at_mut(kind);
+            for (worth, least) in higher[0].iter_mut().zip(&lower[kind - 1]) {
+                *worth = worth.max(*least);
+            }
+        }
+    }
+    worth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_follow_each_other_and_hold_the_ages_between_their_edges() {
+        let mut last = 0;
+        for age in (0..5000).chain([1 << 20, 1 << 27, 1 << 40]) {
+            let at = bucket(age);
+            assert!(at >= last && at < BUCKETS, "{age}");
+            assert!(edge(at) <= (age + 1) as f32 && (at == BUCKETS - 1 || ((age + 1) as f32) < edge(at + 1)));
+            last = at;
+        }
+        assert_eq!(last, BUCKETS - 1);
+    }
+
+    #[test]
+    fn before_anything_is_learned_the_oldest_is_worth_least_whatever_its_kind() {
+        let reuse = Reuse::default();
+        for age in [0, 10, 1000, 100_000] {
+            assert!((1..KINDS).all(|kind| reuse.worth(kind, age) == reuse.worth(0, age)));
+            assert!(reuse.worth(0, age) > reuse.worth(0, 2 * age + 1));
+        }
+    }
+
+    #[test]
+    fn what_is_used_once_is_worth_less_than_what_comes_again_and_what_outlived_its_uses_less_than_before() {
+        let reuse = Reuse::default();
+        for _ in 0..20 {
+            let mut events = Vec::new();
+            for number in 0..100 {
+                // New ones are seldom used; those that were, are used at an age of about 1000 or never.
+                let new = if number < 5 { Event::used(0, 500) } else { Event::forgotten(0, 4000) };
+                let old = if number < 80 { Event::used(1, 900 + number) } else { Event::forgotten(1, 4000) };
+                events.extend([new, old]);
+            }
+            reuse.count(&mut events);
+            assert!(events.is_empty());
+            reuse.learn();
+        }
+        assert!(reuse.worth(0, 100) < 0.2 * reuse.worth(1, 100));
+        assert!(reuse.worth(1, 3000) < 0.2 * reuse.worth(1, 800));
+        for kind in 0..KINDS {
+            for age in 0..5000 {
+                assert!(reuse.worth(kind, age + 1) <= reuse.worth(kind, age), "it falls with age");
+                assert!(
+                    kind == 0 || reuse.worth(kind - 1, age) <= reuse.worth(kind, age),
+                    "it rises with kind"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_due_once_in_a_quarter_of_what_is_held() {
+        let reuse = Reuse::default();
+        let due = (0..1000).filter(|&now| reuse.is_due(now, 400)).count();
+        assert_eq!(due, 10);
+        let due = (1000..1000 + 10 * LEAST).filter(|&now| reuse.is_due(now, 3)).count();
+        assert_eq!(due, 10, "not for each block of a small one");
+    }
+}

@@ -1,0 +1,107 @@
+//! *Rings*: slots in a few orders, each slot in one of them at most.
+//!
+//! Each order is a ring of slots with a head: behind the head the first, before it the last. A slot moves to the end of an order
+//! by taking it out and putting it in before the head: both O(1), and exact.
+//!
+//! Such a move writes to the links of five slots. That would be dear in a look-up, on lines that other threads have just changed
+//! for other blocks; but uses are told late, many at a time, by a thread that has the shard to itself anyway. (A heap of stamps, of
+//! which a use writes one and the victim's search sets right what has become old, costs less at a use, but more at each eviction
+//! than all uses since the last one: its entries lie far apart, and O(log blocks) of them are moved.)
+//!
+//! Invariants: (1) `links[r]` is the head of order *r*, `links[s + R]` is of slot *s*; (2) `links[links[p].next].prev` is *p* for each
+//! place *p*, and the other way round; (3) from a head on there are just the slots in that order, each once; the place of any other
+//! is linked to itself.
+
+use super::Slot;
+
+/// Number of a link: the first ones are heads, any other is `R` after its slot.
+type Place = u32;
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    prev: Place,
+    next: Place,
+}
+
+impl Link {
+    /// Linked to itself.
+    fn alone(at: usize) -> Link {
+        Link { prev: at as Place, next: at as Place }
+    }
+}
+
+/// `R` orders. 8 bytes for each slot.
+#[derive(Debug)]
+pub(super) struct Rings<const R: usize> {
+    links: Vec<Link>,
+}
+
+impl<const R: usize> Default for Rings<R> {
+    fn default() -> Self {
+        Rings { links: (0..R).map(Link::alone).collect() }
+    }
+}
+
+impl<const R: usize> Rings<R> {
+    #[inline]
+    fn link(&mut self, at: Place) -> &mut Link {
+        &mut self.links[at as usize]
+    }
+
+    /// Puts a slot that is in no order at the end of one.
+    #[inline]
+    pub(super) fn push(&mut self, ring: usize, slot: Slot) {
+        let (head, at) = (ring as Place, slot + R as Place);
+        let known = self.links.len();
+        self.links.extend((known..=at as usize).map(Link::alone));
+        let last = self.link(head).prev;
+        *self.link(at) = Link { prev: last, next: head };
+        self.link(last).next = at;
+        self.link(head).prev = at;
+    }
+
+    /// Takes a slot out of its order.
+    #[inline]
+    pub(super) fn take(&mut self, slot: Slot) {
+        let at = slot + R as Place;
+        let Link { prev, next } = *self.link(at);
+        self.link(prev).next = next;
+        self.link(next).prev = prev;
+        *self.link(at) = Link::alone(at as usize);
+    }
+
+    /// The first slot of an order.
+    #[inline]
+    pub(super) fn first(&self, ring: usize) -> Option<Slot> {
+        self.links[ring].next.checked_sub(R as Place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order<const R: usize>(rings: &mut Rings<R>, ring: usize) -> Vec<Slot> {
+        std::iter::from_fn(|| {
+            let first = rings.first(ring)?;
+            rings.take(first);
+            Some(first)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn each_order_is_kept_by_itself() {
+        let mut rings = Rings::<3>::default();
+        for (ring, slot) in [(0, 5), (2, 1), (0, 3), (2, 9), (0, 0)] {
+            rings.push(ring, slot);
+        }
+        rings.take(3);
+        rings.push(2, 3);
+        rings.take(1);
+        rings.push(2, 1);
+        assert_eq!((rings.first(0), rings.first(1), rings.first(2)), (Some(5), None, Some(9)));
+        assert_eq!(order(&mut rings, 2), [9, 3, 1]);
+        assert_eq!((order(&mut rings, 0), order(&mut rings, 1)), (vec![5, 0], vec![]));
+    }
+}
