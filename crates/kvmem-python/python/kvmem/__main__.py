@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 
 from . import KvmemError, __version__, doctor
+from .output import write_file
 from .size import size
 
 
@@ -100,8 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.size, pages=options.pages, nodes=nodes, shared=options.shared, pinned=not options.no_pin
         )
         if options.json not in (None, "-"):
-            with open(options.json, "w", encoding="utf-8") as file:
-                print(json.dumps(found.data, indent=2), file=file)
+            write_file(options.json, json.dumps(found.data, indent=2) + "\n")
     except (KvmemError, ValueError, OverflowError, OSError) as error:
         print(f"kvmem: {error}", file=sys.stderr)
         return 2
