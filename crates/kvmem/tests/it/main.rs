@@ -1,6 +1,7 @@
 //! The layers from outside, through their public faces alone.
 
 mod arena;
+mod child;
 mod ground;
 mod offset;
 mod pool;

@@ -7,7 +7,7 @@ mod extents_fork;
 mod extents_properties;
 mod extents_raw;
 mod extents_threads;
-pub(crate) mod fork;
+mod fork;
 mod objects;
 mod pages;
 mod sequences;

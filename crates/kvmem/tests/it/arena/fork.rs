@@ -1,23 +1,8 @@
 //! Children made by fork: with the memory, and without it.
 
 use super::{base, ordinary, page};
+use crate::child::forked;
 use kvmem::arena::{Populate, Region};
-
-/// Runs `child` in a forked child and returns its exit status. The child may only make system calls.
-fn forked(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child makes system calls and ends with _exit.
-    match unsafe { libc::fork() } {
-        // SAFETY: ends the child at once.
-        0 => unsafe { libc::_exit(child()) },
-        pid => {
-            let mut status = 0;
-            // SAFETY: waits for our own child.
-            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-            assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
-            libc::WEXITSTATUS(status)
-        }
-    }
-}
 
 /// 0 if the first page is mapped in this process, 1 if not.
 fn absent(region: &Region) -> i32 {

@@ -6,7 +6,7 @@ use std::thread;
 use kvmem::offset::{Allocation, OffsetAllocator};
 
 use super::space;
-use crate::slab::fork::forked;
+use crate::child::forked;
 
 const CAPACITY: u64 = 1 << 20;
 const FORKS: usize = 150;

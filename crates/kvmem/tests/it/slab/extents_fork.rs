@@ -6,7 +6,7 @@ use std::thread;
 use kvmem::offset::{OffsetAllocator, RawHandle};
 use kvmem::slab::{Extent, ExtentCache};
 
-use super::fork::forked;
+use crate::child::forked;
 
 const CAPACITY: u64 = 1 << 20;
 

@@ -7,6 +7,8 @@ use std::thread;
 use kvmem::arena::{ExclusiveRegion, Region};
 use kvmem::slab::{SliceAllocator, SliceSettings};
 
+use crate::child::forked;
+
 fn pair(slices: &SliceAllocator, size: usize) -> bool {
     let Ok(block) = slices.alloc(size) else { return false };
     // SAFETY: ours, of this size, freed once.
@@ -15,27 +17,6 @@ fn pair(slices: &SliceAllocator, size: usize) -> bool {
         slices.free(block, size);
     }
     true
-}
-
-/// Runs `child` in a forked child and returns its exit status.
-pub(crate) fn forked(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child uses allocators that are ready for it, and ends with _exit.
-    match unsafe { libc::fork() } {
-        0 => {
-            // SAFETY: a child that waits for ever for a lock is ended; then it ends at once.
-            unsafe {
-                libc::alarm(20);
-                libc::_exit(child())
-            }
-        }
-        pid => {
-            let mut status = 0;
-            // SAFETY: waits for our own child.
-            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-            assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
-            libc::WEXITSTATUS(status)
-        }
-    }
 }
 
 #[test]

@@ -7,30 +7,10 @@ use kvmem::pool::KvCache;
 use kvmem::pool::kv_cache::{KvCacheError, Leased};
 
 use super::pool;
+use crate::child::forked;
 
 const VALUE: usize = 256;
 const KEYS: u64 = 400;
-
-/// Runs `child` in a forked child and returns its exit status. A child that waits for ever is ended by a signal.
-fn forked(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child uses a cache, which is ready for it, and ends with _exit.
-    match unsafe { libc::fork() } {
-        0 => {
-            // SAFETY: see above.
-            unsafe {
-                libc::alarm(20);
-                libc::_exit(child())
-            }
-        }
-        pid => {
-            let mut status = 0;
-            // SAFETY: waits for our own child.
-            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-            assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
-            libc::WEXITSTATUS(status)
-        }
-    }
-}
 
 /// Runs `parent` while three threads insert, look up, lease and remove in `cache`.
 fn beside_threads(cache: &KvCache<u64>, parent: impl FnOnce()) {
