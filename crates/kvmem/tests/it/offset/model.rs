@@ -315,9 +315,9 @@ impl Test {
             }
             Err(error) => {
                 let full = matches!(error, AllocError::BooksFull { .. })
-                    && self.model.max_ranges.is_some_and(|max| {
+                    && self.model.max_ranges.is_some_and(|limit| {
                         let ranges = (self.model.used.len() + self.model.pieces().len() + 2 * most) as u64;
-                        ranges + 4 > max.into()
+                        ranges + 4 > limit.into()
                     });
                 let right = full || self.model.may_refuse(total, self.model.capacity, fits, false, error);
                 self.refuse(&format!("{total} in {most}"), right, &error);
