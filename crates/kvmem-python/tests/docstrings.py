@@ -66,7 +66,7 @@ def write() -> None:
             continue
         for path, text in files.items():
             if not kind:
-                if f"fn {function}<" in text and "#[pyfunction]" in text:
+                if re.search(rf"fn {function}[<(]", text) and "#[pyfunction]" in text:
                     files[path] = replaced(text, rf"pub\(crate\) fn {function}\b", docstring, 0, len(text))
                 continue
             class_ = re.search(rf'#\[pyclass\(name = "{kind}".*\n(?:#.*\n)*pub\(crate\) struct (\w+)', text)

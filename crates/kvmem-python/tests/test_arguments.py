@@ -84,6 +84,7 @@ class Scene:
             "region": kvmem.Region(MIB, pages="4k"),
             "size": 4096 if kind == "AddressManager" else MIB if function in ("__new__", "grow_to", "mount_report") else 100,
             "source": b"x",
+            "text": "64MiB",
             "total": 1000,
             "value": b"value",
             "why": "why not",
