@@ -1,7 +1,7 @@
 //! *Metrics server*: answers Prometheus while a command runs.
 //!
 //! There is one recorder for the process, which is made with the first server, and one thread for
-//! each [server](http), however many connect. When somebody asks, the thread has what is observed
+//! each server, however many connect. When somebody asks, the thread has what is observed
 //! published, and prints what the recorder has. The threads that do the command's work neither know
 //! nor wait.
 

@@ -5,9 +5,9 @@
 //! it is told to borrow. A run that is not told to uses the pages that are free.
 //!
 //! **Every ending restores the pool.** A loan that ends gives its pages back. A signal that ends
-//! the process (SIGINT, SIGTERM, SIGHUP, SIGQUIT) is taken by a [thread](signals), which gives back
+//! the process (SIGINT, SIGTERM, SIGHUP, SIGQUIT) is taken by a thread, which gives back
 //! what the process has borrowed and lets the signal do its work. What a process leaves that is
-//! killed otherwise stands in a [ledger](ledger), and the [next run](recover) settles it.
+//! killed otherwise stands in a ledger, and the [next run](recover) settles it.
 //!
 //! **Runs share.** The ledger has the size of the pool before the first loan, how many of its pages
 //! were free then, and a line for each loan: process, start of the process, pages. The pool is as
