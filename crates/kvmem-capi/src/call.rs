@@ -101,7 +101,7 @@ pub(crate) fn elements<T>(count: u64, name: &'static str) -> Result<usize, Fail>
     Ok(size(count))
 }
 
-/// How many ranges a batch asks for, if any space has names for so many.
+/// Returns the number of ranges in a batch, if a space can name that many.
 pub(crate) fn ranges(count: u64) -> Result<usize, Fail> {
     const MOST: u64 = u32::MAX as u64;
     if count > MOST {

@@ -169,7 +169,7 @@ fn a_run_that_is_interrupted_gives_back_what_it_borrowed() {
             assert_eq!(left, (machine.before, false), "{signal} after {wait} ms");
         }
     }
-    // What is ignored stays ignored, as under nohup.
+    // An ignored signal stays ignored, as under nohup.
     let run = format!("trap '' HUP; exec \"$0\" {} touch --reps 2 --borrow-hugepages", ROWS.join(" "));
     let mut command = Command::new("sh");
     command.args(["-c", &run, env!("CARGO_BIN_EXE_kvmem")]).stdout(Stdio::null());

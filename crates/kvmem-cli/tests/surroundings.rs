@@ -52,7 +52,7 @@ fn standard_error_may_be_full_or_closed() {
     let trace = small_trace();
     let trace = trace.to_str().unwrap();
     let mount = ["mount", "--size", "1MiB", "--pages", "4k"];
-    // What is done, and how it ends.
+    // The work, and how it ends.
     let runs: [(&[&str], i32); 6] = [
         (&[&mount[..], &["-v"]].concat(), 0),
         (&[&mount[..], &["-vvv"]].concat(), 0),

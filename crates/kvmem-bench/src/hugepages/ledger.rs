@@ -124,7 +124,7 @@ impl Locked {
                 file => file.map_err(failed)?,
             };
             file.lock().map_err(failed)?;
-            // Who had the lock before may have removed the file.
+            // The previous holder of the lock may have removed the file.
             let same =
                 |other: fs::Metadata, own: fs::Metadata| (other.dev(), other.ino()) == (own.dev(), own.ino());
             let is_there = fs::symlink_metadata(path).ok().zip(file.metadata().ok());

@@ -177,7 +177,7 @@ impl Serving {
         }
         let (state, deadline) = (State::Reading(Vec::new()), now + REQUEST);
         let mut connection = Connection { stream, state, deadline };
-        // What has come with it is read at once: the next connection might close this one.
+        // Bytes that came with the connection are read at once: the next connection might close it.
         connection.go_on(now, &mut self.answers);
         if !matches!(connection.state, State::Closed) {
             self.connections.push(connection);
