@@ -99,7 +99,10 @@ impl Options {
 
     fn wanted(&self) -> Result<Vec<&'static Step>> {
         for name in &self.steps {
-            ensure!(STEPS.iter().any(|step| step.name == name), "there is no step `{name}`: see --list");
+            ensure!(
+                STEPS.iter().any(|step| step.name == name),
+                "there is no step `{name}`: see --list"
+            );
         }
         let named = |step: &&Step| self.steps.iter().any(|name| step.name == name);
         let wanted = |step: &&Step| {
@@ -124,16 +127,36 @@ struct Step {
 
 /// All of them, in the order they run.
 const STEPS: [Step; 16] = [
-    Step { name: "options", about: "values that make no sense", quick: true, run: surroundings::options },
-    Step { name: "memlock", about: "RLIMIT_MEMLOCK 0 and 64 KiB", quick: true, run: surroundings::memlock },
-    Step { name: "descriptors", about: "few descriptors", quick: true, run: surroundings::descriptors },
+    Step {
+        name: "options",
+        about: "values that make no sense",
+        quick: true,
+        run: surroundings::options,
+    },
+    Step {
+        name: "memlock",
+        about: "RLIMIT_MEMLOCK 0 and 64 KiB",
+        quick: true,
+        run: surroundings::memlock,
+    },
+    Step {
+        name: "descriptors",
+        about: "few descriptors",
+        quick: true,
+        run: surroundings::descriptors,
+    },
     Step {
         name: "addresses",
         about: "little address space, small files",
         quick: true,
         run: surroundings::addresses,
     },
-    Step { name: "threads", about: "few processes and threads", quick: false, run: surroundings::threads },
+    Step {
+        name: "threads",
+        about: "few processes and threads",
+        quick: false,
+        run: surroundings::threads,
+    },
     Step {
         name: "user",
         about: "another user, a folder that is read-only",
@@ -148,8 +171,18 @@ const STEPS: [Step; 16] = [
         quick: true,
         run: outputs::streams,
     },
-    Step { name: "traces", about: "files with garbage, folders, pipes", quick: true, run: files::traces },
-    Step { name: "names", about: "escape characters in the names of files", quick: true, run: files::names },
+    Step {
+        name: "traces",
+        about: "files with garbage, folders, pipes",
+        quick: true,
+        run: files::traces,
+    },
+    Step {
+        name: "names",
+        about: "escape characters in the names of files",
+        quick: true,
+        run: files::names,
+    },
     Step {
         name: "written",
         about: "outputs that are inputs, or cannot be written",
@@ -183,7 +216,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
         for Step { name, about, quick, .. } in &STEPS {
             println!("{name:12} {about}{}", if *quick { "" } else { " (not with --quick)" });
         }
-        println!("{:12} tests of the library, again and with larger counts (not with --quick)", "groups");
+        println!(
+            "{:12} tests of the library, again and with larger counts (not with --quick)",
+            "groups"
+        );
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = Report::default();
@@ -206,7 +242,9 @@ pub(crate) fn attack_all(root: &Path, options: &Options, report: &mut Report) ->
             if !wanted.is_empty() {
                 report.command("chaos: build", Kind::Plain, &mut build);
             }
-            target_folder(root)?.join(if options.release { "release" } else { "debug" }).join("kvmem")
+            target_folder(root)?
+                .join(if options.release { "release" } else { "debug" })
+                .join("kvmem")
         }
     };
     ensure!(wanted.is_empty() || command.exists(), "there is no {}", command.display());
@@ -222,7 +260,8 @@ pub(crate) fn attack_all(root: &Path, options: &Options, report: &mut Report) ->
         println!("\nround {} of chaos, with --seed {seed}", round + 1);
         for step in &wanted {
             report.check(&format!("chaos: {}", step.name), || {
-                let chaos = Chaos::begin(root, &command, seed, options.quick).context("cannot begin")?;
+                let chaos =
+                    Chaos::begin(root, &command, seed, options.quick).context("cannot begin")?;
                 let ran = (step.run)(&chaos);
                 chaos.end(ran)
             });
@@ -237,7 +276,8 @@ pub(crate) fn attack_all(root: &Path, options: &Options, report: &mut Report) ->
 
 /// A number that is another one at each run.
 fn clock() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     now.as_millis() as u64 % 1_000_000_000
 }
 
@@ -257,7 +297,8 @@ mod tests {
         assert_eq!(names(&all).unwrap().len(), STEPS.len());
         let named = Options { steps: vec!["signals".to_owned()], ..Options::quick() };
         assert_eq!(names(&named).unwrap(), ["signals"]);
-        let tests = Options { quick: false, groups: vec!["kvmem:it:fork".to_owned()], ..Options::quick() };
+        let tests =
+            Options { quick: false, groups: vec!["kvmem:it:fork".to_owned()], ..Options::quick() };
         assert_eq!(names(&tests).unwrap(), [""; 0]);
         assert!(names(&Options { steps: vec!["none".to_owned()], ..Options::quick() }).is_err());
     }

@@ -57,7 +57,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     let mut report = Report::default();
     let wanted = |group| options.groups.is_empty() || options.groups.contains(&group);
 
-    if report.check("setup: C linker", setup::linker) && report.check("setup: CMake", setup::cmake) {
+    if report.check("setup: C linker", setup::linker) && report.check("setup: CMake", setup::cmake)
+    {
         if wanted(Group::Fmt) {
             fmt(root, &mut report);
         }
@@ -129,7 +130,8 @@ fn examples(root: &Path, report: &mut Report) {
         Ok(())
     });
     for name in names {
-        let mut example = cargo_in(root, &["run", "--locked", "--package", "kvmem", "--example", &name]);
+        let mut example =
+            cargo_in(root, &["run", "--locked", "--package", "kvmem", "--example", &name]);
         report.command(&format!("example: {name}"), Kind::Plain, &mut example);
     }
 }
@@ -137,15 +139,18 @@ fn examples(root: &Path, report: &mut Report) {
 /// Model checks: the library is built against loom's atomics, in a target folder of its own because the flags
 /// would otherwise rebuild everything twice.
 fn loom(root: &Path, report: &mut Report) {
-    let mut loom = cargo_in(root, &["test", "--release", "--locked", "--package", "kvmem", "--test", "loom"]);
+    let mut loom =
+        cargo_in(root, &["test", "--release", "--locked", "--package", "kvmem", "--test", "loom"]);
     loom.env("RUSTFLAGS", "--cfg loom").args(["--target-dir", "target/loom"]);
     report.command("loom", Kind::Tests, &mut loom);
 }
 
 /// As above: the model that is built for loom, with shuttle under it.
 fn shuttle(root: &Path, report: &mut Report) {
-    let mut shuttle =
-        cargo_in(root, &["test", "--release", "--locked", "--package", "kvmem", "--test", "shuttle"]);
+    let mut shuttle = cargo_in(
+        root,
+        &["test", "--release", "--locked", "--package", "kvmem", "--test", "shuttle"],
+    );
     shuttle.env("RUSTFLAGS", "--cfg loom --cfg shuttle").args(["--target-dir", "target/shuttle"]);
     report.command("shuttle", Kind::Tests, &mut shuttle);
 }
@@ -165,7 +170,8 @@ fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
     let seconds = seconds.to_string();
     let guided = !names.is_empty() && setup::can_guide_fuzzing();
     for name in &names {
-        let mut replay = cargo_in(root, &["run", "--release", "--manifest-path", FUZZ, "--bin", name]);
+        let mut replay =
+            cargo_in(root, &["run", "--release", "--manifest-path", FUZZ, "--bin", name]);
         replay.args(["--", "--seconds", &seconds]);
         report.command(&format!("fuzz: {name}"), Kind::Plain, &mut replay);
         if guided {

@@ -231,13 +231,17 @@ impl Place {
         if !mine {
             // Nothing in it is for another Python.
             let _ = fs::remove_dir_all(&self.folder);
-            let _ =
-                Command::new(&python).args(["-m", "venv"]).arg(&self.folder).stdin(Stdio::null()).status();
+            let _ = Command::new(&python)
+                .args(["-m", "venv"])
+                .arg(&self.folder)
+                .stdin(Stdio::null())
+                .status();
         }
     }
 
     fn install(&self, engine: &Engine) {
-        let quiet = ["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"];
+        let quiet =
+            ["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"];
         let mut pip = Command::new(self.python());
         pip.args(quiet).args(engine.wheels).stdin(Stdio::null());
         if engine.alone {
@@ -289,11 +293,13 @@ impl Engine {
             Found::Folder(variable) => format!("--target \"${variable}\" "),
             _ => String::new(),
         };
-        let mut command = format!("{PLACE}/bin/pip install {alone}{target}'{}'", self.wheels.join("' '"));
+        let mut command =
+            format!("{PLACE}/bin/pip install {alone}{target}'{}'", self.wheels.join("' '"));
         let packages: Vec<&str> = self.debian.iter().map(|(package, _)| *package).collect();
         if !packages.is_empty() {
             // What Debian recommends beside `libibverbs1` are drivers for RDMA cards, which the wheels of NIXL do not get on with.
-            command += &format!(" && apt-get install --no-install-recommends {}", packages.join(" "));
+            command +=
+                &format!(" && apt-get install --no-install-recommends {}", packages.join(" "));
         }
         command
     }
@@ -302,7 +308,10 @@ impl Engine {
 /// Where a virtual environment has its packages, whichever its Python.
 fn packages(environment: &Path) -> Vec<PathBuf> {
     let pythons = fs::read_dir(environment.join("lib")).into_iter().flatten().flatten();
-    pythons.map(|python| python.path().join("site-packages")).filter(|packages| packages.is_dir()).collect()
+    pythons
+        .map(|python| python.path().join("site-packages"))
+        .filter(|packages| packages.is_dir())
+        .collect()
 }
 
 /// Which Python packages are for, by the name of the folder that they are in.
@@ -315,7 +324,8 @@ mod tests {
     use super::*;
 
     fn place(name: &str) -> Place {
-        let folder = std::env::temp_dir().join(format!("kvmem-xtask-{name}-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("kvmem-xtask-{name}-{}", std::process::id()));
         Place { folder }
     }
 

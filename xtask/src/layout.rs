@@ -21,7 +21,12 @@ const PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 /// Copies the built libraries and the headers to their places, and writes what goes with them.
 ///
 /// `built` is the folder that holds `libkvmem_capi.so` and `.a`, `include` that of the headers.
-pub(crate) fn lay_out(prefix: &Path, built: &Path, include: &Path, version: &str) -> io::Result<()> {
+pub(crate) fn lay_out(
+    prefix: &Path,
+    built: &Path,
+    include: &Path,
+    version: &str,
+) -> io::Result<()> {
     let lib = prefix.join("lib");
     for folder in ["pkgconfig", "cmake/kvmem"] {
         fs::create_dir_all(lib.join(folder))?;

@@ -82,9 +82,20 @@ fn file(root: &Path) -> PathBuf {
 fn generate(root: &Path) -> Result<String> {
     let tree = cargo(
         root,
-        &["tree", "-p", PACKAGE, "-e", "normal,no-proc-macro", "--target", TARGET, "--prefix", "none"],
+        &[
+            "tree",
+            "-p",
+            PACKAGE,
+            "-e",
+            "normal,no-proc-macro",
+            "--target",
+            TARGET,
+            "--prefix",
+            "none",
+        ],
     )?;
-    let metadata = cargo(root, &["metadata", "--format-version", "1", "--filter-platform", TARGET])?;
+    let metadata =
+        cargo(root, &["metadata", "--format-version", "1", "--filter-platform", TARGET])?;
     let metadata = serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
     let all: Result<Vec<Linked>> = linked(&tree, &metadata)?.into_iter().map(read).collect();
     Ok(compose(&all?))
@@ -101,7 +112,8 @@ fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
     if !output.status.success() {
         bail!("cargo {} failed: {}", arguments[0], String::from_utf8_lossy(&output.stderr).trim());
     }
-    String::from_utf8(output.stdout).with_context(|| format!("cargo {} printed no text", arguments[0]))
+    String::from_utf8(output.stdout)
+        .with_context(|| format!("cargo {} printed no text", arguments[0]))
 }
 
 /// The packages of a tree, `name vVERSION` in each line, without those of this workspace, in order of names.
@@ -116,8 +128,10 @@ fn linked<'a>(tree: &str, metadata: &'a Value) -> Result<Vec<&'a Value>> {
         .collect();
     let mut found = Vec::new();
     for (name, version) in names {
-        let package = packages.iter().find(|each| each["name"] == name && each["version"] == version);
-        let package = package.with_context(|| format!("cargo metadata does not list {name} {version}"))?;
+        let package =
+            packages.iter().find(|each| each["name"] == name && each["version"] == version);
+        let package =
+            package.with_context(|| format!("cargo metadata does not list {name} {version}"))?;
         if !package["source"].is_null() {
             found.push(package);
         }
@@ -138,12 +152,22 @@ fn read(package: &Value) -> Result<Linked> {
     files.sort();
     let mut texts = Vec::new();
     for file in needed(files) {
-        let text = fs::read_to_string(folder.join(&file)).with_context(|| format!("{name}: {file}"))?;
+        let text =
+            fs::read_to_string(folder.join(&file)).with_context(|| format!("{name}: {file}"))?;
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         texts.push((file, lines.join("\n").trim_matches('\n').to_owned()));
     }
-    ensure!(!texts.is_empty(), "{name} has no licence file: say in notices.rs where its licence is");
-    Ok(Linked { name, version: text("version"), licence: text("license"), source: text("repository"), texts })
+    ensure!(
+        !texts.is_empty(),
+        "{name} has no licence file: say in notices.rs where its licence is"
+    );
+    Ok(Linked {
+        name,
+        version: text("version"),
+        licence: text("license"),
+        source: text("repository"),
+        texts,
+    })
 }
 
 /// Whether a file of this name says what a distribution has to carry.

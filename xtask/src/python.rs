@@ -36,7 +36,15 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     let python = environment.join("bin/python");
     let told = engines::for_python(root, &environment);
     let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-input", "--quiet"]);
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--no-build-isolation",
+        "--no-deps",
+        "--no-input",
+        "--quiet",
+    ]);
     install.arg(root.join("crates/kvmem-python"));
     install.env("CARGO_TARGET_DIR", &folder).env("MATURIN_PEP517_ARGS", "--profile=dev");
     install.env("PATH", with_first(&environment.join("bin")));
@@ -67,12 +75,21 @@ fn fresh_environment(folder: &Path) -> Option<PathBuf> {
     let mut make = Command::new(&python);
     make.args(["-m", "venv", "--clear"]).arg(&environment).stdin(Stdio::null());
     if !make.status().is_ok_and(|status| status.success()) {
-        println!("({python} could not make a virtual environment, so the Python package is not tested)");
+        println!(
+            "({python} could not make a virtual environment, so the Python package is not tested)"
+        );
         return None;
     }
     let pip = |retries: &str, packages: &[&str]| {
         let mut install = Command::new(environment.join("bin/python"));
-        install.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
+        install.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-input",
+            "--disable-pip-version-check",
+        ]);
         install
             .args(["--retries", retries])
             .args(packages)
@@ -97,7 +114,8 @@ fn fresh_environment(folder: &Path) -> Option<PathBuf> {
 
 /// A Python that will do, if need be after its Debian package was installed.
 pub(crate) fn find() -> Option<String> {
-    let found = || PYTHONS.into_iter().find(|python| works(python, &["-c", WILL_DO])).map(str::to_owned);
+    let found =
+        || PYTHONS.into_iter().find(|python| works(python, &["-c", WILL_DO])).map(str::to_owned);
     let missing = "Python with the module venv is missing";
     setup::package(missing, "python3-venv", || found().is_some())
         .ok()

@@ -58,11 +58,13 @@ pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let name = format!("{}-{}-{cores}c", OffsetDateTime::now_utc().date(), machine(&cpuinfo));
     let folder = root.join("bench/record");
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
 
     crate::setup::cmake()?;
     crate::setup::glib();
-    let wanted = |suite: &str| options.suites.is_empty() || options.suites.iter().any(|name| name == suite);
+    let wanted =
+        |suite: &str| options.suites.is_empty() || options.suites.iter().any(|name| name == suite);
     for (suite, ending) in SUITES.into_iter().filter(|(suite, _)| wanted(suite)) {
         let file = folder.join(format!("{name}{ending}.json"));
         let mut bench = Command::new(cargo());
@@ -95,16 +97,24 @@ pub(crate) fn report(root: &Path, options: &ReportOptions) -> Result<ExitCode> {
     ensure!(!newest.is_empty(), "nothing is recorded yet: cargo xtask bench-record");
     let page = std::path::absolute(&options.file).context("there is no folder to be in")?;
     if let Some(folder) = page.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let mut draw = Command::new(cargo());
     // Nothing is measured, so neither speed nor the allocators of others are needed.
-    draw.current_dir(root).args(["run", "--locked", "--package", "kvmem-cli", "--no-default-features"]);
+    draw.current_dir(root).args([
+        "run",
+        "--locked",
+        "--package",
+        "kvmem-cli",
+        "--no-default-features",
+    ]);
     draw.args(["--", "bench"]);
     for record in &newest {
         draw.arg("--from").arg(record);
     }
-    let status = draw.arg("--html").arg(&page).stdout(Stdio::null()).status().context("cannot run cargo")?;
+    let status =
+        draw.arg("--html").arg(&page).stdout(Stdio::null()).status().context("cannot run cargo")?;
     if !status.success() {
         eprintln!("drawing ended with {status}");
         return Ok(ExitCode::FAILURE);
@@ -115,17 +125,18 @@ pub(crate) fn report(root: &Path, options: &ReportOptions) -> Result<ExitCode> {
 
 /// The last record of each suite: names begin with the date.
 fn newest(folder: &Path) -> Result<Vec<PathBuf>> {
-    let list = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let list =
+        std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut files: Vec<PathBuf> = list.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     files.sort();
     let mut found = Vec::new();
     for suite in ["arena", "register", "offset", "slab", "concurrency"] {
         for file in files.iter().rev() {
-            let text =
-                std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-            let rows: serde_json::Value =
-                serde_json::from_str(&text).with_context(|| format!("{} is no record", file.display()))?;
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("cannot read {}", file.display()))?;
+            let rows: serde_json::Value = serde_json::from_str(&text)
+                .with_context(|| format!("{} is no record", file.display()))?;
             if rows["suite"] == suite {
                 found.push(file.clone());
                 break;
@@ -137,8 +148,9 @@ fn newest(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// A file-name form of the processor's model: lower-case words joined by `-`.
 fn machine(cpuinfo: &str) -> String {
-    let model =
-        cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, m)| m));
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, m)| m));
     let words: Vec<String> = model
         .unwrap_or(std::env::consts::ARCH)
         .replace("(R)", " ")
@@ -168,16 +180,21 @@ mod tests {
         for (name, suite) in files {
             std::fs::write(folder.join(name), format!("{{\"suite\": \"{suite}\"}}")).unwrap();
         }
-        let names: Vec<_> =
-            newest(&folder).unwrap().iter().map(|file| file.file_name().unwrap().to_owned()).collect();
+        let names: Vec<_> = newest(&folder)
+            .unwrap()
+            .iter()
+            .map(|file| file.file_name().unwrap().to_owned())
+            .collect();
         std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(names, ["2026-01-11-a-arena.json", "2026-01-10-a.json", "2025-12-31-a-slab.json"]);
+        assert_eq!(
+            names,
+            ["2026-01-11-a-arena.json", "2026-01-10-a.json", "2025-12-31-a-slab.json"]
+        );
     }
 
     #[test]
     fn machine_names_are_fit_for_files() {
-        let cpuinfo =
-            "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8488C @ 2.4GHz\nmodel name\t: b\n";
+        let cpuinfo = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8488C @ 2.4GHz\nmodel name\t: b\n";
         assert_eq!(machine(cpuinfo), "intel-xeon-platinum-8488c-2-4ghz");
         assert_eq!(machine("processor: 0\n"), std::env::consts::ARCH.replace('_', "-"));
     }

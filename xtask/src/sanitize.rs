@@ -60,10 +60,12 @@ impl Tool {
         }
         match self {
             Tool::Address => None,
-            Tool::Thread => (!has_source()).then_some("rustup component add --toolchain nightly rust-src"),
+            Tool::Thread => {
+                (!has_source()).then_some("rustup component add --toolchain nightly rust-src")
+            }
             Tool::Miri => {
-                let works =
-                    works("rustup", &["run", "nightly", "cargo", "miri", "--version"]) && has_source();
+                let works = works("rustup", &["run", "nightly", "cargo", "miri", "--version"])
+                    && has_source();
                 (!works).then_some("rustup component add --toolchain nightly miri rust-src")
             }
         }
@@ -72,7 +74,8 @@ impl Tool {
 
 /// Whether nightly has the source of the standard library.
 fn has_source() -> bool {
-    let sysroot = Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]).output();
+    let sysroot =
+        Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]).output();
     sysroot.is_ok_and(|sysroot| {
         let sysroot = String::from_utf8_lossy(&sysroot.stdout).trim().to_owned();
         Path::new(&sysroot).join("lib/rustlib/src/rust/library/std").is_dir()
@@ -99,7 +102,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
             continue;
         }
         match (tool, tool.missing()) {
-            (_, Some(remedy)) => skipped.push(format!("{} is skipped; it takes: {remedy}", tool.name())),
+            (_, Some(remedy)) => {
+                skipped.push(format!("{} is skipped; it takes: {remedy}", tool.name()))
+            }
             (Tool::Miri, None) => interpret(root, &mut report),
             (_, None) => sanitize(root, tool, &host()?, &mut report),
         }
@@ -118,7 +123,8 @@ fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
         _ => ("-Zsanitizer=address", "target/sanitize/address"),
     };
     let tests = |targets: &[&str], only: &[&str]| {
-        let mut tests = nightly(root, &["test", "--locked", "--package", "kvmem", "--target", host]);
+        let mut tests =
+            nightly(root, &["test", "--locked", "--package", "kvmem", "--target", host]);
         tests.args(["--target-dir", folder]).args(targets);
         if tool == Tool::Thread {
             // What the standard library does for a thread must be seen too.
@@ -134,7 +140,11 @@ fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
     };
     let name = tool.name();
     report.command(&format!("{name}: unit"), Kind::Tests, &mut tests(&["--lib"], &[]));
-    report.command(&format!("{name}: integration"), Kind::Tests, &mut tests(&["--test", "it"], &INTEGRATION));
+    report.command(
+        &format!("{name}: integration"),
+        Kind::Tests,
+        &mut tests(&["--test", "it"], &INTEGRATION),
+    );
 }
 
 /// The library's tests, interpreted. `cfg(miri)` shortens some, and leaves out those that are about the kernel.
@@ -153,7 +163,9 @@ fn host() -> Result<String> {
         .output()
         .context("cannot run rustup")?;
     let text = String::from_utf8_lossy(&output.stdout);
-    host_in(&text).map(str::to_owned).context("nightly's rustc does not say for which machine it is")
+    host_in(&text)
+        .map(str::to_owned)
+        .context("nightly's rustc does not say for which machine it is")
 }
 
 /// Reads `host: x86_64-unknown-linux-gnu` among the lines of `rustc -vV`.

@@ -34,10 +34,14 @@ pub(crate) fn component(subcommand: &str, component: &str) -> Result<()> {
         );
     }
     println!("cargo {subcommand} is missing: rustup component add {component}");
-    let status =
-        Command::new("rustup").args(["component", "add", component]).status().context("cannot run rustup")?;
+    let status = Command::new("rustup")
+        .args(["component", "add", component])
+        .status()
+        .context("cannot run rustup")?;
     if !status.success() || !works(cargo(), &[subcommand, "--version"]) {
-        bail!("cargo {subcommand} is missing and could not be installed: rustup component add {component}");
+        bail!(
+            "cargo {subcommand} is missing and could not be installed: rustup component add {component}"
+        );
     }
     Ok(())
 }
@@ -56,9 +60,14 @@ pub(crate) fn linker() -> Result<()> {
 /// Makes sure that the allocators which the benchmarks meet can be built: one takes CMake and a C++ compiler.
 pub(crate) fn cmake() -> Result<()> {
     for (tool, from) in [("c++", "build-essential"), ("cmake", "cmake")] {
-        let missing =
-            format!("{tool} is missing, which takes part in building the allocators that benchmarks meet");
-        ensure!(package(&missing, from, || works(tool, &["--version"]))?, "{missing}: {}", by_hand(from));
+        let missing = format!(
+            "{tool} is missing, which takes part in building the allocators that benchmarks meet"
+        );
+        ensure!(
+            package(&missing, from, || works(tool, &["--version"]))?,
+            "{missing}: {}",
+            by_hand(from)
+        );
     }
     Ok(())
 }
@@ -74,10 +83,16 @@ pub(crate) fn glib() {
 /// Gets Chromium, where that is possible: tests open the pages of reports with it, and say that they did not where there is none.
 pub(crate) fn chromium() {
     let missing = "chromium is missing";
-    let is_there =
-        || ["chromium", "chromium-browser", "google-chrome"].iter().any(|name| works(name, &["--version"]));
+    let is_there = || {
+        ["chromium", "chromium-browser", "google-chrome"]
+            .iter()
+            .any(|name| works(name, &["--version"]))
+    };
     if !package(missing, "chromium", is_there).unwrap_or(false) {
-        println!("({missing}, so the pages of reports are written and not opened: {})", by_hand("chromium"));
+        println!(
+            "({missing}, so the pages of reports are written and not opened: {})",
+            by_hand("chromium")
+        );
     }
 }
 
@@ -95,7 +110,10 @@ pub(crate) fn c_tools() {
     let missing = "GLib's headers are missing";
     let is_there = || works("pkg-config", &["--exists", "glib-2.0"]);
     if !package(missing, "libglib2.0-dev", is_there).unwrap_or(false) {
-        println!("({missing}, so its slices are tried without them: {})", by_hand("libglib2.0-dev"));
+        println!(
+            "({missing}, so its slices are tried without them: {})",
+            by_hand("libglib2.0-dev")
+        );
     }
 }
 
@@ -133,7 +151,8 @@ pub(crate) fn by_hand(package: &str) -> String {
 /// Whether the loader knows a library: by its cache, or in the folders that it looks into without one.
 pub(crate) fn has_library(name: &str) -> bool {
     let cached = ["ldconfig", "/sbin/ldconfig"].into_iter().any(|ldconfig| {
-        let output = Command::new(ldconfig).arg("-p").stdin(Stdio::null()).stderr(Stdio::null()).output();
+        let output =
+            Command::new(ldconfig).arg("-p").stdin(Stdio::null()).stderr(Stdio::null()).output();
         output.is_ok_and(|output| lists(&String::from_utf8_lossy(&output.stdout), name))
     });
     cached
@@ -177,7 +196,9 @@ mod tests {
     fn reads_what_the_loader_knows() {
         let output = "2 libs found in cache `/etc/ld.so.cache'\n\tlibibverbs.so.1 (libc6,x86-64) => /lib/libibverbs.so.1\n\tlibz.so.1 (libc6) => /lib/libz.so.1\n";
         assert!(lists(output, "libibverbs.so.1") && lists(output, "libz.so.1"));
-        assert!(!lists(output, "libibverbs.so") && !lists(output, "libs") && !lists("", "libz.so.1"));
+        assert!(
+            !lists(output, "libibverbs.so") && !lists(output, "libs") && !lists("", "libz.so.1")
+        );
         // Whatever is on this machine, Rust's programs need this one.
         assert!(has_library("libc.so.6") || cfg!(target_env = "musl"));
     }

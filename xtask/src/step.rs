@@ -67,9 +67,10 @@ impl Report {
                 let (count, note) = judge(kind, ended_well, tests);
                 (count, note.map(|note| note.replace("STATUS", &status)))
             }
-            Err(error) => {
-                (Count::FAIL, Some(format!("cannot run {}: {error}", command.get_program().display())))
-            }
+            Err(error) => (
+                Count::FAIL,
+                Some(format!("cannot run {}: {error}", command.get_program().display())),
+            ),
         });
     }
 
@@ -105,7 +106,8 @@ impl Report {
 
     /// Prints every step with its count and time, and the total on a line of its own at the end.
     pub(crate) fn print(&self) {
-        let width = self.outcomes.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0);
+        let width =
+            self.outcomes.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0);
         let mut whole = Duration::ZERO;
         println!("\nSteps:");
         for Outcome { name, count, took, note } in &self.outcomes {
@@ -208,8 +210,12 @@ mod tests {
         assert_eq!(parse_pytest_result("75 passed, 2 skipped in 26.67s\n"), count(75, 0));
         let line = "==== 1 failed, 3 passed, 1 warning, 2 errors in 71.52s (0:01:11) ====";
         assert_eq!(parse_pytest_result(line), count(3, 3));
-        for other in ["3 passed", "tests/test_pool.py ..... [ 50%]", "no tests ran in 0.01s", "found 3 in 2s"]
-        {
+        for other in [
+            "3 passed",
+            "tests/test_pool.py ..... [ 50%]",
+            "no tests ran in 0.01s",
+            "found 3 in 2s",
+        ] {
             assert_eq!(parse_pytest_result(other), None, "{other}");
         }
     }

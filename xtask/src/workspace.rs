@@ -12,7 +12,10 @@ pub(crate) fn root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.parent().context("the chores' crate has no parent folder")?;
     if !root.join("Cargo.toml").is_file() {
-        bail!("{} holds no Cargo.toml: was the checkout moved since this was built?", root.display());
+        bail!(
+            "{} holds no Cargo.toml: was the checkout moved since this was built?",
+            root.display()
+        );
     }
     Ok(root.to_owned())
 }
@@ -37,7 +40,10 @@ pub(crate) fn version(manifest: &Path) -> Result<String> {
 /// Where cargo puts what it builds.
 pub(crate) fn target_folder(root: &Path) -> Result<PathBuf> {
     let metadata = metadata(&root.join("Cargo.toml"))?;
-    Ok(metadata["target_directory"].as_str().context("cargo metadata gives no target directory")?.into())
+    Ok(metadata["target_directory"]
+        .as_str()
+        .context("cargo metadata gives no target directory")?
+        .into())
 }
 
 fn metadata(manifest: &Path) -> Result<Value> {
@@ -60,7 +66,9 @@ fn package_in<'a>(metadata: &'a Value, manifest: &Path) -> Result<&'a Value> {
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
     packages
         .iter()
-        .find(|package| package["manifest_path"].as_str().is_some_and(|path| Path::new(path) == manifest))
+        .find(|package| {
+            package["manifest_path"].as_str().is_some_and(|path| Path::new(path) == manifest)
+        })
         .with_context(|| format!("cargo metadata does not list {}", manifest.display()))
 }
 
@@ -70,7 +78,9 @@ fn targets_in(metadata: &Value, manifest: &Path, kind: &str) -> Result<Vec<Strin
         .as_array()
         .into_iter()
         .flatten()
-        .filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == kind)))
+        .filter(|target| {
+            target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == kind))
+        })
         .filter_map(|target| target["name"].as_str().map(str::to_owned))
         .collect();
     names.sort();

@@ -42,7 +42,11 @@ impl Display for Columns {
         for line in &self.lines {
             let mut text = String::from(" ");
             for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-                let cell = if column == 0 { format!(" {cell:<width$}") } else { format!("  {cell:>width$}") };
+                let cell = if column == 0 {
+                    format!(" {cell:<width$}")
+                } else {
+                    format!("  {cell:>width$}")
+                };
                 text.push_str(&cell);
             }
             writeln!(f, "{}", text.trim_end())?;
@@ -96,7 +100,9 @@ pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         size if size < 0.001 => format!("{value:.1e}"),
-        size if size < 10.0 => format!("{value:.5}").trim_end_matches('0').trim_end_matches('.').to_owned(),
+        size if size < 10.0 => {
+            format!("{value:.5}").trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
         _ => format!("{value:.0}"),
     }
 }

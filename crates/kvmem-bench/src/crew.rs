@@ -65,7 +65,9 @@ pub(crate) fn start<'scope, 'env, T: Send + 'scope>(
         let thread = Builder::new().name("kvmem-bench".into());
         match thread.spawn_scoped(scope, move || go.wait().then(work)) {
             Ok(thread) => started.running.push(thread),
-            Err(error) => return Err(NoThread { number: index + 1, threads, reason: error.to_string() }),
+            Err(error) => {
+                return Err(NoThread { number: index + 1, threads, reason: error.to_string() });
+            }
         }
     }
     Ok(started)
@@ -187,7 +189,8 @@ pub(crate) fn run<T: Send, S>(
         shift.gate.wait();
         let after = look();
         shift.gate.wait();
-        let threads = running.into_iter().map(|thread| thread.join().ok().flatten().ok_or(Failed::Panicked));
+        let threads =
+            running.into_iter().map(|thread| thread.join().ok().flatten().ok_or(Failed::Panicked));
         Ok(Found { threads: threads.collect::<Result<_, _>>()?, before, after })
     })
 }

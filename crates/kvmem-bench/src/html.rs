@@ -31,7 +31,11 @@ pub(crate) fn head(
 }
 
 /// The end of a chapter: what is absent and why, and what was to be reached.
-pub(crate) fn tail(chapter: Chapter, skipped: impl IntoIterator<Item = String>, goals: &[Goal]) -> Chapter {
+pub(crate) fn tail(
+    chapter: Chapter,
+    skipped: impl IntoIterator<Item = String>,
+    goals: &[Goal],
+) -> Chapter {
     let absent = skipped.into_iter().fold(Section::new("Not measured"), Section::text);
     let verdicts = goals.iter().map(|goal| Verdict {
         what: goal.name.clone(),
@@ -65,5 +69,7 @@ pub(crate) fn bars<R>(
 /// A section with these plots, but for those that have nothing to draw.
 pub(crate) fn section(title: &str, bars: impl IntoIterator<Item = Bars>) -> Section {
     let section = Section::new(title.split_whitespace().collect::<Vec<_>>().join(" "));
-    bars.into_iter().filter(|bars| !bars.is_empty()).fold(section, |section, bars| section.plot(bars.plot()))
+    bars.into_iter()
+        .filter(|bars| !bars.is_empty())
+        .fold(section, |section, bars| section.plot(bars.plot()))
 }

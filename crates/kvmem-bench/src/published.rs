@@ -109,19 +109,40 @@ pub const UNIFORM: [Uniform; 55] = [
 
 /// Sizes from 1 KiB to 64 MiB in 2 GiB, rounded.
 pub const RANDOM_ROUNDED: Mixed = Mixed {
-    util: Util { min: 0.544250, p99: 0.713338, p90: 0.779739, p50: 0.847867, max: 0.952591, avg: 0.841576 },
+    util: Util {
+        min: 0.544250,
+        p99: 0.713338,
+        p90: 0.779739,
+        p50: 0.847867,
+        max: 0.952591,
+        avg: 0.841576,
+    },
     ns: 145.575738,
 };
 
 /// Sizes from 1 KiB to 64 MiB in 2 GiB, exact.
 pub const RANDOM_EXACT: Mixed = Mixed {
-    util: Util { min: 0.569255, p99: 0.712076, p90: 0.781224, p50: 0.855046, max: 0.976057, avg: 0.848873 },
+    util: Util {
+        min: 0.569255,
+        p99: 0.712076,
+        p90: 0.781224,
+        p50: 0.855046,
+        max: 0.976057,
+        avg: 0.848873,
+    },
     ns: 142.508508,
 };
 
 /// KV and index objects in 1 TiB, rounded. It comes from 243 samples.
 pub const PAIRED_ROUNDED: Mixed = Mixed {
-    util: Util { min: 0.951814, p99: 0.951879, p90: 0.952077, p50: 0.952382, max: 0.952621, avg: 0.952343 },
+    util: Util {
+        min: 0.951814,
+        p99: 0.951879,
+        p90: 0.952077,
+        p50: 0.952382,
+        max: 0.952621,
+        avg: 0.952343,
+    },
     ns: 352.207986,
 };
 

@@ -58,7 +58,10 @@ mod tests {
     fn percentiles_count_from_the_top() {
         let mut samples: Vec<u64> = (0..1000).rev().collect();
         let util = Util::of(&mut samples, 1000).unwrap();
-        assert_eq!((util.min, util.p99, util.p90, util.p50, util.max), (0.0, 0.01, 0.1, 0.5, 0.999));
+        assert_eq!(
+            (util.min, util.p99, util.p90, util.p50, util.max),
+            (0.0, 0.01, 0.1, 0.5, 0.999)
+        );
         assert!((util.avg - 0.4995).abs() < 1e-12);
         assert_eq!(Util::of(&mut [], 1), None);
     }

@@ -68,7 +68,9 @@ pub(crate) fn title(workload: WorkloadId) -> &'static str {
         WorkloadId::Rl => {
             "rl: highest share of the pool alive at the peak, and share of payloads failed at 0.95"
         }
-        WorkloadId::Shift => "shift: one size gives way to another. Utilization during and after the change",
+        WorkloadId::Shift => {
+            "shift: one size gives way to another. Utilization during and after the change"
+        }
         WorkloadId::Mix => "mix: seven other distributions in 2 GiB. Utilization",
         WorkloadId::Scatter => "scatter: random, with several ranges for a request. Utilization",
     }
@@ -170,7 +172,8 @@ fn mixed(rows: &[&Row]) -> Columns {
 }
 
 fn rl(rows: &[&Row]) -> Columns {
-    let two = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
+    let two =
+        |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
     let mut columns = Columns::new(strings([
         "",
         "contender",
@@ -219,7 +222,9 @@ fn shift(rows: &[&Row]) -> Columns {
 fn metadata(rows: &[&Row]) -> Columns {
     let mut columns = Columns::new(strings(["", "contender", "live", "bytes each", "resident"]));
     for row in rows {
-        let each = row.metadata_bytes_per_live.map_or_else(|| "–".to_owned(), |bytes| format!("{bytes:.1}"));
+        let each = row
+            .metadata_bytes_per_live
+            .map_or_else(|| "–".to_owned(), |bytes| format!("{bytes:.1}"));
         columns.push([
             variant(row),
             row.contender.to_string(),

@@ -28,7 +28,10 @@ fn bump_rows_are_reported_in_full() {
     for row in json["rows"].as_array().unwrap() {
         let mut keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_unstable();
-        assert_eq!(keys, ["contender", "gib_per_s", "ns_per_op", "op", "pages", "size_bytes", "threads"]);
+        assert_eq!(
+            keys,
+            ["contender", "gib_per_s", "ns_per_op", "op", "pages", "size_bytes", "threads"]
+        );
         assert!(row["ns_per_op"].as_f64() > Some(0.0), "{row}");
         assert!(row["gib_per_s"].is_null() && row["pages"].is_null(), "{row}");
     }
@@ -37,7 +40,8 @@ fn bump_rows_are_reported_in_full() {
     assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
 
     let table = report.to_string();
-    for part in ["64 B, 8 thread(s)", "4096 B, 1 thread(s)", "seed", "mutex", "bumpalo", "≤ 0.6"] {
+    for part in ["64 B, 8 thread(s)", "4096 B, 1 thread(s)", "seed", "mutex", "bumpalo", "≤ 0.6"]
+    {
         assert!(table.contains(part), "{part} in\n{table}");
     }
     assert!(table.ends_with('\n') && !table.contains("populate"));
@@ -46,13 +50,16 @@ fn bump_rows_are_reported_in_full() {
 #[test]
 fn page_rows_are_there_or_their_absence_is_explained() {
     use ContenderId::{Kvmem, KvmemAuto, MapPopulate};
-    let (report, watch) = small(vec![Op::Populate, Op::Discard], vec![Kvmem, KvmemAuto, MapPopulate]);
+    let (report, watch) =
+        small(vec![Op::Populate, Op::Discard], vec![Kvmem, KvmemAuto, MapPopulate]);
     assert_eq!(watch.planned, watch.done);
     for pages in Pages::ALL {
-        let rows = |op| report.rows.iter().filter(move |row| row.op == op && row.pages == Some(pages));
+        let rows =
+            |op| report.rows.iter().filter(move |row| row.op == op && row.pages == Some(pages));
         let absent = |op| {
-            let about =
-                |skipped: &&arena::Skipped| skipped.op == op && skipped.pages.is_none_or(|p| p == pages);
+            let about = |skipped: &&arena::Skipped| {
+                skipped.op == op && skipped.pages.is_none_or(|p| p == pages)
+            };
             report.skipped.iter().find(about).map(|skipped| skipped.reason.clone())
         };
         match absent(Op::Populate) {

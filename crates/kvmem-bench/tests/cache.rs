@@ -18,14 +18,22 @@ fn rows_are_reported_in_full() {
     assert_eq!(report.rows.len(), (4 + 4 + 3 + 3) * 2);
     assert!(ran(&report).iter().all(|(scenario, contender, _)| contender.takes_part(*scenario)));
     assert!(watch.steps.iter().any(|step| step == "get-miss quick-cache ×2"), "{:?}", watch.steps);
-    let parts = ["get-hit, 1 thread(s)", "insert-evict, 2 thread(s)", "kvmem-scan", "quick-cache", "≤ 60"];
-    is_reported_in_full(&report, &watch, &["contender", "mops", "ns", "scenario", "threads"], &parts);
+    let parts =
+        ["get-hit, 1 thread(s)", "insert-evict, 2 thread(s)", "kvmem-scan", "quick-cache", "≤ 60"];
+    is_reported_in_full(
+        &report,
+        &watch,
+        &["contender", "mops", "ns", "scenario", "threads"],
+        &parts,
+    );
     assert_eq!(report.goals.len(), if report.machine.cores >= 2 { 3 } else { 2 });
     // Those who have no part in a scenario have no column beside it.
     let table = report.to_string();
     let heads: Vec<&str> = table.lines().filter(|line| line.contains("M/s")).collect();
     assert_eq!(heads.len(), 3, "{table}");
-    assert!(heads[0].contains("floor") && !heads[1].contains("floor") && heads[2].contains("extents"));
+    assert!(
+        heads[0].contains("floor") && !heads[1].contains("floor") && heads[2].contains("extents")
+    );
 }
 
 #[test]
@@ -38,7 +46,8 @@ fn what_is_named_is_all_that_runs() {
         threads: vec![3],
     };
     let report = cache::run(&options, &mut ()).unwrap();
-    let expected = [ContenderId::Kvmem, ContenderId::QuickCache].map(|id| (Scenario::GetMiss, id, 3));
+    let expected =
+        [ContenderId::Kvmem, ContenderId::QuickCache].map(|id| (Scenario::GetMiss, id, 3));
     assert_eq!((ran(&report).as_slice(), report.reps), (&expected[..], 2));
 }
 

@@ -10,14 +10,22 @@ use watch::Watch;
 
 #[test]
 fn rows_are_reported_in_full() {
-    let options = Options { quick: true, reps: Some(1), threads: vec![1, 2, 16], ..Options::default() };
+    let options =
+        Options { quick: true, reps: Some(1), threads: vec![1, 2, 16], ..Options::default() };
     let mut watch = Watch::default();
     let report = concurrency::run(&options, &mut watch).unwrap();
     assert_eq!(report.suite, "concurrency");
     assert_eq!(report.rows.len(), Scenario::ALL.len() * ContenderId::ALL.len() * 3);
     assert!(watch.steps.iter().any(|step| step == "cross-thread binned ×16"), "{:?}", watch.steps);
     let keys = ["contender", "mops", "p50_ns", "p99_ns", "scenario", "threads"];
-    let parts = ["pair-3274752, 16 thread(s)", "high-water, 1 thread(s)", "binned", "mutex", "≥ 1.8", "≤ 10"];
+    let parts = [
+        "pair-3274752, 16 thread(s)",
+        "high-water, 1 thread(s)",
+        "binned",
+        "mutex",
+        "≥ 1.8",
+        "≤ 10",
+    ];
     is_reported_in_full(&report, &watch, &keys, &parts);
     for row in &report.rows {
         assert!(row.p50_ns <= row.p99_ns, "{row:?}");

@@ -18,7 +18,10 @@ impl Account {
         let (start, end) = (held.offset(), held.offset() + held.size());
         assert!(end <= capacity, "{start}..{end} passes the end, {capacity}");
         let before = self.0.range(..end).next_back();
-        assert!(before.is_none_or(|(_, &other)| other <= start), "{start}..{end} overlaps {before:?}");
+        assert!(
+            before.is_none_or(|(_, &other)| other <= start),
+            "{start}..{end} overlaps {before:?}"
+        );
         self.0.insert(start, end);
     }
 
@@ -132,7 +135,8 @@ fn scattered_requests_add_up() {
 fn the_model_without_rounding_does_as_the_crate_does() {
     let capacity = 2_000_000_003;
     let space = Space::for_sizes_from(1000, capacity);
-    let (model, port) = (BinnedUnrounded::create(space).unwrap(), CrateAllocator::create(space).unwrap());
+    let (model, port) =
+        (BinnedUnrounded::create(space).unwrap(), CrateAllocator::create(space).unwrap());
     let sizes = Sizes::LogUniform { min: 1, max: 100_000_000 };
     let mut rng = stream(13, 0);
     let mut live = Vec::new();

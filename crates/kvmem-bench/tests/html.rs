@@ -9,8 +9,12 @@ use serde::de::DeserializeOwned;
 
 /// What earlier runs found.
 fn recorded<R: DeserializeOwned>(name: &str) -> R {
-    let path = format!("{}/../../bench/record/2026-11-21-amd-epyc-2c{name}.json", env!("CARGO_MANIFEST_DIR"));
-    serde_json::from_str(&std::fs::read_to_string(path).expect("it is part of the repository")).expect("rows")
+    let path = format!(
+        "{}/../../bench/record/2026-11-21-amd-epyc-2c{name}.json",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    serde_json::from_str(&std::fs::read_to_string(path).expect("it is part of the repository"))
+        .expect("rows")
 }
 
 fn page(report: &impl Draw) -> String {
@@ -119,11 +123,9 @@ fn the_slab_report_has_every_row_and_who_is_absent() {
     for shown in ["4.5<", "17.2<", "4.8<", "3.00<", "5.00<", "g-slice: no &lt;libglib&gt;"] {
         assert!(html.contains(shown), "{shown}");
     }
-    assert!(
-        html.contains(
-            "<li class=\"missed\"><b>MISSED</b> ns &lt;of&gt; &quot;all&quot;: found 2.5, wanted ≤ 2"
-        )
-    );
+    assert!(html.contains(
+        "<li class=\"missed\"><b>MISSED</b> ns &lt;of&gt; &quot;all&quot;: found 2.5, wanted ≤ 2"
+    ));
 }
 
 #[test]
@@ -158,7 +160,13 @@ fn the_concurrency_report_has_every_row() {
 
 #[test]
 fn the_cache_report_has_look_ups_and_blocks() {
-    let row = |scenario, contender, ns| cache::Row { scenario, contender, threads: 1, mops: 1e3 / ns, ns };
+    let row = |scenario, contender, ns| cache::Row {
+        scenario,
+        contender,
+        threads: 1,
+        mops: 1e3 / ns,
+        ns,
+    };
     let report = cache::Report {
         suite: "cache".to_owned(),
         version: "0.1.0".to_owned(),
@@ -174,7 +182,9 @@ fn the_cache_report_has_look_ups_and_blocks() {
     };
     let html = page(&report);
     assert_eq!(count(&html, "<svg role=\"img\""), 2, "one for each scenario");
-    for shown in ["12.5<", "8.2<", "1 thread(s)", "block-pair: nanoseconds of a call", "floor", "pool"] {
+    for shown in
+        ["12.5<", "8.2<", "1 thread(s)", "block-pair: nanoseconds of a call", "floor", "pool"]
+    {
         assert!(html.contains(shown), "{shown}");
     }
 }

@@ -37,7 +37,8 @@ fn rounded_uniform_rows_are_exact() {
 #[test]
 fn unrounded_uniform_rows_agree() {
     for size in few_live().filter(|&size| size < 40_000_000 && size > 1_500_000) {
-        let out = uniform::run::<BinnedUnrounded>(SEED, size, uniform::pool_for(size), 200_000).unwrap();
+        let out =
+            uniform::run::<BinnedUnrounded>(SEED, size, uniform::pool_for(size), 200_000).unwrap();
         let want = published::uniform(ContenderId::BinnedUnrounded, size).unwrap();
         near(out.util_avg, want.util_avg, 0.002);
     }
@@ -70,8 +71,12 @@ fn no_allocator_passes_the_bound_and_the_bare_loop_reaches_it() {
         let pool = uniform::pool_for(size);
         let bound = uniform::bound(size, pool);
         for (min, avg) in [
-            uniform::run::<Null>(SEED, size, pool, 1000).map(|out| (out.util_min, out.util_avg)).unwrap(),
-            uniform::run::<BestFit>(SEED, size, pool, 1000).map(|out| (out.util_min, out.util_avg)).unwrap(),
+            uniform::run::<Null>(SEED, size, pool, 1000)
+                .map(|out| (out.util_min, out.util_avg))
+                .unwrap(),
+            uniform::run::<BestFit>(SEED, size, pool, 1000)
+                .map(|out| (out.util_min, out.util_avg))
+                .unwrap(),
         ] {
             near(min, bound, 1e-12);
             near(avg, bound, 1e-12);
@@ -83,7 +88,8 @@ fn no_allocator_passes_the_bound_and_the_bare_loop_reaches_it() {
 #[test]
 fn calibrated_workloads_stay_calibrated() {
     fn mix<C: Contender>() -> f64 {
-        let run = |sizes: &Sizes| random::run::<C>(SEED, sizes, random::POOL, 60_000).unwrap().util.avg;
+        let run =
+            |sizes: &Sizes| random::run::<C>(SEED, sizes, random::POOL, 60_000).unwrap().util.avg;
         mean(&random::mixes().map(|(_, sizes)| run(&sizes))).unwrap()
     }
     near(mix::<Binned>(), 0.844, 0.003);

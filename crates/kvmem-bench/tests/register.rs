@@ -8,8 +8,13 @@ mod watch;
 use watch::Watch;
 
 fn small(backends: Vec<Backend>, contexts: Vec<u32>) -> (Report, Watch) {
-    let options =
-        Options { reps: Some(1), backends, contexts, region_bytes: vec![16 << 20], ..Options::default() };
+    let options = Options {
+        reps: Some(1),
+        backends,
+        contexts,
+        region_bytes: vec![16 << 20],
+        ..Options::default()
+    };
     let mut watch = Watch::default();
     let report = register::run(&options, &mut watch).unwrap();
     assert_eq!((watch.planned, watch.rows), (watch.done, report.rows.len()));
@@ -21,7 +26,8 @@ fn rings_are_measured_or_their_absence_is_explained() {
     let (report, watch) = small(vec![Backend::IoUring], vec![1, 2]);
     for pages in Pages::PRIVATE {
         let rows = report.rows.iter().filter(|row| row.pages == Some(pages)).count();
-        let absent = report.skipped.iter().find(|skip| skip.pages.is_none_or(|these| these == pages));
+        let absent =
+            report.skipped.iter().find(|skip| skip.pages.is_none_or(|these| these == pages));
         match absent {
             Some(skipped) => println!("skipped: {pages}: {}", skipped.reason),
             // Two numbers of contexts, resident and not.
@@ -58,18 +64,23 @@ fn simulated_machines_show_what_was_published() {
     assert!(report.skipped.is_empty());
     assert_eq!(report.rows.len(), 2 * 2 * ContenderId::ALL.len());
     let total = |backend, resident, policy| {
-        let same = |row: &&Row| row.backend == backend && row.resident == resident && row.policy == policy;
+        let same =
+            |row: &&Row| row.backend == backend && row.resident == resident && row.policy == policy;
         report.rows.iter().find(same).unwrap().total_s
     };
     let parallel_over_sequential = |backend, resident| {
-        total(backend, resident, ContenderId::Parallel) / total(backend, resident, ContenderId::Sequential)
+        total(backend, resident, ContenderId::Parallel)
+            / total(backend, resident, ContenderId::Sequential)
     };
     assert!(parallel_over_sequential(Backend::ParallelWins, true) < 0.4);
     assert!(parallel_over_sequential(Backend::ParallelWins, false) > 3.0);
     assert!(parallel_over_sequential(Backend::ParallelLoses, true) > 2.0);
     assert!(parallel_over_sequential(Backend::ParallelLoses, false) > 3.0);
     let met: Vec<_> = report.goals.iter().map(|goal| (goal.name.as_str(), goal.met())).collect();
-    assert!(met.iter().filter(|(name, _)| name.contains("simulated")).all(|(_, met)| *met), "{met:?}");
+    assert!(
+        met.iter().filter(|(name, _)| name.contains("simulated")).all(|(_, met)| *met),
+        "{met:?}"
+    );
 
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["suite"], "register");
@@ -112,12 +123,15 @@ fn simulated_time_is_the_same_each_time() {
 
 #[test]
 fn planning_is_timed() {
-    let options = Options { backends: vec![Backend::ParallelWins], reps: Some(1), ..Options::default() };
+    let options =
+        Options { backends: vec![Backend::ParallelWins], reps: Some(1), ..Options::default() };
     let report = register::run(&options, &mut ()).unwrap();
     match report.plan_ms {
         Some(ms) => {
             assert!(ms > 0.0);
-            assert!(report.goals.iter().any(|goal| goal.name.starts_with("plan: ") && goal.value == ms));
+            assert!(
+                report.goals.iter().any(|goal| goal.name.starts_with("plan: ") && goal.value == ms)
+            );
         }
         None => println!("skipped: there are no addresses for 1 TiB"),
     }

@@ -53,13 +53,16 @@ fn rows_are_reported_in_full() {
     for row in json["rows"].as_array().unwrap() {
         let mut keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_unstable();
-        assert_eq!(keys, ["contender", "max_block_bytes", "ns_per_pair", "pattern", "rss_bytes", "threads"]);
+        assert_eq!(
+            keys,
+            ["contender", "max_block_bytes", "ns_per_pair", "pattern", "rss_bytes", "threads"]
+        );
         assert!(row["ns_per_pair"].as_f64() > Some(0.0), "{row}");
         assert_eq!(row["rss_bytes"].is_number(), told, "{row}");
         if told && row["pattern"] == "random" {
             // 10,000 blocks of each thread are there, and every byte of them was written.
-            let live =
-                10_000 * row["max_block_bytes"].as_u64().unwrap() / 2 * row["threads"].as_u64().unwrap();
+            let live = 10_000 * row["max_block_bytes"].as_u64().unwrap() / 2
+                * row["threads"].as_u64().unwrap();
             let rss = row["rss_bytes"].as_u64().unwrap();
             assert!((live * 9 / 10..live * 4 + (64 << 20)).contains(&rss), "{row}");
         }
@@ -67,9 +70,13 @@ fn rows_are_reported_in_full() {
     assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
 
     let table = report.to_string();
-    for part in
-        ["512 B, 1 thread(s)", "1024 B, 4 thread(s)", "64 B, 3 thread(s)", "producer-consumer", "malloc"]
-    {
+    for part in [
+        "512 B, 1 thread(s)",
+        "1024 B, 4 thread(s)",
+        "64 B, 3 thread(s)",
+        "producer-consumer",
+        "malloc",
+    ] {
         assert!(table.contains(part), "{part} in\n{table}");
     }
     assert_eq!(table.contains("Not measured"), !report.skipped.is_empty());
@@ -108,7 +115,10 @@ fn a_child_that_fails_is_an_error_with_its_words() {
         command
     };
     let error = run(complain);
-    assert!(matches!(&error.error, MeasureError::Child(said) if said.contains("out of luck")), "{error}");
+    assert!(
+        matches!(&error.error, MeasureError::Child(said) if said.contains("out of luck")),
+        "{error}"
+    );
     assert!(error.to_string().starts_with("fixed 64 1 malloc"), "{error}");
     let missing = run(|_| Command::new("/no/such/program"));
     assert!(matches!(missing.error, MeasureError::Child(_)));

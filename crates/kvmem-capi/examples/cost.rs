@@ -21,7 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let space = OffsetAllocator::new(1 << 40)?;
     let slices = SliceAllocator::new()?;
     for _ in 0..3 {
-        let mut live = (0..1000).map(|_| space.allocate(4096).map(Some)).collect::<Result<Vec<_>, _>>()?;
+        let mut live =
+            (0..1000).map(|_| space.allocate(4096).map(Some)).collect::<Result<Vec<_>, _>>()?;
         let (start, mut random) = (now(), 1_u64);
         for _ in 0..n {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

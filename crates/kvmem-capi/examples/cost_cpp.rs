@@ -18,7 +18,12 @@ const LIVE: usize = 1000;
 type Clock = extern "C" fn() -> f64;
 
 /// A loop of `cost.cpp`, by its number, over whatever allocates; nanoseconds for each round.
-fn run<G>(which: u32, count: u64, now: Clock, mut allocate: impl FnMut(u64) -> Result<G, AllocError>) -> f64 {
+fn run<G>(
+    which: u32,
+    count: u64,
+    now: Clock,
+    mut allocate: impl FnMut(u64) -> Result<G, AllocError>,
+) -> f64 {
     let mut live: Vec<Option<G>> = (0..LIVE).map(|_| allocate(4096).ok()).collect();
     let (mut x, mut failed) = (1_u32, 0_u64);
     let start = now();
@@ -72,7 +77,8 @@ extern "C" fn rust_raw(which: u32, count: u64, now: Clock) -> f64 {
 }
 
 fn main() {
-    let number = |nth, default| std::env::args().nth(nth).map_or(default, |n| n.parse().expect("a number"));
+    let number =
+        |nth, default| std::env::args().nth(nth).map_or(default, |n| n.parse().expect("a number"));
     let (rounds, runs) = (number(1, 1_000_000_u64), number(2, 15_u64) as u32);
 
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -96,10 +102,12 @@ fn main() {
     // SAFETY: both were just built from this crate, and run nothing when they are loaded. The first one is loaded before, under the name by which the
     // second asks for it.
     let greatest = unsafe {
-        let _kvmem = Library::open(Some(&library), RTLD_NOW | RTLD_GLOBAL).expect("libkvmem_capi.so");
+        let _kvmem =
+            Library::open(Some(&library), RTLD_NOW | RTLD_GLOBAL).expect("libkvmem_capi.so");
         let loops = Library::open(Some(&loops), RTLD_NOW).expect("what was just compiled");
         let name = CStr::to_bytes_with_nul(c"cost");
-        let cost = loops.get::<extern "C" fn(Loop, Loop, u64, u32) -> f64>(name).expect("its function");
+        let cost =
+            loops.get::<extern "C" fn(Loop, Loop, u64, u32) -> f64>(name).expect("its function");
         cost(rust, rust_raw, rounds, runs)
     };
     println!("the compat header takes at most {greatest:.1} ns more than Rust");

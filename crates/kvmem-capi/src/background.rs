@@ -107,6 +107,8 @@ pub unsafe extern "C" fn kvmem_background_wait(
 
 /// Ends it early, and gives everything back. Waits for the thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_background_destroy(background: *mut kvmem_background) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_background_destroy(
+    background: *mut kvmem_background,
+) -> kvmem_status {
     destroy(background)
 }

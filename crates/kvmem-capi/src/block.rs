@@ -81,7 +81,9 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
         let all = unsafe { list(blocks, count, "blocks") }?;
         let (mut freed, mut first) = (0, Ok(()));
         for one in all {
-            let done = of_block(one.pool, one.handle(), |pool| Ok(pool.free_raw(one.handle()).map(drop)?));
+            let done = of_block(one.pool, one.handle(), |pool| {
+                Ok(pool.free_raw(one.handle()).map(drop)?)
+            });
             match done {
                 Ok(()) => freed += 1,
                 Err(fail) => first = first.and(Err(fail)),
@@ -96,17 +98,27 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
 
 /// Gives back the tail: the block is `new_bytes` bytes afterwards, which is written to it, and begins where it did. O(1).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_block_shrink(block: *mut kvmem_block, new_bytes: u64) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_block_shrink(
+    block: *mut kvmem_block,
+    new_bytes: u64,
+) -> kvmem_status {
     // SAFETY: the caller's promise.
-    unsafe { resize(block, new_bytes, |pool, block| pool.shrink_raw(block.handle(), size(new_bytes))) }
+    unsafe {
+        resize(block, new_bytes, |pool, block| pool.shrink_raw(block.handle(), size(new_bytes)))
+    }
 }
 
 /// Takes in free bytes that lie behind: the block is `new_bytes` bytes afterwards, which is written to it, and begins where it did. Nothing is moved. O(1).
 /// KVMEM_BLOCKED if they are not free.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_block_extend(block: *mut kvmem_block, new_bytes: u64) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_block_extend(
+    block: *mut kvmem_block,
+    new_bytes: u64,
+) -> kvmem_status {
     // SAFETY: the caller's promise.
-    unsafe { resize(block, new_bytes, |pool, block| pool.extend_raw(block.handle(), size(new_bytes))) }
+    unsafe {
+        resize(block, new_bytes, |pool, block| pool.extend_raw(block.handle(), size(new_bytes)))
+    }
 }
 
 /// # Safety
@@ -162,7 +174,10 @@ pub unsafe extern "C" fn kvmem_block_reference(
 /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to be bad. The block is gone afterwards; `why` is
 /// in the pool's report.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_block_condemn(block: *const kvmem_block, why: *const c_char) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_block_condemn(
+    block: *const kvmem_block,
+    why: *const c_char,
+) -> kvmem_status {
     let condemn = |block: &kvmem_block, pool: &Pool| {
         // SAFETY: the caller's promise.
         let why = unsafe { some_text(why, "why") }?;

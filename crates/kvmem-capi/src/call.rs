@@ -34,7 +34,10 @@ pub(crate) fn on<T: Object>(
 
 /// Runs a call that looks up its object itself, which is poisoned if the call panics.
 #[inline(always)]
-pub(crate) fn guard_for<T: Object>(handle: *const T, run: impl FnOnce() -> Result<(), Fail>) -> kvmem_status {
+pub(crate) fn guard_for<T: Object>(
+    handle: *const T,
+    run: impl FnOnce() -> Result<(), Fail>,
+) -> kvmem_status {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => KVMEM_OK,
         Ok(Err(fail)) => last_error::put(fail),
@@ -54,7 +57,8 @@ pub(crate) fn destroy<T: Object>(handle: *const T) -> kvmem_status {
 #[inline(never)]
 fn panicked(panic: &(dyn Any + Send)) -> kvmem_status {
     let said = panic.downcast_ref::<&str>().copied();
-    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    let said =
+        said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
     last_error::put(Fail::said(KVMEM_PANICKED, format_args!("a defect of kvmem: {said}")))
 }
 
@@ -119,7 +123,11 @@ pub(crate) fn ranges(count: u64) -> Result<usize, Fail> {
 ///
 /// # Safety
 /// If it is not NULL there are so many, for as long as the call lasts.
-pub(crate) unsafe fn list<'a, T>(pointer: *const T, count: u64, name: &'static str) -> Result<&'a [T], Fail> {
+pub(crate) unsafe fn list<'a, T>(
+    pointer: *const T,
+    count: u64,
+    name: &'static str,
+) -> Result<&'a [T], Fail> {
     match (pointer.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Fail::Null(name)),
@@ -142,7 +150,9 @@ pub(crate) unsafe fn short_list<'a, T>(
     name: &'static str,
 ) -> Result<&'a [T], Fail> {
     if !pointer.is_null() && count > most {
-        return Err(Fail::invalid(format_args!("{name} has {count} elements: name at most {most}")));
+        return Err(Fail::invalid(format_args!(
+            "{name} has {count} elements: name at most {most}"
+        )));
     }
     // SAFETY: the caller's promise.
     unsafe { list(pointer, count, name) }
@@ -156,7 +166,9 @@ pub(crate) unsafe fn value_bytes<'a>(pointer: *const c_void, bytes: u64) -> Resu
     if bytes > MAX_BYTES {
         return Err(Fail::said(
             KVMEM_TOO_LARGE,
-            format_args!("data cannot have {bytes} bytes: a process has addresses for at most {MAX_BYTES}"),
+            format_args!(
+                "data cannot have {bytes} bytes: a process has addresses for at most {MAX_BYTES}"
+            ),
         ));
     }
     // SAFETY: the caller's promise.
@@ -167,7 +179,10 @@ pub(crate) unsafe fn value_bytes<'a>(pointer: *const c_void, bytes: u64) -> Resu
 ///
 /// # Safety
 /// If it is not NULL it ends with a NUL, and stays for as long as the call lasts.
-pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &'static str) -> Result<Option<&'a str>, Fail> {
+pub(crate) unsafe fn text<'a>(
+    pointer: *const c_char,
+    name: &'static str,
+) -> Result<Option<&'a str>, Fail> {
     if pointer.is_null() {
         return Ok(None);
     }
@@ -180,7 +195,10 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &'static str) -> Res
 ///
 /// # Safety
 /// As for [`text`].
-pub(crate) unsafe fn some_text<'a>(pointer: *const c_char, name: &'static str) -> Result<&'a str, Fail> {
+pub(crate) unsafe fn some_text<'a>(
+    pointer: *const c_char,
+    name: &'static str,
+) -> Result<&'a str, Fail> {
     // SAFETY: the caller's promise.
     unsafe { text(pointer, name) }?.ok_or(Fail::Null(name))
 }
@@ -257,7 +275,9 @@ pub(crate) fn report<T: serde::Serialize>(
     match format {
         KVMEM_TEXT => Ok(text(value)),
         KVMEM_JSON => serde_json::to_string(value).map_err(Fail::invalid),
-        other => Err(Fail::invalid(format_args!("{other} is no format: say KVMEM_TEXT or KVMEM_JSON"))),
+        other => {
+            Err(Fail::invalid(format_args!("{other} is no format: say KVMEM_TEXT or KVMEM_JSON")))
+        }
     }
 }
 
@@ -269,7 +289,9 @@ pub const KVMEM_JSON: u32 = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cancel::{kvmem_cancel, kvmem_cancel_create, kvmem_cancel_destroy, kvmem_cancel_use};
+    use crate::cancel::{
+        kvmem_cancel, kvmem_cancel_create, kvmem_cancel_destroy, kvmem_cancel_use,
+    };
     use crate::last_error::kvmem_last_error;
 
     fn said() -> String {

@@ -84,7 +84,9 @@ impl Registrar for Custom {
 
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
         let mut key = kvmem_key { handle: 0, lkey: 0, rkey: 0, has_rkey: 0 };
-        let Some(register) = self.callbacks.register_bytes else { return Err(refusal("register_bytes", 0)) };
+        let Some(register) = self.callbacks.register_bytes else {
+            return Err(refusal("register_bytes", 0));
+        };
         // SAFETY: the caller of C has promised that it can be called.
         match unsafe { register(self.callbacks.user, at.as_ptr().cast(), len as u64, &mut key) } {
             0 => Ok(key.into()),
@@ -93,7 +95,9 @@ impl Registrar for Custom {
     }
 
     fn deregister(&self, key: Key) -> Result<(), Refusal> {
-        let Some(deregister) = self.callbacks.deregister else { return Err(refusal("deregister", 0)) };
+        let Some(deregister) = self.callbacks.deregister else {
+            return Err(refusal("deregister", 0));
+        };
         // SAFETY: as above.
         match unsafe { deregister(self.callbacks.user, &key.into()) } {
             0 => Ok(()),
@@ -141,7 +145,8 @@ pub unsafe extern "C" fn kvmem_registrars_custom(
         }
         // Not yet to be released, should there be no room for it.
         let release = callbacks.release;
-        let held = Custom { name, callbacks: kvmem_registrar_callbacks { release: None, ..callbacks } };
+        let held =
+            Custom { name, callbacks: kvmem_registrar_callbacks { release: None, ..callbacks } };
         let mut held = Arc::new(held);
         if let Some(custom) = Arc::get_mut(&mut held) {
             custom.callbacks.release = release;

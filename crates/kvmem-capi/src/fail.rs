@@ -161,7 +161,9 @@ fn of_arena(error: &ArenaError) -> kvmem_status {
         ArenaError::ZeroSize => KVMEM_ZERO_SIZE,
         ArenaError::TooLarge { .. } => KVMEM_TOO_LARGE,
         ArenaError::NoPages { .. } | ArenaError::NoHeadroom { .. } => KVMEM_NO_MEMORY,
-        ArenaError::Refused { limit: Some(Limit::Machine(_) | Limit::Pool { .. }), .. } => KVMEM_NO_MEMORY,
+        ArenaError::Refused { limit: Some(Limit::Machine(_) | Limit::Pool { .. }), .. } => {
+            KVMEM_NO_MEMORY
+        }
         ArenaError::Refused { limit: Some(_), .. } => KVMEM_LIMIT,
         ArenaError::Populate { limit: Some(_), .. } => KVMEM_NO_MEMORY,
         ArenaError::Cancelled { .. } => KVMEM_CANCELLED,

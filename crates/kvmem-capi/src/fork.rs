@@ -51,7 +51,9 @@ fn is_mapped(at: usize) -> bool {
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let mut resident = 0;
     // SAFETY: the kernel looks at its own tables of the address, and writes one byte for one page.
-    unsafe { libc::mincore(std::ptr::without_provenance_mut(at & !(page - 1)), 1, &mut resident) == 0 }
+    unsafe {
+        libc::mincore(std::ptr::without_provenance_mut(at & !(page - 1)), 1, &mut resident) == 0
+    }
 }
 
 /// How many forks lie between this process and the one that used the library first; some may count

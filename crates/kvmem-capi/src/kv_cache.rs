@@ -168,14 +168,17 @@ pub unsafe extern "C" fn kvmem_kv_create(
         if wanted.shards != 0 {
             builder = builder.shards(wanted.shards as usize);
         }
-        let taker = Taker::new(wanted.on_evict, wanted.on_evict_user, wanted.on_evict_release).map(Arc::new);
+        let taker = Taker::new(wanted.on_evict, wanted.on_evict_user, wanted.on_evict_release)
+            .map(Arc::new);
         match (&taker, wanted.on_evict_release) {
             (Some(taker), _) => {
                 let taker = Arc::clone(taker);
                 builder = builder.on_evict(move |pinned| taker.give(pinned));
             }
             (None, Some(_)) => {
-                return Err(Fail::invalid("on_evict_release without on_evict: say both, or neither"));
+                return Err(Fail::invalid(
+                    "on_evict_release without on_evict: say both, or neither",
+                ));
             }
             (None, None) => {}
         }

@@ -6,7 +6,9 @@ use kvmem::pool::kv_cache::{Lease, Leased, Superseded};
 
 use crate::call::{destroy, guard, on, out};
 use crate::fail::Fail;
-use crate::kv_cache::{Key, key_at, kvmem_kv_cache, kvmem_kv_reservation, kvmem_kv_value, no_value, value};
+use crate::kv_cache::{
+    Key, key_at, kvmem_kv_cache, kvmem_kv_reservation, kvmem_kv_value, no_value, value,
+};
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
@@ -51,8 +53,11 @@ pub unsafe extern "C" fn kvmem_kv_get_lease(
         let leased = out(out_leased, "out_leased")?;
         // SAFETY: the caller's promise.
         let key = unsafe { key_at(key, key_bytes) }?;
-        let none =
-            kvmem_kv_leased { outcome: KVMEM_LEASED_BUSY, lease: std::ptr::null_mut(), value: no_value() };
+        let none = kvmem_kv_leased {
+            outcome: KVMEM_LEASED_BUSY,
+            lease: std::ptr::null_mut(),
+            value: no_value(),
+        };
         leased.put(match cache.lease(key) {
             Leased::Lease(lease) => {
                 let lease = kvmem_kv_lease::table().insert(lease)?;

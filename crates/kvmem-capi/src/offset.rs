@@ -5,7 +5,9 @@ use std::ffi::c_char;
 use kvmem::offset::{Builder, OffsetAllocator, Placement, RawAllocation, RawHandle};
 use kvmem::slab::{ExtentCache, ExtentState};
 
-use crate::call::{destroy, guard, guard_for, list, on, out, ranges, read, size, write_list, write_text};
+use crate::call::{
+    destroy, guard, guard_for, list, on, out, ranges, read, size, write_list, write_text,
+};
 use crate::fail::Fail;
 use crate::fork::Home;
 use crate::last_error;
@@ -65,7 +67,9 @@ impl kvmem_allocation {
 
 #[inline(always)]
 pub(crate) fn handle(allocator: u64, slot: u32, generation: u32) -> RawHandle {
-    RawHandle::from_bits(u128::from(allocator) << 64 | u128::from(slot) << 32 | u128::from(generation))
+    RawHandle::from_bits(
+        u128::from(allocator) << 64 | u128::from(slot) << 32 | u128::from(generation),
+    )
 }
 
 /// The three numbers of a handle.
@@ -294,7 +298,9 @@ pub unsafe extern "C" fn kvmem_offset_allocate_scattered(
         let most = size(max_ranges);
         let all = raw_all(space, |space| match space {
             Space::Plain(space) => Ok(Either::Plain(space.allocate_scattered(total_bytes, most)?)),
-            Space::Cached(space) => Ok(Either::Cached(space.allocate_scattered(total_bytes, most)?)),
+            Space::Cached(space) => {
+                Ok(Either::Cached(space.allocate_scattered(total_bytes, most)?))
+            }
         })?;
         // SAFETY: the caller's promise: there is room for `max_ranges`, and no more were granted.
         unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
@@ -327,9 +333,10 @@ fn raw_all(
             .into_iter()
             .map(|one| match space.seal_raw(one) {
                 Ok(raw) => Ok(raw.into()),
-                Err(_) => {
-                    Err(Fail::said(KVMEM_CHECK_FAILED, "an extent is not of the space that granted it"))
-                }
+                Err(_) => Err(Fail::said(
+                    KVMEM_CHECK_FAILED,
+                    "an extent is not of the space that granted it",
+                )),
             })
             .collect(),
         (Space::Plain(_), Either::Cached(_)) => {
@@ -409,7 +416,8 @@ pub unsafe extern "C" fn kvmem_offset_allocation_at(
 ) -> kvmem_status {
     on(allocator, |space| {
         let found = out(out_allocation, "out_allocation")?;
-        let none = || Fail::said(KVMEM_NOT_FOUND, format_args!("no allocation is alive at slot {slot}"));
+        let none =
+            || Fail::said(KVMEM_NOT_FOUND, format_args!("no allocation is alive at slot {slot}"));
         found.put(either!(space, space => space.raw_at(slot)).ok_or_else(none)?.into());
         Ok(())
     })
@@ -531,7 +539,8 @@ pub unsafe extern "C" fn kvmem_offset_get_metrics(
 ) -> kvmem_status {
     on(allocator, |space| {
         let figures = out(out_metrics, "out_metrics")?;
-        figures.put(either!(space, space => kvmem_metrics::new(&space.metrics(), space.boundary())));
+        figures
+            .put(either!(space, space => kvmem_metrics::new(&space.metrics(), space.boundary())));
         Ok(())
     })
 }
@@ -564,7 +573,12 @@ pub struct kvmem_bin {
 
 impl From<&kvmem::offset::BinReport> for kvmem_bin {
     fn from(bin: &kvmem::offset::BinReport) -> Self {
-        kvmem_bin { min_bytes: bin.size_min, max_bytes: bin.size_max, ranges: bin.ranges, bytes: bin.bytes }
+        kvmem_bin {
+            min_bytes: bin.size_min,
+            max_bytes: bin.size_max,
+            ranges: bin.ranges,
+            bytes: bin.bytes,
+        }
     }
 }
 
@@ -651,7 +665,9 @@ pub unsafe extern "C" fn kvmem_offset_map(
 
 /// Takes back what magazines keep, so that neighbours join. Without magazines it does nothing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_trim(allocator: *const kvmem_offset_allocator) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_offset_trim(
+    allocator: *const kvmem_offset_allocator,
+) -> kvmem_status {
     on(allocator, |space| {
         if let Space::Cached(space) = space {
             space.trim();
@@ -662,7 +678,9 @@ pub unsafe extern "C" fn kvmem_offset_trim(allocator: *const kvmem_offset_alloca
 
 /// Checks the books against their numbered invariants. O(ranges). KVMEM_CHECK_FAILED is a defect of this library.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_check(allocator: *const kvmem_offset_allocator) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_offset_check(
+    allocator: *const kvmem_offset_allocator,
+) -> kvmem_status {
     on(allocator, |space| Ok(either!(space, space => space.check())?))
 }
 
@@ -678,7 +696,13 @@ pub unsafe extern "C" fn kvmem_offset_report(
         let m = either!(space, space => space.metrics());
         let text = format!(
             "{} of {} bytes in use by {} allocations; {} bytes free in {} ranges, the longest {}; books of {} bytes\n",
-            m.allocated, m.capacity, m.live, m.free, m.free_ranges, m.largest_free, m.metadata_bytes
+            m.allocated,
+            m.capacity,
+            m.live,
+            m.free,
+            m.free_ranges,
+            m.largest_free,
+            m.metadata_bytes
         );
         // SAFETY: the caller's promise.
         unsafe { write_text(&text, buffer, capacity, out_needed) }
@@ -687,6 +711,8 @@ pub unsafe extern "C" fn kvmem_offset_report(
 
 /// Destroys an allocator. Its allocations need not be freed before; freeing them afterwards is KVMEM_BAD_HANDLE and harms nothing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_destroy(allocator: *mut kvmem_offset_allocator) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_offset_destroy(
+    allocator: *mut kvmem_offset_allocator,
+) -> kvmem_status {
     destroy(allocator)
 }

@@ -51,7 +51,11 @@ pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, Fail> {
     }
     // SAFETY: the caller's promise; any bits are a value.
     unsafe {
-        std::ptr::copy_nonoverlapping(bytes, (&raw mut wanted).cast::<u8>(), said.min(known) as usize);
+        std::ptr::copy_nonoverlapping(
+            bytes,
+            (&raw mut wanted).cast::<u8>(),
+            said.min(known) as usize,
+        );
     }
     Ok(wanted)
 }
@@ -65,7 +69,9 @@ pub(crate) unsafe fn init<T: Options>(options: *mut T, struct_size: u64) -> Resu
         return Err(Fail::Null("options"));
     }
     if !(LEAST..=1 << 16).contains(&struct_size) {
-        return Err(Fail::invalid(format_args!("struct_size is {struct_size}: say sizeof *options")));
+        return Err(Fail::invalid(format_args!(
+            "struct_size is {struct_size}: say sizeof *options"
+        )));
     }
     let mut defaults = MaybeUninit::new(T::defaults());
     let known = size_of::<T>();
@@ -74,7 +80,11 @@ pub(crate) unsafe fn init<T: Options>(options: *mut T, struct_size: u64) -> Resu
         defaults.as_mut_ptr().cast::<u64>().write(struct_size);
         let to = options.cast::<u8>();
         to.write_bytes(0, struct_size as usize);
-        std::ptr::copy_nonoverlapping(defaults.as_ptr().cast::<u8>(), to, known.min(struct_size as usize));
+        std::ptr::copy_nonoverlapping(
+            defaults.as_ptr().cast::<u8>(),
+            to,
+            known.min(struct_size as usize),
+        );
     }
     Ok(())
 }

@@ -124,7 +124,10 @@ pub unsafe extern "C" fn kvmem_pool_options_init(
 /// KVMEM_INVALID_ARGUMENT where the text is no size from 1 byte to INT64_MAX; the message says what
 /// is wrong with it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_parse_size(text: *const c_char, out_bytes: *mut u64) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_parse_size(
+    text: *const c_char,
+    out_bytes: *mut u64,
+) -> kvmem_status {
     guard(|| {
         let bytes = out(out_bytes, "out_bytes")?;
         // SAFETY: the caller's promise.

@@ -33,7 +33,8 @@ pub struct kvmem_progress {
 
 /// Is told of progress: after each piece of some ten milliseconds of work, by the threads that work, one call at a time. `progress` is
 /// good for the call only. It must return (no longjmp, no C++ exception), and must not destroy what is being worked on.
-pub type kvmem_progress_fn = Option<unsafe extern "C" fn(user: *mut c_void, progress: *const kvmem_progress)>;
+pub type kvmem_progress_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, progress: *const kvmem_progress)>;
 
 /// A function of C with what it is to be given.
 #[derive(Clone, Copy)]

@@ -148,10 +148,14 @@ pub unsafe extern "C" fn kvmem_preflight_report(
         options::is_zero(wanted.reserved, "reserved")?;
         // SAFETY: the caller's promise.
         let (ladder, nodes) = unsafe {
-            (ladder(wanted.pages, wanted.strict)?, numa_nodes(wanted.numa_nodes, wanted.numa_node_count)?)
+            (
+                ladder(wanted.pages, wanted.strict)?,
+                numa_nodes(wanted.numa_nodes, wanted.numa_node_count)?,
+            )
         };
         let wish = Wish::new(bytes, ladder).map_err(Fail::invalid)?;
-        let wish = wish.shared(backing(wanted.backing)? == Backing::Shared).nodes(nodes.iter().copied());
+        let wish =
+            wish.shared(backing(wanted.backing)? == Backing::Shared).nodes(nodes.iter().copied());
         let found = Machine::here().preflight(&wish);
         if let Ok(fits) = out(out_fits, "") {
             fits.put(u32::from(found.passes()));
@@ -244,7 +248,8 @@ pub unsafe extern "C" fn kvmem_region_wrap(
     guard(|| {
         let made = out(out_region, "out_region")?;
         let at = NonNull::new(data.cast::<u8>()).ok_or(Fail::Null("data"))?;
-        let most = size(MAX_BYTES).min(isize::MAX as usize - at.addr().get().min(isize::MAX as usize));
+        let most =
+            size(MAX_BYTES).min(isize::MAX as usize - at.addr().get().min(isize::MAX as usize));
         if bytes == 0 {
             return Err(ArenaError::ZeroSize.into());
         }
@@ -421,9 +426,17 @@ pub unsafe extern "C" fn kvmem_region_share(
 ) -> kvmem_status {
     on(region, |region| {
         let made = out(out_fd, "out_fd")?;
-        let fd = if flag(read_only, "read_only")? { region.share_read_only()? } else { region.share()? };
-        let private =
-            || Fail::said(KVMEM_WRONG_BACKING, "the region is private: map it with KVMEM_BACKING_SHARED");
+        let fd = if flag(read_only, "read_only")? {
+            region.share_read_only()?
+        } else {
+            region.share()?
+        };
+        let private = || {
+            Fail::said(
+                KVMEM_WRONG_BACKING,
+                "the region is private: map it with KVMEM_BACKING_SHARED",
+            )
+        };
         made.put(fd.ok_or_else(private)?.into_raw_fd());
         Ok(())
     })

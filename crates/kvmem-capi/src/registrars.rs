@@ -82,7 +82,8 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
             ));
         }
         let limits = NicLimits { max_bytes: max_key_bytes, max_keys, ..NicLimits::default() };
-        let machine = Machine::builder().nics(size(nics)).limits(limits).build().map_err(Fail::invalid)?;
+        let machine =
+            Machine::builder().nics(size(nics)).limits(limits).build().map_err(Fail::invalid)?;
         let nics: Vec<Arc<Nic>> = (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
         let registrars = Registrars { all: machine.nics(), nics };
         made.put(kvmem_registrars::table().insert(registrars)?);
@@ -102,7 +103,8 @@ pub unsafe extern "C" fn kvmem_registrars_inject(
 ) -> kvmem_status {
     on(registrars, |registrars| {
         registrars.get(index)?;
-        let real = || Fail::said(KVMEM_UNSUPPORTED, "only a simulated registrar can be told to refuse");
+        let real =
+            || Fail::said(KVMEM_UNSUPPORTED, "only a simulated registrar can be told to refuse");
         let nic = registrars.nics.get(size(index)).ok_or_else(real)?;
         let fault = match crate::options::flag(deregister, "deregister")? {
             false => Fault::register(nth),
@@ -193,7 +195,9 @@ pub unsafe extern "C" fn kvmem_registrars_limits(
 
 /// Destroys the object. Registrars that nothing is registered with are closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_registrars_destroy(registrars: *mut kvmem_registrars) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_registrars_destroy(
+    registrars: *mut kvmem_registrars,
+) -> kvmem_status {
     destroy(registrars)
 }
 

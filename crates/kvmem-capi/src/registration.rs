@@ -262,6 +262,8 @@ pub unsafe extern "C" fn kvmem_registration_deregister(
 /// Gives the keys back that are still out, and destroys the registration. Keys that are not taken back keep their memory mapped for the life
 /// of the process.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_registration_destroy(registration: *mut kvmem_registration) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_registration_destroy(
+    registration: *mut kvmem_registration,
+) -> kvmem_status {
     destroy(registration)
 }

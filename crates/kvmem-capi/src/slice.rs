@@ -171,7 +171,10 @@ fn builder(wanted: &kvmem_slice_options) -> Result<SliceBuilder, Fail> {
     let mut builder = SliceAllocator::builder();
     match wanted.settings {
         KVMEM_SLICE_FROM_ENVIRONMENT => {}
-        bits if bits & !(KVMEM_SLICE_PLAIN | KVMEM_SLICE_ALWAYS_MALLOC | KVMEM_SLICE_DEBUG_BLOCKS) == 0 => {
+        bits if bits
+            & !(KVMEM_SLICE_PLAIN | KVMEM_SLICE_ALWAYS_MALLOC | KVMEM_SLICE_DEBUG_BLOCKS)
+            == 0 =>
+        {
             let settings = SliceSettings {
                 always_malloc: bits & KVMEM_SLICE_ALWAYS_MALLOC != 0,
                 debug_blocks: bits & KVMEM_SLICE_DEBUG_BLOCKS != 0,
@@ -214,8 +217,12 @@ pub unsafe extern "C" fn kvmem_slice_create(
         // Without the region first: if something is wrong with the rest, the region stays the caller's.
         let (mut slices, mut home) = (builder(&wanted)?.build()?, Home::Heap);
         if !wanted.region.is_null() {
-            let in_use =
-                || Fail::said(KVMEM_IN_USE, "the region has other users: give one that nothing was made on");
+            let in_use = || {
+                Fail::said(
+                    KVMEM_IN_USE,
+                    "the region has other users: give one that nothing was made on",
+                )
+            };
             let region = kvmem_region::table().take_if(wanted.region, |region| {
                 Arc::get_mut(region).ok_or_else(in_use)?.as_mut_bytes()?;
                 Ok(())
@@ -311,7 +318,9 @@ pub(crate) fn check_link(bytes: u64, next_offset: u64) -> Result<(), Fail> {
         Some(end) if end <= bytes => Ok(()),
         _ => Err(Fail::said(
             KVMEM_OUT_OF_BOUNDS,
-            format_args!("a link at offset {next_offset} does not lie within a block of {bytes} bytes"),
+            format_args!(
+                "a link at offset {next_offset} does not lie within a block of {bytes} bytes"
+            ),
         )),
     }
 }
@@ -334,7 +343,9 @@ pub unsafe extern "C" fn kvmem_slice_alloc_batch(
         let (count, mut blocks) = (elements::<*mut c_void>(count, "out_blocks")?, Vec::new());
         slices.alloc_batch(size(bytes), count, &mut blocks)?;
         // SAFETY: the caller's promise, and no more than `count`; a `NonNull<u8>` is an address.
-        unsafe { out_blocks.cast::<NonNull<u8>>().copy_from_nonoverlapping(blocks.as_ptr(), blocks.len()) };
+        unsafe {
+            out_blocks.cast::<NonNull<u8>>().copy_from_nonoverlapping(blocks.as_ptr(), blocks.len())
+        };
         done.put(blocks.len() as u64);
         Ok(())
     })
@@ -446,6 +457,8 @@ pub unsafe extern "C" fn kvmem_slice_report_leaks(
 
 /// Destroys an allocator. Blocks from slabs go with it, freed or not; those that are the system's (above the limit) have to be freed before.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_slice_destroy(allocator: *mut kvmem_slice_allocator) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_slice_destroy(
+    allocator: *mut kvmem_slice_allocator,
+) -> kvmem_status {
     destroy(allocator)
 }

@@ -86,7 +86,10 @@ impl Kind {
             "kvmem_kv_lease",
         ];
         let kind = (bits >> KIND_SHIFT & 0xf) as usize;
-        NAMES.get(kind.checked_sub(1)?).copied().filter(|_| bits & (MARK | POISONED | CLOSED) == MARK)
+        NAMES
+            .get(kind.checked_sub(1)?)
+            .copied()
+            .filter(|_| bits & (MARK | POISONED | CLOSED) == MARK)
     }
 }
 
@@ -175,7 +178,8 @@ impl<T: Object> Table<T> {
     /// Takes an object in.
     pub(crate) fn insert(&self, value: T::Value) -> Result<*mut T, Fail> {
         fork::watch();
-        let index = self.pop().or_else(|| self.fresh()).ok_or(Fail::TooManyObjects(1 << SLOT_BITS))?;
+        let index =
+            self.pop().or_else(|| self.fresh()).ok_or(Fail::TooManyObjects(1 << SLOT_BITS))?;
         let slot = self.slots.get(index);
         // Relaxed, both: the slot is this thread's, and came to it by `pop`, which acquires.
         let generation = (slot.last.load(Ordering::Relaxed) >> SLOT_BITS) as u32;
@@ -269,7 +273,9 @@ impl<T: Object> Table<T> {
         match self.get(handle) {
             // Acquire pairs with the Release in `insert`.
             Err(fail) => match self.slot(handle) {
-                Some(slot) if slot.word.load(Ordering::Acquire) == handle.addr() as u64 | CLOSED => {
+                Some(slot)
+                    if slot.word.load(Ordering::Acquire) == handle.addr() as u64 | CLOSED =>
+                {
                     // SAFETY: as in `get`.
                     Ok(unsafe { (*slot.value.get()).assume_init_ref() })
                 }
@@ -307,7 +313,11 @@ impl<T: Object> Table<T> {
         let bits = handle.addr() as u64;
         let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
         // Relaxed, both: the value is neither read nor dropped.
-        if slot.word.compare_exchange(bits | FORKED, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if slot
+            .word
+            .compare_exchange(bits | FORKED, 0, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+        {
             return Err(self.explain(bits));
         }
         self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
@@ -347,7 +357,9 @@ impl<T: Object> Table<T> {
         let Some(slot) = self.slot(handle) else { return Err(self.explain(handle.addr() as u64)) };
         let bits = handle.addr() as u64;
         // SAFETY: it holds a value, and this thread alone has closed it.
-        let done = catch_unwind(AssertUnwindSafe(|| run(unsafe { (*slot.value.get()).assume_init_mut() })));
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            run(unsafe { (*slot.value.get()).assume_init_mut() })
+        }));
         // Release, both, pair with the Acquire in `get` and `take`.
         match done {
             Ok(done) => {
@@ -424,7 +436,8 @@ impl<T: Object> Table<T> {
         let bits = handle.addr() as u64;
         let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
         // Acquire pairs with the Release in `insert`, for who goes on to use the value. Relaxed: nothing is read then.
-        let flagged = slot.word.compare_exchange(bits, bits | flag, Ordering::Acquire, Ordering::Relaxed);
+        let flagged =
+            slot.word.compare_exchange(bits, bits | flag, Ordering::Acquire, Ordering::Relaxed);
         flagged.map(drop).map_err(|_| self.explain(bits))
     }
 
@@ -454,7 +467,9 @@ impl<T: Object> Table<T> {
             (Some(slot), _) if slot.word.load(Ordering::Relaxed) == bits | POISONED => {
                 return Fail::Poisoned(wanted);
             }
-            (Some(slot), _) if slot.word.load(Ordering::Relaxed) == bits | CLOSED => BadHandle::Closed,
+            (Some(slot), _) if slot.word.load(Ordering::Relaxed) == bits | CLOSED => {
+                BadHandle::Closed
+            }
             (Some(slot), _) if slot.last.load(Ordering::Relaxed) >= bits => BadHandle::Destroyed,
             _ => BadHandle::Never,
         };
@@ -503,9 +518,13 @@ mod tests {
         assert_eq!(why(table.get(first).unwrap_err()), BadHandle::Destroyed);
 
         assert!(matches!(table.get(std::ptr::null()), Err(Fail::Null(_))));
-        for bits in
-            [1_usize, 0xdead_beef, usize::MAX, second.addr() | POISONED as usize, second.addr() + (1 << 23)]
-        {
+        for bits in [
+            1_usize,
+            0xdead_beef,
+            usize::MAX,
+            second.addr() | POISONED as usize,
+            second.addr() + (1 << 23),
+        ] {
             assert_eq!(
                 why(table.get(std::ptr::without_provenance(bits)).unwrap_err()),
                 BadHandle::Never,
@@ -520,7 +539,11 @@ mod tests {
         );
 
         table.close(second).unwrap();
-        assert!(table.get(second).is_err() && table.close(second).is_err() && table.take(second).is_err());
+        assert!(
+            table.get(second).is_err()
+                && table.close(second).is_err()
+                && table.take(second).is_err()
+        );
         assert_eq!(table.get_even_closed(second).unwrap(), "second");
         assert_eq!(table.take_closed(second).unwrap(), "second");
         assert!(table.take_closed(second).is_none());
@@ -537,7 +560,8 @@ mod tests {
         static TABLE: Table<Mine> = Table::new();
         let value = std::sync::Arc::new(());
         let handle = TABLE.insert(value.clone()).unwrap();
-        let (poisoned, closed) = (TABLE.insert(value.clone()).unwrap(), TABLE.insert(value.clone()).unwrap());
+        let (poisoned, closed) =
+            (TABLE.insert(value.clone()).unwrap(), TABLE.insert(value.clone()).unwrap());
         TABLE.poison(poisoned);
         TABLE.close(closed).unwrap();
         TABLE.mark_forked();
@@ -552,7 +576,11 @@ mod tests {
         // Nothing was dropped, and the slots are good for others.
         assert_eq!(std::sync::Arc::strong_count(&value), 4);
         let fresh = TABLE.insert(value).unwrap();
-        assert!(TABLE.get(fresh).is_ok() && TABLE.forget(fresh).is_err() && TABLE.destroy(fresh).is_ok());
+        assert!(
+            TABLE.get(fresh).is_ok()
+                && TABLE.forget(fresh).is_err()
+                && TABLE.destroy(fresh).is_ok()
+        );
     }
 
     #[test]
@@ -577,7 +605,8 @@ mod tests {
         assert!(table.take_unless(handle, |_| panic!("it is gone")).is_err());
 
         let panicking = table.insert("second".into()).unwrap();
-        let panicked = catch_unwind(AssertUnwindSafe(|| table.take_unless(panicking, |_| panic!("no more"))));
+        let panicked =
+            catch_unwind(AssertUnwindSafe(|| table.take_unless(panicking, |_| panic!("no more"))));
         assert!(panicked.is_err());
         assert_eq!(why(table.take(panicking).unwrap_err()), BadHandle::Destroyed);
     }

@@ -72,7 +72,8 @@ impl Taker {
         let key = kept.key();
         let lent = value(pinned).map_err(|_| NotTaken)?;
         // SAFETY: the caller of C has promised that it can be called.
-        let answer = unsafe { (self.take)(self.user, &lent, key.as_ptr().cast(), key.len() as u64) };
+        let answer =
+            unsafe { (self.take)(self.user, &lent, key.as_ptr().cast(), key.len() as u64) };
         // Gone already if the function has released it.
         drop(kvmem_kv_pin::table().take(lent.pin));
         if answer == 0 { Ok(()) } else { Err(NotTaken) }

@@ -74,9 +74,12 @@ fn an_empty_type_is_what_glib_makes_of_it() {
         // Without GLib's headers, and with them.
         let include = pkg_config("--cflags").map(|flags| flags.replace("-I", "-isystem "));
         let with_glib = include.iter().map(|flags| (flags.as_str(), "-DWITH_GLIB"));
-        for (number, (flags, define)) in [("", "-DALONE")].into_iter().chain(with_glib).enumerate() {
-            let flags: Vec<&str> =
-                flags.split_whitespace().chain([define, optimize, "-DKVMEM_GSLICE_NO_G_FREE"]).collect();
+        for (number, (flags, define)) in [("", "-DALONE")].into_iter().chain(with_glib).enumerate()
+        {
+            let flags: Vec<&str> = flags
+                .split_whitespace()
+                .chain([define, optimize, "-DKVMEM_GSLICE_NO_G_FREE"])
+                .collect();
             let program = compile(&source, &format!("empty{optimize}-{number}"), &flags);
             for setting in ["", "always-malloc", "debug-blocks"] {
                 said.push(succeed(Command::new(&program).env("KVMEM_SLICE", setting)));
@@ -89,7 +92,8 @@ fn an_empty_type_is_what_glib_makes_of_it() {
         };
         let program = scratch("programs").join(format!("empty{optimize}-glib"));
         let mut cc = Command::new("cc");
-        cc.args(["-std=c11", "-D_GNU_SOURCE", "-DGLIBS_OWN", optimize]).args(include.split_whitespace());
+        cc.args(["-std=c11", "-D_GNU_SOURCE", "-DGLIBS_OWN", optimize])
+            .args(include.split_whitespace());
         cc.arg(&source).arg("-o").arg(&program).args(libs.split_whitespace());
         if cc.output().is_ok_and(|output| output.status.success()) {
             said.push(succeed(&mut Command::new(program)));
@@ -97,7 +101,10 @@ fn an_empty_type_is_what_glib_makes_of_it() {
             println!("skipped: GLib cannot be linked");
         }
     }
-    assert!(said.iter().all(|one| one == "new 0, new0 0, dup 0, alloc 0, alloc0 0, copy 0\n"), "{said:?}");
+    assert!(
+        said.iter().all(|one| one == "new 0, new0 0, dup 0, alloc 0, alloc0 0, copy 0\n"),
+        "{said:?}"
+    );
 }
 
 /// Since GLib 2.76 slices may be given to `g_free`, which kvmem's may not.
@@ -118,7 +125,8 @@ fn a_glib_whose_slices_are_mallocs_is_told_of() {
             .expect("it can be written");
         let mut cc = Command::new("cc");
         cc.args(STRICT).arg("-fsyntax-only").args(flags).arg("-I").arg(&folder);
-        let output = cc.arg("-I").arg(prefix().join("include")).arg(&source).output().expect("cc is there");
+        let output =
+            cc.arg("-I").arg(prefix().join("include")).arg(&source).output().expect("cc is there");
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let ours = "#include <kvmem/compat/gslice.h>\n";
@@ -130,7 +138,10 @@ fn a_glib_whose_slices_are_mallocs_is_told_of() {
         fake(version);
         for includes in [&before, &after] {
             let (built, said) = builds(includes, &[]);
-            assert!(built == fine && fine != said.contains("KVMEM_GSLICE_NO_G_FREE"), "{version:?}: {said}");
+            assert!(
+                built == fine && fine != said.contains("KVMEM_GSLICE_NO_G_FREE"),
+                "{version:?}: {said}"
+            );
             assert!(builds(includes, &["-DKVMEM_GSLICE_NO_G_FREE"]).0);
             assert!(builds(&format!("#define KVMEM_GSLICE_NO_G_FREE\n{includes}"), &[]).0);
         }
@@ -179,7 +190,8 @@ fn expected() -> Vec<String> {
 
 /// The blocks of the page in a language: one for each example.
 fn blocks(language: &str) -> Vec<String> {
-    let page = std::fs::read_to_string(crate_folder().join("docs/c.md")).expect("the page is there");
+    let page =
+        std::fs::read_to_string(crate_folder().join("docs/c.md")).expect("the page is there");
     let begins = format!("```{language}\n");
     let blocks = page.split(&begins).skip(1).filter_map(|rest| rest.split("```").next());
     let blocks: Vec<String> = blocks.map(str::to_owned).collect();
@@ -194,7 +206,9 @@ fn the_examples_of_the_page_run_by_pkg_config() {
     }
     let pkg_config = |args: &[&str]| {
         let folder = prefix().join("lib/pkgconfig");
-        let said = succeed(Command::new("pkg-config").env("PKG_CONFIG_PATH", folder).args(args).arg("kvmem"));
+        let said = succeed(
+            Command::new("pkg-config").env("PKG_CONFIG_PATH", folder).args(args).arg("kvmem"),
+        );
         said.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
@@ -206,7 +220,11 @@ fn the_examples_of_the_page_run_by_pkg_config() {
     for (at, (example, expected)) in examples().iter().zip(expected()).enumerate() {
         let shared = scratch("programs").join(format!("example-shared-{at}"));
         let mut cc = Command::new("cc");
-        cc.args(STRICT).arg(example).arg("-o").arg(&shared).args(pkg_config(&["--cflags", "--libs"]));
+        cc.args(STRICT)
+            .arg(example)
+            .arg("-o")
+            .arg(&shared)
+            .args(pkg_config(&["--cflags", "--libs"]));
         succeed(&mut cc);
         assert_eq!(succeed(Command::new(&shared).env("LD_LIBRARY_PATH", &lib)), expected);
 

@@ -57,7 +57,8 @@ fn beside(name: &str) -> PathBuf {
     let write = |path: &str, text: &str| {
         std::fs::write(folder.join(path), text).expect("the target folder can be written")
     };
-    std::fs::create_dir_all(folder.join("offset_allocator")).expect("the target folder can be written");
+    std::fs::create_dir_all(folder.join("offset_allocator"))
+        .expect("the target folder can be written");
     write("offset_allocator/offset_allocator.hpp", "#pragma once\n#define THE_ORIGINAL 1\n");
     write(
         "user.cpp",
@@ -83,14 +84,17 @@ fn an_original_header_beside_the_includer_takes_a_forwarding_one() {
     };
     // A quoted include looks beside the file first, whatever `-I` says.
     assert_eq!(run("beside-original"), Some(3));
-    let page = std::fs::read_to_string(crate_folder().join("docs/cpp.md")).expect("the page is there");
+    let page =
+        std::fs::read_to_string(crate_folder().join("docs/cpp.md")).expect("the page is there");
     let forward = "#include <kvmem/compat/mooncake_offset_allocator.hpp>";
     assert!(page.contains(forward), "the page says how");
     let text = format!("#pragma once\n{forward}\n");
-    std::fs::write(folder.join("offset_allocator/offset_allocator.hpp"), text).expect("it can be replaced");
+    std::fs::write(folder.join("offset_allocator/offset_allocator.hpp"), text)
+        .expect("it can be replaced");
     assert_eq!(run("beside-forwarded"), Some(0));
     // Nor is a header in the way that is not there.
-    std::fs::remove_file(folder.join("offset_allocator/offset_allocator.hpp")).expect("it is there");
+    std::fs::remove_file(folder.join("offset_allocator/offset_allocator.hpp"))
+        .expect("it is there");
     assert_eq!(run("beside-gone"), Some(0));
 }
 
@@ -101,7 +105,8 @@ fn what_the_page_says_is_missing_does_not_compile() {
     if !has("c++") {
         return;
     }
-    let page = std::fs::read_to_string(crate_folder().join("docs/cpp.md")).expect("the page is there");
+    let page =
+        std::fs::read_to_string(crate_folder().join("docs/cpp.md")).expect("the page is there");
     let section = page.split("### What is missing").nth(1).expect("the section is there");
     let rows = section.lines().filter(|line| line.starts_with("| `"));
     let codes: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
@@ -117,7 +122,8 @@ fn what_the_page_says_is_missing_does_not_compile() {
         );
         std::fs::write(&source, program).expect("the target folder can be written");
         let mut cpp = Command::new("c++");
-        cpp.args([STANDARDS[0], "-fsyntax-only", "-I"]).arg(prefix().join("include/kvmem/compat/mooncake"));
+        cpp.args([STANDARDS[0], "-fsyntax-only", "-I"])
+            .arg(prefix().join("include/kvmem/compat/mooncake"));
         cpp.arg(&source).output().expect("c++ is there").status.success()
     };
     assert!(check("(void)allocator->get_metrics()"), "the frame compiles");
@@ -151,16 +157,20 @@ fn every_header_stands_alone_and_twice() {
     let source = scratch("programs").join("alone.cpp");
     for header in all {
         let include = format!("#include \"{}\"\n", header.display());
-        std::fs::write(&source, format!("{include}{include}")).expect("the target folder can be written");
+        std::fs::write(&source, format!("{include}{include}"))
+            .expect("the target folder can be written");
         for standard in STANDARDS {
-            succeed(Command::new("c++").arg(standard).args(STRICT).arg("-fsyntax-only").arg(&source));
+            succeed(
+                Command::new("c++").arg(standard).args(STRICT).arg("-fsyntax-only").arg(&source),
+            );
         }
     }
 }
 
 /// The blocks of a page that begin with a word: one for each example.
 fn blocks(page: &str, begins: &str) -> Vec<String> {
-    let page = std::fs::read_to_string(crate_folder().join("docs").join(page)).expect("the page is there");
+    let page =
+        std::fs::read_to_string(crate_folder().join("docs").join(page)).expect("the page is there");
     let begins = format!("```{begins}\n");
     let blocks = page.split(&begins).skip(1).filter_map(|rest| rest.split("```").next());
     let blocks: Vec<String> = blocks.map(str::to_owned).collect();
@@ -173,7 +183,9 @@ fn the_examples_of_the_page_run() {
     if !has("c++") {
         return;
     }
-    for (at, (code, says)) in blocks("cpp.md", "cpp").iter().zip(blocks("cpp.md", "text")).enumerate() {
+    for (at, (code, says)) in
+        blocks("cpp.md", "cpp").iter().zip(blocks("cpp.md", "text")).enumerate()
+    {
         let source = scratch("programs").join(format!("example-{at}.cpp"));
         std::fs::write(&source, code).expect("the target folder can be written");
         for standard in STANDARDS {

@@ -223,8 +223,11 @@ fn every_function_answers_in_a_child() {
     }
     assert!(refused > 60, "{refused} calls are refused in a child");
     for (object, _, end) in MAKING.iter().rev() {
-        writeln!(program, "    OK({end}(live_{object}));\n    IS(KVMEM_BAD_HANDLE, {end}(live_{object}));")
-            .unwrap();
+        writeln!(
+            program,
+            "    OK({end}(live_{object}));\n    IS(KVMEM_BAD_HANDLE, {end}(live_{object}));"
+        )
+        .unwrap();
     }
     program.push_str("}\n");
     let source = scratch("programs").join("forks.c");

@@ -16,8 +16,8 @@ use support::{crate_folder, prefix};
 #[test]
 fn the_header_is_made_of_the_crate() {
     let folder = crate_folder();
-    let config =
-        cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("cbindgen.toml is as it should be");
+    let config = cbindgen::Config::from_file(folder.join("cbindgen.toml"))
+        .expect("cbindgen.toml is as it should be");
     let made = cbindgen::Builder::new().with_crate(&folder).with_config(config).generate();
     let mut text = Vec::new();
     made.expect("the crate can be read").write(&mut text);
@@ -47,7 +47,8 @@ fn the_library_exports_what_the_header_declares() {
         .filter_map(|line| line.split_whitespace().nth(2).map(str::to_owned))
         .collect();
     exported.sort();
-    let mut declared: Vec<String> = functions::read().0.into_iter().map(|function| function.name).collect();
+    let mut declared: Vec<String> =
+        functions::read().0.into_iter().map(|function| function.name).collect();
     declared.sort();
     assert_eq!(exported, declared);
     assert!(exported.iter().all(|name| name.starts_with("kvmem_")), "{exported:?}");
@@ -55,7 +56,10 @@ fn the_library_exports_what_the_header_declares() {
 
 #[test]
 fn the_loader_knows_the_library_by_its_interface() {
-    let said = std::process::Command::new("readelf").arg("-d").arg(prefix().join("lib/libkvmem.so")).output();
+    let said = std::process::Command::new("readelf")
+        .arg("-d")
+        .arg(prefix().join("lib/libkvmem.so"))
+        .output();
     let said = said.expect("readelf comes with the linker").stdout;
     assert!(String::from_utf8_lossy(&said).contains("soname: [libkvmem.so.0]"));
 }

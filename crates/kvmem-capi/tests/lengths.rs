@@ -66,8 +66,16 @@ const STRUCTURES: [(&str, &str, &str); 6] = [
         "kvmem_offset_create(1 << 20, &options, &made.space)",
         "kvmem_offset_destroy(made.space)",
     ),
-    ("kvmem_slice_options", "kvmem_slice_create(&options, &made.slices)", "kvmem_slice_destroy(made.slices)"),
-    ("kvmem_pool_options", "kvmem_pool_create(65536, &options, &made.pool)", "kvmem_pool_destroy(made.pool)"),
+    (
+        "kvmem_slice_options",
+        "kvmem_slice_create(&options, &made.slices)",
+        "kvmem_slice_destroy(made.slices)",
+    ),
+    (
+        "kvmem_pool_options",
+        "kvmem_pool_create(65536, &options, &made.pool)",
+        "kvmem_pool_destroy(made.pool)",
+    ),
     (
         "kvmem_kv_options",
         "kvmem_kv_create(live_kvmem_pool, &options, &made.cache)",
@@ -159,7 +167,9 @@ static void survived(kvmem_status status, int line) {
                 writeln!(body, "        OK({structure}_init(&options, sizeof options));").unwrap();
                 // So that counts and sizes are looked at.
                 match name.as_str() {
-                    "numa_node_count" => body.push_str("        options.numa_nodes = (uint32_t *) &place;\n"),
+                    "numa_node_count" => {
+                        body.push_str("        options.numa_nodes = (uint32_t *) &place;\n")
+                    }
                     "hot_size_count" => body.push_str("        options.hot_sizes = place.words;\n"),
                     _ => {}
                 }
@@ -171,10 +181,15 @@ static void survived(kvmem_status status, int line) {
                 if name == "reserved" || name.ends_with("_count") || name == "struct_size" {
                     writeln!(body, "        IS(KVMEM_INVALID_ARGUMENT, status);").unwrap();
                     let said = if name.ends_with("_count") { "elements" } else { name.as_str() };
-                    writeln!(body, "        CHECK(strstr(kvmem_last_error(), \"{said}\") != NULL);").unwrap();
+                    writeln!(
+                        body,
+                        "        CHECK(strstr(kvmem_last_error(), \"{said}\") != NULL);"
+                    )
+                    .unwrap();
                 }
                 writeln!(body, "        survived(status, __LINE__);").unwrap();
-                writeln!(body, "        if (status == KVMEM_OK)\n            OK({end});\n    }}").unwrap();
+                writeln!(body, "        if (status == KVMEM_OK)\n            OK({end});\n    }}")
+                    .unwrap();
                 settings += 1;
             }
         }

@@ -74,8 +74,10 @@ fn every_function_finds_out_what_is_no_argument() {
                     .unwrap();
                     tried += 1;
                 }
-                let mut bad: Vec<String> =
-                    GARBAGE.iter().map(|bits| bits.replace("live", &format!("live_{object}"))).collect();
+                let mut bad: Vec<String> = GARBAGE
+                    .iter()
+                    .map(|bits| bits.replace("live", &format!("live_{object}")))
+                    .collect();
                 bad.push(format!("dead_{object}"));
                 bad.extend(
                     made.iter()
@@ -83,8 +85,12 @@ fn every_function_finds_out_what_is_no_argument() {
                         .map(|other| format!("(void *) live_{other}")),
                 );
                 for handle in bad {
-                    writeln!(program, "    IS(KVMEM_BAD_HANDLE, {});", call(function, &objects, at, &handle))
-                        .unwrap();
+                    writeln!(
+                        program,
+                        "    IS(KVMEM_BAD_HANDLE, {});",
+                        call(function, &objects, at, &handle)
+                    )
+                    .unwrap();
                     tried += 1;
                 }
             } else if parameter.is_pointer() && !may_be_null(function, parameter) {

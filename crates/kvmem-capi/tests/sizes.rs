@@ -21,8 +21,9 @@ fn literal(text: &str) -> String {
 
 #[test]
 fn texts_are_read_as_the_table_says() {
-    let mut program =
-        String::from("#include <kvmem.h>\n#include \"check.h\"\n\nint main(void) {\n    uint64_t bytes;\n");
+    let mut program = String::from(
+        "#include <kvmem.h>\n#include \"check.h\"\n\nint main(void) {\n    uint64_t bytes;\n",
+    );
     for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
         let (text, expected) = line.split_once('\t').expect("a text and what it is");
         let text = literal(text);

@@ -24,7 +24,8 @@ impl Map {
         let mut map = Map { used: Box::new([0.0; CELLS]), holes: Box::new([0; CELLS]) };
         let edge = |cell: usize| (u128::from(pool_bytes) * cell as u128 / CELLS as u128) as u64;
         let cell = |at: u64| {
-            ((u128::from(at) * CELLS as u128 / u128::from(pool_bytes.max(1))) as usize).min(CELLS - 1)
+            ((u128::from(at) * CELLS as u128 / u128::from(pool_bytes.max(1))) as usize)
+                .min(CELLS - 1)
         };
         let mut free = |range: Range<u64>| {
             if range.start < range.end {
@@ -68,8 +69,9 @@ pub fn over_time<'a>(
     let heat = |title: &str| Heat::new(title, x, &format!("address, {name}"), range);
     let most = maps.clone().flat_map(|(_, map)| *map.holes).max().unwrap_or(0);
     let mut used = heat("In use: the fuller the colour the more, from nothing to all");
-    let mut broken =
-        heat(&format!("Free ranges that begin here: the fuller the colour the more, from 0 to {most}"));
+    let mut broken = heat(&format!(
+        "Free ranges that begin here: the fuller the colour the more, from 0 to {most}"
+    ));
     let mut before = 0.0;
     for (to, map) in maps {
         used.column(before, to, map.used.iter().map(|used| f64::from(*used)));
@@ -93,7 +95,8 @@ mod tests {
     #[test]
     fn what_is_held_and_what_lies_between() {
         let mut free = Vec::new();
-        let map = Map::of(640, &[0..100, 100..150, 164..640], |hole| free.push((hole.start, hole.end)));
+        let map =
+            Map::of(640, &[0..100, 100..150, 164..640], |hole| free.push((hole.start, hole.end)));
         assert!(
             (map.used.iter().sum::<f32>() - 62.6).abs() < 1e-3,
             "626 of 640 bytes, ten a cell: {:?}",

@@ -481,7 +481,10 @@ impl ReplayArgs {
 }
 
 /// One of several by its name; the names are listed in the help and in the message about a wrong one.
-fn named<T, const N: usize>(all: [T; N], name: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+fn named<T, const N: usize>(
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err: Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
 {
@@ -515,7 +518,9 @@ mod tests {
     #[test]
     fn nothing_need_be_named() {
         assert!(Args::try_parse_from(["kvmem"]).unwrap().command.is_none());
-        let tour = Args::try_parse_from(["kvmem", "tour", "--pool", "64MiB", "--no-bench"]).unwrap().command;
+        let tour = Args::try_parse_from(["kvmem", "tour", "--pool", "64MiB", "--no-bench"])
+            .unwrap()
+            .command;
         let Some(Command::Tour(tour)) = tour else { panic!("{tour:?}") };
         assert_eq!((tour.pool, tour.no_bench, tour.html), (Some(64 << 20), true, None));
         assert_eq!(tour.seconds, TourArgs::default().seconds);
@@ -533,6 +538,9 @@ mod tests {
         assert_eq!(layout(&[]).1, "glm-5.1-dsa");
         assert_eq!(layout(&["--model", "llama-3.1-8b"]).0.objects(), [8 << 20; 8]);
         let (custom, name) = layout(&["--object-bytes", "4KiB,100", "--page-tokens", "256"]);
-        assert_eq!((custom.objects(), name.as_str()), ([4096, 4096, 100, 100].as_slice(), "custom"));
+        assert_eq!(
+            (custom.objects(), name.as_str()),
+            ([4096, 4096, 100, 100].as_slice(), "custom")
+        );
     }
 }

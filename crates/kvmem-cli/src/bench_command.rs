@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::args::{
-    BenchArenaArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs, BenchRegisterArgs, BenchSlabArgs,
-    BenchSuite,
+    BenchArenaArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs, BenchRegisterArgs,
+    BenchSlabArgs, BenchSuite,
 };
 use crate::escape::shown;
 use crate::output::{Failure, HtmlSink, JsonSink, print, progress_bar, tell};
@@ -36,7 +36,9 @@ pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
         BenchSuite::Register(args) => one(&args.json, &args.html, |json| run_register(args, json)),
         BenchSuite::Slab(BenchSlabArgs { alone: Some(task), .. }) => run_alone(task),
         BenchSuite::Slab(args) => one(&args.json, &args.html, |json| run_slab(args, json)),
-        BenchSuite::Concurrency(args) => one(&args.json, &args.html, |json| run_concurrency(args, json)),
+        BenchSuite::Concurrency(args) => {
+            one(&args.json, &args.html, |json| run_concurrency(args, json))
+        }
         BenchSuite::Cache(args) => {
             one_from(&args.trace, &args.json, &args.html, |json| run_cache(args, json))
         }
@@ -44,12 +46,21 @@ pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
 }
 
 /// Runs every suite, from the lowest layer up.
-pub(crate) fn run_all(quick: bool, borrow_hugepages: bool, html: Option<&Path>) -> Result<(), Failure> {
+pub(crate) fn run_all(
+    quick: bool,
+    borrow_hugepages: bool,
+    html: Option<&Path>,
+) -> Result<(), Failure> {
     recover();
     let none = || JsonSink::None;
     let suites: [&dyn Fn() -> Found; 6] = [
         &|| run_arena(&BenchArenaArgs { quick, borrow_hugepages, ..Default::default() }, none()),
-        &|| run_register(&BenchRegisterArgs { quick, borrow_hugepages, ..Default::default() }, none()),
+        &|| {
+            run_register(
+                &BenchRegisterArgs { quick, borrow_hugepages, ..Default::default() },
+                none(),
+            )
+        },
         &|| run_offset(&BenchOffsetArgs { quick, ..Default::default() }, none()),
         &|| run_slab(&BenchSlabArgs { quick, ..Default::default() }, none()),
         &|| run_concurrency(&BenchConcurrencyArgs { quick, ..Default::default() }, none()),
@@ -67,14 +78,17 @@ fn recover() {
             "kvmem: vm.nr_hugepages is {pages} again: process {} was killed, and had left it at {found}",
             left_by.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
         )),
-        Err(error) => tell(format_args!("kvmem: hugepages of an earlier run cannot be given back: {error}")),
+        Err(error) => {
+            tell(format_args!("kvmem: hugepages of an earlier run cannot be given back: {error}"))
+        }
     }
 }
 
 /// Shows what earlier runs have found.
 pub(crate) fn show(from: &[PathBuf], html: Option<&Path>) -> Result<(), Failure> {
     let files = OutputFiles::new();
-    let mut files = from.iter().fold(files, |files, from| files.protect("a file that --from names", from));
+    let mut files =
+        from.iter().fold(files, |files, from| files.protect("a file that --from names", from));
     let html = HtmlSink::open(&mut files, html)?;
     page(html, || one_after_the_other(from.iter().map(|file| || recorded(file))))
 }
@@ -117,16 +131,23 @@ fn one_after_the_other(
 }
 
 /// Draws what was found, a chapter for each suite, if somebody wants a page of it.
-fn page(html: HtmlSink, run: impl FnOnce() -> Result<Vec<Box<dyn Draw>>, Failure>) -> Result<(), Failure> {
+fn page(
+    html: HtmlSink,
+    run: impl FnOnce() -> Result<Vec<Box<dyn Draw>>, Failure>,
+) -> Result<(), Failure> {
     let found = run()?;
     html.write(|| {
-        found.iter().fold(Page::new("kvmem benchmarks"), |page, found| page.chapter(found.chapter()))
+        found
+            .iter()
+            .fold(Page::new("kvmem benchmarks"), |page, found| page.chapter(found.chapter()))
     })
 }
 
 /// What `--json` wrote, in a form that says itself which suite it is of.
 fn recorded(path: &Path) -> Found {
-    fn report<R: Display + DeserializeOwned + Draw + 'static>(value: Value) -> Result<Box<dyn Draw>, String> {
+    fn report<R: Display + DeserializeOwned + Draw + 'static>(
+        value: Value,
+    ) -> Result<Box<dyn Draw>, String> {
         let report: R = serde_json::from_value(value).map_err(|error| error.to_string())?;
         print(&report).map_err(|error| error.to_string())?;
         Ok(Box::new(report))

@@ -16,6 +16,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     if diagnosis.report.passes() {
         return Ok(());
     }
-    let failed: Vec<&str> = diagnosis.report.with(Verdict::Fail).map(|check| &*check.name).collect();
+    let failed: Vec<&str> =
+        diagnosis.report.with(Verdict::Fail).map(|check| &*check.name).collect();
     Err(Failure::new(format_args!("this machine cannot give {wish}: {}", failed.join(", ")), 1))
 }

@@ -11,7 +11,8 @@ use std::path::Path;
 /// order.
 fn is_unsafe(c: char) -> bool {
     // The second: marks that turn the direction of writing.
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Passes text on with its control characters escaped, but for line feeds.

@@ -42,6 +42,8 @@ fn asked() -> Result<LevelFilter, Failure> {
     let level = value.to_str().and_then(|text| text.parse().ok());
     level.ok_or_else(|| {
         let value = value.to_string_lossy();
-        Failure::usage(format_args!("{VARIABLE}={value}: say off, error, warn, info, debug or trace"))
+        Failure::usage(format_args!(
+            "{VARIABLE}={value}: say off, error, warn, info, debug or trace"
+        ))
     })
 }

@@ -23,8 +23,8 @@ use crate::replay::Progress;
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Upper ends of the buckets of times, in seconds: from a few steps of the processor to a wait.
 const SECONDS: [f64; 18] = [
-    1e-8, 2e-8, 3e-8, 5e-8, 7.5e-8, 1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3, 1e-2, 1e-1,
-    1.0,
+    1e-8, 2e-8, 3e-8, 5e-8, 7.5e-8, 1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3,
+    1e-2, 1e-1, 1.0,
 ];
 
 /// Why metrics cannot be served.
@@ -49,7 +49,9 @@ pub enum MetricsServerError {
         address: SocketAddr,
     },
     /// The system refuses the address.
-    #[error("--metrics {address}: {source}; name an address that this machine has, and a port above 1023")]
+    #[error(
+        "--metrics {address}: {source}; name an address that this machine has, and a port above 1023"
+    )]
     Refused {
         /// The address.
         address: SocketAddr,

@@ -22,8 +22,10 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
     let size = usize::try_from(args.size).map_err(|_| {
         Failure::usage(format_args!("--size {} is more than this machine can address", args.size))
     })?;
-    let builder =
-        Region::builder(size).ladder(args.pages.clone()).strict(args.strict).numa(args.numa.clone());
+    let builder = Region::builder(size)
+        .ladder(args.pages.clone())
+        .strict(args.strict)
+        .numa(args.numa.clone());
     match &args.devices {
         Some(devices) => registering::run(args, &builder, devices),
         None => map(args, builder),
@@ -56,7 +58,9 @@ fn map(args: &MountArgs, builder: RegionBuilder) -> Result<(), Failure> {
 fn show(bar: &ProgressBar, progress: Progress) {
     bar.set_length(progress.total_bytes);
     bar.set_position(progress.done_bytes);
-    let left = progress.left().map_or_else(String::new, |left| format!(", {:.0} s left", left.as_secs_f64()));
+    let left = progress
+        .left()
+        .map_or_else(String::new, |left| format!(", {:.0} s left", left.as_secs_f64()));
     bar.set_message(format!("{:.2} GiB/s{left}", progress.gib_per_s()));
 }
 

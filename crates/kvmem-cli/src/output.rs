@@ -77,9 +77,14 @@ impl JsonSink {
     }
 
     /// Writes `text` for people unless standard output is taken by JSON, and `value` as JSON where it was asked for.
-    pub(crate) fn write(self, text: impl fmt::Display, value: &impl Serialize) -> Result<(), Failure> {
+    pub(crate) fn write(
+        self,
+        text: impl fmt::Display,
+        value: &impl Serialize,
+    ) -> Result<(), Failure> {
         let json = || {
-            let json = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error, 1))?;
+            let json =
+                serde_json::to_string_pretty(value).map_err(|error| Failure::new(error, 1))?;
             Ok::<_, Failure>(json + "\n")
         };
         match self {

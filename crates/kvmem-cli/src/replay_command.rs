@@ -22,13 +22,13 @@ use crate::replay::{Options, Progress, ReplayError, Watch, replay};
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     match (&args.ops, &args.trace) {
         (Some(ops), _) => run_ops(args, ops),
-        (None, _) if args.verify => {
-            Err(Failure::usage("--verify is for --ops FILE: only recorded calls can be decided again"))
-        }
+        (None, _) if args.verify => Err(Failure::usage(
+            "--verify is for --ops FILE: only recorded calls can be decided again",
+        )),
         (None, Some(trace)) => run_trace(args, trace),
-        (None, None) => {
-            Err(Failure::usage("nothing to replay: name a TRACE, or recorded calls with --ops FILE"))
-        }
+        (None, None) => Err(Failure::usage(
+            "nothing to replay: name a TRACE, or recorded calls with --ops FILE",
+        )),
     }
 }
 
@@ -63,7 +63,8 @@ fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
     let mut sampling = args.html.is_some().then(|| Sampling::new(len_bytes));
     let bar = progress_bar(len_bytes, "{elapsed_precise} {wide_bar} {percent:>3} % {msg}");
     let mut watcher = Watcher { server: server.as_ref(), metrics: ReplayMetrics::new(), bar: &bar };
-    let report = replay(trace, &options, record.map(Recorder::new), sampling.as_mut(), &mut watcher);
+    let report =
+        replay(trace, &options, record.map(Recorder::new), sampling.as_mut(), &mut watcher);
     bar.finish_and_clear();
     let report = report.map_err(failure)?;
     if let Some(sampling) = &sampling {
@@ -109,7 +110,10 @@ fn run_ops(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
             report.rows.push(run::run(&recording, contender).map_err(Failure::usage)?);
         }
         Contenders::All => {
-            let bar = progress_bar(Some(ContenderId::ALL.len() as u64), "{elapsed_precise} {wide_bar} {msg}");
+            let bar = progress_bar(
+                Some(ContenderId::ALL.len() as u64),
+                "{elapsed_precise} {wide_bar} {msg}",
+            );
             for contender in ContenderId::ALL {
                 bar.set_message(contender.name());
                 match run::run(&recording, contender) {

@@ -95,7 +95,11 @@ impl TimeLine {
             let took = done.to - done.from;
             let step = steps.iter().position(|step| step.0 == done.what).unwrap_or_else(|| {
                 let about = format!("The same, {} alone", done.what);
-                steps.push((done.what, done.from, Spans::new(about, "seconds since it began").kinds(KINDS)));
+                steps.push((
+                    done.what,
+                    done.from,
+                    Spans::new(about, "seconds since it began").kinds(KINDS),
+                ));
                 steps.len() - 1
             });
             let (_, began, own) = &mut steps[step];
@@ -106,7 +110,9 @@ impl TimeLine {
                     sum.bytes += done.bytes;
                     *busy += took;
                 }
-                None => sums.push((&done.who, done.what, Done { who: String::new(), ..*done }, took)),
+                None => {
+                    sums.push((&done.who, done.what, Done { who: String::new(), ..*done }, took))
+                }
             }
         }
         let table = Table::new(["", "what", "from s", "to s", "busy s", "MiB"]);

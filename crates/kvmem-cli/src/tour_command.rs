@@ -86,9 +86,12 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
         }
     };
 
-    telling.step("KV workload: three models served from the pool by two threads, every byte verified")?;
-    let served =
-        set_up.as_ref().map(|set_up| serving::serve(&set_up.pool, Duration::from_secs(args.seconds)));
+    telling.step(
+        "KV workload: three models served from the pool by two threads, every byte verified",
+    )?;
+    let served = set_up
+        .as_ref()
+        .map(|set_up| serving::serve(&set_up.pool, Duration::from_secs(args.seconds)));
     match &served {
         Some(served) => workload(&telling, served)?,
         None => telling.found("left out", "there is no pool to serve from")?,
@@ -155,7 +158,10 @@ fn doctor(
     rings: &[Arc<dyn Registrar>],
     no_rings: Option<&Missing>,
 ) -> Result<(), Failure> {
-    telling.found("checks", &format!("{}, for {} (kvmem doctor lists them)", limits.tally(), limits.wish))?;
+    telling.found(
+        "checks",
+        &format!("{}, for {} (kvmem doctor lists them)", limits.tally(), limits.wish),
+    )?;
     for check in limits.with(Verdict::Fail).filter(|check| !TOLD_LATER.contains(&&*check.name)) {
         telling.missing(&as_missing(check))?;
     }
@@ -166,7 +172,10 @@ fn doctor(
         (_, Some(missing)) => telling.missing(missing),
         (rings, None) => {
             let names: Vec<&str> = rings.iter().map(|ring| ring.name()).collect();
-            telling.found("registrars", &format!("{}: rings that pin memory for I/O", names.join(" and ")))
+            telling.found(
+                "registrars",
+                &format!("{}: rings that pin memory for I/O", names.join(" and ")),
+            )
         }
     }
 }
@@ -248,7 +257,10 @@ fn workload(telling: &Telling, served: &Served) -> Result<(), Failure> {
     let evicted = HumanCount(stats.evictions);
     let full = match served.utilization {
         Some(share) => {
-            format!("{} full on average once it had to evict, {evicted} objects evicted", percent(share))
+            format!(
+                "{} full on average once it had to evict, {evicted} objects evicted",
+                percent(share)
+            )
         }
         None => "never full, so nothing was evicted".to_owned(),
     };
@@ -256,7 +268,11 @@ fn workload(telling: &Telling, served: &Served) -> Result<(), Failure> {
     telling.found("pool", &format!("{full}; room for one in {p50} ns (p50), {p99} ns (p99)"))
 }
 
-fn measure(telling: &mut Telling, begun: Instant, chapters: &mut Vec<Chapter>) -> Result<(), Failure> {
+fn measure(
+    telling: &mut Telling,
+    begun: Instant,
+    chapters: &mut Vec<Chapter>,
+) -> Result<(), Failure> {
     let mut goals = Goals::default();
     let before = Ticks::now();
     let left_out = benchmarks::run(begun, |name, found| match found {
@@ -274,8 +290,10 @@ fn measure(telling: &mut Telling, begun: Instant, chapters: &mut Vec<Chapter>) -
     })?;
     if !left_out.is_empty() {
         let why = "the time of a tour is over: this machine has other work, or is slow";
-        telling
-            .found("left out", &format!("{}; {why}. kvmem bench --quick runs them", left_out.join(", ")))?;
+        telling.found(
+            "left out",
+            &format!("{}; {why}. kvmem bench --quick runs them", left_out.join(", ")),
+        )?;
     }
     let had = before.zip(Ticks::now()).map(|(before, now)| now.others_since(before));
     if let Some(had) = had.filter(|&had| had > OTHERS) {
@@ -290,7 +308,8 @@ fn measure(telling: &mut Telling, begun: Instant, chapters: &mut Vec<Chapter>) -
         [] => String::new(),
         missed => format!(". Missed: {}", missed.join("; ")),
     };
-    telling.found("goals", &format!("{reached} of {} figures to reach are reached{missed}", goals.all))
+    telling
+        .found("goals", &format!("{reached} of {} figures to reach are reached{missed}", goals.all))
 }
 
 fn report(

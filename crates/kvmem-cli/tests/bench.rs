@@ -13,7 +13,8 @@ fn kvmem(args: &[&str]) -> Output {
 
 #[test]
 fn rows_come_as_a_table_and_as_json() {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-rows.json", std::process::id()));
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-rows.json", std::process::id()));
     let json = file.to_str().unwrap();
     let chosen = ["--workload", "paired", "--contender", "kvmem,null", "--seed", "7"];
     let output = kvmem(&[&["bench", "offset", "--quick", "--json", json], &chosen[..]].concat());
@@ -32,7 +33,10 @@ fn rows_come_as_a_table_and_as_json() {
     let contenders: Vec<_> = rows.iter().map(|row| row["contender"].as_str().unwrap()).collect();
     assert_eq!(contenders, ["kvmem", "null"]);
     for row in rows {
-        assert_eq!((&row["workload"], &row["pool_bytes"]), (&"paired".into(), &(1u64 << 40).into()));
+        assert_eq!(
+            (&row["workload"], &row["pool_bytes"]),
+            (&"paired".into(), &(1u64 << 40).into())
+        );
         assert_eq!(row["published_util_avg"], 0.952343);
         assert!(row["ns_per_op"].as_f64() > Some(0.0), "{row}");
     }
@@ -40,7 +44,8 @@ fn rows_come_as_a_table_and_as_json() {
 
 #[test]
 fn the_arena_suite_has_a_table_and_rows_too() {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-arena.json", std::process::id()));
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-arena.json", std::process::id()));
     let json = file.to_str().unwrap();
     let chosen = ["--op", "bump,bump-full", "--contender", "kvmem,seed", "--reps", "1"];
     let output = kvmem(&[&["bench", "arena", "--quick", "--json", json], &chosen[..]].concat());
@@ -74,17 +79,27 @@ fn the_arena_suite_has_a_table_and_rows_too() {
 
 #[test]
 fn the_register_suite_has_a_table_and_rows_too() {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-register.json", std::process::id()));
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("{}-register.json", std::process::id()));
     let json = file.to_str().unwrap();
-    let chosen =
-        ["--backend", "simulated-parallel-loses", "--policy", "sequential,parallel,auto", "--reps", "1"];
-    let output =
-        kvmem(&[&["bench", "register", "--quick", "--contexts", "8", "--json", json], &chosen[..]].concat());
+    let chosen = [
+        "--backend",
+        "simulated-parallel-loses",
+        "--policy",
+        "sequential,parallel,auto",
+        "--reps",
+        "1",
+    ];
+    let output = kvmem(
+        &[&["bench", "register", "--quick", "--contexts", "8", "--json", json], &chosen[..]]
+            .concat(),
+    );
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
     let table = String::from_utf8(output.stdout).unwrap();
-    for word in ["simulated-parallel-loses", "not resident, 8 contexts", "auto", "Figures to reach"] {
+    for word in ["simulated-parallel-loses", "not resident, 8 contexts", "auto", "Figures to reach"]
+    {
         assert!(table.contains(word), "{word} is missing in\n{table}");
     }
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
@@ -110,7 +125,8 @@ fn the_register_suite_has_a_table_and_rows_too() {
 
 #[test]
 fn the_slab_suite_has_a_table_and_rows_too() {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-slab.json", std::process::id()));
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-slab.json", std::process::id()));
     let json = file.to_str().unwrap();
     let chosen = ["--pattern", "random", "--contender", "malloc", "--threads", "2", "--reps", "1"];
     let output = kvmem(&[&["bench", "slab", "--quick", "--json", json], &chosen[..]].concat());
@@ -118,8 +134,13 @@ fn the_slab_suite_has_a_table_and_rows_too() {
     assert!(output.status.success(), "{stderr}");
     assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
     let table = String::from_utf8(output.stdout).unwrap();
-    for word in ["random", "512 B, 2 thread(s)", "1024 B, 2 thread(s)", "malloc", "MiB that became resident"]
-    {
+    for word in [
+        "random",
+        "512 B, 2 thread(s)",
+        "1024 B, 2 thread(s)",
+        "malloc",
+        "MiB that became resident",
+    ] {
         assert!(table.contains(word), "{word} is missing in\n{table}");
     }
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
@@ -151,17 +172,26 @@ fn the_slab_suite_has_a_table_and_rows_too() {
 
 #[test]
 fn the_concurrency_suite_has_a_table_and_rows_too() {
-    let file =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-concurrency.json", std::process::id()));
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("{}-concurrency.json", std::process::id()));
     let json = file.to_str().unwrap();
-    let chosen =
-        ["--scenario", "pair-2m,impossible", "--contender", "kvmem,kvmem-cached,binned", "--threads", "1,2"];
-    let output = kvmem(&[&["bench", "concurrency", "--quick", "--json", json], &chosen[..]].concat());
+    let chosen = [
+        "--scenario",
+        "pair-2m,impossible",
+        "--contender",
+        "kvmem,kvmem-cached,binned",
+        "--threads",
+        "1,2",
+    ];
+    let output =
+        kvmem(&[&["bench", "concurrency", "--quick", "--json", json], &chosen[..]].concat());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
     let table = String::from_utf8(output.stdout).unwrap();
-    for word in ["pair-2m, 1 thread(s)", "impossible, 2 thread(s)", "kvmem", "binned", "Figures to reach"] {
+    for word in
+        ["pair-2m, 1 thread(s)", "impossible, 2 thread(s)", "kvmem", "binned", "Figures to reach"]
+    {
         assert!(table.contains(word), "{word} is missing in\n{table}");
     }
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
@@ -186,10 +216,19 @@ fn the_concurrency_suite_has_a_table_and_rows_too() {
 
 #[test]
 fn the_cache_suite_has_a_table_and_rows_too() {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-cache.json", std::process::id()));
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-cache.json", std::process::id()));
     let json = file.to_str().unwrap();
-    let chosen =
-        ["--scenario", "get-hit,insert-evict", "--contender", "kvmem", "--threads", "1,2", "--reps", "1"];
+    let chosen = [
+        "--scenario",
+        "get-hit,insert-evict",
+        "--contender",
+        "kvmem",
+        "--threads",
+        "1,2",
+        "--reps",
+        "1",
+    ];
     let output = kvmem(&[&["bench", "cache", "--quick", "--json", json], &chosen[..]].concat());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
@@ -221,13 +260,15 @@ fn the_cache_suite_has_a_table_and_rows_too() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_limit_on_addresses_leaves_the_rows_that_fit() {
-    let run =
-        "ulimit -v 2000000 && exec \"$0\" bench arena --quick --reps 1 --op bump,map --contender kvmem,mutex";
-    let output = Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
+    let run = "ulimit -v 2000000 && exec \"$0\" bench arena --quick --reps 1 --op bump,map --contender kvmem,mutex";
+    let output =
+        Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
     // The small arenas fit; those of 4 KiB blocks for several threads and the mapping of 1 TiB do not.
-    for part in ["64 B, 8 thread(s)", "Not measured", "bump: 4096 B kvmem ×8: ", "map, thp: kvmem ×1: "] {
+    for part in
+        ["64 B, 8 thread(s)", "Not measured", "bump: 4096 B kvmem ×8: ", "map, thp: kvmem ×1: "]
+    {
         assert!(table.contains(part), "{part} is missing in\n{table}");
     }
 }
@@ -237,10 +278,12 @@ fn a_limit_on_addresses_leaves_the_rows_that_fit() {
 #[test]
 fn without_descriptors_there_are_no_rings() {
     let run = "ulimit -n 8 && exec \"$0\" bench register --quick --reps 1 --size 16MiB --contexts 8 --policy sequential,auto";
-    let output = Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
+    let output =
+        Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
-    for part in ["Not measured", "io_uring is not available", "simulated-parallel-wins", "reached"] {
+    for part in ["Not measured", "io_uring is not available", "simulated-parallel-wins", "reached"]
+    {
         assert!(table.contains(part), "{part} is missing in\n{table}");
     }
 }
@@ -252,7 +295,10 @@ fn options_that_make_no_sense_are_refused() {
         (&["--contender", "nosuch"], "binned-unrounded"),
         (&["--seed", "x"], "--seed"),
         (&["--reps", "0"], "--reps"),
-        (&["--json", "no/such/folder/rows.json", "--quick"], "cannot write no/such/folder/rows.json"),
+        (
+            &["--json", "no/such/folder/rows.json", "--quick"],
+            "cannot write no/such/folder/rows.json",
+        ),
     ] {
         let output = kvmem(&[&["bench", "offset"], arguments].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -261,7 +307,11 @@ fn options_that_make_no_sense_are_refused() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "");
     }
     assert_eq!(kvmem(&["bench", "nosuch"]).status.code(), Some(2));
-    assert_eq!(kvmem(&["bench", "--seed", "1"]).status.code(), Some(2), "not an option of all suites");
+    assert_eq!(
+        kvmem(&["bench", "--seed", "1"]).status.code(),
+        Some(2),
+        "not an option of all suites"
+    );
 }
 
 /// Without a suite all are meant. They are not run here: that takes a minute, and each is run above.
@@ -270,7 +320,10 @@ fn no_suite_means_all() {
     let parsed = |arguments: &[&str]| {
         Args::try_parse_from(arguments).expect("good arguments").command.expect("a command")
     };
-    assert!(matches!(parsed(&["kvmem", "bench"]), args::Command::Bench { quick: false, suite: None, .. }));
+    assert!(matches!(
+        parsed(&["kvmem", "bench"]),
+        args::Command::Bench { quick: false, suite: None, .. }
+    ));
     assert!(matches!(
         parsed(&["kvmem", "bench", "--quick"]),
         args::Command::Bench { quick: true, suite: None, .. }

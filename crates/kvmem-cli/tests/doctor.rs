@@ -8,7 +8,12 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 fn kvmem(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kvmem")).arg("doctor").args(args).stdin(Stdio::null()).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_kvmem"))
+        .arg("doctor")
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -18,8 +23,9 @@ fn text(bytes: &[u8]) -> String {
 /// The report on standard output, which is complete whatever the verdict.
 #[track_caller]
 fn report(output: &Output) -> Value {
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr)));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr))
+    });
     let checks = report["checks"].as_array().unwrap();
     assert!(checks.len() >= 15, "{report:#}");
     for check in checks {
@@ -43,14 +49,17 @@ fn report(output: &Output) -> Value {
 
 #[test]
 fn the_wish_is_what_was_asked_for() {
-    let args = ["--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0", "--shared", "--no-pin", "--json"];
+    let args = [
+        "--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0", "--shared", "--no-pin", "--json",
+    ];
     let report = report(&kvmem(&args));
     let wish = &report["wish"];
     assert_eq!(wish["size_bytes"], 3u64 << 29);
     assert_eq!(wish["pages"], serde_json::json!(["1G", "thp"]));
     assert_eq!(wish["nodes"], serde_json::json!([0, 1]));
     assert_eq!((&wish["shared"], &wish["pinned"]), (&Value::Bool(true), &Value::Bool(false)));
-    let hugepages = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "hugepages.1G");
+    let hugepages =
+        report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "hugepages.1G");
     assert_eq!(hugepages.unwrap()["need"]["count"], 2);
 }
 
@@ -85,7 +94,10 @@ fn registrars_are_listed_with_their_limits_or_the_reason_why_not() {
             }
             None => {
                 let reason = &found["not_available"];
-                assert!(listed.contains(reason["reason"].as_str().unwrap()), "{reason:#}\n{listed}");
+                assert!(
+                    listed.contains(reason["reason"].as_str().unwrap()),
+                    "{reason:#}\n{listed}"
+                );
                 assert!(!reason["remedy"].as_str().unwrap().is_empty(), "{reason:#}");
             }
         }
@@ -94,7 +106,8 @@ fn registrars_are_listed_with_their_limits_or_the_reason_why_not() {
 
 #[test]
 fn json_goes_to_a_file_as_well() {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-doctor.json", std::process::id()));
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-doctor.json", std::process::id()));
     let output = kvmem(&["--json", file.to_str().unwrap(), "--size", "4096", "--no-pin"]);
     assert!(text(&output.stdout).starts_with("4 KiB of 2M, thp, 4k pages"), "{output:?}");
     let written = std::fs::read(&file).unwrap();
@@ -130,11 +143,13 @@ fn it_works_without_privileges() {
     let command = std::env::temp_dir().join(format!("kvmem-doctor-{}", std::process::id()));
     // Copied by another process: a file that this one has open for writing could be inherited by a test that
     // starts a process just then, and would be too busy to be run.
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap();
+    let copied =
+        Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap();
     assert!(copied.success());
     std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
     let limited = r#"ulimit -l 64 && exec "$0" doctor --size 1GiB --json"#;
-    let nobody = Command::new("sh").args(["-c", limited]).arg(&command).uid(65534).gid(65534).output();
+    let nobody =
+        Command::new("sh").args(["-c", limited]).arg(&command).uid(65534).gid(65534).output();
     std::fs::remove_file(&command).unwrap();
     let output = match nobody {
         Ok(output) => output,
@@ -148,7 +163,8 @@ fn it_works_without_privileges() {
         return;
     }
     let report = report(&output);
-    let memlock = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "rlimit.memlock");
+    let memlock =
+        report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "rlimit.memlock");
     let memlock = memlock.unwrap();
     assert_eq!(
         (&memlock["value"]["bytes"], &memlock["verdict"]),

@@ -38,7 +38,8 @@ fn record(ending: &str) -> String {
 #[test]
 fn a_console_error_would_be_seen() {
     let file = page("broken");
-    std::fs::write(&file, "<!doctype html><title>x</title><script>console.error('wrong')</script>").unwrap();
+    std::fs::write(&file, "<!doctype html><title>x</title><script>console.error('wrong')</script>")
+        .unwrap();
     match browse(&file) {
         None => println!("skipped: there is no Chromium here that works"),
         Some((_, log)) => assert!(log.lines().any(|line| line.contains(":CONSOLE")), "{log}"),
@@ -49,13 +50,21 @@ fn a_console_error_would_be_seen() {
 fn a_browser_that_hangs_is_killed_with_all_that_it_started() {
     // The second sleep belongs to the group of the first.
     let script = "sleep 600 & echo $! && sleep 600";
-    let mut child =
-        Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).process_group(0).spawn().unwrap();
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+    let mut child = Command::new("sh")
+        .args(["-c", script])
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
         .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(child.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
     assert!(browser::ended(child, Duration::from_millis(100)).unwrap().is_none());
-    let state = || std::fs::read_to_string(format!("/proc/{}/stat", line.trim())).unwrap_or_default();
+    let state =
+        || std::fs::read_to_string(format!("/proc/{}/stat", line.trim())).unwrap_or_default();
     // Gone, or dead and not yet waited for by the process that inherits it.
     let gone = || state().is_empty() || state().contains(") Z ");
     for _ in 0..500 {
@@ -83,13 +92,22 @@ fn a_benchmark_of_arenas() {
 
 #[test]
 fn a_benchmark_of_registering() {
-    let args = ["bench", "register", "--quick", "--reps", "1", "--backend", "simulated-parallel-wins"];
+    let args =
+        ["bench", "register", "--quick", "--reps", "1", "--backend", "simulated-parallel-wins"];
     drawn("register", &args, 1);
 }
 
 #[test]
 fn a_benchmark_of_offsets() {
-    let args = ["bench", "offset", "--quick", "--workload", "random,paired", "--contender", "kvmem,binned"];
+    let args = [
+        "bench",
+        "offset",
+        "--quick",
+        "--workload",
+        "random,paired",
+        "--contender",
+        "kvmem,binned",
+    ];
     let html = drawn("offset", &args, 4);
     assert!(html.contains("binned, published"));
 }
@@ -102,8 +120,17 @@ fn a_benchmark_of_slabs() {
 
 #[test]
 fn a_benchmark_of_threads() {
-    let args =
-        ["bench", "concurrency", "--quick", "--reps", "1", "--scenario", "pair-4k", "--threads", "1,2"];
+    let args = [
+        "bench",
+        "concurrency",
+        "--quick",
+        "--reps",
+        "1",
+        "--scenario",
+        "pair-4k",
+        "--threads",
+        "1,2",
+    ];
     drawn("concurrency", &args, 2);
 }
 
@@ -113,7 +140,11 @@ fn a_mount() {
     for part in ["Time line", "thread 0", "Receipt", "0x0..0x6000000"] {
         assert!(html.contains(part), "{part}");
     }
-    let html = drawn("mount-mlock", &["mount", "--size", "4MiB", "--pages", "4k", "--devices", "mlock"], 2);
+    let html = drawn(
+        "mount-mlock",
+        &["mount", "--size", "4MiB", "--pages", "4k", "--devices", "mlock"],
+        2,
+    );
     for part in ["mlock", "register", "unregister", "4194304"] {
         assert!(html.contains(part), "{part}");
     }
@@ -139,10 +170,21 @@ fn drawn_without_plots(name: &str, args: &[&str]) -> String {
 fn a_replay() {
     let trace = format!("{}/tests/data/small_trace.jsonl", env!("CARGO_MANIFEST_DIR"));
     for (contender, plots) in [("kvmem", 5), ("binned", 5), ("null", 1)] {
-        let args =
-            ["replay", &trace, "--object-bytes", "4KiB,700", "--pool", "900KiB", "--page-tokens", "128"];
-        let html =
-            drawn(&format!("replay-{contender}"), &[&args[..], &["--contender", contender]].concat(), plots);
+        let args = [
+            "replay",
+            &trace,
+            "--object-bytes",
+            "4KiB,700",
+            "--pool",
+            "900KiB",
+            "--page-tokens",
+            "128",
+        ];
+        let html = drawn(
+            &format!("replay-{contender}"),
+            &[&args[..], &["--contender", contender]].concat(),
+            plots,
+        );
         assert!(html.contains("hit rate so far") && html.contains("44.3"), "{contender}");
     }
 }
@@ -166,6 +208,9 @@ fn what_cannot_be_written_or_read_is_told_before_anything_is_done() {
     ] {
         assert!(refused(args).contains("cannot write /no/such/folder/page.html"), "{args:?}");
     }
-    assert!(refused(&["bench", "--from", "/no/such/rows.json"]).contains("cannot show /no/such/rows.json"));
+    assert!(
+        refused(&["bench", "--from", "/no/such/rows.json"])
+            .contains("cannot show /no/such/rows.json")
+    );
     assert!(refused(&["bench", "--from", &trace]).contains("cannot show"));
 }

@@ -17,7 +17,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// One row of hugepages, 512 MiB of them.
 const ROWS: [&str; 6] = ["bench", "arena", "--quick", "--op", "populate", "--contender"];
 /// A run that needs no hugepages.
-const OTHER: [&str; 8] = ["bench", "arena", "--quick", "--op", "map", "--reps", "1", "--contender=kvmem"];
+const OTHER: [&str; 8] =
+    ["bench", "arena", "--quick", "--op", "map", "--reps", "1", "--contender=kvmem"];
 
 fn pool() -> u64 {
     fs::read_to_string(POOL).unwrap().trim().parse().unwrap()
@@ -42,7 +43,9 @@ impl Machine {
         if Path::new(LEDGER).exists() {
             return skip("another run borrows hugepages at the moment");
         }
-        let Ok(text) = fs::read_to_string(POOL) else { return skip("there are no hugepages of 2 MiB") };
+        let Ok(text) = fs::read_to_string(POOL) else {
+            return skip("there are no hugepages of 2 MiB");
+        };
         let before: u64 = text.trim().parse().unwrap();
         if fs::write(POOL, (before + 300).to_string()).is_err() {
             return skip("only root resizes the pool");
@@ -98,7 +101,11 @@ impl Run {
 
     fn send(&self, signal: &str) {
         assert!(
-            Command::new("kill").args(["-s", signal, &self.id().to_string()]).status().unwrap().success()
+            Command::new("kill")
+                .args(["-s", signal, &self.id().to_string()])
+                .status()
+                .unwrap()
+                .success()
         );
     }
 
@@ -119,7 +126,8 @@ impl Drop for Run {
 #[test]
 fn without_the_option_the_machine_stays_as_it_is() {
     let Some(machine) = Machine::take() else { return };
-    let mut child = command(&[&ROWS[..], &["map-populate", "--reps", "1"]].concat()).spawn().unwrap();
+    let mut child =
+        command(&[&ROWS[..], &["map-populate", "--reps", "1"]].concat()).spawn().unwrap();
     while child.try_wait().unwrap().is_none() {
         assert_eq!(pool(), machine.before);
         assert!(!Path::new(LEDGER).exists());
@@ -149,7 +157,8 @@ fn without_the_option_the_machine_stays_as_it_is() {
 #[test]
 fn a_run_that_ends_gives_back_what_it_borrowed() {
     let Some(machine) = Machine::take() else { return };
-    let output = kvmem(&[&ROWS[..], &["map-populate", "--reps", "1", "--borrow-hugepages"]].concat());
+    let output =
+        kvmem(&[&ROWS[..], &["map-populate", "--reps", "1", "--borrow-hugepages"]].concat());
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
     assert!(table.contains("2m, ") && !table.contains("Not measured"), "{table}");
@@ -170,7 +179,8 @@ fn a_run_that_is_interrupted_gives_back_what_it_borrowed() {
         }
     }
     // An ignored signal stays ignored, as under nohup.
-    let run = format!("trap '' HUP; exec \"$0\" {} touch --reps 2 --borrow-hugepages", ROWS.join(" "));
+    let run =
+        format!("trap '' HUP; exec \"$0\" {} touch --reps 2 --borrow-hugepages", ROWS.join(" "));
     let mut command = Command::new("sh");
     command.args(["-c", &run, env!("CARGO_BIN_EXE_kvmem")]).stdout(Stdio::null());
     let run = Run(Some(command.spawn().unwrap()));
@@ -194,7 +204,10 @@ fn the_next_run_gives_back_what_a_killed_one_left() {
         run.ended();
         assert!(pool() > machine.before && Path::new(LEDGER).exists(), "nobody could give it back");
         let ledger = fs::read_to_string(LEDGER).unwrap();
-        assert!(ledger.contains(&format!("borrower {process} ")) && ledger.contains("before 0"), "{ledger}");
+        assert!(
+            ledger.contains(&format!("borrower {process} ")) && ledger.contains("before 0"),
+            "{ledger}"
+        );
         // Any run does, with the option or without.
         let output = kvmem(&OTHER);
         let message = String::from_utf8_lossy(&output.stderr);

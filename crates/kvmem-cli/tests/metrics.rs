@@ -29,7 +29,8 @@ fn kvmem(args: &[&str], log: Option<&str>) -> Output {
 /// Asks as a client without a library would: head and body of the answer.
 fn ask(address: SocketAddr, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
-    write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("it reads");
+    write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+        .expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
@@ -66,7 +67,9 @@ impl Replay {
             .spawn()
             .expect("it can be started");
         let mut line = String::new();
-        BufReader::new(child.stderr.take().expect("a pipe")).read_line(&mut line).expect("it says where");
+        BufReader::new(child.stderr.take().expect("a pipe"))
+            .read_line(&mut line)
+            .expect("it says where");
         let address = line.trim().strip_prefix("kvmem: metrics at http://");
         let address = address.and_then(|address| address.strip_suffix("/metrics")).expect(&line);
         let (address, trace) = (address.parse().expect("an address"), child.stdin.take());
@@ -107,7 +110,10 @@ fn a_replay_is_watched_while_it_runs() {
 }
 
 fn at(address: &str, anywhere: bool) -> Result<Option<MetricsServer>, MetricsServerError> {
-    MetricsServer::start(&MetricsArgs { address: Some(address.parse().expect("an address")), anywhere })
+    MetricsServer::start(&MetricsArgs {
+        address: Some(address.parse().expect("an address")),
+        anywhere,
+    })
 }
 
 #[test]
@@ -122,14 +128,21 @@ fn pools_and_caches_are_published_when_somebody_asks() {
         cache.insert(key, &[7; 5000]).expect("room");
         assert!(pool.allocate(2 << 20).is_err());
         let text = scrape(server.address());
-        let figure = |series: &str| value(&text, series).unwrap_or_else(|| panic!("no {series} in {text}"));
+        let figure =
+            |series: &str| value(&text, series).unwrap_or_else(|| panic!("no {series} in {text}"));
         assert_eq!(figure("kvmem_pool_capacity_bytes{pool=\"served\"}"), f64::from(1 << 20));
-        assert_eq!(figure("kvmem_pool_allocated_bytes{pool=\"served\"}"), 5000.0 * (key + 1) as f64);
+        assert_eq!(
+            figure("kvmem_pool_allocated_bytes{pool=\"served\"}"),
+            5000.0 * (key + 1) as f64
+        );
         assert_eq!(figure("kvmem_cache_blocks{pool=\"served\",cache=\"cache\"}"), (key + 1) as f64);
         let refused = "kvmem_pool_allocation_failures_total{pool=\"served\",reason=\"too_large\"}";
         assert_eq!(figure(refused), (key + 1) as f64);
         // Two requests each time, one of which was refused.
-        assert_eq!(figure("kvmem_pool_allocate_seconds_count{pool=\"served\"}"), 2.0 * (key + 1) as f64);
+        assert_eq!(
+            figure("kvmem_pool_allocate_seconds_count{pool=\"served\"}"),
+            2.0 * (key + 1) as f64
+        );
         assert!(text.contains("# TYPE kvmem_pool_allocate_seconds histogram"), "{text}");
         assert!(text.contains("# HELP kvmem_pool_capacity_bytes What blocks could have"), "{text}");
     }
@@ -170,7 +183,10 @@ fn silent_clients_are_bounded() {
         if number % 100 == 99 {
             let start = Instant::now();
             assert!(value(&scrape(replay.address), "kvmem_replay_requests_total").is_some());
-            assert!(start.elapsed() < Duration::from_secs(4), "sooner than a silent client's time is over");
+            assert!(
+                start.elapsed() < Duration::from_secs(4),
+                "sooner than a silent client's time is over"
+            );
             assert_eq!(threads(), before, "{number}");
             assert!(descriptors() < 64, "{number}: {}", descriptors());
         }
@@ -244,5 +260,8 @@ fn steps_are_printed_for_who_asks() {
     let wrong = kvmem(&mount, Some("loud"));
     let stderr = String::from_utf8_lossy(&wrong.stderr);
     assert_eq!(wrong.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("KVMEM_LOG=loud: say off, error, warn, info, debug or trace"), "{stderr}");
+    assert!(
+        stderr.contains("KVMEM_LOG=loud: say off, error, warn, info, debug or trace"),
+        "{stderr}"
+    );
 }

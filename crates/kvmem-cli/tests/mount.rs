@@ -14,7 +14,9 @@ fn mount(args: &[&str]) -> Output {
 /// With these variables, and none of those that say how to register.
 fn mount_with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
-    for name in ["KVMEM_PARALLEL_REGISTER", "MC_ENABLE_PARALLEL_REG_MR", "MC_DISABLE_PARALLEL_REG_MR"] {
+    for name in
+        ["KVMEM_PARALLEL_REGISTER", "MC_ENABLE_PARALLEL_REG_MR", "MC_DISABLE_PARALLEL_REG_MR"]
+    {
         command.env_remove(name);
     }
     command.envs(variables.iter().copied());
@@ -23,9 +25,11 @@ fn mount_with(args: &[&str], variables: &[(&str, &str)]) -> Output {
 
 /// What registering small memory gave; `None` where there can be no rings, or no pinned memory.
 fn registered(args: &[&str], variables: &[(&str, &str)]) -> Option<Value> {
-    let output = mount_with(&[&["--size", "2MiB", "--pages", "4k", "--json"], args].concat(), variables);
+    let output =
+        mount_with(&[&["--size", "2MiB", "--pages", "4k", "--json"], args].concat(), variables);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    if output.status.code() == Some(2) && (stderr.contains("is not available") || stderr.contains("MEMLOCK"))
+    if output.status.code() == Some(2)
+        && (stderr.contains("is not available") || stderr.contains("MEMLOCK"))
     {
         println!("skipped: {stderr}");
         return None;
@@ -37,9 +41,11 @@ fn registered(args: &[&str], variables: &[(&str, &str)]) -> Option<Value> {
 
 #[test]
 fn the_receipt_says_what_was_got() {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-receipt.json", std::process::id()));
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-receipt.json", std::process::id()));
     let json = file.to_str().unwrap();
-    let output = mount(&["--size", "10MiB", "--pages", "thp,4k", "--populate", "2", "--json", json]);
+    let output =
+        mount(&["--size", "10MiB", "--pages", "thp,4k", "--populate", "2", "--json", json]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
@@ -110,17 +116,25 @@ fn options_that_make_no_sense_end_with_status_2() {
 
 #[test]
 fn each_step_of_registering_is_timed() {
-    let args = ["--devices", "io_uring:2", "--policy", "parallel", "--populate", "1", "--chunk", "1MiB"];
+    let args =
+        ["--devices", "io_uring:2", "--policy", "parallel", "--populate", "1", "--chunk", "1MiB"];
     let Some(report) = registered(&args, &[]) else { return };
     let (outcome, seconds) = (&report["outcome"], &report["seconds"]);
     assert_eq!((&outcome["devices"], &outcome["keys"]), (&2.into(), &4.into()), "{report:#}");
     assert_eq!(report["chosen"], "parallel", "{report:#}");
     assert_eq!(report["deregistered"]["keys"], 4);
-    assert_eq!(report["receipt"]["ranges"][0]["resident_bytes"], 2 << 20, "as it is after registering");
+    assert_eq!(
+        report["receipt"]["ranges"][0]["resident_bytes"],
+        2 << 20,
+        "as it is after registering"
+    );
     let of = |step: &str| seconds[step].as_f64().unwrap();
     assert!(of("populate") > 0.0 && of("register") > 0.0 && of("unregister") > 0.0, "{seconds}");
     assert!((of("allocate") - of("map") - of("populate")).abs() < 1e-9, "{seconds}");
-    assert!((of("total") - of("allocate") - of("register") - of("unregister")).abs() < 1e-9, "{seconds}");
+    assert!(
+        (of("total") - of("allocate") - of("register") - of("unregister")).abs() < 1e-9,
+        "{seconds}"
+    );
 
     let text = mount(&[&["--size", "2MiB", "--pages", "4k"], &args[..]].concat()).stdout;
     let text = String::from_utf8(text).unwrap();
@@ -162,19 +176,28 @@ fn the_environment_says_how_unless_the_option_does() {
     assert_eq!(registered(&auto, &one_by_one).unwrap()["outcome"]["policy"], "auto");
     assert!(registered(&auto, &[("KVMEM_PARALLEL_REGISTER", "maybe")]).is_some());
 
-    for (variable, value) in [("KVMEM_PARALLEL_REGISTER", "maybe"), ("MC_DISABLE_PARALLEL_REG_MR", "-1")] {
-        let output = mount_with(&["--size", "2MiB", "--devices", "io_uring:2"], &[(variable, value)]);
+    for (variable, value) in
+        [("KVMEM_PARALLEL_REGISTER", "maybe"), ("MC_DISABLE_PARALLEL_REG_MR", "-1")]
+    {
+        let output =
+            mount_with(&["--size", "2MiB", "--devices", "io_uring:2"], &[(variable, value)]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{stderr}");
         assert!(stderr.contains(&format!("{variable}={value:?}")), "{stderr}");
         // Without devices nobody asks.
-        assert!(mount_with(&["--size", "1MiB", "--populate", "none"], &[(variable, value)]).status.success());
+        assert!(
+            mount_with(&["--size", "1MiB", "--populate", "none"], &[(variable, value)])
+                .status
+                .success()
+        );
     }
 }
 
 #[test]
 fn nobody_populates_if_that_is_asked_for() {
-    let Some(report) = registered(&["--devices", "io_uring:2", "--populate", "none"], &[]) else { return };
+    let Some(report) = registered(&["--devices", "io_uring:2", "--populate", "none"], &[]) else {
+        return;
+    };
     assert_eq!(report["outcome"]["resident_bytes"], 0, "{report:#}");
     assert_eq!(report["outcome"]["populated"]["threads"], 0, "{report:#}");
     assert_eq!(report["seconds"]["populate"], 0.0);
@@ -185,10 +208,18 @@ fn nobody_populates_if_that_is_asked_for() {
 fn a_limit_of_locked_memory_is_named_before_anything_is_done() {
     let command = std::env::temp_dir().join(format!("kvmem-mount-{}", std::process::id()));
     // Copied by another process: see the tests of `doctor`.
-    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap().success());
+    assert!(
+        Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_kvmem"))
+            .arg(&command)
+            .status()
+            .unwrap()
+            .success()
+    );
     std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
     let limited = r#"ulimit -l 64 && exec "$0" mount --size 64MiB --pages 4k --devices mlock"#;
-    let nobody = Command::new("sh").args(["-c", limited]).arg(&command).uid(65534).gid(65534).output();
+    let nobody =
+        Command::new("sh").args(["-c", limited]).arg(&command).uid(65534).gid(65534).output();
     std::fs::remove_file(&command).unwrap();
     let output = match nobody {
         Ok(output) if output.status.code() != Some(126) => output,

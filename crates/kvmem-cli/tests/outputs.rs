@@ -22,7 +22,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Folder(path)
@@ -47,7 +48,8 @@ impl Folder {
     /// Everything in it, in order.
     fn names(&self) -> Vec<String> {
         let list = fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<_> = list.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> =
+            list.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -77,7 +79,8 @@ fn an_input_is_never_an_output() {
     let (soft, hard, chain) = (folder.path("soft"), folder.path("hard"), folder.path("chain"));
     symlink("t.jsonl", &soft).unwrap();
     fs::hard_link(&trace, &hard).unwrap();
-    symlink("./../".to_owned() + folder.0.file_name().unwrap().to_str().unwrap() + "/soft", &chain).unwrap();
+    symlink("./../".to_owned() + folder.0.file_name().unwrap().to_str().unwrap() + "/soft", &chain)
+        .unwrap();
     for output in [&trace, &soft, &hard, &chain] {
         for option in ["--html", "--json", "--record"] {
             let message = refused(&[&["replay", &trace, option, output], &ONE_SIZE[..]].concat());
@@ -107,14 +110,17 @@ fn an_input_is_never_an_output() {
     assert_eq!(fs::read(&trace).unwrap(), before);
 
     let ops = folder.path("calls.ops");
-    assert!(kvmem(&[&["replay", &trace, "--record", &ops], &ONE_SIZE[..]].concat()).status.success());
+    assert!(
+        kvmem(&[&["replay", &trace, "--record", &ops], &ONE_SIZE[..]].concat()).status.success()
+    );
     let before = fs::read(&ops).unwrap();
     let message = refused(&["replay", "--ops", &ops, "--json", &ops]);
     assert!(message.contains("this is the recording"), "{message}");
     assert_eq!(fs::read(&ops).unwrap(), before);
 
     let rows = folder.path("rows.json");
-    let bench = ["bench", "concurrency", "--quick", "--scenario", "impossible", "--contender", "kvmem"];
+    let bench =
+        ["bench", "concurrency", "--quick", "--scenario", "impossible", "--contender", "kvmem"];
     let run = kvmem(&[&bench[..], &["--threads", "1", "--reps", "1", "--json", &rows]].concat());
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     let before = fs::read(&rows).unwrap();
@@ -192,7 +198,16 @@ fn a_refused_replay_leaves_no_empty_file() {
 fn endless(folder: &Folder, lines: usize) -> Child {
     let outputs = ["r.json", "p.html", "c.ops"].map(|name| folder.path(name));
     let mut child = Command::new(env!("CARGO_BIN_EXE_kvmem"))
-        .args(["replay", "-", "--json", &outputs[0], "--html", &outputs[1], "--record", &outputs[2]])
+        .args([
+            "replay",
+            "-",
+            "--json",
+            &outputs[0],
+            "--html",
+            &outputs[1],
+            "--record",
+            &outputs[2],
+        ])
         .args(ONE_SIZE)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -229,10 +244,12 @@ fn an_interrupted_run_leaves_what_was_there() {
                 let folder = Folder::new(&format!("interrupted-{signal}-{lines}-{exist}"));
                 let mut before = Vec::new();
                 if exist {
-                    before = ["c.ops", "p.html", "r.json"].map(|name| folder.file(name, GOOD)).to_vec();
+                    before =
+                        ["c.ops", "p.html", "r.json"].map(|name| folder.file(name, GOOD)).to_vec();
                 }
                 let mut child = endless(&folder, lines);
-                let killed = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+                let killed =
+                    Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
                 assert!(killed.unwrap().success());
                 assert_eq!(child.wait().unwrap().signal(), Some(number));
                 let names = folder.names();
@@ -280,7 +297,8 @@ fn the_new_file_is_like_the_old_one() {
     assert_eq!(fs::metadata(&new).unwrap().mode(), fs::metadata(&other).unwrap().mode());
     // At the end of a link that leads nowhere yet, too.
     symlink("sub", folder.path("nowhere")).unwrap();
-    let run = kvmem(&[&["replay", &trace, "--json", &folder.path("nowhere")], &ONE_SIZE[..]].concat());
+    let run =
+        kvmem(&[&["replay", &trace, "--json", &folder.path("nowhere")], &ONE_SIZE[..]].concat());
     assert!(run.status.success() && folder.names().contains(&"sub".to_owned()));
     // Somebody else's stays theirs, where that can be.
     if std::os::unix::fs::chown(&target, Some(12345), Some(54321)).is_ok() {
@@ -298,7 +316,9 @@ fn devices_fifos_and_descriptors_are_written_directly() {
     let trace = folder.trace();
     let replay = |json: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
-        command.args([&["replay", &trace, "--json", json], &ONE_SIZE[..]].concat()).stdin(Stdio::null());
+        command
+            .args([&["replay", &trace, "--json", json], &ONE_SIZE[..]].concat())
+            .stdin(Stdio::null());
         command
     };
     for json in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
@@ -341,7 +361,10 @@ fn what_cannot_be_written_is_told_before_any_work() {
     for path in ["sub", "sub/", "none/r.json", "t.jsonl/r.json", "sub/.."] {
         let json = folder.path(path);
         let message = refused(&[&["replay", &trace, "--json", &json], &ONE_SIZE[..]].concat());
-        assert!(message.contains("--json: cannot write") && message.contains("name a file"), "{message}");
+        assert!(
+            message.contains("--json: cannot write") && message.contains("name a file"),
+            "{message}"
+        );
     }
     let (one, two) = (folder.path("one"), folder.path("two"));
     symlink("two", &one).unwrap();
@@ -357,7 +380,8 @@ fn replayed_in_a_namespace(folder: &Folder, setup: &str) -> Option<()> {
     let run = format!(
         "mount --make-rprivate / && {setup} && exec \"$0\" replay \"$1/t.jsonl\" --json \"$1/target\""
     );
-    let shell = ["--mount", "sh", "-c", &run, env!("CARGO_BIN_EXE_kvmem"), folder.0.to_str().unwrap()];
+    let shell =
+        ["--mount", "sh", "-c", &run, env!("CARGO_BIN_EXE_kvmem"), folder.0.to_str().unwrap()];
     let output = Command::new("unshare").args(shell).output().ok()?;
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!message.contains("kvmem:"), "{message}");
@@ -370,7 +394,8 @@ fn replayed_in_a_namespace(folder: &Folder, setup: &str) -> Option<()> {
 }
 
 fn is_report(path: &str) -> bool {
-    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let report: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     report["suite"] == "replay"
 }
 
@@ -383,10 +408,15 @@ fn a_file_that_cannot_be_replaced_is_overwritten_in_the_end() {
     for setup in [mount.to_owned(), format!("{mount} && {read_only}")] {
         let folder = Folder::new("mounted");
         folder.trace();
-        let [target, backing] = ["target", "backing"].map(|name| folder.file(name, &GOOD.repeat(10_000)));
+        let [target, backing] =
+            ["target", "backing"].map(|name| folder.file(name, &GOOD.repeat(10_000)));
         if replayed_in_a_namespace(&folder, &setup).is_some() {
             assert!(is_report(&backing), "{setup}");
-            assert_eq!(fs::read_to_string(&target).unwrap(), GOOD.repeat(10_000), "below the mount");
+            assert_eq!(
+                fs::read_to_string(&target).unwrap(),
+                GOOD.repeat(10_000),
+                "below the mount"
+            );
         }
     }
 }

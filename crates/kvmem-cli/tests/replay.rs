@@ -22,7 +22,8 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str, text: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
         std::fs::write(&path, text).unwrap();
         Scratch(path)
     }
@@ -70,12 +71,17 @@ fn figures_of_the_small_trace() {
         for contender in ["kvmem", "binned", "best-fit"] {
             let pool = (fit * 4096).to_string();
             let one_object = ["--object-bytes", "4KiB", "--page-tokens", "512"];
-            let report =
-                report(&[&["--contender", contender, "--pool", &pool], one_object.as_slice()].concat());
+            let report = report(
+                &[&["--contender", contender, "--pool", &pool], one_object.as_slice()].concat(),
+            );
             let label = format!("{contender}, {fit} blocks: {report:#}");
             assert_eq!(report["suite"], "replay", "{label}");
             assert_eq!(report["contender"], contender, "{label}");
-            assert_eq!((&report["requests"], &report["blocks"]), (&160.into(), &1295.into()), "{label}");
+            assert_eq!(
+                (&report["requests"], &report["blocks"]),
+                (&160.into(), &1295.into()),
+                "{label}"
+            );
             assert_eq!(report["tokens"], 623_798, "{label}");
             assert_eq!(report["hits"], hits, "{label}");
             assert_eq!(report["hit_rate_blocks"], f64::from(hits) / 1295.0, "{label}");
@@ -88,7 +94,8 @@ fn figures_of_the_small_trace() {
             let least_since_full = if evictions == 0 { Value::Null } else { 1.0.into() };
             assert_eq!(report["utilization_full_min"], least_since_full, "{label}");
             assert_eq!(report["allocate_ns"]["count"].as_u64(), {
-                let calls = report["allocations"].as_u64().zip(report["failed_allocations"].as_u64());
+                let calls =
+                    report["allocations"].as_u64().zip(report["failed_allocations"].as_u64());
                 calls.map(|(found, failed)| found + failed)
             });
             assert_eq!(report["backed"], Value::Null, "{label}");
@@ -99,8 +106,15 @@ fn figures_of_the_small_trace() {
 #[test]
 fn two_sizes_in_a_backed_pool_stay_intact() {
     for contender in ["kvmem", "binned", "binned-unrounded", "best-fit", "offset-allocator"] {
-        let report =
-            report(&["--contender", contender, "--object-bytes", "3333,517", "--pool", "1.5MiB", "--backed"]);
+        let report = report(&[
+            "--contender",
+            contender,
+            "--object-bytes",
+            "3333,517",
+            "--pool",
+            "1.5MiB",
+            "--backed",
+        ]);
         let block_bytes = 8 * (3333 + 517);
         assert_eq!(report["block_bytes"], block_bytes);
         assert!(report["evictions"].as_u64() > Some(0), "the pool must fill: {report:#}");
@@ -125,9 +139,14 @@ fn threads_share_the_pool_and_lose_nothing() {
     for contender in ["kvmem", "kvmem-cached"] {
         for policy in ["lru", "scan-resistant"] {
             let pool = ["--contender", contender, "--object-bytes", "3333,517", "--pool", "1.5MiB"];
-            let report = report(&[&pool[..], &["--backed", "--threads", "3", "--policy", policy]].concat());
+            let report =
+                report(&[&pool[..], &["--backed", "--threads", "3", "--policy", policy]].concat());
             let label = format!("{contender}, {policy}: {report:#}");
-            assert_eq!((&report["requests"], &report["blocks"]), (&160.into(), &1295.into()), "{label}");
+            assert_eq!(
+                (&report["requests"], &report["blocks"]),
+                (&160.into(), &1295.into()),
+                "{label}"
+            );
             assert_eq!(report["policy"], policy, "{label}");
             let threads = report["threads"].as_array().unwrap();
             assert_eq!(threads.len(), 3, "{label}");
@@ -136,7 +155,10 @@ fn threads_share_the_pool_and_lose_nothing() {
                 assert_eq!(sum, whole, "{label}");
             }
             assert!(report["blocks_per_s"].as_f64() > Some(0.0), "{label}");
-            assert!(report["hits"].as_u64() > Some(0) && report["evictions"].as_u64() > Some(0), "{label}");
+            assert!(
+                report["hits"].as_u64() > Some(0) && report["evictions"].as_u64() > Some(0),
+                "{label}"
+            );
             assert_eq!(report["backed"]["verified_at_end_bytes"], report["held_bytes"], "{label}");
             let calls = report["allocations"].as_u64().unwrap() - report["frees"].as_u64().unwrap();
             assert!(calls > 0, "{label}");
@@ -158,8 +180,16 @@ fn policies_differ_where_blocks_come_once() {
     }
     let trace = Scratch::new("scan.jsonl", &trace);
     let hits = |policy| {
-        let args =
-            ["replay", trace.path(), "--object-bytes", "4KiB", "--page-tokens", "512", "--pool", "256KiB"];
+        let args = [
+            "replay",
+            trace.path(),
+            "--object-bytes",
+            "4KiB",
+            "--page-tokens",
+            "512",
+            "--pool",
+            "256KiB",
+        ];
         let output = kvmem(&[&args[..], &["--policy", policy, "--json", "-"]].concat());
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         report["hits"].as_u64().unwrap()
@@ -173,7 +203,8 @@ fn policies_differ_where_blocks_come_once() {
 fn recorded(name: &str, args: &[&str]) -> (Scratch, Value) {
     let file = Scratch::new(name, "old content");
     let report = report(&[args, &["--record", file.path()]].concat());
-    let calls = ["allocations", "failed_allocations", "frees"].map(|calls| report[calls].as_u64().unwrap());
+    let calls =
+        ["allocations", "failed_allocations", "frees"].map(|calls| report[calls].as_u64().unwrap());
     assert_eq!(report["recorded"]["calls"], calls.iter().sum::<u64>(), "{report:#}");
     (file, report)
 }
@@ -223,7 +254,15 @@ fn recorded_calls_meet_all_contenders_side_by_side() {
     let names: Vec<&str> = rows.iter().map(|row| row["contender"].as_str().unwrap()).collect();
     assert_eq!(
         names,
-        ["kvmem", "kvmem-cached", "binned", "binned-unrounded", "offset-allocator", "best-fit", "null"]
+        [
+            "kvmem",
+            "kvmem-cached",
+            "binned",
+            "binned-unrounded",
+            "offset-allocator",
+            "best-fit",
+            "null"
+        ]
     );
     for row in rows {
         let asked = row["served"].as_u64().unwrap() + row["failures"].as_u64().unwrap();
@@ -309,7 +348,8 @@ fn files_that_are_no_recordings_are_refused() {
     };
     let cut = message(&bytes[..bytes.len() / 2]);
     assert!(
-        cut.contains(&format!("ends at byte {}", bytes.len() / 2)) && cut.contains("record it again"),
+        cut.contains(&format!("ends at byte {}", bytes.len() / 2))
+            && cut.contains("record it again"),
         "{cut}"
     );
     let mut newer = bytes.clone();
@@ -317,7 +357,10 @@ fn files_that_are_no_recordings_are_refused() {
     let newer = message(&newer);
     assert!(newer.contains("version 9") && newer.contains("reads version 1 only"), "{newer}");
     let garbage = message(b"{\"timestamp\": 0}");
-    assert!(garbage.contains("begins with \"{\\\"timest") && garbage.contains("--record FILE"), "{garbage}");
+    assert!(
+        garbage.contains("begins with \"{\\\"timest") && garbage.contains("--record FILE"),
+        "{garbage}"
+    );
     let mut flipped = bytes.clone();
     let last = flipped.len() - 5;
     flipped[last] ^= 1;
@@ -332,7 +375,10 @@ fn files_that_are_no_recordings_are_refused() {
 fn only_the_first_requests_are_replayed_when_asked() {
     let report = report(&["--requests", "10", "--pool", "64GiB"]);
     assert_eq!((&report["requests"], &report["model"]), (&10.into(), &"glm-5.1-dsa".into()));
-    assert_eq!((&report["block_bytes"], &report["block_objects"]), (&31_465_472.into(), &16.into()));
+    assert_eq!(
+        (&report["block_bytes"], &report["block_objects"]),
+        (&31_465_472.into(), &16.into())
+    );
 }
 
 #[test]
@@ -342,12 +388,21 @@ fn the_text_names_every_figure_and_json_goes_to_its_file() {
     let output = kvmem(&["replay", &trace, "--pool", "2GiB", "--json", json.path()]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    for word in
-        ["hit rate", "blocks held", "evicted", "utilization", "p50", "p99", "p99.9", "calls/s", "glm-5.1-dsa"]
-    {
+    for word in [
+        "hit rate",
+        "blocks held",
+        "evicted",
+        "utilization",
+        "p50",
+        "p99",
+        "p99.9",
+        "calls/s",
+        "glm-5.1-dsa",
+    ] {
         assert!(text.contains(word), "{word} is missing in\n{text}");
     }
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(json.path()).unwrap()).unwrap();
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(json.path()).unwrap()).unwrap();
     assert_eq!(report["requests"], 160);
 }
 
@@ -364,12 +419,18 @@ fn a_trace_comes_through_a_pipe_too() {
 #[test]
 fn a_malformed_line_is_named() {
     let good = r#"{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}"#;
-    for bad in
-        [r#"{"timestamp": 0, "input_length": 600"#, "hello", r#"{"timestamp": 0}"#, "{\"hash_ids\": [-1]}"]
-    {
+    for bad in [
+        r#"{"timestamp": 0, "input_length": 600"#,
+        "hello",
+        r#"{"timestamp": 0}"#,
+        "{\"hash_ids\": [-1]}",
+    ] {
         let trace = Scratch::new("bad.jsonl", &format!("{good}\n{good}\n{bad}\n{good}\n"));
         let message = refused(&["replay", trace.path()]);
-        assert!(message.starts_with(&format!("kvmem: {}:3: malformed line: ", trace.path())), "{message}");
+        assert!(
+            message.starts_with(&format!("kvmem: {}:3: malformed line: ", trace.path())),
+            "{message}"
+        );
     }
 }
 
@@ -399,10 +460,16 @@ fn a_pool_that_cannot_work_is_refused() {
     for option in [&["--backed"][..], &["--record", "no/such/calls.ops"]] {
         let args = ["replay", &trace, "--contender", "null", "--pool", "1GiB"];
         let message = refused(&[&args[..], option].concat());
-        assert!(message.contains("null hands out no places: it cannot be replayed with --"), "{message}");
+        assert!(
+            message.contains("null hands out no places: it cannot be replayed with --"),
+            "{message}"
+        );
     }
     let message = refused(&["replay", &trace, "--contender", "best-fit", "--threads", "2"]);
-    assert!(message.contains("--threads 2") && message.contains("choose --contender kvmem"), "{message}");
+    assert!(
+        message.contains("--threads 2") && message.contains("choose --contender kvmem"),
+        "{message}"
+    );
     let message = refused(&["replay", &trace, "--pool", "4EiB"]);
     assert!(message.contains("cannot make a pool of 4611686018427387904 bytes"), "{message}");
 }
@@ -433,7 +500,8 @@ fn options_that_make_no_sense_are_refused() {
     let message = refused(&["replay", &trace, "--model", "mistral-7b", "--object-bytes", "4096"]);
     assert!(message.contains("cannot be used with"), "{message}");
     refused(&["replay"]);
-    for option in [&["--pool", "1GiB"][..], &["--backed"], &["--threads", "2"], &["--record", "x"]] {
+    for option in [&["--pool", "1GiB"][..], &["--backed"], &["--threads", "2"], &["--record", "x"]]
+    {
         let message = refused(&[&["replay", "--ops", "calls.ops"], option].concat());
         assert!(message.contains("cannot be used with"), "{option:?}: {message}");
     }

@@ -34,7 +34,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
         Folder(path)
@@ -67,8 +68,12 @@ fn standard_error_may_be_full_or_closed() {
             assert_eq!(output.status.code(), Some(status), "{args:?}: {:?}", output.status);
         }
         // Both are one pipe, of which one line is read.
-        let run = format!("\"$0\" {} 2>&1 | head -n 1 >/dev/null; echo ${{PIPESTATUS[0]}}", args.join(" "));
-        let output = Command::new("bash").args(["-c", &run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
+        let run = format!(
+            "\"$0\" {} 2>&1 | head -n 1 >/dev/null; echo ${{PIPESTATUS[0]}}",
+            args.join(" ")
+        );
+        let output =
+            Command::new("bash").args(["-c", &run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
         let code = String::from_utf8(output.stdout).unwrap();
         assert_eq!(code.trim(), status.to_string(), "{args:?}");
     }
@@ -119,7 +124,8 @@ fn names_with_control_characters_are_shown_and_not_obeyed() {
     assert!(run.status.success());
     // A record of a benchmark, from somebody else.
     let rows = folder.0.join("rows.json").into_os_string().into_string().unwrap();
-    let bench = ["bench", "concurrency", "--quick", "--scenario", "impossible", "--contender", "kvmem"];
+    let bench =
+        ["bench", "concurrency", "--quick", "--scenario", "impossible", "--contender", "kvmem"];
     kvmem().args(bench).args(["--threads", "1", "--reps", "1", "--json", &rows]).output().unwrap();
     let text = fs::read_to_string(&rows).unwrap();
     let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -164,7 +170,10 @@ fn names_with_control_characters_are_shown_and_not_obeyed() {
     assert!(!output.stderr.contains(&0x1b) && !output.stderr.is_empty());
     // On one line.
     let output = kvmem().args(["replay", "no\nsuch\ntrace"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).starts_with("kvmem: cannot read no\\nsuch\\ntrace:"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .starts_with("kvmem: cannot read no\\nsuch\\ntrace:")
+    );
 }
 
 /// As a user without privileges, who may have `tasks` threads and processes in all. `None` where
@@ -180,7 +189,10 @@ fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
         fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let mut limited = Command::new("bash");
-    limited.args(["-c", &format!("ulimit -u {tasks} || exit 126; exec timeout -s KILL 100 \"$0\" \"$@\"")]);
+    limited.args([
+        "-c",
+        &format!("ulimit -u {tasks} || exit 126; exec timeout -s KILL 100 \"$0\" \"$@\""),
+    ]);
     // `timeout` is one of them.
     limited.arg(&command).args(args).current_dir("/").env("TMPDIR", &folder.0).stdin(Stdio::null());
     match limited.uid(user).gid(65534).output() {
@@ -213,7 +225,17 @@ fn without_more_threads_there_is_a_message() {
             "--contender",
             "malloc",
         ],
-        &["bench", "concurrency", "--quick", "--reps", "1", "--scenario", "pair-4k", "--threads", "8"],
+        &[
+            "bench",
+            "concurrency",
+            "--quick",
+            "--reps",
+            "1",
+            "--scenario",
+            "pair-4k",
+            "--threads",
+            "8",
+        ],
         &[
             "bench",
             "concurrency",

@@ -51,8 +51,10 @@ fn says(text: &str, words: &[&str]) {
 /// The path that the tour prints.
 #[track_caller]
 fn page(text: &str) -> PathBuf {
-    let line =
-        text.lines().find_map(|line| line.strip_prefix("    page ")).unwrap_or_else(|| panic!("{text}"));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("    page "))
+        .unwrap_or_else(|| panic!("{text}"));
     PathBuf::from(line.trim())
 }
 
@@ -83,9 +85,14 @@ fn each_step_is_told_and_drawn() {
     assert_eq!(page(&text), file, "as an absolute path");
     // Steps, who was at work, utilization, and two maps.
     let html = browser::opened(&file, 5);
-    for part in
-        ["This machine", "memory.available", "What was chosen", "Time line", "hit rate so far", "Receipt"]
-    {
+    for part in [
+        "This machine",
+        "memory.available",
+        "What was chosen",
+        "Time line",
+        "hit rate so far",
+        "Receipt",
+    ] {
         assert!(html.contains(part), "{part}");
     }
 }
@@ -112,11 +119,23 @@ fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
     let command = folder.join("kvmem");
     // Copied by another process: a file that this one has open for writing could be inherited by a test that starts a process just
     // then, and would be too busy to be run.
-    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap().success());
+    assert!(
+        Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_kvmem"))
+            .arg(&command)
+            .status()
+            .unwrap()
+            .success()
+    );
     std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
     let limited = format!(r#"ulimit -l {memlock} || exit 126; exec "$0" {}"#, SHORT.join(" "));
     let mut nobody = Command::new("sh");
-    nobody.args(["-c", &limited]).arg(&command).current_dir("/").env("TMPDIR", &folder).stdin(Stdio::null());
+    nobody
+        .args(["-c", &limited])
+        .arg(&command)
+        .current_dir("/")
+        .env("TMPDIR", &folder)
+        .stdin(Stdio::null());
     match nobody.uid(65534).gid(65534).output() {
         Ok(output) if output.status.code() != Some(126) => Some((output, folder)),
         other => {
@@ -156,7 +175,10 @@ fn nobody_may_lock_anything() {
     let Some((output, folder)) = as_nobody("nothing", "0") else { return };
     let text = told(&output);
     // Of the rings themselves, or of what they were to pin; or it is not even that which stands in the way.
-    assert!(text.contains("RLIMIT_MEMLOCK is 0") || text.contains("missing     io_uring:"), "{text}");
+    assert!(
+        text.contains("RLIMIT_MEMLOCK is 0") || text.contains("missing     io_uring:"),
+        "{text}"
+    );
     says(&text, &["remedy", "2/4 Pool", "no mismatch", "above"]);
     assert!(!text.contains("to show it") && !text.contains("    registered"), "{text}");
     std::fs::remove_dir_all(folder).unwrap();
@@ -166,7 +188,12 @@ fn nobody_may_lock_anything() {
 fn without_rings(command: &mut Command) {
     let filter = [
         // The number of the call, which stands first in what a filter is shown.
-        libc::sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 },
+        libc::sock_filter {
+            code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        },
         libc::sock_filter {
             code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
             jt: 0,
@@ -192,7 +219,8 @@ fn without_rings(command: &mut Command) {
         // SAFETY: plain numbers, and a program of the length that it says, alive during the call.
         let refused = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
+                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+                    != 0
         };
         if refused { Err(std::io::Error::last_os_error()) } else { Ok(()) }
     };
@@ -210,7 +238,10 @@ fn where_rings_are_forbidden_the_tour_goes_on_without() {
         Ok(output) => told(&output),
         Err(error) => return println!("skipped: no filter can be set here: {error}"),
     };
-    says(&text, &["missing io_uring:", "io_uring_setup", "remedy", "2/4 Pool", "populated", "no mismatch"]);
+    says(
+        &text,
+        &["missing io_uring:", "io_uring_setup", "remedy", "2/4 Pool", "populated", "no mismatch"],
+    );
     assert!(!text.contains("    registered"), "{text}");
     assert!(browser::opened(&file, 5).contains("What was not there"));
 }
@@ -218,7 +249,8 @@ fn where_rings_are_forbidden_the_tour_goes_on_without() {
 #[test]
 fn a_pool_fits_what_the_process_may_have() {
     let tour = |kib: u32| {
-        let limited = format!(r#"ulimit -v {kib} && exec "$0" tour --no-bench --seconds 2 --html "$1""#);
+        let limited =
+            format!(r#"ulimit -v {kib} && exec "$0" tour --no-bench --seconds 2 --html "$1""#);
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tour-of-{kib}.html"));
         let mut shell = Command::new("sh");
         shell.args(["-c", &limited, env!("CARGO_BIN_EXE_kvmem")]).arg(file).stdin(Stdio::null());
@@ -229,13 +261,20 @@ fn a_pool_fits_what_the_process_may_have() {
     let text = tour(70 << 10);
     says(
         &text,
-        &["missing memory: rlimit.as leaves", "remedy", "kvmem tour --pool 16MiB", "left out", "page"],
+        &[
+            "missing memory: rlimit.as leaves",
+            "remedy",
+            "kvmem tour --pool 16MiB",
+            "left out",
+            "page",
+        ],
     );
 }
 
 #[test]
 fn a_report_that_can_be_written_nowhere_is_told() {
-    let output = kvmem().args(SHORT).current_dir("/proc").env("TMPDIR", "/no/such/folder").output().unwrap();
+    let output =
+        kvmem().args(SHORT).current_dir("/proc").env("TMPDIR", "/no/such/folder").output().unwrap();
     says(&told(&output), &["no mismatch", "not written", "kvmem tour --html FILE"]);
 }
 
@@ -252,6 +291,9 @@ fn what_cannot_be_is_no_success() {
     let stderr = failed(&["--pool", "512TiB", "--html", file], 1);
     assert!(stderr.starts_with("kvmem: there is no such pool:"), "{stderr}");
     assert!(failed(&["--pool", "1MiB"], 2).contains("16 MiB at least"));
-    assert!(failed(&["--html", "/no/such/folder/page.html"], 2).contains("cannot write /no/such/folder"));
+    assert!(
+        failed(&["--html", "/no/such/folder/page.html"], 2)
+            .contains("cannot write /no/such/folder")
+    );
     assert!(failed(&["--seconds", "0"], 2).contains("--seconds"));
 }

@@ -90,7 +90,8 @@ enum NotFreed {
 
 impl Heap {
     fn new(units: u64) -> Result<Heap, SpaceError> {
-        let mut heap = Heap { space: None, ranges: Ranges::default(), booked: 0, kept: Kept::default() };
+        let mut heap =
+            Heap { space: None, ranges: Ranges::default(), booked: 0, kept: Kept::default() };
         heap.grow(units)?;
         Ok(heap)
     }
@@ -152,7 +153,9 @@ impl Heap {
     #[inline]
     fn free(&mut self, part: Range<u64>) -> Result<(), NotFreed> {
         let units = part.end - part.start;
-        if self.is_reused(units) && self.ranges.get(part.start).is_some_and(|whole| whole.size() == units) {
+        if self.is_reused(units)
+            && self.ranges.get(part.start).is_some_and(|whole| whole.size() == units)
+        {
             return self.keep(part.start);
         }
         self.settle();
@@ -265,11 +268,14 @@ impl Heap {
     /// Whether both books say the same.
     fn is_consistent(&mut self) -> bool {
         self.settle();
-        let listed = self.ranges.iter().all(|allocation| self.ranges.get(allocation.offset()).is_some());
+        let listed =
+            self.ranges.iter().all(|allocation| self.ranges.get(allocation.offset()).is_some());
         let sum: u64 = self.ranges.iter().map(Allocation::size).sum();
         let of_space = self.space.as_ref().is_none_or(|space| {
             let metrics = space.metrics();
-            metrics.allocated == sum && metrics.live == self.ranges.len() as u64 && space.check().is_ok()
+            metrics.allocated == sum
+                && metrics.live == self.ranges.len() as u64
+                && space.check().is_ok()
         });
         listed && sum == self.booked && of_space
     }
@@ -318,7 +324,13 @@ impl PyAddressManager {
     }
 
     #[cold]
-    fn full(&self, py: Python<'_>, n: usize, size: &Bound<'_, PyAny>, refused: &AllocError) -> PyErr {
+    fn full(
+        &self,
+        py: Python<'_>,
+        n: usize,
+        size: &Bound<'_, PyAny>,
+        refused: &AllocError,
+    ) -> PyErr {
         let free = |units: u64| units << self.shift;
         let metrics = self.lock().0.space.as_ref().map(OffsetAllocator::metrics);
         let (whole, largest) = metrics.map_or((0, 0), |it| (free(it.free), free(it.largest_free)));
@@ -340,7 +352,12 @@ impl Bytes {
         match signed(given)? {
             Some(bytes) if bytes > 0 => Ok(Bytes(Some(bytes.unsigned_abs()))),
             None if given.gt(0)? => Ok(Bytes(None)),
-            _ => Err(error::bad_number(given.py(), format!("{name} is {given}: say more than 0"), given, 1)),
+            _ => Err(error::bad_number(
+                given.py(),
+                format!("{name} is {given}: say more than 0"),
+                given,
+                1,
+            )),
         }
     }
 }
@@ -424,7 +441,9 @@ impl PyAddressManager {
         };
         let granted = self.lock().0.allocate_batch(units, n);
         match granted {
-            Ok(starts) => Ok(starts.into_iter().map(|at| (at << self.shift, units << self.shift)).collect()),
+            Ok(starts) => {
+                Ok(starts.into_iter().map(|at| (at << self.shift, units << self.shift)).collect())
+            }
             Err(refused) => Err(self.full(py, n, size, &refused)),
         }
     }
@@ -437,8 +456,9 @@ impl PyAddressManager {
     fn free(&self, py: Python<'_>, address: Signed, size: Signed) -> PyResult<()> {
         let (Signed(address), Signed(size)) = (address, size);
         let below = (1 << self.shift) - 1;
-        let end =
-            address.checked_add(size).filter(|_| address >= 0 && size > 0 && (address | size) & below == 0);
+        let end = address
+            .checked_add(size)
+            .filter(|_| address >= 0 && size > 0 && (address | size) & below == 0);
         let Some(end) = end else {
             let message = format!(
                 "{size} bytes at {address} are no range of this heap: say an address that it gave, and a size that is more than 0, both \
@@ -516,7 +536,9 @@ impl PyAddressManager {
         let heap = &mut self.lock().0;
         heap.settle();
         let map = heap.space.as_ref().map(OffsetAllocator::map).unwrap_or_default();
-        map.into_iter().map(|it| (it.offset << self.shift, it.size << self.shift, it.used)).collect()
+        map.into_iter()
+            .map(|it| (it.offset << self.shift, it.size << self.shift, it.used))
+            .collect()
     }
 
     fn __repr__(&self) -> String {

@@ -32,16 +32,24 @@ impl PyAttachedPool {
     fn create(py: Python<'_>, fd: Int<'_>, writable: bool) -> PyResult<PyAttachedPool> {
         let fd = duplicate(py, fd)?;
         let access = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let pool = py.detach(|| AttachedPool::attach(fd, access)).map_err(|error| error::pool(py, &error))?;
+        let pool = py
+            .detach(|| AttachedPool::attach(fd, access))
+            .map_err(|error| error::pool(py, &error))?;
         Ok(PyAttachedPool { held: Holder::new(Arc::new(pool)) })
     }
 
     /// The block that a reference names. The process that has it keeps it, until this one has
     /// said that it is done.
-    fn block<'py>(&self, py: Python<'py>, reference: Exactly<Int<'py>, 3>) -> PyResult<PyAttachedBlock> {
+    fn block<'py>(
+        &self,
+        py: Python<'py>,
+        reference: Exactly<Int<'py>, 3>,
+    ) -> PyResult<PyAttachedBlock> {
         let Exactly([pool, offset, len]) = reference;
-        let (pool, offset) =
-            (pool.u64(py, "the pool of the reference")?, offset.u64(py, "the offset of the reference")?);
+        let (pool, offset) = (
+            pool.u64(py, "the pool of the reference")?,
+            offset.u64(py, "the offset of the reference")?,
+        );
         let len = len.u64(py, "the length of the reference")?;
         let memory = self.held.with(Arc::clone)?;
         let reference = BlockRef { pool, offset, len };

@@ -22,7 +22,10 @@ pub(crate) trait Batch: Held {
 }
 
 /// Takes the values out of many objects, of all of them or of none.
-pub(crate) fn take_all<C, T>(objects: &Bound<'_, PyAny>, held: fn(&C) -> &Holder<T>) -> PyResult<Vec<T>>
+pub(crate) fn take_all<C, T>(
+    objects: &Bound<'_, PyAny>,
+    held: fn(&C) -> &Holder<T>,
+) -> PyResult<Vec<T>>
 where
     C: PyClass<Frozen = True> + Sync,
     T: Held,
@@ -69,7 +72,11 @@ impl Offsets {
 
 #[pymethods]
 impl Offsets {
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no view to fill in"));
         }
@@ -78,10 +85,18 @@ impl Offsets {
         }
         let Offsets { numbers, shape, strides } = slf.get();
         let wants = |flag| flags & flag == flag;
-        let format = if wants(ffi::PyBUF_FORMAT) { FORMAT.as_ptr().cast_mut() } else { std::ptr::null_mut() };
-        let shape = if wants(ffi::PyBUF_ND) { shape.as_ptr().cast_mut() } else { std::ptr::null_mut() };
-        let strides =
-            if wants(ffi::PyBUF_STRIDES) { strides.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        let format = if wants(ffi::PyBUF_FORMAT) {
+            FORMAT.as_ptr().cast_mut()
+        } else {
+            std::ptr::null_mut()
+        };
+        let shape =
+            if wants(ffi::PyBUF_ND) { shape.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        let strides = if wants(ffi::PyBUF_STRIDES) {
+            strides.as_ptr().cast_mut()
+        } else {
+            std::ptr::null_mut()
+        };
         // SAFETY: the view is the interpreter's, to be filled in. What it points to is in the object, never changes, and stays as long as
         // the view, which has a reference to it.
         unsafe {

@@ -209,8 +209,9 @@ impl PyBlockBatch {
     /// The first address of each, likewise.
     #[getter]
     fn ptrs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let ptrs =
-            self.held.with(|blocks| blocks.iter().map(|block| block.as_ptr().addr() as u64).collect())?;
+        let ptrs = self
+            .held
+            .with(|blocks| blocks.iter().map(|block| block.as_ptr().addr() as u64).collect())?;
         Offsets::view(py, ptrs)
     }
 

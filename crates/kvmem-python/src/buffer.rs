@@ -116,7 +116,10 @@ impl Exported {
     /// The first address, if the bytes may be written.
     pub(crate) fn writable_at(&self, py: Python<'_>) -> PyResult<NonNull<u8>> {
         if self.buffer.readonly() {
-            return Err(error::bad_buffer(py, "the bytes are read-only: pass a buffer that can be written"));
+            return Err(error::bad_buffer(
+                py,
+                "the bytes are read-only: pass a buffer that can be written",
+            ));
         }
         NonNull::new(self.buffer.buf_ptr().cast())
             .ok_or_else(|| error::bad_buffer(py, "the buffer has no address"))
@@ -226,8 +229,13 @@ macro_rules! memory_methods {
                 dl_device: Option<$crate::number::Exactly<$crate::number::Int<'py>, 2>>,
                 copy: Option<bool>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                let wish =
-                    $crate::dlpack::Wish::new(slf.py(), stream.is_some(), max_version, dl_device, copy)?;
+                let wish = $crate::dlpack::Wish::new(
+                    slf.py(),
+                    stream.is_some(),
+                    max_version,
+                    dl_device,
+                    copy,
+                )?;
                 $crate::dlpack::export(slf, &wish)
             }
 

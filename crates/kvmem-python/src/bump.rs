@@ -46,7 +46,11 @@ impl PyBumpArena {
     fn create(region: Bound<'_, PyRegion>) -> PyResult<PyBumpArena> {
         let (memory, keeper) = region.get().region(region.py())?.into_parts();
         let arena = Arc::new(BumpArena::new(memory));
-        Ok(PyBumpArena { held: Holder::new(arena), region: Link::new(Some(region.unbind())), keeper })
+        Ok(PyBumpArena {
+            held: Holder::new(arena),
+            region: Link::new(Some(region.unbind())),
+            keeper,
+        })
     }
 
     /// The next ``nbytes`` bytes whose address is a multiple of ``align``.

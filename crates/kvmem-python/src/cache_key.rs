@@ -168,7 +168,8 @@ fn long<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
     match given.extract::<i128>() {
         Ok(number) => Ok(CacheKey::Int(number)),
         Err(_) => {
-            let message = "an int as key has at most 127 bits and a sign: give a longer one as bytes";
+            let message =
+                "an int as key has at most 127 bits and a sign: give a longer one as bytes";
             Err(error::bad_number(given.py(), message, given, i128::MAX))
         }
     }

@@ -69,7 +69,11 @@ impl<T> Link<T> {
 
     /// The object; None once the link is cut.
     pub(crate) fn get(&self, py: Python<'_>) -> Option<Py<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|object| object.clone_ref(py))
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .map(|object| object.clone_ref(py))
     }
 
     /// Drops the reference.

@@ -53,10 +53,13 @@ impl Wish {
             }
             None => None,
         };
-        let number =
-            |given: Int<'py>, name| given.within(py, name, 0..=i32::MAX as u64).map(|number| number as i32);
+        let number = |given: Int<'py>, name| {
+            given.within(py, name, 0..=i32::MAX as u64).map(|number| number as i32)
+        };
         let dl_device = match dl_device {
-            Some(Exactly([kind, id])) => Some((number(kind, "dl_device[0]")?, number(id, "dl_device[1]")?)),
+            Some(Exactly([kind, id])) => {
+                Some((number(kind, "dl_device[0]")?, number(id, "dl_device[1]")?))
+            }
             None => None,
         };
         Ok(Wish { stream, max_version, dl_device, copy })
@@ -208,15 +211,22 @@ unsafe extern "C" fn forget<M: Layout>(capsule: *mut ffi::PyObject) {
 }
 
 /// Makes a capsule of an object's bytes.
-pub(crate) fn export<'py, C: Viewed>(object: &Bound<'py, C>, wish: &Wish) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn export<'py, C: Viewed>(
+    object: &Bound<'py, C>,
+    wish: &Wish,
+) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let held = object.get().held();
     if wish.stream {
-        return Err(error::bad_buffer(py, "memory of the processor has no stream: pass stream=None"));
+        return Err(error::bad_buffer(
+            py,
+            "memory of the processor has no stream: pass stream=None",
+        ));
     }
     if let Some(device) = wish.dl_device.filter(|device| *device != CPU) {
-        let message =
-            format!("the bytes are in the processor's memory, {CPU:?}, and not on device {device:?}");
+        let message = format!(
+            "the bytes are in the processor's memory, {CPU:?}, and not on device {device:?}"
+        );
         return Err(error::bad_buffer(py, message));
     }
     let versioned = wish.max_version.is_some_and(|(major, _)| major >= 1);
@@ -278,7 +288,8 @@ fn capsule<M: Layout>(
         byte_offset: 0,
     };
     let managed = M::new(tensor, flags);
-    let export = Box::into_raw(Box::new(Export { managed, shape: len as i64, stride: 1, keeper, copied }));
+    let export =
+        Box::into_raw(Box::new(Export { managed, shape: len as i64, stride: 1, keeper, copied }));
     // SAFETY: the box is nobody else's yet; what it points to within itself stays where it is.
     let managed = unsafe {
         let tensor = (*export).managed.tensor();

@@ -29,8 +29,10 @@ pub(crate) fn doctor<'py>(
     shared: bool,
     pinned: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let nodes =
-        nodes.map_or_else(Vec::new, |Several(all)| all).into_iter().map(|node| node.u32(py, "a node"));
+    let nodes = nodes
+        .map_or_else(Vec::new, |Several(all)| all)
+        .into_iter()
+        .map(|node| node.u32(py, "a node"));
     let nodes = nodes.collect::<PyResult<Vec<u32>>>()?;
     let wish = Wish::new(size.0, options::ladder(py, pages.as_ref(), false)?);
     let wish = wish.map_err(|error| error::bad_value(py, error))?;
@@ -77,7 +79,12 @@ pub(crate) fn mount_report<'py>(
     let registrars = options::devices(py, devices.as_ref())?;
     let listener = progress.map(|Callback(callback)| {
         let populated = if populate == Populate::None { 0 } else { size.0 };
-        Listener::new(callback, cancel.clone(), populated, size.0.saturating_mul(registrars.len() as u64))
+        Listener::new(
+            callback,
+            cancel.clone(),
+            populated,
+            size.0.saturating_mul(registrars.len() as u64),
+        )
     });
     let mut builder = Region::builder(size.bytes())
         .ladder(options::ladder(py, pages.as_ref(), strict)?)

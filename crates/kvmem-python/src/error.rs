@@ -121,9 +121,11 @@ pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
         AllocError::ZeroSize => raised("BadValueError").with("value", 0).with("limit", 1),
         AllocError::BadAlign { align } => bad_align(py, align),
         AllocError::NoRanges { .. } => raised("BadValueError").with("value", 0).with("limit", 1),
-        AllocError::OutOfBounds { end, allocation_start, allocation_end, .. } => raised("BadValueError")
-            .with("value", end - allocation_start)
-            .with("limit", allocation_end - allocation_start),
+        AllocError::OutOfBounds { end, allocation_start, allocation_end, .. } => {
+            raised("BadValueError")
+                .with("value", end - allocation_start)
+                .with("limit", allocation_end - allocation_start)
+        }
         _ => raised("BadValueError"),
     }
     .err()
@@ -168,7 +170,8 @@ impl fmt::Display for Request {
 /// A request for one or several ranges was refused: says all that was asked for.
 #[cold]
 pub(crate) fn request(py: Python<'_>, error: &AllocError, request: Request) -> PyErr {
-    let raised = |message| Raised::new(py, "OutOfSpaceError", message).with("asked", request.total());
+    let raised =
+        |message| Raised::new(py, "OutOfSpaceError", message).with("asked", request.total());
     match *error {
         _ if request.is_plain() => return alloc(py, error),
         // One of them is too long already.
@@ -211,7 +214,9 @@ pub(crate) fn heap_full(
 ) -> PyErr {
     let what = if n == 1 { format!("{size} bytes") } else { format!("{n} × {size} bytes") };
     let message = match ranges {
-        Some(ranges) => format!("no room for {what}: the books are full with {ranges} ranges; free some"),
+        Some(ranges) => {
+            format!("no room for {what}: the books are full with {ranges} ranges; free some")
+        }
         None => format!(
             "no room for {what}: {free} bytes are free, at most {largest} of them in one piece; free some, or let the heap grow (sbrk)"
         ),
@@ -239,11 +244,15 @@ pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {
             .with("asked", asked)
             .with("free", left)
             .with("largest_free", left),
-        BumpError::Zero => Raised::new(py, "BadValueError", error).with("value", 0).with("limit", 1),
+        BumpError::Zero => {
+            Raised::new(py, "BadValueError", error).with("value", 0).with("limit", 1)
+        }
         BumpError::BadAlign { align } => bad_align(py, align as u64),
         BumpError::Overflow { asked, align } => {
             // The greater of the two is what no object can have.
-            Raised::new(py, "BadValueError", error).with("value", asked.max(align)).with("limit", isize::MAX)
+            Raised::new(py, "BadValueError", error)
+                .with("value", asked.max(align))
+                .with("limit", isize::MAX)
         }
         _ => Raised::new(py, "BadValueError", error),
     }
@@ -259,9 +268,9 @@ pub(crate) fn space(py: Python<'_>, error: &SpaceError) -> PyErr {
             raised("InUseError").with("asked", asked).with("end_of_last", end_of_last)
         }
         SpaceError::BooksFull { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
-        SpaceError::Capacity { asked, limit } => {
-            raised("BadValueError").with("value", asked).with("limit", if asked == 0 { 1 } else { limit })
-        }
+        SpaceError::Capacity { asked, limit } => raised("BadValueError")
+            .with("value", asked)
+            .with("limit", if asked == 0 { 1 } else { limit }),
         SpaceError::ZeroBoundary => raised("BadValueError").with("value", 0).with("limit", 1),
         SpaceError::MaxRanges { asked, least } => {
             raised("BadValueError").with("value", asked).with("limit", least)
@@ -340,7 +349,9 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match error {
         RegisterError::Populate(error) => return arena(py, error),
-        RegisterError::Refused { error: chunk, .. } => with_chunk(raised("RegistrationError"), chunk),
+        RegisterError::Refused { error: chunk, .. } => {
+            with_chunk(raised("RegistrationError"), chunk)
+        }
         RegisterError::Kept { kept } => {
             let raised = raised("RegistrationError").with("kept", kept.len());
             match kept.first() {
@@ -367,16 +378,19 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
         RegisterError::NoRegistrars => {
             Raised::new(py, "BadValueError", "devices is empty: name at least one, such as mlock")
         }
-        RegisterError::SameName { device } => {
-            Raised::new(py, "BadValueError", format!("devices names {device} twice: name each device once"))
-                .with("value", device)
-        }
+        RegisterError::SameName { device } => Raised::new(
+            py,
+            "BadValueError",
+            format!("devices names {device} twice: name each device once"),
+        )
+        .with("value", device),
         RegisterError::NoSuchDevice { device, have } => {
             let have = match &**have {
                 [] => "no device; name some in `devices` when it is made".to_owned(),
                 have => have.join(", "),
             };
-            let message = format!("there is no key of {device:?}: the memory is registered with {have}");
+            let message =
+                format!("there is no key of {device:?}: the memory is registered with {have}");
             Raised::new(py, "BadValueError", message).with("value", device)
         }
         RegisterError::OutOfBounds { start, end, len } => {
@@ -458,9 +472,10 @@ pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
         KvCacheError::TooLarge { asked, limit } => {
             raised("OutOfSpaceError").with("asked", *asked).with("limit", *limit)
         }
-        KvCacheError::NothingToEvict { asked, blocks, bytes } => {
-            raised("OutOfSpaceError").with("asked", *asked).with("blocks", *blocks).with("held", *bytes)
-        }
+        KvCacheError::NothingToEvict { asked, blocks, bytes } => raised("OutOfSpaceError")
+            .with("asked", *asked)
+            .with("blocks", *blocks)
+            .with("held", *bytes),
         KvCacheError::Empty => raised("BadValueError").with("value", 0).with("limit", 1),
         _ => raised("BadValueError"),
     }
@@ -473,7 +488,9 @@ pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
     let raised = Raised::new(py, "BadValueError", error);
     match *error {
         KvCacheSetupError::ZeroLimit { .. } => raised.with("value", 0).with("limit", 1),
-        KvCacheSetupError::TooManyBlocks { asked, limit } => raised.with("value", asked).with("limit", limit),
+        KvCacheSetupError::TooManyBlocks { asked, limit } => {
+            raised.with("value", asked).with("limit", limit)
+        }
         KvCacheSetupError::Watermarks { low, high, limit } => {
             raised.with("value", low.max(high)).with("limit", if low > high { high } else { limit })
         }

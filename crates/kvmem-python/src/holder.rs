@@ -197,7 +197,8 @@ pub(crate) fn drop_value<T: Held>(py: Python<'_>, value: Option<T>) {
 impl<T: Held> Drop for Holder<T> {
     fn drop(&mut self) {
         let ours = self.is_ours();
-        let Some(value) = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).value.take() else {
+        let Some(value) = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).value.take()
+        else {
             return;
         };
         if !ours {

@@ -75,8 +75,10 @@ impl Memory {
         // region's methods that this module calls.
         let region = unsafe { Region::from_raw(at, len, ()) };
         let region = Arc::new(region.map_err(|error: ArenaError| error::arena(py, &error))?);
-        let keeper =
-            Keeper { source: Mutex::new(Some(source)), region: OnceLock::from(Arc::downgrade(&region)) };
+        let keeper = Keeper {
+            source: Mutex::new(Some(source)),
+            region: OnceLock::from(Arc::downgrade(&region)),
+        };
         Ok(Memory { region, keeper: Some(Py::new(py, keeper)?) })
     }
 

@@ -181,7 +181,10 @@ impl PyKvCache {
     /// if what the lower tier has may be old, so take it for a miss.
     ///
     /// Take it before the lower tier is asked, and put in by ``reservation.commit(lease=…)``.
-    fn lease<'py>(slf: &Bound<'py, Self>, key: CacheKey<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn lease<'py>(
+        slf: &Bound<'py, Self>,
+        key: CacheKey<'_>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = slf.py();
         Ok(match slf.get().cache()?.lease(&key as &dyn AsCacheKey) {
             Leased::Lease(lease) => {
@@ -198,9 +201,9 @@ impl PyKvCache {
         let borrowed: &dyn AsCacheKey = &key;
         let found = match self.tier(py) {
             None => self.held.with(|cache| cache.remove(borrowed))?,
-            Some(tier) => {
-                self.cache()?.remove_with(borrowed, || tier.call_method1("forget", (&key,)).map(drop))?
-            }
+            Some(tier) => self
+                .cache()?
+                .remove_with(borrowed, || tier.call_method1("forget", (&key,)).map(drop))?,
         };
         Ok(found.map(PyPinned::new))
     }
@@ -227,9 +230,8 @@ impl PyKvCache {
                 cache.clear();
                 Ok(())
             }
-            Some(tier) => {
-                cache.clear_with(|| Python::attach(|py| tier.call_method0(py, "forget_all").map(drop)))
-            }
+            Some(tier) => cache
+                .clear_with(|| Python::attach(|py| tier.call_method0(py, "forget_all").map(drop))),
         })
     }
 
@@ -459,7 +461,10 @@ impl PyReservation {
             other => {
                 lease.held.put_back(taken);
                 self.held.put_back(other?);
-                return Err(error::bad_value(py, "the lease is of another key, or of another cache"));
+                return Err(error::bad_value(
+                    py,
+                    "the lease is of another key, or of another cache",
+                ));
             }
         };
         let committed = evicting(|| py.detach(|| room.commit_leased(taken).ok()))?;

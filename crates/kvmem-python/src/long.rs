@@ -23,7 +23,11 @@ impl Drop for End<'_> {
 }
 
 /// Runs `work` without the GIL. `cancel` ends it.
-pub(crate) fn run<T: Send>(py: Python<'_>, cancel: &Cancel, work: impl FnOnce() -> T + Send) -> PyResult<T> {
+pub(crate) fn run<T: Send>(
+    py: Python<'_>,
+    cancel: &Cancel,
+    work: impl FnOnce() -> T + Send,
+) -> PyResult<T> {
     let (ended, told) = (Mutex::new(false), Condvar::new());
     thread::scope(|scope| {
         let named = thread::Builder::new().name("kvmem-work".to_owned());
@@ -34,7 +38,10 @@ pub(crate) fn run<T: Send>(py: Python<'_>, cancel: &Cancel, work: impl FnOnce() 
         let mut raised = None;
         let wait = || {
             let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-            *told.wait_timeout_while(ended, LOOK, |ended| !*ended).unwrap_or_else(PoisonError::into_inner).0
+            *told
+                .wait_timeout_while(ended, LOOK, |ended| !*ended)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0
         };
         while !py.detach(wait) {
             if raised.is_none()

@@ -117,7 +117,10 @@ pub(crate) fn evicting<T>(work: impl FnOnce() -> T) -> PyResult<T> {
 }
 
 /// The lower tier that an object becomes for a cache on `pool`.
-pub(crate) fn of<'py>(spill: &Bound<'py, PyAny>, pool: &Bound<'py, PyPool>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn of<'py>(
+    spill: &Bound<'py, PyAny>,
+    pool: &Bound<'py, PyPool>,
+) -> PyResult<Bound<'py, PyAny>> {
     let Some(make) = spill.getattr_opt("__spill__")? else {
         let name = spill.get_type().name()?;
         let message = format!(
@@ -129,8 +132,9 @@ pub(crate) fn of<'py>(spill: &Bound<'py, PyAny>, pool: &Bound<'py, PyPool>) -> P
     for method in ["evicted", "fetch", "forget", "forget_all", "close"] {
         if !tier.getattr_opt(method)?.is_some_and(|method| method.is_callable()) {
             let name = tier.get_type().name()?;
-            let message =
-                format!("spill: {name}, which __spill__ gave, has no method {method}; see kvmem.spill");
+            let message = format!(
+                "spill: {name}, which __spill__ gave, has no method {method}; see kvmem.spill"
+            );
             return Err(PyTypeError::new_err(message));
         }
     }

@@ -41,7 +41,12 @@ impl<'py> Int<'py> {
     }
 
     /// The number, if it is within bounds.
-    pub(crate) fn within(self, py: Python<'py>, name: &str, bounds: RangeInclusive<u64>) -> PyResult<u64> {
+    pub(crate) fn within(
+        self,
+        py: Python<'py>,
+        name: &str,
+        bounds: RangeInclusive<u64>,
+    ) -> PyResult<u64> {
         match self.0 {
             Ok(number) if bounds.contains(&number) => Ok(number),
             Ok(number) => Err(beyond(py, name, number.into_pyobject(py)?.as_any(), &bounds)),
@@ -52,7 +57,8 @@ impl<'py> Int<'py> {
     /// A length, a count or an index.
     pub(crate) fn index(self, py: Python<'py>, name: &str) -> PyResult<usize> {
         // No object of more bytes than half the addresses can be.
-        self.within(py, name, 0..=u64::MAX).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
+        self.within(py, name, 0..=u64::MAX)
+            .map(|number| usize::try_from(number).unwrap_or(usize::MAX))
     }
 
     pub(crate) fn u64(self, py: Python<'py>, name: &str) -> PyResult<u64> {
@@ -60,7 +66,8 @@ impl<'py> Int<'py> {
     }
 
     pub(crate) fn u32(self, py: Python<'py>, name: &str) -> PyResult<u32> {
-        self.within(py, name, 0..=u64::from(u32::MAX)).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+        self.within(py, name, 0..=u64::from(u32::MAX))
+            .map(|number| u32::try_from(number).unwrap_or(u32::MAX))
     }
 
     /// The number of a descriptor.
@@ -74,7 +81,8 @@ impl<'py> Int<'py> {
         };
         let (low, high) = (0, c_int::MAX);
         let limit = if given.lt(0)? { low } else { high };
-        let message = format!("fd is {given}: give an open descriptor, a number from {low} to {high}");
+        let message =
+            format!("fd is {given}: give an open descriptor, a number from {low} to {high}");
         Err(error::bad_descriptor(py, message, &given, Some(limit), None))
     }
 }
@@ -90,7 +98,12 @@ fn beyond<'py>(
     let (low, high) = (*bounds.start(), *bounds.end());
     let limit = if given.lt(low).unwrap_or(false) { low } else { high };
     let high = if high == u64::MAX { "2**64 - 1".to_owned() } else { high.to_string() };
-    error::bad_number(py, format!("{name} is {given}: give a number from {low} to {high}"), given, limit)
+    error::bad_number(
+        py,
+        format!("{name} is {given}: give a number from {low} to {high}"),
+        given,
+        limit,
+    )
 }
 
 /// An `int` of 63 bits and a sign.
@@ -150,7 +163,9 @@ impl<'py> Seconds<'py> {
 /// Several of one kind: anything that can be iterated over, but a text or bytes.
 pub(crate) struct Several<T>(pub(crate) Vec<T>);
 
-impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error = PyErr>> FromPyObject<'a, 'py> for Several<T> {
+impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error = PyErr>> FromPyObject<'a, 'py>
+    for Several<T>
+{
     type Error = PyErr;
 
     fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Several<T>> {
@@ -193,6 +208,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Callback {
             return Ok(Callback(given.to_owned().unbind()));
         }
         let name = given.get_type().name()?;
-        Err(PyTypeError::new_err(format!("give a callable, which is called with (done, total), not {name}")))
+        Err(PyTypeError::new_err(format!(
+            "give a callable, which is called with (done, total), not {name}"
+        )))
     }
 }

@@ -85,7 +85,12 @@ impl PyOffsetAllocator {
 
     /// A range of exactly ``size`` bytes. Raises :class:`OutOfSpaceError`.
     #[pyo3(signature = (size, *, align=None))]
-    fn allocate(&self, py: Python<'_>, size: Size, align: Option<Int<'_>>) -> PyResult<PyAllocation> {
+    fn allocate(
+        &self,
+        py: Python<'_>,
+        size: Size,
+        align: Option<Int<'_>>,
+    ) -> PyResult<PyAllocation> {
         let align = align.map(|align| align.u64(py, "align")).transpose()?;
         let granted = match align {
             None => self.space.allocate(size.0),
@@ -93,12 +98,19 @@ impl PyOffsetAllocator {
         };
         match granted {
             Ok(allocation) => Ok(PyAllocation { held: Holder::new(allocation) }),
-            Err(error) => Err(error::request(py, &error, Request { nbytes: size.0, align, n: None })),
+            Err(error) => {
+                Err(error::request(py, &error, Request { nbytes: size.0, align, n: None }))
+            }
         }
     }
 
     /// ``n`` ranges of ``size`` bytes each, all of them or none.
-    fn allocate_batch(&self, py: Python<'_>, size: Size, n: Int<'_>) -> PyResult<PyAllocationBatch> {
+    fn allocate_batch(
+        &self,
+        py: Python<'_>,
+        size: Size,
+        n: Int<'_>,
+    ) -> PyResult<PyAllocationBatch> {
         let n = n.index(py, "n")?;
         let granted = self.space.allocate_batch(size.0, n).map_err(|error| {
             error::request(py, &error, Request { nbytes: size.0, align: None, n: Some(n as u64) })
@@ -170,7 +182,11 @@ impl PyOffsetAllocator {
 
     /// The free ranges by size: least and greatest size of the bin, ranges, bytes.
     fn bins(&self) -> Vec<(u64, u64, u64, u64)> {
-        self.space.bins().into_iter().map(|bin| (bin.size_min, bin.size_max, bin.ranges, bin.bytes)).collect()
+        self.space
+            .bins()
+            .into_iter()
+            .map(|bin| (bin.size_min, bin.size_max, bin.ranges, bin.bytes))
+            .collect()
     }
 
     /// Checks the books against their invariants: for tests.
@@ -188,7 +204,10 @@ impl PyOffsetAllocator {
 }
 
 /// Figures, as named tuple.
-pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &kvmem::offset::Metrics) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn metrics<'py>(
+    py: Python<'py>,
+    metrics: &kvmem::offset::Metrics,
+) -> PyResult<Bound<'py, PyAny>> {
     let kvmem::offset::Metrics {
         capacity,
         allocated,
@@ -199,7 +218,11 @@ pub(crate) fn metrics<'py>(py: Python<'py>, metrics: &kvmem::offset::Metrics) ->
         metadata_bytes,
         ..
     } = *metrics;
-    report::named(py, "Metrics", (capacity, allocated, free, largest_free, live, free_ranges, metadata_bytes))
+    report::named(
+        py,
+        "Metrics",
+        (capacity, allocated, free, largest_free, live, free_ranges, metadata_bytes),
+    )
 }
 
 /// A range that somebody has, until it is freed or forgotten.
@@ -242,12 +265,16 @@ impl PyAllocation {
 
     /// Gives back the tail.
     fn shrink(&self, py: Python<'_>, size: Size) -> PyResult<()> {
-        self.held.change(|allocation| allocation.shrink(size.0))?.map_err(|error| error::alloc(py, &error))
+        self.held
+            .change(|allocation| allocation.shrink(size.0))?
+            .map_err(|error| error::alloc(py, &error))
     }
 
     /// Takes in free bytes that lie behind.
     fn extend(&self, py: Python<'_>, size: Size) -> PyResult<()> {
-        self.held.change(|allocation| allocation.extend(size.0))?.map_err(|error| error::alloc(py, &error))
+        self.held
+            .change(|allocation| allocation.extend(size.0))?
+            .map_err(|error| error::alloc(py, &error))
     }
 
     fn __repr__(&self) -> String {

@@ -43,7 +43,9 @@ pub(crate) fn ladder(py: Python<'_>, pages: Option<&Words>, strict: bool) -> PyR
 
 /// `None`, or a policy in words.
 pub(crate) fn numa(py: Python<'_>, numa: Option<&str>) -> PyResult<Numa> {
-    numa.map_or(Ok(Numa::None), |numa| numa.parse().map_err(|error: String| error::bad_value(py, error)))
+    numa.map_or(Ok(Numa::None), |numa| {
+        numa.parse().map_err(|error: String| error::bad_value(py, error))
+    })
 }
 
 /// A number of threads, or a text.
@@ -60,7 +62,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Threads<'py> {
             return Ok(Threads::Word(text.to_str()?.to_owned()));
         }
         given.extract::<Int<'py>>().map(Threads::Number).map_err(|_| {
-            let name = given.get_type().name().map_or_else(|_| "that".to_owned(), |name| name.to_string());
+            let name =
+                given.get_type().name().map_or_else(|_| "that".to_owned(), |name| name.to_string());
             PyTypeError::new_err(format!(
                 "give a number of threads, a str such as \"auto\", or None, not {name}"
             ))
@@ -87,12 +90,17 @@ pub(crate) fn populate<'py>(
             let threads = threads.within(py, name, 0..=MOST_THREADS)?;
             Ok(Populate::threads(usize::try_from(threads).unwrap_or(usize::MAX)))
         }
-        Some(Threads::Word(word)) => word.parse().map_err(|error: String| error::bad_value(py, error)),
+        Some(Threads::Word(word)) => {
+            word.parse().map_err(|error: String| error::bad_value(py, error))
+        }
     }
 }
 
 /// Who does so where that is what the caller came for: automatic, unless something else is said.
-pub(crate) fn populate_now<'py>(py: Python<'py>, threads: Option<Threads<'py>>) -> PyResult<Populate> {
+pub(crate) fn populate_now<'py>(
+    py: Python<'py>,
+    threads: Option<Threads<'py>>,
+) -> PyResult<Populate> {
     threads.map_or(Ok(Populate::Auto), |threads| populate(py, "threads", Some(threads)))
 }
 
@@ -101,7 +109,10 @@ pub(crate) fn backing(shared: bool) -> Backing {
 }
 
 /// Opens the devices that are named.
-pub(crate) fn devices(py: Python<'_>, devices: Option<&Words>) -> PyResult<Vec<Arc<dyn Registrar>>> {
+pub(crate) fn devices(
+    py: Python<'_>,
+    devices: Option<&Words>,
+) -> PyResult<Vec<Arc<dyn Registrar>>> {
     let Some(Words(devices)) = devices else { return Ok(Vec::new()) };
     let devices: Devices = devices.parse().map_err(|error| error::bad_value(py, error))?;
     py.detach(|| devices.open()).map_err(|error| error::not_available(py, &error))
@@ -111,7 +122,9 @@ pub(crate) fn devices(py: Python<'_>, devices: Option<&Words>) -> PyResult<Vec<A
 pub(crate) fn policy(py: Python<'_>, policy: Option<&str>) -> PyResult<Policy> {
     match policy {
         Some(policy) => policy.parse().map_err(|error: String| error::bad_value(py, error)),
-        None => Ok(Policy::from_env().map_err(|error| error::bad_value(py, error))?.unwrap_or_default()),
+        None => {
+            Ok(Policy::from_env().map_err(|error| error::bad_value(py, error))?.unwrap_or_default())
+        }
     }
 }
 

@@ -145,7 +145,10 @@ impl PyPool {
             .registrars(registrars)
             .policy(options::policy(py, policy)?)
             .hot_sizes(
-                hot_sizes.map_or_else(Vec::new, |Several(all)| all).into_iter().map(|Size(bytes)| bytes),
+                hot_sizes
+                    .map_or_else(Vec::new, |Several(all)| all)
+                    .into_iter()
+                    .map(|Size(bytes)| bytes),
             )
             .learn(learn)
             .in_background(in_background)
@@ -183,11 +186,15 @@ impl PyPool {
         }
         let (pool, built) = built?;
         let (at, len) = (pool.as_ptr().addr(), built.most_bytes);
-        let fd =
-            if shared { Some(share(&pool, true).map_err(|error| error::pool(py, &error))?) } else { None };
+        let fd = if shared {
+            Some(share(&pool, true).map_err(|error| error::pool(py, &error))?)
+        } else {
+            None
+        };
         let listener = listener.filter(|_| in_background);
         // In its holder: should the log be interrupted, it is taken down without the GIL.
-        let made = PyPool { held: Holder::new(pool), at, len, cancel, fd: Mutex::new(fd), listener };
+        let made =
+            PyPool { held: Holder::new(pool), at, len, cancel, fd: Mutex::new(fd), listener };
         report::log_receipt(py, "pool", &built.receipt)?;
         report::log(py, "pool", Level::Info, || format!("built: {built}"))?;
         Ok(made)
@@ -220,13 +227,22 @@ impl PyPool {
         let pool = self.pool()?;
         let granted = py.detach(|| pool.allocate_batch(nbytes.bytes(), n));
         let blocks = granted.map_err(|error| {
-            error::block_request(py, &error, Request { nbytes: nbytes.0, align: None, n: Some(n as u64) })
+            error::block_request(
+                py,
+                &error,
+                Request { nbytes: nbytes.0, align: None, n: Some(n as u64) },
+            )
         })?;
         Ok(PyBlockBatch { held: Holder::new(blocks) })
     }
 
     /// ``total`` bytes in at most ``max_blocks`` blocks, as few and as long as can be had.
-    fn allocate_scattered(&self, py: Python<'_>, total: Size, max_blocks: Int<'_>) -> PyResult<Vec<PyBlock>> {
+    fn allocate_scattered(
+        &self,
+        py: Python<'_>,
+        total: Size,
+        max_blocks: Int<'_>,
+    ) -> PyResult<Vec<PyBlock>> {
         let max_blocks = max_blocks.within(py, "max_blocks", 1..=u64::MAX)? as usize;
         let granted = self.held.with(|pool| pool.allocate_scattered(total.bytes(), max_blocks))?;
         let blocks = granted.map_err(|error| error::pool(py, &error))?;
@@ -364,7 +380,9 @@ impl PyPool {
     /// ``free``.
     fn map<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, u64, Bound<'py, PyAny>)>> {
         let map = self.held.with(Pool::map)?;
-        map.iter().map(|range| Ok((range.offset, range.size, report::data(py, &range.state)?))).collect()
+        map.iter()
+            .map(|range| Ok((range.offset, range.size, report::data(py, &range.state)?)))
+            .collect()
     }
 
     /// The devices' names, in order.
@@ -389,7 +407,8 @@ impl PyPool {
     /// Also ``/proc/PID/fd/N``.
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
         self.held.with(|_| ())?;
-        let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(AsRawFd::as_raw_fd);
+        let fd =
+            self.fd.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(AsRawFd::as_raw_fd);
         fd.ok_or_else(|| error::pool(py, &PoolError::Private))
     }
 

@@ -60,7 +60,12 @@ impl Count {
 impl Meter {
     fn new(populate: u64, register: u64) -> Meter {
         let count = |most| Count { most, ..Count::default() };
-        Meter { total: populate + register, populate: count(populate), register: count(register), told: None }
+        Meter {
+            total: populate + register,
+            populate: count(populate),
+            register: count(register),
+            told: None,
+        }
     }
 
     /// What to tell, if it is anything new.
@@ -109,7 +114,12 @@ impl Traverse for Listener {
 
 impl Listener {
     /// Tells `callback` of populating and registering so many bytes.
-    pub(crate) fn new(callback: Py<PyAny>, cancel: Cancel, populate: u64, register: u64) -> Listener {
+    pub(crate) fn new(
+        callback: Py<PyAny>,
+        cancel: Cancel,
+        populate: u64,
+        register: u64,
+    ) -> Listener {
         let meter = Mutex::new(Meter::new(populate, register));
         let callback = Mutex::new(Some(callback));
         Listener(Arc::new(Told { callback, cancel, meter, raised: Mutex::new(None) }))
@@ -185,7 +195,11 @@ impl Listener {
 }
 
 /// Ends work that had, or had not, a listener.
-pub(crate) fn end<T>(py: Python<'_>, listener: Option<&Listener>, result: PyResult<T>) -> PyResult<T> {
+pub(crate) fn end<T>(
+    py: Python<'_>,
+    listener: Option<&Listener>,
+    result: PyResult<T>,
+) -> PyResult<T> {
     match listener {
         Some(listener) => listener.end(py, result),
         None => result,

@@ -132,8 +132,10 @@ mod tests {
     /// How many slots lie between an entry and its home, on average.
     fn strayed(ranges: &Ranges) -> f64 {
         let mask = ranges.slots.len() - 1;
-        let entries = ranges.slots.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.as_ref()?)));
-        let sum: usize = entries.map(|(slot, it)| slot.wrapping_sub(ranges.home(it.offset())) & mask).sum();
+        let entries =
+            ranges.slots.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.as_ref()?)));
+        let sum: usize =
+            entries.map(|(slot, it)| slot.wrapping_sub(ranges.home(it.offset())) & mask).sum();
         sum as f64 / ranges.len() as f64
     }
 

@@ -117,7 +117,8 @@ impl PyRegion {
         if let Some(limit) = options::seconds(py, "time_limit", time_limit)? {
             builder = builder.time_budget(limit);
         }
-        let listener = progress.map(|Callback(callback)| Listener::new(callback, cancel.clone(), size.0, 0));
+        let listener =
+            progress.map(|Callback(callback)| Listener::new(callback, cancel.clone(), size.0, 0));
         if let Some(listener) = listener.clone() {
             builder = builder.progress(move |progress| listener.populate(&progress));
         }
@@ -176,7 +177,8 @@ impl PyRegion {
             watch = watch.time_budget(limit);
         }
         let total = stop.saturating_sub(start) as u64;
-        let listener = progress.map(|Callback(callback)| Listener::new(callback, cancel.clone(), total, 0));
+        let listener =
+            progress.map(|Callback(callback)| Listener::new(callback, cancel.clone(), total, 0));
         if let Some(listener) = listener.clone() {
             watch = watch.progress(move |progress| listener.populate(&progress));
         }
@@ -208,7 +210,9 @@ impl PyRegion {
     ) -> PyResult<Bound<'py, PyAny>> {
         let region = self.region(py)?;
         let (start, stop) = part(py, region.len(), start, stop)?;
-        let found = py.detach(|| region.residency(start..stop)).map_err(|error| error::arena(py, &error))?;
+        let found = py
+            .detach(|| region.residency(start..stop))
+            .map_err(|error| error::arena(py, &error))?;
         report::named(
             py,
             "Residency",

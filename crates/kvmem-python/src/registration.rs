@@ -171,7 +171,10 @@ impl PyRegistration {
     }
 
     fn __repr__(&self) -> String {
-        match self.held.with(|set| (set.region().len(), set.devices().collect::<Vec<_>>().join(", "))) {
+        match self
+            .held
+            .with(|set| (set.region().len(), set.devices().collect::<Vec<_>>().join(", ")))
+        {
             Ok((len, devices)) => format!("<kvmem.Registration of {len} bytes with {devices}>"),
             Err(_) => "<kvmem.Registration, closed>".to_owned(),
         }

@@ -12,12 +12,16 @@ use serde::Serialize;
 
 /// A value as `dict`, `list`, `str`, numbers and `None`.
 pub(crate) fn data<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
-    let json = serde_json::to_string(value).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    let json =
+        serde_json::to_string(value).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
     py.import("json")?.call_method1("loads", (json,))
 }
 
 /// A report: its data, and its text.
-pub(crate) fn report<'py, T: Serialize + Display>(py: Python<'py>, value: &T) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn report<'py, T: Serialize + Display>(
+    py: Python<'py>,
+    value: &T,
+) -> PyResult<Bound<'py, PyAny>> {
     named(py, "Report", (data(py, value)?, value.to_string()))
 }
 
@@ -42,7 +46,12 @@ pub(crate) enum Level {
 ///
 /// # Errors
 /// An exception that is no `Exception`, such as `KeyboardInterrupt`: that is for the caller.
-pub(crate) fn log(py: Python<'_>, part: &str, level: Level, line: impl FnOnce() -> String) -> PyResult<()> {
+pub(crate) fn log(
+    py: Python<'_>,
+    part: &str,
+    level: Level,
+    line: impl FnOnce() -> String,
+) -> PyResult<()> {
     let write = || -> PyResult<()> {
         let logger = py.import("logging")?.call_method1("getLogger", (format!("kvmem.{part}"),))?;
         let level = level as u32;
@@ -64,7 +73,11 @@ pub(crate) fn log(py: Python<'_>, part: &str, level: Level, line: impl FnOnce() 
 ///
 /// # Errors
 /// As [`log`].
-pub(crate) fn log_receipt(py: Python<'_>, part: &str, receipt: &kvmem::arena::Receipt) -> PyResult<()> {
+pub(crate) fn log_receipt(
+    py: Python<'_>,
+    part: &str,
+    receipt: &kvmem::arena::Receipt,
+) -> PyResult<()> {
     for range in &receipt.ranges {
         for fallback in &range.fallbacks {
             // The rest that is shorter than a page is as it should be.

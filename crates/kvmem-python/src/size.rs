@@ -51,7 +51,8 @@ fn read(given: Borrowed<'_, '_, PyAny>, error: PyErr) -> PyResult<Size> {
         };
     }
     if error.is_instance_of::<PyOverflowError>(py) {
-        let message = format!("{} is no size: give a number of bytes from 0 to 2**64 - 1", given.str()?);
+        let message =
+            format!("{} is no size: give a number of bytes from 0 to 2**64 - 1", given.str()?);
         let limit = if given.lt(0)? { 0 } else { u64::MAX };
         return Err(error::bad_number(py, message, &*given, limit));
     }

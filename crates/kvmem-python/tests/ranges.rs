@@ -34,7 +34,8 @@ impl Both {
 
     fn check(&self) {
         assert_eq!(self.ranges.len(), self.expected.len());
-        let listed: BTreeMap<u64, u64> = self.ranges.iter().map(|it| (it.offset(), it.size())).collect();
+        let listed: BTreeMap<u64, u64> =
+            self.ranges.iter().map(|it| (it.offset(), it.size())).collect();
         assert_eq!(listed, self.expected);
         for (&at, &size) in &self.expected {
             assert_eq!(self.ranges.get(at).map(|it| (it.offset(), it.size())), Some((at, size)));

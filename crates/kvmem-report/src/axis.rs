@@ -31,7 +31,9 @@ impl Axis {
         let (low, high) = values
             .into_iter()
             .filter(fits)
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+                (low.min(value), high.max(value))
+            });
         if low > high {
             return Axis { scale, low: if scale == Scale::Log { 0.1 } else { 0.0 }, high: 1.0 };
         }
@@ -49,8 +51,9 @@ impl Axis {
     /// The same, but not from 0: where points are drawn and not lengths.
     pub(crate) fn around(values: impl IntoIterator<Item = f64>) -> Axis {
         let finite = values.into_iter().filter(|value| value.is_finite());
-        let (low, high) = finite
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+        let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+            (low.min(value), high.max(value))
+        });
         match (low, high) {
             (low, high) if low < high => Axis { scale: Scale::Linear, low, high },
             (low, high) if low == high => Axis { scale: Scale::Linear, low, high: low + 1.0 },
@@ -89,7 +92,8 @@ impl Axis {
                 [0.0].into_iter().chain(powers).chain(last.map(f64::floor)).collect()
             }
             Scale::Log => {
-                let (low, high) = (self.low.log10().round() as i32, self.high.log10().floor() as i32);
+                let (low, high) =
+                    (self.low.log10().round() as i32, self.high.log10().floor() as i32);
                 // Few decades have lines within, many leave some out.
                 let within: &[f64] = if high - low < 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
                 let every = ((high - low) / 8 + 1) as usize;
@@ -129,8 +133,10 @@ impl ValueFormatter<f64> for Axis {
 /// The next of 1, 2 or 5 times a power of ten.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
-    let factor =
-        [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= value * (1.0 - 1e-9)).unwrap_or(10.0);
+    let factor = [1.0, 2.0, 5.0]
+        .into_iter()
+        .find(|factor| factor * power >= value * (1.0 - 1e-9))
+        .unwrap_or(10.0);
     factor * power
 }
 
@@ -155,7 +161,11 @@ pub(crate) fn label(value: f64) -> String {
         size if size >= 1e4 => {
             const UNITS: [&str; 5] = ["", "k", "M", "G", "T"];
             let step = (size.log10() / 3.0 + 1e-9) as usize;
-            format!("{}{}", (value / 1000f64.powi(step as i32) * 100.0).round() / 100.0, UNITS[step])
+            format!(
+                "{}{}",
+                (value / 1000f64.powi(step as i32) * 100.0).round() / 100.0,
+                UNITS[step]
+            )
         }
         size if size >= 1000.0 => thousands(value),
         _ => format!("{value:.4}").trim_end_matches('0').trim_end_matches('.').to_owned(),
@@ -206,7 +216,10 @@ mod tests {
     #[test]
     fn counts_begin_at_none() {
         let axis = Axis::of(Scale::Count, [1.0, 9000.0, 300.0]);
-        assert_eq!((axis.low, axis.high, axis.place(0.0), axis.place(9000.0)), (0.0, 9000.0, 0.0, 1.0));
+        assert_eq!(
+            (axis.low, axis.high, axis.place(0.0), axis.place(9000.0)),
+            (0.0, 9000.0, 0.0, 1.0)
+        );
         assert!(axis.place(1.0) > 0.05, "one can be seen: {}", axis.place(1.0));
         assert_eq!(axis.ticks(), [0.0, 1.0, 10.0, 100.0, 1000.0]);
         assert_eq!(Axis::of(Scale::Count, [1.0]).ticks(), [0.0, 1.0]);
@@ -217,7 +230,10 @@ mod tests {
     #[test]
     fn ticks_are_round_and_within() {
         assert_eq!(Axis::of(Scale::Linear, [1.0]).ticks().len(), 6);
-        assert_eq!(Axis::of(Scale::Linear, [4321.0]).ticks(), [0.0, 1000.0, 2000.0, 3000.0, 4000.0]);
+        assert_eq!(
+            Axis::of(Scale::Linear, [4321.0]).ticks(),
+            [0.0, 1000.0, 2000.0, 3000.0, 4000.0]
+        );
         assert_eq!(Axis::of(Scale::Log, [12.0, 3000.0]).ticks(), [1.0, 10.0, 100.0, 1000.0]);
         assert!(Axis::of(Scale::Log, [1e-9, 1e12]).ticks().len() < 12);
     }
@@ -229,7 +245,11 @@ mod tests {
             ["0", "0.8748", "5.26", "71.6", "12,031"]
         );
         assert_eq!(figure(0.0000123), "1.2e-5");
-        let shown = [0.0, 0.2, 50.0, 2000.0, 10_000.0, 250_000.0, 1e6, 2.5e6, 1e12, 1e15, 2e-7].map(label);
-        assert_eq!(shown, ["0", "0.2", "50", "2,000", "10k", "250k", "1M", "2.5M", "1T", "1e15", "2e-7"]);
+        let shown =
+            [0.0, 0.2, 50.0, 2000.0, 10_000.0, 250_000.0, 1e6, 2.5e6, 1e12, 1e15, 2e-7].map(label);
+        assert_eq!(
+            shown,
+            ["0", "0.2", "50", "2,000", "10k", "250k", "1M", "2.5M", "1T", "1e15", "2e-7"]
+        );
     }
 }

@@ -5,7 +5,9 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use crate::axis::{Axis, Scale, figure, thousands};
 use crate::ink::Ink;
-use crate::plot::{Key, LINE, Plot, Side, chart, fill, frame_height, line, text, text_lines, text_width};
+use crate::plot::{
+    Key, LINE, Plot, Side, chart, fill, frame_height, line, text, text_lines, text_width,
+};
 
 /// The height of a bar with its distance to the next.
 const BAR: u32 = 26;
@@ -49,7 +51,13 @@ pub struct GroupMut<'a> {
 impl Bars {
     /// No bars yet. `unit` is written at the axis: what is measured, and in what.
     pub fn new(title: impl Into<String>, unit: impl Into<String>, scale: Scale) -> Bars {
-        Bars { title: title.into(), unit: unit.into(), scale, series: Vec::new(), groups: Vec::new() }
+        Bars {
+            title: title.into(),
+            unit: unit.into(),
+            scale,
+            series: Vec::new(),
+            groups: Vec::new(),
+        }
     }
 
     /// Names of series beforehand: their colours are the same in all plots that are told the same names.
@@ -77,17 +85,24 @@ impl Bars {
 
     /// The drawing.
     pub fn plot(&self) -> Plot {
-        let groups: Vec<&Group> = self.groups.iter().filter(|group| !group.bars.is_empty()).collect();
+        let groups: Vec<&Group> =
+            self.groups.iter().filter(|group| !group.bars.is_empty()).collect();
         let name_height = |group: &Group| ABOVE + LINE * text_lines(&group.name).len() as u32;
-        let body: u32 = groups.iter().map(|group| name_height(group) + BAR * group.bars.len() as u32).sum();
-        let values =
-            groups.iter().flat_map(|group| group.bars.iter().map(|bar| bar.value).chain(group.bound));
+        let body: u32 =
+            groups.iter().map(|group| name_height(group) + BAR * group.bars.len() as u32).sum();
+        let values = groups
+            .iter()
+            .flat_map(|group| group.bars.iter().map(|bar| bar.value).chain(group.bound));
         let x = Side { axis: Axis::of(self.scale, values), about: &self.unit };
         // One unit for each point of the drawing, from the top down.
-        let y =
-            Side { axis: Axis { scale: Scale::Linear, low: 0.0, high: f64::from(body.max(1)) }, about: "" };
-        let figures =
-            groups.iter().flat_map(|group| &group.bars).map(|bar| text_width(&self.figure(bar.value)));
+        let y = Side {
+            axis: Axis { scale: Scale::Linear, low: 0.0, high: f64::from(body.max(1)) },
+            about: "",
+        };
+        let figures = groups
+            .iter()
+            .flat_map(|group| &group.bars)
+            .map(|bar| text_width(&self.figure(bar.value)));
         let beside = figures.max().unwrap_or(0) + 2 * BESIDE;
         let height = body + frame_height(&x, &y);
         Plot::new(&self.title, self.describe(), self.legend(), height, |area| {
@@ -98,15 +113,20 @@ impl Bars {
             for group in groups {
                 top += ABOVE;
                 for line in text_lines(&group.name) {
-                    let (_, middle) = chart.backend_coord(&(x.axis.low, f64::from(body - top - LINE / 2)));
+                    let (_, middle) =
+                        chart.backend_coord(&(x.axis.low, f64::from(body - top - LINE / 2)));
                     area.draw_text(&line, &name, (BESIDE as i32, middle))?;
                     top += LINE;
                 }
                 let first = top;
                 for bar in &group.bars {
-                    let (upper, lower) = (f64::from(body - top - 2), f64::from(body - top - BAR + 2));
+                    let (upper, lower) =
+                        (f64::from(body - top - 2), f64::from(body - top - BAR + 2));
                     let ends = [(x.axis.low, upper), (bar.value, lower)];
-                    inside.draw(&Rectangle::new(ends, fill(Ink::Series(bar.series), bar.opacity())))?;
+                    inside.draw(&Rectangle::new(
+                        ends,
+                        fill(Ink::Series(bar.series), bar.opacity()),
+                    ))?;
                     // Beside the bar, and beside what it cannot pass.
                     let beside = group.bound.map_or(bar.value, |bound| bar.value.max(bound));
                     let end = chart.backend_coord(&(beside, (upper + lower) / 2.0));
@@ -125,7 +145,8 @@ impl Bars {
     fn legend(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = Vec::new();
         for bar in self.groups.iter().flat_map(|group| &group.bars) {
-            let key = Key { name: self.name(bar), ink: Ink::Series(bar.series), opacity: bar.opacity() };
+            let key =
+                Key { name: self.name(bar), ink: Ink::Series(bar.series), opacity: bar.opacity() };
             if !keys.contains(&key) {
                 keys.push(key);
             }
@@ -138,7 +159,9 @@ impl Bars {
 
     fn name(&self, bar: &Bar) -> String {
         let series = &self.series[bar.series];
-        bar.variant.as_ref().map_or_else(|| series.clone(), |variant| format!("{series}, {variant}"))
+        bar.variant
+            .as_ref()
+            .map_or_else(|| series.clone(), |variant| format!("{series}, {variant}"))
     }
 
     /// A figure as text; a count has no fractions.
@@ -149,7 +172,10 @@ impl Bars {
     /// Every figure, in words.
     fn describe(&self) -> String {
         let groups = self.groups.iter().map(|group| {
-            let bars = group.bars.iter().map(|bar| format!("{} {}", self.name(bar), self.figure(bar.value)));
+            let bars = group
+                .bars
+                .iter()
+                .map(|bar| format!("{} {}", self.name(bar), self.figure(bar.value)));
             let bound = group.bound.map(|bound| format!("bound {}", self.figure(bound)));
             format!("{}: {}", group.name, bars.chain(bound).collect::<Vec<_>>().join(", "))
         });

@@ -15,7 +15,9 @@ impl Display for Escaped<'_> {
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
                 // HTML has no way to write other control characters.
-                char if char.is_control() && char != '\n' && char != '\t' => f.write_char('\u{fffd}')?,
+                char if char.is_control() && char != '\n' && char != '\t' => {
+                    f.write_char('\u{fffd}')?
+                }
                 char => f.write_char(char)?,
             }
         }

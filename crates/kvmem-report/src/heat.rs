@@ -79,8 +79,11 @@ impl Heat {
 
     /// The first and the last column, in few words.
     fn describe(&self) -> String {
-        let mean = |column: &Column| column.cells.iter().sum::<f64>() / column.cells.len().max(1) as f64;
-        let at = |column: &Column| format!("{} on average at {}", figure(mean(column)), figure(column.to));
+        let mean =
+            |column: &Column| column.cells.iter().sum::<f64>() / column.cells.len().max(1) as f64;
+        let at = |column: &Column| {
+            format!("{} on average at {}", figure(mean(column)), figure(column.to))
+        };
         let ends = [self.columns.first(), self.columns.last()].into_iter().flatten().map(at);
         format!("{} over {}, from 0 to 1: {}.", self.y, self.x, ends.collect::<Vec<_>>().join(", "))
     }

@@ -60,7 +60,10 @@ pub(crate) fn dress(svg: &str) -> String {
     let inks = [Ink::Text, Ink::Dim, Ink::Grid].into_iter().chain((0..SERIES).map(Ink::Series));
     debug_assert_eq!(inks.clone().count(), Ink::ALL, "each of them");
     inks.fold(svg.to_owned(), |svg, ink| {
-        svg.replace(&format!("\"#0000{:02X}\"", ink.number()), &format!("\"var({})\"", ink.variable()))
+        svg.replace(
+            &format!("\"#0000{:02X}\"", ink.number()),
+            &format!("\"var({})\"", ink.variable()),
+        )
     })
 }
 
@@ -70,8 +73,7 @@ mod tests {
 
     #[test]
     fn numbers_give_way_to_variables() {
-        let drawn =
-            r##"<rect fill="#000005"/><line stroke="#000001"/><text>#000001 &quot;#000001&quot;</text>"##;
+        let drawn = r##"<rect fill="#000005"/><line stroke="#000001"/><text>#000001 &quot;#000001&quot;</text>"##;
         let dressed = r##"<rect fill="var(--s1)"/><line stroke="var(--text)"/><text>#000001 &quot;#000001&quot;</text>"##;
         assert_eq!(dress(drawn), dressed);
         assert_eq!(Ink::Series(SERIES + 2).variable(), "--s2");

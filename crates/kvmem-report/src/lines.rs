@@ -100,11 +100,9 @@ impl Lines {
             *next += usize::from(!series.faint);
             Some(next.saturating_sub(1))
         });
-        self.series
-            .iter()
-            .zip(numbers)
-            .filter(|(series, _)| !series.points.is_empty())
-            .map(|(series, number)| (series, Ink::Series(number), if series.faint { 0.45 } else { 1.0 }))
+        self.series.iter().zip(numbers).filter(|(series, _)| !series.points.is_empty()).map(
+            |(series, number)| (series, Ink::Series(number), if series.faint { 0.45 } else { 1.0 }),
+        )
     }
 
     /// Where each line begins and ends, and between what it runs.

@@ -270,7 +270,8 @@ impl Table {
 
 impl Verdict {
     fn write(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (class, word) = if self.reached { ("reached", "reached") } else { ("missed", "MISSED") };
+        let (class, word) =
+            if self.reached { ("reached", "reached") } else { ("missed", "MISSED") };
         write!(
             f,
             "<li class=\"{class}\"><b>{word}</b> {}: found {}, wanted {}",

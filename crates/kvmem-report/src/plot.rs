@@ -68,11 +68,17 @@ impl Plot {
         };
         let body = match drawn {
             // Its own element has a size in pixels and names a namespace by an address; ours has neither.
-            Ok(()) => {
-                svg.split_once('>').map_or("", |(_, rest)| rest).trim().trim_end_matches("</svg>").to_owned()
-            }
+            Ok(()) => svg
+                .split_once('>')
+                .map_or("", |(_, rest)| rest)
+                .trim()
+                .trim_end_matches("</svg>")
+                .to_owned(),
             Err(error) => {
-                format!("<text x=\"0\" y=\"40\">{}</text>\n", Escaped(&format!("not drawn: {error}")))
+                format!(
+                    "<text x=\"0\" y=\"40\">{}</text>\n",
+                    Escaped(&format!("not drawn: {error}"))
+                )
             }
         };
         Plot { title: title.to_owned(), description, legend, height, body: dress(&body) }
@@ -146,7 +152,8 @@ pub(crate) fn text_lines(text: &str) -> Vec<String> {
             // As many letters as fit, and one at least.
             let first = line.chars().next().map_or(0, char::len_utf8);
             let ends = line.char_indices().rev().map(|(at, _)| at);
-            let at = ends.take_while(|at| *at > first).find(|at| fits(&line[..*at])).unwrap_or(first);
+            let at =
+                ends.take_while(|at| *at > first).find(|at| fits(&line[..*at])).unwrap_or(first);
             let rest = line.split_off(at);
             if rest.is_empty() {
                 break;
@@ -187,8 +194,10 @@ impl Side<'_> {
         let mut kept: Vec<f64> = Vec::new();
         let mut free = f64::INFINITY;
         for tick in self.axis.ticks().into_iter().rev() {
-            let (middle, half) =
-                (self.axis.place(tick) * f64::from(length), f64::from(text_width(&label(tick))) / 2.0);
+            let (middle, half) = (
+                self.axis.place(tick) * f64::from(length),
+                f64::from(text_width(&label(tick))) / 2.0,
+            );
             if middle + half <= free {
                 free = middle - half - f64::from(TICK) / 2.0;
                 kept.push(tick);
@@ -262,10 +271,13 @@ mod tests {
 
     #[test]
     fn lines_of_text_are_no_wider_than_a_drawing() {
-        for text in ["", "a", &"word ".repeat(40), &"longer-than-a-line".repeat(9), &"漢".repeat(80)] {
+        for text in
+            ["", "a", &"word ".repeat(40), &"longer-than-a-line".repeat(9), &"漢".repeat(80)]
+        {
             let lines = text_lines(text);
             assert!(lines.iter().all(|line| text_width(line) <= WIDTH), "{lines:?}");
-            let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+            let letters =
+                |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
             assert_eq!(letters(&lines.concat()), letters(text), "nothing is lost");
         }
         assert_eq!(text_lines("one two").len(), 1);

@@ -78,15 +78,15 @@ impl Spans {
         let body: u32 = self.rows.iter().map(|row| name_height(row) + ROW).sum();
         let ends = self.rows.iter().flat_map(|row| row.spans.iter().map(|span| span.to));
         let x = Side { axis: Axis::of(Scale::Linear, ends), about: &self.unit };
-        let y =
-            Side { axis: Axis { scale: Scale::Linear, low: 0.0, high: f64::from(body.max(1)) }, about: "" };
-        let seen = |kind: usize| self.rows.iter().flat_map(|row| &row.spans).any(|span| span.kind == kind);
-        let legend = self
-            .kinds
-            .iter()
-            .enumerate()
-            .filter(|(number, _)| seen(*number))
-            .map(|(number, kind)| Key { name: kind.clone(), ink: Ink::Series(number), opacity: 1.0 });
+        let y = Side {
+            axis: Axis { scale: Scale::Linear, low: 0.0, high: f64::from(body.max(1)) },
+            about: "",
+        };
+        let seen =
+            |kind: usize| self.rows.iter().flat_map(|row| &row.spans).any(|span| span.kind == kind);
+        let legend = self.kinds.iter().enumerate().filter(|(number, _)| seen(*number)).map(
+            |(number, kind)| Key { name: kind.clone(), ink: Ink::Series(number), opacity: 1.0 },
+        );
         let height = body + frame_height(&x, &y);
         Plot::new(&self.title, self.describe(), legend.collect(), height, |area| {
             let chart = chart(area, &x, &y, 0)?;
@@ -94,7 +94,8 @@ impl Spans {
             let mut top = body;
             for row in &self.rows {
                 for line in text_lines(&row.name) {
-                    let (left, middle) = chart.backend_coord(&(x.axis.low, f64::from(top - LINE / 2)));
+                    let (left, middle) =
+                        chart.backend_coord(&(x.axis.low, f64::from(top - LINE / 2)));
                     area.draw_text(&line, &name, (left, middle))?;
                     top -= LINE;
                 }

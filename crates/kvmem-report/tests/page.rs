@@ -34,7 +34,8 @@ fn page(text: &str) -> String {
         .table(Table::new([text, "b"]).row([text, "12,031"]))
         .verdicts([verdict]);
     let second = Section::new("second").text("x");
-    let chapter = Chapter::new(text).line(text).section(section).section(second.clone()).section(second);
+    let chapter =
+        Chapter::new(text).line(text).section(section).section(second.clone()).section(second);
     Page::new(text).chapter(chapter).to_string()
 }
 
@@ -78,12 +79,15 @@ fn a_page_is_well_formed_and_has_every_plot() {
         tag.contains("role=\"img\"") && tag.contains("viewBox") && tag.contains("aria-labelledby")
     });
     assert!(labelled);
-    let ids: Vec<&str> = tags.iter().filter_map(|tag| tag.split_once("id=\"")?.1.split('"').next()).collect();
+    let ids: Vec<&str> =
+        tags.iter().filter_map(|tag| tag.split_once("id=\"")?.1.split('"').next()).collect();
     let mut once = ids.clone();
     once.sort_unstable();
     once.dedup();
     assert_eq!(once.len(), ids.len(), "ids are unique: {ids:?}");
-    for id in tags.iter().filter_map(|tag| tag.split_once("aria-labelledby=\"")?.1.split('"').next()) {
+    for id in
+        tags.iter().filter_map(|tag| tag.split_once("aria-labelledby=\"")?.1.split('"').next())
+    {
         assert!(id.split(' ').all(|id| ids.contains(&id)), "{id}");
     }
 }
@@ -93,7 +97,9 @@ fn nothing_is_fetched_or_run() {
     let html = page("plain");
     let tags = tags(&html);
     assert!(
-        tags.iter().any(|tag| tag.contains("Content-Security-Policy") && tag.contains("default-src 'none'"))
+        tags.iter().any(
+            |tag| tag.contains("Content-Security-Policy") && tag.contains("default-src 'none'")
+        )
     );
     for bad in ["://", "url(", "@import", "<script", "javascript:", " on", "srcset"] {
         let found = match bad {
@@ -102,10 +108,9 @@ fn nothing_is_fetched_or_run() {
         };
         assert!(!found, "{bad}");
     }
-    let addresses = tags
-        .iter()
-        .flat_map(|tag| tag.split(' '))
-        .filter_map(|attribute| attribute.strip_prefix("href=").or_else(|| attribute.strip_prefix("src=")));
+    let addresses = tags.iter().flat_map(|tag| tag.split(' ')).filter_map(|attribute| {
+        attribute.strip_prefix("href=").or_else(|| attribute.strip_prefix("src="))
+    });
     for address in addresses {
         assert!(address.starts_with("\"#") || address.starts_with("\"data:,"), "{address}");
     }
@@ -140,9 +145,16 @@ fn what_is_put_in_stays_in_its_place() {
 #[test]
 fn every_figure_is_there_as_text() {
     let html = page("plain");
-    for figure in
-        ["5.25", "146.0", "12,031", "0.3403", "≤ 0.6", "MISSED", "bound 200.0", "between 2.00 and 3.00"]
-    {
+    for figure in [
+        "5.25",
+        "146.0",
+        "12,031",
+        "0.3403",
+        "≤ 0.6",
+        "MISSED",
+        "bound 200.0",
+        "between 2.00 and 3.00",
+    ] {
         assert!(html.contains(figure), "{figure}");
     }
 }
@@ -160,8 +172,8 @@ fn nothing_to_draw_is_no_failure() {
     let html = Page::new("none").chapter(Chapter::new("none").section(section)).to_string();
     tags(&html);
     assert!(!html.contains("not drawn"), "{html}");
-    let empty =
-        Page::new("none").chapter(Chapter::new("c").section(Section::new("gone").table(Table::default())));
+    let empty = Page::new("none")
+        .chapter(Chapter::new("c").section(Section::new("gone").table(Table::default())));
     assert!(!empty.to_string().contains("gone"), "a section without parts is none");
 }
 
@@ -171,7 +183,9 @@ fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn number(tag: &str, name: &str) -> f64 {
-    attribute(tag, name).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {name}: {tag}"))
+    attribute(tag, name)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| panic!("no {name}: {tag}"))
 }
 
 /// Each drawing, with its height and its texts: tag and content.
@@ -179,8 +193,11 @@ fn drawings(html: &str) -> Vec<(f64, Vec<(&str, &str)>)> {
     let drawings = html.split("<svg role=\"img\"").skip(1).map(|rest| {
         let svg = rest.split("</svg>").next().unwrap();
         let (head, body) = svg.split_once('>').unwrap();
-        let view: Vec<f64> =
-            attribute(head, "viewBox").unwrap().split(' ').map(|part| part.parse().unwrap()).collect();
+        let view: Vec<f64> = attribute(head, "viewBox")
+            .unwrap()
+            .split(' ')
+            .map(|part| part.parse().unwrap())
+            .collect();
         assert_eq!((view[0], view[1], view[2]), (0.0, 0.0, WIDTH));
         let texts = body.split("<text").skip(1).map(|text| {
             let (tag, rest) = text.split_once('>').unwrap();
@@ -198,8 +215,7 @@ const LETTER: f64 = 0.64;
 
 /// Plots whose labels, names and figures are as long as they can be.
 fn wide_plots() -> String {
-    let long =
-        "a name of a group of bars that is so long that it has no room on one line of a phone, 500 GiB";
+    let long = "a name of a group of bars that is so long that it has no room on one line of a phone, 500 GiB";
     let mut plots = Vec::new();
     for scale in [Scale::Linear, Scale::Log, Scale::Count] {
         for most in [1.0, 2000.0, 12_345.678, 99_999_999.0, 1e12, 1.9e15] {
@@ -241,7 +257,10 @@ fn every_text_lies_within_its_drawing() {
                 Some("end") => x - width,
                 _ => x,
             };
-            assert!(left >= -1.0 && left + width <= WIDTH + 1.0, "{left} + {width}: {text:?} {tag}");
+            assert!(
+                left >= -1.0 && left + width <= WIDTH + 1.0,
+                "{left} + {width}: {text:?} {tag}"
+            );
             let y = number(tag, "y");
             assert!(y >= size / 3.0 && y <= height, "{y} of {height}: {text:?} {tag}");
             assert!(!tag.contains("rotate"), "{tag}");

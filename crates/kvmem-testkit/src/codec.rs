@@ -127,7 +127,8 @@ impl Reader<'_> {
     }
 
     fn call(&mut self) -> Option<Call> {
-        const CALLS: [Call; 5] = [Call::Free, Call::Resolve, Call::Shrink, Call::Extend, Call::Adopt];
+        const CALLS: [Call; 5] =
+            [Call::Free, Call::Resolve, Call::Shrink, Call::Extend, Call::Adopt];
         self.case(5).map(|case| CALLS[usize::from(case)])
     }
 
@@ -175,7 +176,11 @@ impl Reader<'_> {
     fn op(&mut self) -> Option<Op> {
         Some(match self.u8()? {
             0..80 => Op::Allocate { size: self.amount()?, raw: self.flag()? },
-            80..104 => Op::AllocateAligned { size: self.amount()?, align: self.align()?, raw: self.flag()? },
+            80..104 => Op::AllocateAligned {
+                size: self.amount()?,
+                align: self.align()?,
+                raw: self.flag()?,
+            },
             104..112 => Op::AllocateBatch { size: self.amount()?, n: self.count()? },
             112..120 => Op::AllocateScattered { total: self.amount()?, max_ranges: self.u8()? },
             120..192 => Op::Held(self.u16()?, self.change()?),

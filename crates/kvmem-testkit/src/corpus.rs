@@ -127,7 +127,10 @@ pub fn extents() -> Vec<(String, Vec<u8>)> {
             all([1000, 0, 0, 0]),
             Config { max_ranges: Some(24), ..plain },
             full(&[
-                Op::Held(9, Change::FreeRange(Part { share: 9000, off: 0 }, Part { share: 20_000, off: 0 })),
+                Op::Held(
+                    9,
+                    Change::FreeRange(Part { share: 9000, off: 0 }, Part { share: 20_000, off: 0 }),
+                ),
                 Op::Held(9000, Change::Shrink(Part { share: 9000, off: 0 })),
                 Op::Grow(Amount::bytes(1 << 40)),
             ]),
@@ -179,7 +182,11 @@ fn traps() -> Vec<(String, Vec<u8>)> {
     };
     let share = |share| Part { share, off: 0 };
     let traps = [
-        ("one-bin", plain(699_050), vec![allocate(Amount::bytes(664_908)), free(0), allocate(most())]),
+        (
+            "one-bin",
+            plain(699_050),
+            vec![allocate(Amount::bytes(664_908)), free(0), allocate(most())],
+        ),
         (
             "one-bin-again",
             plain(324),
@@ -235,7 +242,10 @@ fn traps() -> Vec<(String, Vec<u8>)> {
             ],
         ),
     ];
-    traps.into_iter().map(|(name, config, ops)| (format!("trap-{name}"), encode(&config, &ops))).collect()
+    traps
+        .into_iter()
+        .map(|(name, config, ops)| (format!("trap-{name}"), encode(&config, &ops)))
+        .collect()
 }
 
 /// Names and bytes of the inputs for slabs: traffic of each kind of allocator, and what is rare in any traffic.
@@ -264,7 +274,10 @@ pub fn slab() -> Vec<(String, Vec<u8>)> {
     let quiet = [20, 20].map(|seconds| Op::Tick { who: Who::Outsider, seconds });
     let scenes: [(&str, Vec<Op>); 4] = [
         // Whole magazines go from one thread to the other.
-        ("crossing", [batch(0, 2000), run(1), run(1), run(1), run(1), batch(2, 1500), run(3)].to_vec()),
+        (
+            "crossing",
+            [batch(0, 2000), run(1), run(1), run(1), run(1), batch(2, 1500), run(3)].to_vec(),
+        ),
         (
             "silence",
             [batch(0, 1500), run(1), run(1), run(0)]
@@ -273,8 +286,15 @@ pub fn slab() -> Vec<(String, Vec<u8>)> {
                 .chain(quiet)
                 .collect(),
         ),
-        ("trims", [batch(0, 900), run(1), Op::Trim(Who::Seat(2)), run(0), Op::Trim(Who::Outsider)].to_vec()),
-        ("successors", [batch(0, 50), Op::Replace(Config::PLAIN), batch(0, 50), run(1), Op::End(0)].to_vec()),
+        (
+            "trims",
+            [batch(0, 900), run(1), Op::Trim(Who::Seat(2)), run(0), Op::Trim(Who::Outsider)]
+                .to_vec(),
+        ),
+        (
+            "successors",
+            [batch(0, 50), Op::Replace(Config::PLAIN), batch(0, 50), run(1), Op::End(0)].to_vec(),
+        ),
     ];
     let scenes = scenes.map(|(name, ops)| (format!("scene-{name}"), encode(&Config::PLAIN, &ops)));
     inputs.extend(scenes);
@@ -294,7 +314,11 @@ fn draw_slab_op(random: &mut Random) -> crate::slices::op::Op {
     };
     let who = if random.once_in(3) { Who::Outsider } else { Who::Seat(seat) };
     match random.below(12) {
-        0..3 => Op::Alloc { seat, size, how: [How::Plain, How::Zeroed, How::Copy][random.below(3) as usize] },
+        0..3 => Op::Alloc {
+            seat,
+            size,
+            how: [How::Plain, How::Zeroed, How::Copy][random.below(3) as usize],
+        },
         3 | 4 => Op::Batch { seat, size, n: random.below(300) as u16 },
         5 => Op::Free { seat, pick },
         6 | 7 => Op::FreeRun { seat, pick, n: random.bits() as u8 },
@@ -318,10 +342,16 @@ mod tests {
         for (name, bytes) in &inputs {
             let (config, ops) = decode(bytes).expect("an input of ours");
             assert!(ops.len() > 2, "{name} has {} steps", ops.len());
-            tally.add(&driver::run(&config, &ops).unwrap_or_else(|failure| panic!("{name}: {failure}")));
+            tally.add(
+                &driver::run(&config, &ops).unwrap_or_else(|failure| panic!("{name}: {failure}")),
+            );
         }
-        for what in ["allocate: granted", "free", "allocate_scattered: granted in several", "extend: granted"]
-        {
+        for what in [
+            "allocate: granted",
+            "free",
+            "allocate_scattered: granted in several",
+            "extend: granted",
+        ] {
             assert!(tally.of(what) > 0, "nothing comes to “{what}”:\n{tally}");
         }
     }
@@ -332,9 +362,14 @@ mod tests {
         for (name, bytes) in slab() {
             let (config, ops) = crate::slices::codec::decode(&bytes).expect("an input of ours");
             assert!(ops.len() > 2, "{name} has {} steps", ops.len());
-            tally.add(&crate::slices::run(&config, &ops).unwrap_or_else(|wrong| panic!("{name}: {wrong:#}")));
+            tally.add(
+                &crate::slices::run(&config, &ops)
+                    .unwrap_or_else(|wrong| panic!("{name}: {wrong:#}")),
+            );
         }
-        for what in ["alloc", "free_chain of several", "trim", "tick with no thread left", "replace"] {
+        for what in
+            ["alloc", "free_chain of several", "trim", "tick with no thread left", "replace"]
+        {
             assert!(tally.of(what) > 0, "nothing comes to “{what}”:\n{tally}");
         }
     }
@@ -344,10 +379,17 @@ mod tests {
         let mut tally = driver::Tally::default();
         for (name, bytes) in extents() {
             let (config, ops) = decode_cached(&bytes).expect("an input of ours");
-            tally.add(&driver::run(&config, &ops).unwrap_or_else(|failure| panic!("{name}: {failure}")));
+            tally.add(
+                &driver::run(&config, &ops).unwrap_or_else(|failure| panic!("{name}: {failure}")),
+            );
         }
-        let reached =
-            ["allocate: granted", "allocate: refused", "something is cached", "reaps", "grow: granted"];
+        let reached = [
+            "allocate: granted",
+            "allocate: refused",
+            "something is cached",
+            "reaps",
+            "grow: granted",
+        ];
         assert!(reached.iter().all(|what| tally.of(what) > 0), "{tally}");
     }
 }

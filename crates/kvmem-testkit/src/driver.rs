@@ -117,25 +117,29 @@ const ALONE: usize = 16;
 /// survive the frees.
 pub fn run(config: &Config, ops: &[Op]) -> Result<Tally, Failure> {
     let tally = run_looking(config, ops, |_| Depth::Everything)?;
-    run_looking(
-        config,
-        ops,
-        |step| {
-            if step % ALONE == ALONE - 1 { Depth::Everything } else { Depth::Grants }
-        },
-    )
+    run_looking(config, ops, |step| {
+        if step % ALONE == ALONE - 1 { Depth::Everything } else { Depth::Grants }
+    })
     .map_err(|failure| Failure { what: failure.what.context("left alone"), ..failure })?;
     Ok(tally)
 }
 
-fn run_looking(config: &Config, ops: &[Op], depth: impl Fn(usize) -> Depth) -> Result<Tally, Failure> {
+fn run_looking(
+    config: &Config,
+    ops: &[Op],
+    depth: impl Fn(usize) -> Depth,
+) -> Result<Tally, Failure> {
     match config.cache {
         None => run_face::<OffsetAllocator>(config, ops, depth),
         Some(_) => run_face::<ExtentCache>(config, ops, depth),
     }
 }
 
-fn run_face<F: Face>(config: &Config, ops: &[Op], depth: impl Fn(usize) -> Depth) -> Result<Tally, Failure> {
+fn run_face<F: Face>(
+    config: &Config,
+    ops: &[Op],
+    depth: impl Fn(usize) -> Depth,
+) -> Result<Tally, Failure> {
     let failure = |step, op| move |what| Failure { step, op, what };
     let mut driver = ManuallyDrop::new(Driver::<F>::new(config).map_err(failure(0, None))?);
     for (step, op) in ops.iter().enumerate() {
@@ -287,14 +291,16 @@ impl<F: Face> Driver<F> {
     fn grow(&mut self, to: u64) -> Result<()> {
         let expected = self.space.expect_capacity(to).and_then(|()| self.space.expect_grow(to));
         let got = self.space.allocator().grow(to);
-        let full = matches!(got, Err(SpaceError::BooksFull { ranges }) if self.space.may_be_full(ranges));
+        let full =
+            matches!(got, Err(SpaceError::BooksFull { ranges }) if self.space.may_be_full(ranges));
         ensure!(got == expected || full, "grow to {to}: {got:?} instead of {expected:?}");
         self.tally.count(if got.is_ok() { "grow: granted" } else { "grow: refused" });
         if got.is_ok() { Ok(self.space.oracle.set_capacity(to)?) } else { Ok(()) }
     }
 
     fn shrink_to(&mut self, to: u64) -> Result<()> {
-        let expected = self.space.expect_capacity(to).and_then(|()| self.space.expect_shrink_to(to));
+        let expected =
+            self.space.expect_capacity(to).and_then(|()| self.space.expect_shrink_to(to));
         let got = self.space.allocator().shrink_to(to);
         ensure!(got == expected, "shrink to {to}: {got:?} instead of {expected:?}");
         self.tally.count(if got.is_ok() { "shrink_to: granted" } else { "shrink_to: refused" });

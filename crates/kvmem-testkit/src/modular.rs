@@ -8,7 +8,10 @@
 ///
 /// O(log modulus). All numbers stay below 2^64, products are taken in 128 bits.
 pub fn first_in(start: u64, step: u64, modulus: u64, low: u64, high: u64) -> Option<u128> {
-    assert!(low <= high && high < modulus, "not an interval below the modulus: [{low}, {high}] of {modulus}");
+    assert!(
+        low <= high && high < modulus,
+        "not an interval below the modulus: [{low}, {high}] of {modulus}"
+    );
     let m = u128::from(modulus);
     let start = u128::from(start) % m;
     // Shifted by the start, the interval may wrap around; then it contains 0, which x = 0 hits.
@@ -49,9 +52,11 @@ mod tests {
             for (step, start) in
                 (0..=modulus + 1).flat_map(|step| (0..=modulus).map(move |start| (step, start)))
             {
-                for (low, high) in (0..modulus).flat_map(|low| (low..modulus).map(move |high| (low, high))) {
-                    let walked =
-                        (0..modulus).find(|x| (low..=high).contains(&((start + step * x) % modulus)));
+                for (low, high) in
+                    (0..modulus).flat_map(|low| (low..modulus).map(move |high| (low, high)))
+                {
+                    let walked = (0..modulus)
+                        .find(|x| (low..=high).contains(&((start + step * x) % modulus)));
                     assert_eq!(
                         first_in(start, step, modulus, low, high),
                         walked.map(u128::from),

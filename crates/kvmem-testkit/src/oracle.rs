@@ -172,7 +172,8 @@ impl Oracle {
 
     /// The whole space in address order, one stretch for each used range, free ranges joined. O(ranges).
     pub fn map(&self) -> Vec<Stretch> {
-        let mut map: Vec<Stretch> = self.used.iter().map(|(start, len)| (*start, *len, true)).collect();
+        let mut map: Vec<Stretch> =
+            self.used.iter().map(|(start, len)| (*start, *len, true)).collect();
         map.extend(self.free.iter().map(|(start, len)| (*start, *len, false)));
         map.sort_unstable();
         map
@@ -186,7 +187,8 @@ impl Oracle {
             if len <= largest {
                 break;
             }
-            largest = self.pieces(start, len).map(|(len, _)| len).into_iter().fold(largest, u64::max);
+            largest =
+                self.pieces(start, len).map(|(len, _)| len).into_iter().fold(largest, u64::max);
         }
         largest
     }
@@ -196,9 +198,10 @@ impl Oracle {
         assert!(size > 0 && align.is_power_of_two(), "no request: {size} bytes at {align}");
         match align {
             1 => size <= self.largest_free(),
-            _ => {
-                self.free_by_len.range((size, 0)..).any(|&(len, start)| self.fits_in(start, len, size, align))
-            }
+            _ => self
+                .free_by_len
+                .range((size, 0)..)
+                .any(|&(len, start)| self.fits_in(start, len, size, align)),
         }
     }
 
@@ -257,7 +260,8 @@ impl Oracle {
             return Err(Violation::Straddles { range, boundary });
         }
         let hole = self.free.range(..=start).next_back().map(|(start, len)| (*start, *len));
-        let Some((hole_start, hole_len)) = hole.filter(|(start, len)| start + len >= range.end) else {
+        let Some((hole_start, hole_len)) = hole.filter(|(start, len)| start + len >= range.end)
+        else {
             return Err(Violation::Overlap { range });
         };
         self.remove_free(hole_start, hole_len);
@@ -360,7 +364,10 @@ impl Oracle {
     }
 
     fn all_pieces(&self) -> impl Iterator<Item = Pieces> {
-        self.free.iter().flat_map(|(start, len)| self.pieces(*start, *len)).filter(|(_, count)| *count > 0)
+        self.free
+            .iter()
+            .flat_map(|(start, len)| self.pieces(*start, *len))
+            .filter(|(_, count)| *count > 0)
     }
 
     /// Whether an aligned range fits into the free range `[start, start + len)`.

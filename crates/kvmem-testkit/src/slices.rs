@@ -48,8 +48,12 @@ const UNUSED_MAX: usize = 1 << 20;
 /// # Errors
 /// The step after which allocator and books disagree. What is allocated then is leaked.
 pub fn run(config: &Config, ops: &[Op]) -> Result<Tally> {
-    let mut driver =
-        Driver { tally: Tally::default(), crew: Crew::default(), under_test: Under::new(config)?, quiet: 0 };
+    let mut driver = Driver {
+        tally: Tally::default(),
+        crew: Crew::default(),
+        under_test: Under::new(config)?,
+        quiet: 0,
+    };
     for (step, op) in ops.iter().enumerate() {
         let done = driver.step(op).and_then(|()| driver.compare());
         if let Err(wrong) = done.with_context(|| format!("step {step}, {op:?}, of {config:?}")) {
@@ -124,7 +128,9 @@ impl Driver {
             Op::Batch { seat, size, n } => self.batch(seat, size, n.into()),
             Op::Free { seat, pick } => self.free_run(seat, pick, 1),
             Op::FreeRun { seat, pick, n } => self.free_run(seat, pick, n.into()),
-            Op::FreeChain { seat, pick, n, link } => self.free_chain(seat, pick, n.into(), link.into()),
+            Op::FreeChain { seat, pick, n, link } => {
+                self.free_chain(seat, pick, n.into(), link.into())
+            }
             Op::Trim(who) => self.trim(who),
             Op::Tick { who, seconds } => self.tick(who, seconds),
             Op::End(seat) => {
@@ -245,7 +251,8 @@ impl Driver {
     fn free_chain(&mut self, seat: u8, pick: u16, n: usize, link: usize) -> Result<()> {
         let run = self.under_test.blocks.take_alike(pick, n);
         let Some(size) = run.first().map(|held| held.size) else { return Ok(()) };
-        let Some(places) = size.checked_sub(size_of::<*mut u8>() - 1).filter(|places| *places > 0) else {
+        let Some(places) = size.checked_sub(size_of::<*mut u8>() - 1).filter(|places| *places > 0)
+        else {
             // Too small for a link.
             return run
                 .into_iter()
@@ -279,7 +286,10 @@ impl Driver {
         let stats = under_test.slices.stats();
         ensure!(stats.cached_bytes == 0, "{} bytes are cached after a trim", stats.cached_bytes);
         for class in &stats.classes {
-            ensure!(class.slabs <= class.in_use, "a slab is kept in which nothing is in use: {class:?}");
+            ensure!(
+                class.slabs <= class.in_use,
+                "a slab is kept in which nothing is in use: {class:?}"
+            );
         }
         // Blocks that rested under debugging are gone too.
         self.compare_in_use(0)
@@ -364,7 +374,10 @@ impl Driver {
             stats.slab_bytes + stats.unused_bytes <= stats.mapped_bytes,
             "more than is mapped: {stats:?}"
         );
-        ensure!(stats.unused_bytes <= UNUSED_MAX.max(stats.slab_bytes / 8), "too much is kept: {stats:?}");
+        ensure!(
+            stats.unused_bytes <= UNUSED_MAX.max(stats.slab_bytes / 8),
+            "too much is kept: {stats:?}"
+        );
         Ok(())
     }
 
@@ -381,7 +394,9 @@ impl Driver {
                 continue;
             }
             let class = stats.classes.partition_point(|class| class.object_bytes < size);
-            let Some(expected) = expected.get_mut(class) else { bail!("no class for {size} bytes") };
+            let Some(expected) = expected.get_mut(class) else {
+                bail!("no class for {size} bytes")
+            };
             *expected += 1;
         }
         let mut more = 0;
@@ -393,7 +408,10 @@ impl Driver {
         ensure!(stats.system_bytes >= bytes, "{bytes} bytes are the system's: {stats:?}");
         more += stats.system_blocks - blocks;
         ensure!(more <= resting, "{more} more blocks are in use than were handed out: {stats:?}");
-        ensure!(more > 0 || stats.system_bytes == bytes, "{bytes} bytes are the system's: {stats:?}");
+        ensure!(
+            more > 0 || stats.system_bytes == bytes,
+            "{bytes} bytes are the system's: {stats:?}"
+        );
         Ok(())
     }
 
@@ -409,7 +427,8 @@ impl Driver {
         self.trim(Who::Outsider)?;
         let is_empty = |slices: &SliceAllocator| {
             let stats = slices.stats();
-            let left = (stats.slab_bytes, stats.unused_bytes, stats.mapped_bytes, stats.system_blocks);
+            let left =
+                (stats.slab_bytes, stats.unused_bytes, stats.mapped_bytes, stats.system_blocks);
             ensure!(left == (0, 0, 0, 0), "all is freed, and this is left: {stats:?}");
             ensure!(slices.report_leaks() == 0, "all is freed, and leaks are told");
             Ok(())

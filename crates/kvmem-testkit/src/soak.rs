@@ -93,13 +93,18 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// [`Failure`] where allocator and oracle disagree.
-pub fn soak<F: Face>(ops: u64, seed: u64, mut progress: impl FnMut(&Report)) -> Result<Report, Failure> {
+pub fn soak<F: Face>(
+    ops: u64,
+    seed: u64,
+    mut progress: impl FnMut(&Report),
+) -> Result<Report, Failure> {
     let mut random = Random::new(seed);
     let mut report = Report::default();
     let failure = |step: u64, op| move |what| Failure { step: step as usize, op, what };
     let mut config = draw_config(F::CACHES, &mut random);
     // Never dropped on failure: broken books may not survive the frees.
-    let mut driver = std::mem::ManuallyDrop::new(Driver::<F>::new(&config).map_err(failure(0, None))?);
+    let mut driver =
+        std::mem::ManuallyDrop::new(Driver::<F>::new(&config).map_err(failure(0, None))?);
     let age = (ops / 20).clamp(10_000, AGE);
     let look_every = LOOK_EVERY.min(age / 4);
     while report.ops < ops {
@@ -145,8 +150,9 @@ pub fn soak<F: Face>(ops: u64, seed: u64, mut progress: impl FnMut(&Report)) -> 
 fn draw_config(caches: bool, random: &mut Random) -> Config {
     let capacity = 1 + random.log_below(1 << 63);
     // From two segments to some thousand, of any length.
-    let boundary =
-        random.once_in(3).then(|| (capacity >> (1 + random.below(10))).max(1) + random.log_below(1000));
+    let boundary = random
+        .once_in(3)
+        .then(|| (capacity >> (1 + random.below(10))).max(1) + random.log_below(1000));
     let placement = if random.once_in(3) { Placement::BestFit } else { Placement::Renewal };
     let max_ranges = random.once_in(6).then(|| 16 + random.log_below(5000) as u32);
     let cache = caches.then(|| draw_cache(capacity, random));
@@ -169,7 +175,9 @@ pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
     let size = Amount::bytes(traffic.size(random));
     match random.below(1000) {
         0..700 => Op::Allocate { size, raw: random.once_in(16) },
-        700..760 => Op::AllocateAligned { size, align: 1 << random.below(14), raw: random.once_in(16) },
+        700..760 => {
+            Op::AllocateAligned { size, align: 1 << random.below(14), raw: random.once_in(16) }
+        }
         760..765 => Op::AllocateBatch { size, n: Count::Exactly(random.below(12) as u8) },
         765..785 => Op::AllocateScattered { total: size, max_ranges: random.below(6) as u8 },
         785..800 => Op::Allocate { size: Amount::all(Base::Hole(pick)), raw: false },
@@ -182,11 +190,13 @@ pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
         930..950 => Op::Held(pick, Change::FreeRange(part(random), part(random))),
         950..960 => Op::Held(pick, Change::Turn),
         960..970 => {
-            let order = [Order::Ascending, Order::Descending, Order::Riffled][random.below(3) as usize];
+            let order =
+                [Order::Ascending, Order::Descending, Order::Riffled][random.below(3) as usize];
             Op::FreeRun { first: pick, len: random.below(20) as u8, order }
         }
         970..985 => {
-            const CALLS: [Call; 5] = [Call::Free, Call::Resolve, Call::Shrink, Call::Extend, Call::Adopt];
+            const CALLS: [Call; 5] =
+                [Call::Free, Call::Resolve, Call::Shrink, Call::Extend, Call::Adopt];
             let handle = match random.below(3) {
                 0 => Forgery::Stale(pick),
                 1 => Forgery::Foreign(pick),
@@ -196,7 +206,10 @@ pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
         }
         985..993 => Op::Orphan(pick, Change::Free),
         993..995 => Op::Burst { seed: pick, n: random.below(60) as u8 },
-        995 => Op::ShrinkTo(Amount { base: Base::Capacity, part: Part { share: u16::MAX - 900, off: 0 } }),
+        995 => Op::ShrinkTo(Amount {
+            base: Base::Capacity,
+            part: Part { share: u16::MAX - 900, off: 0 },
+        }),
         996 => Op::ShrinkTo(Amount::all(Base::EndOfLast)),
         997 => Op::Grow(Amount { base: Base::Capacity, part: Part { share: u16::MAX, off: 100 } }),
         998 => Op::Clone,

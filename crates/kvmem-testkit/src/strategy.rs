@@ -23,9 +23,9 @@ pub enum Scale {
 pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
     let capacity = match scale {
         Scale::Small => (1..=600u64).boxed(),
-        Scale::Medium => {
-            (16..=30u32, any::<u64>()).prop_map(|(log2, bits)| 1 << log2 | bits >> (64 - log2)).boxed()
-        }
+        Scale::Medium => (16..=30u32, any::<u64>())
+            .prop_map(|(log2, bits)| 1 << log2 | bits >> (64 - log2))
+            .boxed(),
         Scale::Huge => prop_oneof![
             Just((1 << 40) - 1),
             Just(1000 << 30),
@@ -46,8 +46,8 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
         1 => (1..=12u32).prop_map(|log2| Some((log2, 0))),
     ];
     let max_ranges = prop_oneof![4 => Just(None), 1 => (16..=80u32).prop_map(Some)];
-    (capacity, boundary, any::<bool>(), max_ranges).prop_map(|(capacity, boundary, best_fit, max_ranges)| {
-        Config {
+    (capacity, boundary, any::<bool>(), max_ranges).prop_map(
+        |(capacity, boundary, best_fit, max_ranges)| Config {
             capacity,
             boundary: boundary.map(|(log2, more)| {
                 let boundary = (capacity >> log2).max(1);
@@ -56,14 +56,13 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
             placement: if best_fit { Placement::BestFit } else { Placement::Renewal },
             max_ranges,
             cache: None,
-        }
-    })
+        },
+    )
 }
 
 /// The same with caches above it, which may hold anything from nothing to all of it.
 pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
-    let size =
-        prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any::<u64>().prop_map(|bits| bits >> (bits % 64))];
+    let size = prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any::<u64>().prop_map(|bits| bits >> (bits % 64))];
     let stranded = prop_oneof![2 => Just(None), 3 => (0..8u32).prop_map(Some)];
     (config(scale), prop::array::uniform4(size), any::<bool>(), stranded).prop_map(
         |(config, hot, learns, stranded)| {
@@ -131,7 +130,8 @@ fn part() -> impl Strategy<Value = Part> {
 /// A size to ask for.
 fn size() -> impl Strategy<Value = Amount> {
     let any_part = |base| part().prop_map(move |part| of(base, part));
-    let few = (2..14u32).prop_map(|shift| of(Base::Capacity, Part { share: u16::MAX >> shift, off: 0 }));
+    let few =
+        (2..14u32).prop_map(|shift| of(Base::Capacity, Part { share: u16::MAX >> shift, off: 0 }));
     prop_oneof![
         6 => few,
         6 => (1..=64u64).prop_map(Amount::bytes),
@@ -194,7 +194,11 @@ fn misuse() -> impl Strategy<Value = Op> {
 
 fn run() -> impl Strategy<Value = Op> {
     let order = prop_oneof![Just(Order::Ascending), Just(Order::Descending), Just(Order::Riffled)];
-    (any::<Pick>(), 0..12u8, order).prop_map(|(first, len, order)| Op::FreeRun { first, len, order })
+    (any::<Pick>(), 0..12u8, order).prop_map(|(first, len, order)| Op::FreeRun {
+        first,
+        len,
+        order,
+    })
 }
 
 fn any_config() -> impl Strategy<Value = Config> {
@@ -203,7 +207,8 @@ fn any_config() -> impl Strategy<Value = Config> {
 
 fn op() -> impl Strategy<Value = Op> {
     let new_end = || {
-        let base = prop_oneof![Just(Base::Capacity), Just(Base::EndOfLast), Just(Base::Bytes(1 << 63))];
+        let base =
+            prop_oneof![Just(Base::Capacity), Just(Base::EndOfLast), Just(Base::Bytes(1 << 63))];
         (base, part()).prop_map(|(base, part)| of(base, part))
     };
     let of_free = part().prop_map(|part| of(Base::Free, part));
@@ -244,7 +249,9 @@ mod tests {
         };
         match op {
             Op::Allocate { size, raw } => Op::Allocate { size: plain(size), raw },
-            Op::AllocateAligned { size, align, raw } => Op::AllocateAligned { size: plain(size), align, raw },
+            Op::AllocateAligned { size, align, raw } => {
+                Op::AllocateAligned { size: plain(size), align, raw }
+            }
             Op::AllocateBatch { size, n } => Op::AllocateBatch { size: plain(size), n },
             Op::AllocateScattered { total, max_ranges } => {
                 Op::AllocateScattered { total: plain(total), max_ranges }

@@ -39,7 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     object.shrink(60 * MIB)?;
     object.extend(80 * MIB)?;
     let start = object.offset();
-    let (head, tail) = object.free_range(start + 10 * MIB..start + 20 * MIB).map_err(|(_, error)| error)?;
+    let (head, tail) =
+        object.free_range(start + 10 * MIB..start + 20 * MIB).map_err(|(_, error)| error)?;
     assert_eq!(head.map(|head| head.size()), Some(10 * MIB));
     assert_eq!(tail.map(|tail| tail.size()), Some(60 * MIB));
 
@@ -48,7 +49,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rest = space.allocate(space.metrics().largest_free)?;
     match space.allocate(GIB) {
         Err(AllocError::NoRoom { asked, free, largest_free }) => {
-            println!("{asked} bytes are not to be had: {free} are free, at most {largest_free} in one piece");
+            println!(
+                "{asked} bytes are not to be had: {free} are free, at most {largest_free} in one piece"
+            );
         }
         other => panic!("there is no room for {other:?}"),
     }
@@ -62,7 +65,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(small.allocate(30 * MIB).is_err());
     let scattered = small.allocate_scattered(30 * MIB, 3)?;
     assert_eq!(scattered.iter().map(|part| part.size()).sum::<u64>(), 30 * MIB);
-    println!("30 MiB in {} ranges; fragmentation is {:.2}", scattered.len(), small.metrics().fragmentation());
+    println!(
+        "30 MiB in {} ranges; fragmentation is {:.2}",
+        scattered.len(),
+        small.metrics().fragmentation()
+    );
     drop((kept, scattered));
 
     // The space itself grows and shrinks.
@@ -94,7 +101,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>, _>>()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect::<Result<Vec<_>, _>>()
     })?;
     drop(page);
     for range in space.map() {

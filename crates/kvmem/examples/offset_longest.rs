@@ -114,7 +114,8 @@ fn growing(n: u64) -> Result<Longest> {
 /// Every other range dies, so that each leaves a hole, and then the rest.
 fn freeing(n: u64) -> Result<Longest> {
     let space = OffsetAllocator::new(200 * n)?;
-    let taken: Vec<_> = (0..2 * n).map(|_| space.allocate(100)).collect::<std::result::Result<_, _>>()?;
+    let taken: Vec<_> =
+        (0..2 * n).map(|_| space.allocate(100)).collect::<std::result::Result<_, _>>()?;
     let mut longest = Longest::default();
     let mut rest = Vec::with_capacity(n as usize);
     for (i, range) in taken.into_iter().enumerate() {

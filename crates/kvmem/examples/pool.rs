@@ -21,13 +21,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     println!("# 256 MiB: mapped, populated, registered");
     let page = 3_274_752;
-    let builder = Pool::builder("256 MiB").ladder(pages.clone()).registrars(registrars()).boundary(64 << 20);
+    let builder =
+        Pool::builder("256 MiB").ladder(pages.clone()).registrars(registrars()).boundary(64 << 20);
     let (pool, report) = match builder.hot_sizes([page]).build() {
         Ok(built) => built,
         // Such as a limit on pinned memory; the error says which, and what to do.
         Err(why) => {
             println!("{why}\nwithout registrars:");
-            Pool::builder("256 MiB").ladder(pages.clone()).boundary(64 << 20).hot_sizes([page]).build()?
+            Pool::builder("256 MiB")
+                .ladder(pages.clone())
+                .boundary(64 << 20)
+                .hot_sizes([page])
+                .build()?
         }
     };
     print!("{report}");
@@ -46,7 +51,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..TIMES {
         drop(pool.allocate(page as usize)?);
     }
-    println!("  allocated and dropped in {:.1} ns", start.elapsed().as_nanos() as f64 / f64::from(TIMES));
+    println!(
+        "  allocated and dropped in {:.1} ns",
+        start.elapsed().as_nanos() as f64 / f64::from(TIMES)
+    );
     drop(pool);
     println!("  the pool is gone, and the block has {:#x} still", block.bytes()[page as usize - 1]);
     drop(block);

@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     let builder = RegistrationSet::builder().registrars(registrars).chunk_bytes(32 << 20);
-    let region = Region::builder(256 << 20).ladder(Ladder::new([PageSize::Thp, PageSize::Base])).map()?;
+    let region =
+        Region::builder(256 << 20).ladder(Ladder::new([PageSize::Thp, PageSize::Base])).map()?;
     print!("{}", builder.plan(&region)?);
     let set = builder.register(region)?;
     print!("{}", set.outcome());
@@ -38,7 +39,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let range = block.range();
         let (start, end) = (usize::try_from(range.start)?, usize::try_from(range.end)?);
         for device in set.devices().take(1) {
-            println!("{device}: {start:#x}..{end:#x} has lkey {}", set.key_for(device, start..end)?.lkey);
+            println!(
+                "{device}: {start:#x}..{end:#x} has lkey {}",
+                set.key_for(device, start..end)?.lkey
+            );
         }
         block.into_raw(); // given back with the space
     }
@@ -55,12 +59,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "\n# Two published machines, in virtual time: 4.2 times as fast in parallel, and 2.7 times slower"
     );
     for published in Published::ALL {
-        let region = Arc::new(Region::builder(published.len_bytes as usize).ladder(PageSize::Thp).map()?);
+        let region =
+            Arc::new(Region::builder(published.len_bytes as usize).ladder(PageSize::Thp).map()?);
         for policy in [Policy::Sequential, Policy::all_at_once(), Policy::Auto] {
             let machine = published.machine(true);
-            let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
+            let builder =
+                RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
             let set = builder.policy(policy).register(Arc::clone(&region))?;
-            println!("{policy:>10}: {:6.1} s, {}", set.outcome().register_seconds, set.outcome().chosen());
+            println!(
+                "{policy:>10}: {:6.1} s, {}",
+                set.outcome().register_seconds,
+                set.outcome().chosen()
+            );
         }
     }
     Ok(())

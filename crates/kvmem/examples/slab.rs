@@ -15,7 +15,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             scope.spawn(move || {
                 for number in 0..500_000usize {
                     let size = (number * 7919 + thread) % 512 + 1;
-                    let Ok(block) = slices.alloc(size) else { return println!("no memory for {size} bytes") };
+                    let Ok(block) = slices.alloc(size) else {
+                        return println!("no memory for {size} bytes");
+                    };
                     // SAFETY: the block is ours, of this size, and not used after it was freed.
                     unsafe {
                         block.write(1);
@@ -62,7 +64,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     println!("{:.1} ns a pair and thread", start.elapsed().as_nanos() as f64 / 1_000_000.0);
     let stats = space.stats();
-    println!("{} ranges are cached, of at most {} bytes", stats.cached_ranges, stats.stranded_bound);
+    println!(
+        "{} ranges are cached, of at most {} bytes",
+        stats.cached_ranges, stats.stranded_bound
+    );
     println!("and yet the whole space can be had: {}", space.allocate(64 << 30).is_ok());
     Ok(())
 }

@@ -41,7 +41,10 @@
 //! ```
 
 // Without these features there is less to link to.
-#![cfg_attr(not(all(feature = "metrics", feature = "tracing")), allow(rustdoc::broken_intra_doc_links))]
+#![cfg_attr(
+    not(all(feature = "metrics", feature = "tracing")),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 // The model check uses a part of what is there.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 

@@ -316,7 +316,10 @@ pub mod loom_face {
         }
 
         /// Runs as a writer, with the numbers of those stripes that may have changed since the last.
-        pub fn write<R>(&self, run: impl FnOnce(&mut T, &mut dyn Iterator<Item = &AtomicU32>) -> R) -> R {
+        pub fn write<R>(
+            &self,
+            run: impl FnOnce(&mut T, &mut dyn Iterator<Item = &AtomicU32>) -> R,
+        ) -> R {
             let mut writing = self.0.write();
             let (value, mut own) = writing.parts();
             run(value, &mut own)

@@ -19,7 +19,10 @@ fn collections_threads_and_strings() {
             thread::spawn(move || {
                 let mut tree = BTreeMap::new();
                 for key in 0..5000 {
-                    tree.insert(key * (seed + 1) % 7919, format!("{seed}:{key}").repeat(key as usize % 40));
+                    tree.insert(
+                        key * (seed + 1) % 7919,
+                        format!("{seed}:{key}").repeat(key as usize % 40),
+                    );
                 }
                 sender.send(tree).unwrap();
             })
@@ -39,7 +42,8 @@ fn collections_threads_and_strings() {
         for text in texts.iter().filter(|text| !text.is_empty()) {
             let (seed, rest) = text.split_once(':').unwrap();
             assert!(
-                seed.parse::<u64>().unwrap() < 8 && rest.starts_with(|digit: char| digit.is_ascii_digit())
+                seed.parse::<u64>().unwrap() < 8
+                    && rest.starts_with(|digit: char| digit.is_ascii_digit())
             );
         }
     }
@@ -89,7 +93,11 @@ fn again_with(value: &str) -> String {
     command.args(["--skip", "settings", "--skip", "forks"]).env("KVMEM_SLICE", value);
     let output = command.output().expect("a child");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{value}: {told}\n{}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{value}: {told}\n{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     told
 }
 
@@ -167,7 +175,8 @@ fn forks_beside_a_cached_space() {
             scope.spawn(|| {
                 while !DONE.load(Ordering::Relaxed) {
                     let space = kvmem::slab::ExtentCache::new(1 << 40).expect("a space");
-                    let held: Vec<_> = (0..2000).map(|i| space.allocate(1 + i % 50).expect("room")).collect();
+                    let held: Vec<_> =
+                        (0..2000).map(|i| space.allocate(1 + i % 50).expect("room")).collect();
                     assert!(space.map().len() >= held.len());
                     drop(held);
                     space.check().expect("the books are right");

@@ -40,7 +40,9 @@ fn walk(tokens: TokenStream, module: &[String], found: &mut Vec<String>) {
     while at < tokens.len() {
         match &tokens[at..] {
             // An inline module is a step further down.
-            [TokenTree::Ident(word), TokenTree::Ident(name), TokenTree::Group(body), ..] if word == "mod" => {
+            [TokenTree::Ident(word), TokenTree::Ident(name), TokenTree::Group(body), ..]
+                if word == "mod" =>
+            {
                 let inner: Vec<String> = module.iter().cloned().chain([name.to_string()]).collect();
                 walk(body.stream(), &inner, found);
                 at += 3;
@@ -64,7 +66,9 @@ fn follow(tokens: &[TokenTree], module: &[String], found: &mut Vec<String>) -> u
     loop {
         match tokens.get(at) {
             Some(TokenTree::Ident(word)) if word == "crate" => base = &[],
-            Some(TokenTree::Ident(word)) if word == "super" => base = &base[..base.len().saturating_sub(1)],
+            Some(TokenTree::Ident(word)) if word == "super" => {
+                base = &base[..base.len().saturating_sub(1)]
+            }
             Some(TokenTree::Ident(word)) if word == "self" => {}
             Some(TokenTree::Ident(name)) => {
                 if base.is_empty() {
@@ -74,9 +78,9 @@ fn follow(tokens: &[TokenTree], module: &[String], found: &mut Vec<String>) -> u
             }
             Some(TokenTree::Group(group)) if at > 0 && group.delimiter() == Delimiter::Brace => {
                 let inner: Vec<TokenTree> = group.stream().into_iter().collect();
-                for path in
-                    inner.split(|token| matches!(token, TokenTree::Punct(comma) if comma.as_char() == ','))
-                {
+                for path in inner.split(
+                    |token| matches!(token, TokenTree::Punct(comma) if comma.as_char() == ','),
+                ) {
                     follow(path, base, found);
                 }
                 return at + 1;
@@ -105,7 +109,9 @@ fn breaches(source: &str, module: &[&str]) -> Vec<String> {
     let used = uses(source, module);
     used.iter()
         .filter(|name| !allowed(name))
-        .map(|name| format!("`{}` uses `{name}`, which is not below `{}`", module.join("::"), module[0]))
+        .map(|name| {
+            format!("`{}` uses `{name}`, which is not below `{}`", module.join("::"), module[0])
+        })
         .collect()
 }
 
@@ -118,7 +124,8 @@ fn sources(folder: &Path, module: &[String], all: &mut Vec<(Vec<String>, String)
     for entry in fs::read_dir(folder).expect("the source is there") {
         let path = entry.expect("a readable folder").path();
         let stem = path.file_stem().expect("a name").to_str().expect("a plain name").to_owned();
-        let below = |name: &str| module.iter().cloned().chain([name.to_owned()]).collect::<Vec<_>>();
+        let below =
+            |name: &str| module.iter().cloned().chain([name.to_owned()]).collect::<Vec<_>>();
         if path.is_dir() {
             sources(&path, &below(&stem), all);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
@@ -139,14 +146,17 @@ fn layers_use_only_what_is_below() {
     assert!(all.len() > 10, "only {} source files were found", all.len());
     let breaches: Vec<String> = all
         .iter()
-        .flat_map(|(module, source)| breaches(source, &module.iter().map(String::as_str).collect::<Vec<_>>()))
+        .flat_map(|(module, source)| {
+            breaches(source, &module.iter().map(String::as_str).collect::<Vec<_>>())
+        })
         .collect();
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
 #[test]
 fn the_offset_layer_forbids_unsafe_code() {
-    let front = fs::read_to_string(source_root().join("offset/mod.rs")).expect("the layer is there");
+    let front =
+        fs::read_to_string(source_root().join("offset/mod.rs")).expect("the layer is there");
     assert!(front.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]"));
 }
 

@@ -27,15 +27,18 @@ fn books_cost_what_they_say_and_are_given_back() {
 
     const LIVE: usize = 100_000;
     let mut live: Vec<Allocation> = Vec::with_capacity(LIVE);
-    let (more, ()) = cost(|| live.extend((0..LIVE as u64).map(|i| space.allocate(1 + i % 999).unwrap())));
+    let (more, ()) =
+        cost(|| live.extend((0..LIVE as u64).map(|i| space.allocate(1 + i % 999).unwrap())));
     let grown = space.metrics().metadata_bytes as i64 - told;
     assert!(
         (grown - more).abs() * 100 < more,
         "{LIVE} allocations cost {more} bytes, the metrics say {grown}"
     );
     drop(live);
-    let handles: Vec<RawHandle> = (0..LIVE).map(|_| space.allocate_raw(10).unwrap().handle).collect();
-    let (less, ()) = cost(|| handles.iter().for_each(|handle| assert_eq!(space.free_raw(*handle), Ok(10))));
+    let handles: Vec<RawHandle> =
+        (0..LIVE).map(|_| space.allocate_raw(10).unwrap().handle).collect();
+    let (less, ()) =
+        cost(|| handles.iter().for_each(|handle| assert_eq!(space.free_raw(*handle), Ok(10))));
     let left = space.metrics().metadata_bytes as i64;
     assert!(less < -16 * LIVE as i64, "freeing {LIVE} changed the heap by {less} bytes");
     assert!(left < at_start + (128 << 10), "{left} bytes are left");

@@ -29,8 +29,12 @@ pub(super) const NOBODY: &str = "65534";
 
 impl Chaos {
     /// A run of `kvmem` with these arguments.
-    pub(super) fn kvmem<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Attack<'_> {
-        let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
+    pub(super) fn kvmem<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Attack<'_> {
+        let arguments =
+            arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
         Attack {
             chaos: self,
             arguments,
@@ -118,11 +122,17 @@ impl<'a> Attack<'a> {
     /// Starts it.
     pub(super) fn start(self) -> Result<Running<'a>> {
         let number = self.chaos.runs.replace(self.chaos.runs.get() + 1);
-        let (out, err) =
-            (self.chaos.top.join(format!("{number}.out")), self.chaos.top.join(format!("{number}.err")));
+        let (out, err) = (
+            self.chaos.top.join(format!("{number}.out")),
+            self.chaos.top.join(format!("{number}.err")),
+        );
         let script = format!("{}exec \"$@\" {}", self.prelude, self.redirect);
         let mut command = Command::new("sh");
-        command.args(["-c", &script, "sh"]).args(&self.prefix).arg(&self.chaos.kvmem).args(&self.arguments);
+        command
+            .args(["-c", &script, "sh"])
+            .args(&self.prefix)
+            .arg(&self.chaos.kvmem)
+            .args(&self.arguments);
         command.current_dir(&self.chaos.folder).env("TMPDIR", self.chaos.top.join("tmp"));
         // A backtrace would tell of a panic as well, and takes long.
         command.env("RUST_BACKTRACE", "0").env_remove("KVMEM_LOG").process_group(0);
@@ -235,7 +245,10 @@ impl Running<'_> {
         };
         let outcome = Outcome { status, stdout: self.stdout(), stderr: self.stderr(), told };
         if late {
-            chaos.complain(format!("{}: did not end within {} s", outcome.told, self.attack.seconds));
+            chaos.complain(format!(
+                "{}: did not end within {} s",
+                outcome.told, self.attack.seconds
+            ));
         } else {
             for complaint in self.attack.judge(&outcome) {
                 chaos.complain(format!("{}: {complaint}", outcome.told));
@@ -249,7 +262,11 @@ impl Running<'_> {
         for entry in fs::read_dir(chaos.top.join("tmp"))?.flatten() {
             // Killed at once, nobody can clean up.
             if outcome.status.signal() != Some(libc::SIGKILL) {
-                chaos.complain(format!("{}: left the file {}", outcome.told, entry.path().display()));
+                chaos.complain(format!(
+                    "{}: left the file {}",
+                    outcome.told,
+                    entry.path().display()
+                ));
             }
             let path = entry.path();
             let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
@@ -304,7 +321,11 @@ fn steers(one: char) -> bool {
 /// Sends a signal to a process, or to a group if the number is negative.
 fn kill(signal: &str, target: &str) -> Result<()> {
     // It may have ended meanwhile.
-    Command::new("kill").args(["-s", signal, "--", target]).stderr(Stdio::null()).status().context("kill")?;
+    Command::new("kill")
+        .args(["-s", signal, "--", target])
+        .stderr(Stdio::null())
+        .status()
+        .context("kill")?;
     Ok(())
 }
 

@@ -70,7 +70,11 @@ impl Chaos {
         if complaints.is_empty() {
             return Ok(());
         }
-        bail!("{} of {runs} runs went wrong:\n     {}", complaints.len(), complaints.join("\n     "));
+        bail!(
+            "{} of {runs} runs went wrong:\n     {}",
+            complaints.len(),
+            complaints.join("\n     ")
+        );
     }
 
     /// The settings of the machine as the step has found them.

@@ -36,7 +36,10 @@ pub(super) fn traces(chaos: &Chaos) -> Result<()> {
         ),
     ];
     // One line of 32 MiB.
-    bad.push(("long-line".into(), [b"{\"timestamp\": \"", &vec![b'x'; 32 << 20][..], b"\"}\n"].concat()));
+    bad.push((
+        "long-line".into(),
+        [b"{\"timestamp\": \"", &vec![b'x'; 32 << 20][..], b"\"}\n"].concat(),
+    ));
     for n in 0..if chaos.quick { 4 } else { 16 } {
         let len = chaos.random(10_000) as usize + 1;
         bad.push((format!("random-{n}"), (0..len).map(|_| chaos.random(256) as u8).collect()));
@@ -93,8 +96,11 @@ fn no_files(chaos: &Chaos) -> Result<()> {
     std::os::unix::fs::symlink("loop", chaos.folder.join("loop"))?;
     let fifo = chaos.folder.join("fifo");
     let made = Command::new("mkfifo").arg(&fifo).status().context("mkfifo")?;
-    for path in ["folder", "loop", "no-such-file", "/dev/null/x", "/proc/self/mem", "", "/dev/shm"] {
-        for arguments in [&["replay", path][..], &["replay", "--ops", path], &["bench", "--from", path]] {
+    for path in ["folder", "loop", "no-such-file", "/dev/null/x", "/proc/self/mem", "", "/dev/shm"]
+    {
+        for arguments in
+            [&["replay", path][..], &["replay", "--ops", path], &["bench", "--from", path]]
+        {
             chaos.kvmem(arguments).ends(FAILS).run()?;
         }
     }
@@ -153,7 +159,9 @@ pub(super) fn names(chaos: &Chaos) -> Result<()> {
         for option in ["--html", "--json", "--record"] {
             chaos.kvmem([word("replay"), trace.as_os_str(), word(option), name]).run()?;
         }
-        chaos.kvmem([word("mount"), word("--size=1MiB"), word("--pages=4k"), word("--html"), name]).run()?;
+        chaos
+            .kvmem([word("mount"), word("--size=1MiB"), word("--pages=4k"), word("--html"), name])
+            .run()?;
     }
     Ok(())
 }

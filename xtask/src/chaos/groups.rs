@@ -42,13 +42,21 @@ fn parse(text: &str) -> Option<Group<'_>> {
 }
 
 /// Repeats groups of tests.
-pub(super) fn run(root: &Path, named: &[String], repeat: u64, times: u64, report: &mut Report) -> Result<()> {
+pub(super) fn run(
+    root: &Path,
+    named: &[String],
+    repeat: u64,
+    times: u64,
+    report: &mut Report,
+) -> Result<()> {
     ensure!(times > 0, "--times 0 would leave no cases: say 1 or more");
     let all: Vec<&str> =
         if named.is_empty() { GROUPS.to_vec() } else { named.iter().map(String::as_str).collect() };
     for text in all {
         let group = parse(text).with_context(|| {
-            format!("`{text}` is no group: say PACKAGE:TARGET:FILTER, as in kvmem:it:pool::kv_cache")
+            format!(
+                "`{text}` is no group: say PACKAGE:TARGET:FILTER, as in kvmem:it:pool::kv_cache"
+            )
         })?;
         for turn in 1..=repeat {
             let mut tests = Command::new(cargo());
@@ -74,7 +82,10 @@ mod tests {
     fn groups_have_three_parts() {
         let group = Group { package: "kvmem", target: "it", filter: "pool::kv_cache" };
         assert_eq!(parse("kvmem:it:pool::kv_cache"), Some(group));
-        assert_eq!(parse("kvmem:lib:"), Some(Group { package: "kvmem", target: "lib", filter: "" }));
+        assert_eq!(
+            parse("kvmem:lib:"),
+            Some(Group { package: "kvmem", target: "lib", filter: "" })
+        );
         for bad in ["", "kvmem", "kvmem:it", ":it:x", "kvmem::x"] {
             assert_eq!(parse(bad), None, "{bad}");
         }

@@ -35,16 +35,21 @@ pub(super) fn cgroup(chaos: &Chaos) -> Result<()> {
     for round in 0..if chaos.quick { 2 } else { 10 } {
         let size = ["200MiB", "120MiB", "450MiB"][round % 3];
         let mount = |_| {
-            let mount = chaos.kvmem(["mount", "--size", size, "--pages", ["thp,4k", "4k"][round % 2]]);
+            let mount =
+                chaos.kvmem(["mount", "--size", size, "--pages", ["thp,4k", "4k"][round % 2]]);
             mount.under(group.join()).says([&*LIMIT.to_string(), "raise the memory limit"])
         };
-        let done = at_once((0..6).map(mount))?.iter().filter(|outcome| outcome.status.success()).count();
+        let done =
+            at_once((0..6).map(mount))?.iter().filter(|outcome| outcome.status.success()).count();
         if done == 0 {
             chaos.complain(format!("none of six mounts of {size} was served in {LIMIT} bytes"));
         }
     }
     if group.killed() > 0 {
-        chaos.complain(format!("the kernel has killed {} mounts for want of memory", group.killed()));
+        chaos.complain(format!(
+            "the kernel has killed {} mounts for want of memory",
+            group.killed()
+        ));
     }
     drop(group);
     for limit in [24u64 << 20, 64 << 20] {
@@ -58,7 +63,10 @@ pub(super) fn cgroup(chaos: &Chaos) -> Result<()> {
             chaos.kvmem(arguments).under(group.join()).run()?;
         }
         if group.killed() > 0 {
-            chaos.complain(format!("in {limit} bytes the kernel has killed {} runs", group.killed()));
+            chaos.complain(format!(
+                "in {limit} bytes the kernel has killed {} runs",
+                group.killed()
+            ));
         }
     }
     Ok(())
@@ -135,7 +143,9 @@ pub(super) fn connections(chaos: &Chaos) -> Result<()> {
         });
         match found {
             Some(port) => break Some(("127.0.0.1", port)),
-            None if start.elapsed() > Duration::from_secs(10) || running.has_ended()? => break None,
+            None if start.elapsed() > Duration::from_secs(10) || running.has_ended()? => {
+                break None;
+            }
             None => thread::sleep(Duration::from_millis(20)),
         }
     };
@@ -147,9 +157,13 @@ pub(super) fn connections(chaos: &Chaos) -> Result<()> {
             let _ = stream.write_all(b"GET /metrics HT");
         }
         thread::sleep(Duration::from_millis(500));
-        let threads = std::fs::read_dir(format!("/proc/{}/task", running.id())).map_or(0, Iterator::count);
+        let threads =
+            std::fs::read_dir(format!("/proc/{}/task", running.id())).map_or(0, Iterator::count);
         if threads > THREADS_MAX {
-            chaos.complain(format!("{threads} threads for {} connections that say nothing", open.len()));
+            chaos.complain(format!(
+                "{threads} threads for {} connections that say nothing",
+                open.len()
+            ));
         }
         drop(open);
         // Whoever asks in order is answered again.
@@ -160,12 +174,19 @@ pub(super) fn connections(chaos: &Chaos) -> Result<()> {
             stream.read_to_string(&mut answer)
         });
         if !answer.starts_with("HTTP/1.1 200") {
-            chaos.complain(format!("the metrics server does not answer after many connections: {asked:?}"));
+            chaos.complain(format!(
+                "the metrics server does not answer after many connections: {asked:?}"
+            ));
         }
     } else {
-        chaos.complain(format!("the metrics server does not say where it listens: {}", running.stderr()));
+        chaos.complain(format!(
+            "the metrics server does not say where it listens: {}",
+            running.stderr()
+        ));
     }
-    feed.write_all(&std::fs::read(chaos.root.join("crates/kvmem-cli/tests/data/small_trace.jsonl"))?)?;
+    feed.write_all(&std::fs::read(
+        chaos.root.join("crates/kvmem-cli/tests/data/small_trace.jsonl"),
+    )?)?;
     drop(feed);
     running.wait()?;
     Ok(())
@@ -181,13 +202,24 @@ pub(super) fn signals(chaos: &Chaos) -> Result<()> {
         &["bench", "arena", "--quick", "--op", "map,populate"],
         &["bench", "register", "--quick", "--backend", "io_uring", "--size", "64MiB"],
         &["tour", "--seconds", "2", "--pool", "64MiB", "--html", "page.html"],
-        &["replay", trace, "--backed", "--pool", "256MiB", "--object-bytes", "64KiB", "--html", "page.html"],
+        &[
+            "replay",
+            trace,
+            "--backed",
+            "--pool",
+            "256MiB",
+            "--object-bytes",
+            "64KiB",
+            "--html",
+            "page.html",
+        ],
         &["bench", "slab", "--quick", "--reps", "1"],
     ];
     for round in 0..if chaos.quick { 7 } else { 35 } {
         let arguments = work[round % work.len()];
-        let (signal, number) = [("INT", libc::SIGINT), ("TERM", libc::SIGTERM), ("KILL", libc::SIGKILL)]
-            [chaos.random(3) as usize];
+        let (signal, number) =
+            [("INT", libc::SIGINT), ("TERM", libc::SIGTERM), ("KILL", libc::SIGKILL)]
+                [chaos.random(3) as usize];
         let mut running = chaos.kvmem(arguments).ends(&[0, 1, 2]).or_signal(number).start()?;
         let wait = Duration::from_millis(chaos.random(2500));
         let start = Instant::now();
@@ -199,7 +231,17 @@ pub(super) fn signals(chaos: &Chaos) -> Result<()> {
         if signal == "KILL" && arguments.contains(&BORROW) {
             // Nobody can give anything back at once: the next benchmark does.
             chaos
-                .kvmem(["bench", "arena", "--quick", "--op", "bump", "--contender", "bumpalo", "--reps", "1"])
+                .kvmem([
+                    "bench",
+                    "arena",
+                    "--quick",
+                    "--op",
+                    "bump",
+                    "--contender",
+                    "bumpalo",
+                    "--reps",
+                    "1",
+                ])
                 .run()?;
         }
         for change in chaos.settings().restore() {

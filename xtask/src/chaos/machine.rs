@@ -36,7 +36,9 @@ impl Settings {
         let differs = |path: &Path, before: &str| {
             fs::read_to_string(path).ok().filter(|now| now.trim() != before.trim())
         };
-        for (path, before) in self.texts.iter().filter(|(path, before)| differs(path, before).is_some()) {
+        for (path, before) in
+            self.texts.iter().filter(|(path, before)| differs(path, before).is_some())
+        {
             // Somebody else may have borrowed pages and be about to give them back.
             let Some(_turn) = turn(path) else { continue };
             let Some(after) = differs(path, before) else { continue };
@@ -46,7 +48,9 @@ impl Settings {
                 changed.push(format!("{} could not be put back: {error}", path.display()));
             }
         }
-        for path in entries("/dev/shm").difference(&self.shared_memory).filter(|path| !is_mapped(path)) {
+        for path in
+            entries("/dev/shm").difference(&self.shared_memory).filter(|path| !is_mapped(path))
+        {
             // Somebody else's may be about to go.
             thread::sleep(Duration::from_millis(200));
             if path.exists() {
@@ -60,8 +64,9 @@ impl Settings {
 /// Whether a process has a file mapped: then it was not left, but is somebody else's.
 fn is_mapped(file: &Path) -> bool {
     let name = file.display().to_string();
-    let maps =
-        |process: &PathBuf| fs::read_to_string(process.join("maps")).is_ok_and(|maps| maps.contains(&name));
+    let maps = |process: &PathBuf| {
+        fs::read_to_string(process.join("maps")).is_ok_and(|maps| maps.contains(&name))
+    };
     entries("/proc").iter().any(maps)
 }
 
@@ -158,7 +163,8 @@ impl Cgroup {
 
     /// How many processes the kernel has killed for want of memory.
     pub(super) fn killed(&self) -> u64 {
-        let file = self.path.join(if self.unified { "memory.events" } else { "memory.oom_control" });
+        let file =
+            self.path.join(if self.unified { "memory.events" } else { "memory.oom_control" });
         let text = fs::read_to_string(file).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
@@ -179,8 +185,10 @@ mod tests {
     #[test]
     fn processes_are_found_by_their_group() {
         let mut child = std::process::Command::new("sleep");
-        let mut child =
-            std::os::unix::process::CommandExt::process_group(&mut child, 0).arg("30").spawn().unwrap();
+        let mut child = std::os::unix::process::CommandExt::process_group(&mut child, 0)
+            .arg("30")
+            .spawn()
+            .unwrap();
         assert_eq!(processes_of_group(child.id()), [child.id()]);
         child.kill().unwrap();
         child.wait().unwrap();

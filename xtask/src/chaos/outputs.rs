@@ -11,8 +11,17 @@ use super::attack::FAILS;
 use super::context::Chaos;
 
 /// The shortest of the benchmarks.
-const BENCH: [&str; 9] =
-    ["bench", "cache", "--quick", "--scenario=get-hit", "--contender=null", "--threads", "2", "--reps", "1"];
+const BENCH: [&str; 9] = [
+    "bench",
+    "cache",
+    "--quick",
+    "--scenario=get-hit",
+    "--contender=null",
+    "--threads",
+    "2",
+    "--reps",
+    "1",
+];
 
 /// Standard output and standard error that fail.
 pub(super) fn streams(chaos: &Chaos) -> Result<()> {
@@ -46,7 +55,9 @@ pub(super) fn streams(chaos: &Chaos) -> Result<()> {
         chaos.kvmem(arguments).redirect(">/dev/full 2>/dev/full").ends(FAILS).run()?;
     }
     // Errors that nobody reads have their status still.
-    for arguments in [&["mount", "--size", "1PiB"][..], &["replay", "/no/such/file"], &["no-such-command"]] {
+    for arguments in
+        [&["mount", "--size", "1PiB"][..], &["replay", "/no/such/file"], &["no-such-command"]]
+    {
         for redirect in ["2>/dev/full", "2>&-", ">/dev/full 2>/dev/full"] {
             chaos.kvmem(arguments).redirect(redirect).ends(FAILS).run()?;
         }
@@ -54,13 +65,16 @@ pub(super) fn streams(chaos: &Chaos) -> Result<()> {
     // A reader that goes away: `kvmem … 2>&1 | true`. The status is that of the command.
     for arguments in work {
         for verbose in [&[][..], &["-v"]] {
-            let is_help =
-                arguments.iter().any(|word| word.starts_with("--help") || word.starts_with("--version"));
+            let is_help = arguments
+                .iter()
+                .any(|word| word.starts_with("--help") || word.starts_with("--version"));
             if is_help && !verbose.is_empty() {
                 continue;
             }
-            let script = "{ \"$@\" 2>&1; echo $? > status; } | true; sleep 0.02; exit $(cat status)";
-            let attack = chaos.kvmem(arguments.iter().chain(verbose)).by(&["sh", "-c", script, "sh"]);
+            let script =
+                "{ \"$@\" 2>&1; echo $? > status; } | true; sleep 0.02; exit $(cat status)";
+            let attack =
+                chaos.kvmem(arguments.iter().chain(verbose)).by(&["sh", "-c", script, "sh"]);
             // The error goes the same way, so there is none to be read.
             attack.or_signal(libc::SIGPIPE).ends(&[0, 1, 2]).run()?;
         }
@@ -71,7 +85,8 @@ pub(super) fn streams(chaos: &Chaos) -> Result<()> {
 /// Options that name a file to be written, with a run that would write it.
 fn writers(trace: &str) -> Vec<Vec<String>> {
     let replay = |option: &str| ["replay", trace, option].map(str::to_owned).to_vec();
-    let mount = |option: &str| ["mount", "--size=1MiB", "--pages=4k", option].map(str::to_owned).to_vec();
+    let mount =
+        |option: &str| ["mount", "--size=1MiB", "--pages=4k", option].map(str::to_owned).to_vec();
     let bench = |option: &str| BENCH.iter().copied().chain([option]).map(str::to_owned).collect();
     vec![
         replay("--json"),
@@ -121,8 +136,11 @@ pub(super) fn written(chaos: &Chaos) -> Result<()> {
     let report = report.to_str().unwrap_or_default();
     chaos.kvmem(BENCH.into_iter().chain(["--json", report])).ends(&[0]).run()?;
     let before = fs::read(report)?;
-    let outcome =
-        chaos.kvmem(["bench", "--from", report, "--html", report]).ends(FAILS).says(["bench.json"]).run()?;
+    let outcome = chaos
+        .kvmem(["bench", "--from", report, "--html", report])
+        .ends(FAILS)
+        .says(["bench.json"])
+        .run()?;
     if fs::read(report)? != before {
         chaos.complain(format!("{}: has destroyed its input", outcome.told));
     }

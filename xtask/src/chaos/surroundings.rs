@@ -92,12 +92,17 @@ pub(super) fn memlock(chaos: &Chaos) -> Result<()> {
     for kib in [0u64, 64] {
         for device in ["io_uring:1", "mlock"] {
             for size in ["64KiB", "1MiB"] {
-                let mount = chaos.kvmem(["mount", "--size", size, "--pages", "4k", "--devices", device]);
+                let mount =
+                    chaos.kvmem(["mount", "--size", size, "--pages", "4k", "--devices", device]);
                 let mount = mount.under(format!("ulimit -l {kib}")).by_nobody();
-                let outcome =
-                    mount.says(["RLIMIT_MEMLOCK", &(kib << 10).to_string(), "raise it to"]).run()?;
+                let outcome = mount
+                    .says(["RLIMIT_MEMLOCK", &(kib << 10).to_string(), "raise it to"])
+                    .run()?;
                 if outcome.stderr.contains(&format!("raise it to {kib} KiB")) {
-                    chaos.complain(format!("{}: says to raise the limit to what it is", outcome.told));
+                    chaos.complain(format!(
+                        "{}: says to raise the limit to what it is",
+                        outcome.told
+                    ));
                 }
             }
         }
@@ -117,8 +122,13 @@ pub(super) fn descriptors(chaos: &Chaos) -> Result<()> {
             let attack = chaos.kvmem(work).under(under);
             attack.ends(if limit == 3 { &[0, 1, 2, 127] } else { &[0, 1, 2] }).run()?;
         }
-        let rings = chaos.kvmem(["mount", "--size", "1MiB", "--pages", "4k", "--devices", "io_uring:64"]);
-        rings.under(format!("ulimit -n {}", limit + 4)).ends(FAILS).says(["raise RLIMIT_NOFILE"]).run()?;
+        let rings =
+            chaos.kvmem(["mount", "--size", "1MiB", "--pages", "4k", "--devices", "io_uring:64"]);
+        rings
+            .under(format!("ulimit -n {}", limit + 4))
+            .ends(FAILS)
+            .says(["raise RLIMIT_NOFILE"])
+            .run()?;
     }
     Ok(())
 }
@@ -203,13 +213,16 @@ pub(super) fn user(chaos: &Chaos) -> Result<()> {
     let page = closed.join("page.html");
     let page = page.to_str().unwrap_or_default();
     let says = ["page.html", "Permission denied"];
-    let mount = chaos.kvmem(["mount", "--size", "1MiB", "--pages", "4k", "--html", page]).by_nobody();
+    let mount =
+        chaos.kvmem(["mount", "--size", "1MiB", "--pages", "4k", "--html", page]).by_nobody();
     mount.ends(FAILS).says(says).run()?;
-    let replay = chaos.kvmem(["replay", trace.to_str().unwrap_or_default(), "--html", page]).by_nobody();
+    let replay =
+        chaos.kvmem(["replay", trace.to_str().unwrap_or_default(), "--html", page]).by_nobody();
     replay.ends(FAILS).says(says).run()?;
     // Without a name the page goes to the folder for temporary files; here that is closed as well.
     let tour = chaos.kvmem(["tour", "--no-bench", "--seconds", "1", "--pool", "16MiB"]);
-    let outcome = tour.under(format!("cd {0}; export TMPDIR={0}", closed.display())).by_nobody().run()?;
+    let outcome =
+        tour.under(format!("cd {0}; export TMPDIR={0}", closed.display())).by_nobody().run()?;
     if outcome.status.success() && !outcome.stdout.contains("not written") {
         chaos.complain(format!("{}: does not say that it has written no page", outcome.told));
     }
@@ -251,7 +264,8 @@ fn forbid_rings() -> std::io::Result<()> {
     // From <linux/bpf_common.h> and <linux/seccomp.h>: load the number of the call; if it is that
     // one, skip nothing and refuse.
     let load = libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
-    let is_setup = libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_io_uring_setup as u32 };
+    let is_setup =
+        libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_io_uring_setup as u32 };
     let end = |k| libc::sock_filter { code: 0x06, jt: 0, jf: 0, k };
     let refuse = end(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
     let mut program = [load, is_setup, refuse, end(libc::SECCOMP_RET_ALLOW)];

@@ -23,13 +23,25 @@ pub(super) fn of(rows: &[Row], mapped_resident_bytes: Option<u64>) -> Vec<Goal> 
     let two = rows.rate_over_populate(|row| {
         row.contender == ContenderId::Kvmem && row.threads == 2 && row.pages == Some(Pages::Thp)
     });
-    goals.extend(Goal::at_least("populate, THP, two threads: rate over that of map-populate", two, 1.7));
+    goals.extend(Goal::at_least(
+        "populate, THP, two threads: rate over that of map-populate",
+        two,
+        1.7,
+    ));
     let auto = rows.rate_over_populate(|row| row.contender == ContenderId::KvmemAuto);
-    goals.extend(Goal::at_least("populate, threads chosen: rate over that of map-populate", auto, 1.0));
+    goals.extend(Goal::at_least(
+        "populate, threads chosen: rate over that of map-populate",
+        auto,
+        1.0,
+    ));
     let shared = rows.rate_over_populate(|row| {
         row.contender == ContenderId::KvmemAuto && row.pages == Some(Pages::Shared)
     });
-    goals.extend(Goal::at_least("populate, shared memory: rate over that of map-populate", shared, 4.0));
+    goals.extend(Goal::at_least(
+        "populate, shared memory: rate over that of map-populate",
+        shared,
+        4.0,
+    ));
     let map = rows.0.iter().filter(|row| row.op == Op::Map);
     let map = map.filter_map(|row| Some((row.ns_per_op? / 1e6, None)));
     goals.extend(Goal::at_most("map: milliseconds for 1 TiB, untouched", map, 5.0));
@@ -52,7 +64,8 @@ impl<'a> Rows<'a> {
     fn bump_over_seed(&self, threads: u32) -> impl Iterator<Item = (f64, Option<String>)> {
         self.of(Op::Bump, ContenderId::Kvmem).filter(move |row| row.threads == threads).filter_map(
             move |ours| {
-                let same = |row: &&Row| row.threads == ours.threads && row.size_bytes == ours.size_bytes;
+                let same =
+                    |row: &&Row| row.threads == ours.threads && row.size_bytes == ours.size_bytes;
                 let seed = self.of(Op::Bump, ContenderId::Seed).find(same)?;
                 Some((ours.ns_per_op? / seed.ns_per_op?, size(ours)))
             },
@@ -89,7 +102,15 @@ mod tests {
     use super::*;
 
     fn bump(op: Op, contender: ContenderId, threads: u32, size_bytes: u64, ns: f64) -> Row {
-        Row { op, pages: None, threads, size_bytes, contender, ns_per_op: Some(ns), gib_per_s: None }
+        Row {
+            op,
+            pages: None,
+            threads,
+            size_bytes,
+            contender,
+            ns_per_op: Some(ns),
+            gib_per_s: None,
+        }
     }
 
     fn populate(contender: ContenderId, pages: Pages, threads: u32, rate: f64) -> Row {

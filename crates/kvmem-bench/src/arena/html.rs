@@ -9,7 +9,8 @@ use crate::html::{Draw, bars, head, section, tail};
 impl Draw for Report {
     fn chapter(&self) -> Chapter {
         let how = format!("{} and {} repetition(s)", self.bump_reps, self.page_reps);
-        let mut chapter = head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
+        let mut chapter =
+            head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
         for op in Op::ALL {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.op == op).collect();
             // One mapping is a line of text and no plot.
@@ -40,8 +41,13 @@ fn plot(op: Op, rows: &[&Row]) -> kvmem_report::Bars {
             let about = ("Speed, more is better", "GiB/s", scale);
             bars(about, None, rows, group, series, |row| row.gib_per_s)
         }
-        _ => bars(("Time of a call, less is better", "ns", Scale::Log), None, rows, group, series, |row| {
-            row.ns_per_op
-        }),
+        _ => bars(
+            ("Time of a call, less is better", "ns", Scale::Log),
+            None,
+            rows,
+            group,
+            series,
+            |row| row.ns_per_op,
+        ),
     }
 }

@@ -43,7 +43,8 @@ impl Mapping {
         ftruncate(&file, bytes as u64)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel picks a fresh range, so no memory of anyone's changes.
-        let base = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) }?;
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self { base, bytes })
     }
@@ -54,7 +55,9 @@ impl Mapping {
 
     fn protected(bytes: usize, access: ProtFlags, flags: MapFlags) -> Result<Self, Errno> {
         // SAFETY: the kernel picks a fresh range, so no memory of anyone's changes.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE | flags) }?;
+        let base = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE | flags)
+        }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self { base, bytes })
     }

@@ -22,13 +22,19 @@ pub(super) fn measure(task: &Task, effort: &Effort) -> Result<Seen, MeasureError
     let bytes = task.size_bytes as usize;
     let pages = task.pages.unwrap_or(Pages::Base);
     match (task.op, task.contender) {
-        (Op::Bump | Op::BumpFull, ContenderId::Kvmem) => shared::<KvmemArena>(task, effort).map(seen),
+        (Op::Bump | Op::BumpFull, ContenderId::Kvmem) => {
+            shared::<KvmemArena>(task, effort).map(seen)
+        }
         (Op::Bump | Op::BumpFull, ContenderId::Seed) => shared::<SeedArena>(task, effort).map(seen),
-        (Op::Bump | Op::BumpFull, ContenderId::Mutex) => shared::<MutexArena>(task, effort).map(seen),
+        (Op::Bump | Op::BumpFull, ContenderId::Mutex) => {
+            shared::<MutexArena>(task, effort).map(seen)
+        }
         (Op::Bump, ContenderId::Bumpalo) if threads == 1 => {
             bump::alone::<Bumpalo>(bytes, effort.bump_ops).map(seen)
         }
-        (Op::BumpFull, ContenderId::Bumpalo) => bump::full::<Bumpalo>(bytes, effort.full_ops).map(seen),
+        (Op::BumpFull, ContenderId::Bumpalo) => {
+            bump::full::<Bumpalo>(bytes, effort.full_ops).map(seen)
+        }
         (Op::Map, ContenderId::Kvmem) => region::map(pages, bytes),
         (Op::Populate, ContenderId::Kvmem | ContenderId::KvmemAuto) => {
             region::populate(pages, bytes, task.threads)
@@ -36,7 +42,9 @@ pub(super) fn measure(task: &Task, effort: &Effort) -> Result<Seen, MeasureError
         (Op::Populate, ContenderId::MapPopulate) => {
             Ok(seen(mapping::map_populate(pages, bytes)?.as_nanos() as f64))
         }
-        (Op::Populate, ContenderId::Touch) => Ok(seen(mapping::touch(pages, bytes)?.as_nanos() as f64)),
+        (Op::Populate, ContenderId::Touch) => {
+            Ok(seen(mapping::touch(pages, bytes)?.as_nanos() as f64))
+        }
         (Op::Discard, ContenderId::Kvmem) => region::discard(pages, bytes),
         _ => Err(MeasureError::NotAble),
     }

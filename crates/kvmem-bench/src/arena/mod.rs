@@ -146,7 +146,8 @@ pub enum Op {
 
 impl Op {
     /// All operations, in the order in which they run.
-    pub const ALL: [Self; 5] = [Self::Bump, Self::BumpFull, Self::Map, Self::Populate, Self::Discard];
+    pub const ALL: [Self; 5] =
+        [Self::Bump, Self::BumpFull, Self::Map, Self::Populate, Self::Discard];
 
     /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {

@@ -107,7 +107,8 @@ impl Group {
 
     /// Bytes that a task makes resident.
     pub(super) fn resident_bytes(&self) -> u64 {
-        let resident = self.tasks.iter().filter(|task| matches!(task.op, Op::Populate | Op::Discard));
+        let resident =
+            self.tasks.iter().filter(|task| matches!(task.op, Op::Populate | Op::Discard));
         resident.map(|task| task.size_bytes).max().unwrap_or(0)
     }
 
@@ -143,8 +144,9 @@ pub(super) fn groups(options: &Options, effort: &mut Effort) -> (Vec<Group>, Vec
         }
     }
     for group in &mut groups {
-        let named =
-            |task: &Task| options.contenders.is_empty() || options.contenders.contains(&task.contender);
+        let named = |task: &Task| {
+            options.contenders.is_empty() || options.contenders.contains(&task.contender)
+        };
         group.tasks.retain(named);
     }
     groups.retain(|group| !group.tasks.is_empty());
@@ -176,15 +178,25 @@ fn bump(effort: &Effort) -> impl Iterator<Item = Group> {
 
 fn bump_full(effort: &Effort) -> impl Iterator<Item = Group> {
     SIZES.into_iter().map(|size_bytes| {
-        let task =
-            |contender| Task { op: Op::BumpFull, pages: None, threads: Some(1), size_bytes, contender };
+        let task = |contender| Task {
+            op: Op::BumpFull,
+            pages: None,
+            threads: Some(1),
+            size_bytes,
+            contender,
+        };
         Group::of([Kvmem, Seed, Mutex, Bumpalo].map(task).to_vec(), effort.bump_reps)
     })
 }
 
 fn map(effort: &Effort) -> Group {
-    let task =
-        Task { op: Op::Map, pages: Some(Pages::Thp), threads: Some(1), size_bytes: MAPPED, contender: Kvmem };
+    let task = Task {
+        op: Op::Map,
+        pages: Some(Pages::Thp),
+        threads: Some(1),
+        size_bytes: MAPPED,
+        contender: Kvmem,
+    };
     Group::of(vec![task], effort.page_reps)
 }
 
@@ -230,11 +242,13 @@ mod tests {
         let all = Options::default();
         let mut effort = Effort::of(&all);
         let (groups, skipped) = groups(&all, &mut effort);
-        let tasks =
-            |op| groups.iter().flat_map(|group| &group.tasks).filter(move |task| task.op == op).count();
+        let tasks = |op| {
+            groups.iter().flat_map(|group| &group.tasks).filter(move |task| task.op == op).count()
+        };
         // Three contenders, and the fourth where one thread is alone.
         assert_eq!((tasks(Op::Bump), tasks(Op::BumpFull), tasks(Op::Map)), (2 * (4 + 3 + 3), 8, 1));
-        let kinds = Pages::ALL.len() - skipped.iter().filter(|skip| skip.op == Op::Populate).count();
+        let kinds =
+            Pages::ALL.len() - skipped.iter().filter(|skip| skip.op == Op::Populate).count();
         assert_eq!((tasks(Op::Populate), tasks(Op::Discard)), (6 * kinds, kinds - 1));
 
         let some = Options { ops: vec![Op::Bump], contenders: vec![Bumpalo], ..all };

@@ -51,7 +51,11 @@ pub(super) fn map(pages: Pages, bytes: usize) -> Result<Seen, MeasureError> {
 /// Maps `bytes` and makes them resident, by `threads` or by as many as the library chooses.
 ///
 /// The time ends when the region is there, its receipt included.
-pub(super) fn populate(pages: Pages, bytes: usize, threads: Option<u32>) -> Result<Seen, MeasureError> {
+pub(super) fn populate(
+    pages: Pages,
+    bytes: usize,
+    threads: Option<u32>,
+) -> Result<Seen, MeasureError> {
     let who = threads.map_or(Populate::Auto, |threads| Populate::threads(threads as usize));
     let start = Instant::now();
     let region = builder(pages, bytes).populate(who).map()?;
@@ -60,7 +64,9 @@ pub(super) fn populate(pages: Pages, bytes: usize, threads: Option<u32>) -> Resu
     let error: u64 = receipt.ranges.iter().map(|range| range.resident_error_bytes).sum();
     let resident = receipt.resident_bytes();
     if resident + error < bytes as u64 {
-        return Err(MeasureError::Library(format!("only {resident} of {bytes} bytes became resident")));
+        return Err(MeasureError::Library(format!(
+            "only {resident} of {bytes} bytes became resident"
+        )));
     }
     Ok(Seen {
         ns: took.as_nanos() as f64,

@@ -11,7 +11,10 @@ use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::stats::median;
 
-pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
+pub(super) fn run(
+    options: &Options,
+    progress: &mut dyn Progress<Row>,
+) -> Result<Report, BenchError> {
     let start = Instant::now();
     let mut effort = Effort::of(options);
     let (groups, skipped) = groups(options, &mut effort);
@@ -60,7 +63,9 @@ impl Found {
         let Some(first) = group.tasks.first() else { return Ok(()) };
         let skip = |reason| Skipped { op: first.op, pages: group.pages(), reason };
         let borrowed = match group.pages() {
-            Some(Pages::Huge) => Hugepages::provide(group.resident_bytes(), self.borrow_hugepages).map(Some),
+            Some(Pages::Huge) => {
+                Hugepages::provide(group.resident_bytes(), self.borrow_hugepages).map(Some)
+            }
             _ => Ok(None),
         };
         let _hugepages = match borrowed {
@@ -89,7 +94,9 @@ impl Found {
                 match warm.and_then(|()| measure(task, effort)) {
                     Ok(one) => seen[i].push(one),
                     // A limit forbids the mapping; that says nothing about anyone's speed.
-                    Err(error) if task.op == Op::Map || matches!(error, MeasureError::System(_)) => {
+                    Err(error)
+                        if task.op == Op::Map || matches!(error, MeasureError::System(_)) =>
+                    {
                         progress.advance(group.units(effort) - done);
                         self.skipped.push(skip(format!("{}: {error}", who(task))));
                         return Ok(());
@@ -134,7 +141,8 @@ fn row(task: &Task, seen: &[Seen]) -> Row {
     let rate = matches!(task.op, Op::Populate | Op::Discard);
     let gib = task.size_bytes as f64 / (1u64 << 30) as f64;
     let threads = if task.contender == ContenderId::KvmemAuto {
-        median(seen.iter().map(|one| f64::from(one.threads)).collect()).map_or(1, |threads| threads as u32)
+        median(seen.iter().map(|one| f64::from(one.threads)).collect())
+            .map_or(1, |threads| threads as u32)
     } else {
         task.threads.unwrap_or(1)
     };

@@ -47,7 +47,9 @@ fn room_in_group(line: &str) -> Option<u64> {
     // Inside a container the path may be that of the host, which is not there: the mount's own root then is the group.
     let folders = leaf.ancestors().take_while(|folder| folder.starts_with(root));
     folders
-        .filter_map(|folder| Some(number(folder.join(limit))?.saturating_sub(number(folder.join(usage))?)))
+        .filter_map(|folder| {
+            Some(number(folder.join(limit))?.saturating_sub(number(folder.join(usage))?))
+        })
         .min()
 }
 

@@ -21,7 +21,11 @@ impl Display for Report {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.op == op).collect();
             if !rows.is_empty() {
                 writeln!(f, "\n{}", title(op))?;
-                write!(f, "{}", if op == Op::Map { self.mapped(&rows) } else { side_by_side(&rows) })?;
+                write!(
+                    f,
+                    "{}",
+                    if op == Op::Map { self.mapped(&rows) } else { side_by_side(&rows) }
+                )?;
             }
         }
         if !self.skipped.is_empty() {

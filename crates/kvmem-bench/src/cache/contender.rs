@@ -37,7 +37,8 @@ impl LookUp for KvCache<u64> {
 
 impl Insert for KvCache<u64> {
     fn create(id: ContenderId) -> Result<Self, MeasureError> {
-        let eviction = if id == ContenderId::KvmemScan { Eviction::ScanResistant } else { Eviction::Lru };
+        let eviction =
+            if id == ContenderId::KvmemScan { Eviction::ScanResistant } else { Eviction::Lru };
         // Room for what threads write or have just let go of besides.
         let (pool, _) = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
         Ok(KvCache::builder(&pool).eviction(eviction).blocks_at_most(KEYS).build()?)

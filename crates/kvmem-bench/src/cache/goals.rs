@@ -8,7 +8,9 @@ use crate::report::Goal;
 /// All goals that `rows`, of a machine with `cores` processors, can tell about.
 pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
     let find = |scenario, contender, threads: u32| {
-        rows.iter().find(|row| (row.scenario, row.contender, row.threads) == (scenario, contender, threads))
+        rows.iter().find(|row| {
+            (row.scenario, row.contender, row.threads) == (scenario, contender, threads)
+        })
     };
     let hit = |threads| find(Scenario::GetHit, ContenderId::Kvmem, threads);
     let pair = |contender| find(Scenario::BlockPair, contender, 1);
@@ -21,7 +23,11 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
     }
     let more = pair(ContenderId::Pool).zip(pair(ContenderId::Extents));
     let more = more.map(|(pool, extents)| (pool.ns - extents.ns, None));
-    goals.extend(Goal::at_most("block-pair: ns of a pool more than of its extents, one thread", more, 10.0));
+    goals.extend(Goal::at_most(
+        "block-pair: ns of a pool more than of its extents, one thread",
+        more,
+        10.0,
+    ));
     goals
 }
 

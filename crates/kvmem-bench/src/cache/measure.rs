@@ -129,8 +129,12 @@ mod tests {
             for contender in ContenderId::ALL {
                 let task = Task { scenario, contender, threads: 2, time: Duration::from_millis(2) };
                 match measure(&task) {
-                    Ok(mops) => assert!(contender.takes_part(scenario) && mops > 0.0, "{task:?}: {mops}"),
-                    Err(error) => assert!(!contender.takes_part(scenario) && error == MeasureError::NoPart),
+                    Ok(mops) => {
+                        assert!(contender.takes_part(scenario) && mops > 0.0, "{task:?}: {mops}")
+                    }
+                    Err(error) => {
+                        assert!(!contender.takes_part(scenario) && error == MeasureError::NoPart)
+                    }
                 }
             }
         }

@@ -159,8 +159,15 @@ pub enum ContenderId {
 
 impl ContenderId {
     /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 7] =
-        [Self::Kvmem, Self::KvmemScan, Self::QuickCache, Self::Floor, Self::Pool, Self::Extents, Self::Null];
+    pub const ALL: [Self; 7] = [
+        Self::Kvmem,
+        Self::KvmemScan,
+        Self::QuickCache,
+        Self::Floor,
+        Self::Pool,
+        Self::Extents,
+        Self::Null,
+    ];
 
     /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {

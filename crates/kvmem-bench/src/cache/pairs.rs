@@ -45,7 +45,8 @@ impl Blocks for ExtentCache {
 
     #[inline]
     fn allocate(&self) -> Result<Extent, MeasureError> {
-        ExtentCache::allocate(self, black_box(BLOCK_BYTES as u64)).map_err(|_| MeasureError::Refused)
+        ExtentCache::allocate(self, black_box(BLOCK_BYTES as u64))
+            .map_err(|_| MeasureError::Refused)
     }
 }
 

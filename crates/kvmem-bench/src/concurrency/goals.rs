@@ -23,11 +23,19 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
     if cores >= 2 {
         for (kind, scenarios) in KINDS {
             let what = format!("{kind}: rate of two threads over that of one");
-            goals.extend(Goal::at_least(&what, two_over(rows, scenarios, ContenderId::KvmemCached, 1), 1.8));
+            goals.extend(Goal::at_least(
+                &what,
+                two_over(rows, scenarios, ContenderId::KvmemCached, 1),
+                1.8,
+            ));
         }
         for (kind, scenarios) in KINDS {
             let what = format!("{kind}: rate of two threads over that of binned");
-            goals.extend(Goal::at_least(&what, two_over(rows, scenarios, ContenderId::Binned, 2), 10.0));
+            goals.extend(Goal::at_least(
+                &what,
+                two_over(rows, scenarios, ContenderId::Binned, 2),
+                10.0,
+            ));
         }
     }
     let alone = |row: &&Row| {
@@ -51,7 +59,9 @@ fn two_over(
     threads: u32,
 ) -> impl Iterator<Item = (Option<f64>, Option<String>)> {
     let rate = |scenario, contender, threads| {
-        let same = |row: &&Row| (row.scenario, row.contender, row.threads) == (scenario, contender, threads);
+        let same = |row: &&Row| {
+            (row.scenario, row.contender, row.threads) == (scenario, contender, threads)
+        };
         rows.iter().find(same).map(|row| row.mops)
     };
     scenarios.iter().map(move |&scenario| {

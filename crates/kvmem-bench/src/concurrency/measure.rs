@@ -63,7 +63,9 @@ fn with<C: Shared>(task: &Task) -> Result<Seen, MeasureError> {
     let times = all(timed?.threads)?;
     let mut times: Vec<u32> = times.into_iter().flatten().collect();
     times.sort_unstable();
-    let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
+    let at = |percent: usize| {
+        times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
+    };
     let (Some(&p50), Some(&p99)) = (at(50), at(99)) else { return Err(MeasureError::Nothing) };
     Ok(Seen { mops, p50_ns: f64::from(p50), p99_ns: f64::from(p99) })
 }
@@ -96,7 +98,8 @@ struct Watch {
 
 impl Watch {
     fn new() -> Self {
-        let mut empty: Vec<u64> = (0..101).map(|_| Instant::now().elapsed().as_nanos() as u64).collect();
+        let mut empty: Vec<u64> =
+            (0..101).map(|_| Instant::now().elapsed().as_nanos() as u64).collect();
         empty.sort_unstable();
         Self { times: Vec::with_capacity(KEPT), next: 0, clock: empty[empty.len() / 2] }
     }
@@ -129,7 +132,10 @@ mod tests {
             for contender in ContenderId::ALL {
                 let task = Task { scenario, contender, threads: 2, time: Duration::from_millis(2) };
                 let seen = measure(&task).unwrap();
-                assert!(seen.mops > 0.0 && seen.p50_ns <= seen.p99_ns, "{scenario} {contender}: {seen:?}");
+                assert!(
+                    seen.mops > 0.0 && seen.p50_ns <= seen.p99_ns,
+                    "{scenario} {contender}: {seen:?}"
+                );
             }
         }
     }

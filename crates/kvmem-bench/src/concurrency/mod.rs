@@ -148,7 +148,8 @@ pub enum ContenderId {
 
 impl ContenderId {
     /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 5] = [Self::Kvmem, Self::KvmemCached, Self::Binned, Self::Mutex, Self::Null];
+    pub const ALL: [Self; 5] =
+        [Self::Kvmem, Self::KvmemCached, Self::Binned, Self::Mutex, Self::Null];
 
     /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {

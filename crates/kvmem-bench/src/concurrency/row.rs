@@ -25,7 +25,8 @@ pub struct Row {
 impl Line for Row {
     type Scenario = Scenario;
     type Contender = ContenderId;
-    const CELLS: &'static str = "million calls a second of all threads, and p50 / p99 of a call in ns";
+    const CELLS: &'static str =
+        "million calls a second of all threads, and p50 / p99 of a call in ns";
     const SECOND: &'static str = "ns";
     const PLOTS: &'static [Plot<Self>] = &[
         ("All threads together, more is better", "million calls a second", |row| row.mops),

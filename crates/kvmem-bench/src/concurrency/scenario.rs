@@ -235,7 +235,8 @@ impl<C: Shared> Worker<'_, C> {
     }
 
     fn receive(&mut self) {
-        let mut inbox = self.scene.inboxes[self.index].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbox =
+            self.scene.inboxes[self.index].lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(parcel) = inbox.pop() {
             self.incoming = parcel;
         }

@@ -66,7 +66,8 @@ impl Contender for CrateAllocator {
 
     #[inline]
     fn allocate(&self, size: u64) -> Option<Handle> {
-        let size = u32::try_from(size).ok().filter(|&size| size > 0 && u64::from(size) <= CAPACITY_MAX)?;
+        let size =
+            u32::try_from(size).ok().filter(|&size| size > 0 && u64::from(size) <= CAPACITY_MAX)?;
         let allocation = lock(&self.0).allocate(size)?;
         Some(Handle { owner: self.0.clone(), allocation, size })
     }

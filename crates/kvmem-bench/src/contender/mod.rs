@@ -43,7 +43,8 @@ pub struct Space {
 impl Space {
     /// A space of `capacity` bytes for objects of at least `smallest` bytes.
     pub fn for_sizes_from(smallest: u64, capacity: u64) -> Self {
-        let max_live = usize::try_from(capacity / smallest.max(1)).unwrap_or(usize::MAX).saturating_add(10);
+        let max_live =
+            usize::try_from(capacity / smallest.max(1)).unwrap_or(usize::MAX).saturating_add(10);
         Self { capacity, max_live }
     }
 }
@@ -87,7 +88,9 @@ pub trait Contender: Sized {
 }
 
 /// The contenders by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContenderId {
     /// The library under test.
@@ -162,7 +165,10 @@ impl FromStr for ContenderId {
     type Err = UnknownContender;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|id| id.name() == s).ok_or_else(|| UnknownContender(s.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|id| id.name() == s)
+            .ok_or_else(|| UnknownContender(s.to_owned()))
     }
 }
 

@@ -10,14 +10,17 @@ use crate::names::Named;
 impl<R: Line> Draw for Report<R> {
     fn chapter(&self) -> Chapter {
         let how = format!("{} repetition(s)", self.reps);
-        let mut chapter = head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
+        let mut chapter =
+            head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
         for &scenario in R::Scenario::ALL {
             let rows: Vec<&R> = self.rows.iter().filter(|row| row.scenario() == scenario).collect();
             let group = |row: &R| format!("{} thread(s)", row.threads());
             let series = |row: &R| row.contender().to_string();
             let plots = R::PLOTS.iter().map(|&(title, unit, figure)| {
                 let names = R::Contender::ALL.iter().map(ToString::to_string);
-                bars((title, unit, Scale::Log), names, &rows, group, series, |row| Some(figure(row)))
+                bars((title, unit, Scale::Log), names, &rows, group, series, |row| {
+                    Some(figure(row))
+                })
             });
             let title = format!("{scenario}: {}", R::CELLS);
             chapter = chapter.section(section(&title, plots).table(side_by_side(&rows).into()));

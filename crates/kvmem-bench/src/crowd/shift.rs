@@ -38,6 +38,7 @@ impl Shift {
 
 /// Million calls a second of all threads together; `None` if there were none.
 pub(crate) fn mops(shifts: &[Shift]) -> Option<f64> {
-    let per_ns: f64 = shifts.iter().map(|shift| shift.calls as f64 / shift.nanoseconds.max(1.0)).sum();
+    let per_ns: f64 =
+        shifts.iter().map(|shift| shift.calls as f64 / shift.nanoseconds.max(1.0)).sum();
     (per_ns > 0.0).then_some(per_ns * 1e3)
 }

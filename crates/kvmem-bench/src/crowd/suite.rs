@@ -83,11 +83,15 @@ pub(crate) fn run<U: Suite>(
 }
 
 /// A group for each scenario: its tasks differ in nothing but the contender and the number of threads, for both are compared.
-fn groups<U: Suite>(options: &Options<ScenarioOf<U>, ContenderOf<U>>, time: Duration) -> Vec<Vec<TaskOf<U>>> {
+fn groups<U: Suite>(
+    options: &Options<ScenarioOf<U>, ContenderOf<U>>,
+    time: Duration,
+) -> Vec<Vec<TaskOf<U>>> {
     let contenders = chosen(&options.contenders);
     let threads = if options.threads.is_empty() { U::THREADS } else { &options.threads };
     let of = |scenario| {
-        let part = contenders.iter().copied().filter(|&contender| U::takes_part(scenario, contender));
+        let part =
+            contenders.iter().copied().filter(|&contender| U::takes_part(scenario, contender));
         let part: Vec<_> = part.collect();
         let each = threads.iter().flat_map(|&threads| part.iter().map(move |&id| (threads, id)));
         each.map(|(threads, contender)| Task { scenario, contender, threads, time }).collect()

@@ -53,7 +53,8 @@ pub(super) fn side_by_side<R: Line>(rows: &[&R]) -> Columns {
     let contenders = contenders(rows);
     let heads = contenders.iter().flat_map(|id| [id.to_string(), R::SECOND.to_owned()]);
     let mut table = Columns::new([String::new()].into_iter().chain(heads));
-    let mut lines: Vec<(R::Scenario, u32)> = rows.iter().map(|row| (row.scenario(), row.threads())).collect();
+    let mut lines: Vec<(R::Scenario, u32)> =
+        rows.iter().map(|row| (row.scenario(), row.threads())).collect();
     lines.dedup();
     for line in lines {
         let cells = contenders.iter().flat_map(|&id| {

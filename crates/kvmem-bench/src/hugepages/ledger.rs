@@ -90,7 +90,8 @@ impl Ledger {
 
     /// Pages that the pool must have for all loans.
     fn wanted(&self) -> u64 {
-        let pages: u64 = self.borrowers.iter().map(|borrower| borrower.pages).fold(0, u64::saturating_add);
+        let pages: u64 =
+            self.borrowers.iter().map(|borrower| borrower.pages).fold(0, u64::saturating_add);
         self.before.saturating_add(pages.saturating_sub(self.spare))
     }
 
@@ -114,7 +115,12 @@ impl Locked {
         let failed = |error| format!("{} cannot be used: {error}; run it as root", path.display());
         loop {
             let mut options = OpenOptions::new();
-            options.read(true).write(true).create(create).mode(0o644).custom_flags(libc::O_NOFOLLOW);
+            options
+                .read(true)
+                .write(true)
+                .create(create)
+                .mode(0o644)
+                .custom_flags(libc::O_NOFOLLOW);
             let mut file = match options.open(path) {
                 Err(error) if error.kind() == ErrorKind::NotFound && !create => {
                     // Nothing is borrowed, and nothing will be written.
@@ -125,8 +131,9 @@ impl Locked {
             };
             file.lock().map_err(failed)?;
             // The previous holder of the lock may have removed the file.
-            let same =
-                |other: fs::Metadata, own: fs::Metadata| (other.dev(), other.ino()) == (own.dev(), own.ino());
+            let same = |other: fs::Metadata, own: fs::Metadata| {
+                (other.dev(), other.ino()) == (own.dev(), own.ino())
+            };
             let is_there = fs::symlink_metadata(path).ok().zip(file.metadata().ok());
             if !is_there.is_some_and(|(other, own)| same(other, own)) {
                 continue;
@@ -151,7 +158,12 @@ impl Locked {
     }
 
     /// Adds a loan, and enlarges the pool by what is lacking, but by no more than `most` pages.
-    pub(super) fn borrow(mut self, pool: &impl Pool, loan: &Borrower, most: u64) -> Result<(), String> {
+    pub(super) fn borrow(
+        mut self,
+        pool: &impl Pool,
+        loan: &Borrower,
+        most: u64,
+    ) -> Result<(), String> {
         self.drop_dead(pool)?;
         let total = pool.total()?;
         let mut ledger = match self.ledger.take() {
@@ -185,7 +197,13 @@ impl Locked {
         }
     }
 
-    fn enlarge(&self, pool: &impl Pool, loan: &Borrower, wanted: u64, lacking: u64) -> Result<(), String> {
+    fn enlarge(
+        &self,
+        pool: &impl Pool,
+        loan: &Borrower,
+        wanted: u64,
+        lacking: u64,
+    ) -> Result<(), String> {
         if lacking > 0 {
             pool.resize(wanted)
                 .map_err(|error| format!("{lacking} hugepages of 2 MiB are lacking: {error}"))?;
@@ -193,7 +211,10 @@ impl Locked {
         let (total, free) = (pool.total()?, pool.free()?);
         if total < wanted || free < loan.pages {
             let found = free.min((loan.pages + total).saturating_sub(wanted));
-            return Err(format!("the system could free only {found} of {} hugepages of 2 MiB", loan.pages));
+            return Err(format!(
+                "the system could free only {found} of {} hugepages of 2 MiB",
+                loan.pages
+            ));
         }
         Ok(())
     }

@@ -70,8 +70,9 @@ impl Hugepages {
             };
         }
         // Before anything is borrowed: what is taken must be given back.
-        signals::watch(give_back_all)
-            .map_err(|error| format!("signals cannot be watched, so no hugepages are borrowed: {error}"))?;
+        signals::watch(give_back_all).map_err(|error| {
+            format!("signals cannot be watched, so no hugepages are borrowed: {error}")
+        })?;
         let _loans = LOANS.lock().unwrap_or_else(PoisonError::into_inner);
         let available = crate::arena::system::available_bytes().unwrap_or(0) / 2;
         let loan = this_process(pages);
@@ -131,7 +132,9 @@ mod tests {
 
     #[test]
     fn without_a_word_the_pool_stays_as_it_is() {
-        let Ok(before) = SystemPool.total() else { return println!("skipped: there is no pool here") };
+        let Ok(before) = SystemPool.total() else {
+            return println!("skipped: there is no pool here");
+        };
         let reason = Hugepages::provide(1 << 60, false).unwrap_err();
         assert!(reason.contains("--borrow-hugepages"), "{reason}");
         assert_eq!(SystemPool.total(), Ok(before));

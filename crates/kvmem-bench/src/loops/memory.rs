@@ -20,7 +20,11 @@ const MAX_LIVE: usize = (1 << 20) - 1;
 /// Without churn the objects lie side by side; with it there are holes between them, and these are metadata too.
 ///
 /// `None` when the contender does not tell.
-pub fn per_live<C: Contender>(seed: u64, live: usize, churn: usize) -> Result<Option<f64>, LoopError> {
+pub fn per_live<C: Contender>(
+    seed: u64,
+    live: usize,
+    churn: usize,
+) -> Result<Option<f64>, LoopError> {
     let space = Space { capacity: POOL, max_live: live + churn };
     let sizes = Sizes::Uniform { min: 4 << 10, max: 64 << 10 };
     let mut set = Live::new(C::create(space)?, live + churn, stream(seed, VICTIMS));

@@ -23,7 +23,12 @@ pub const POOL: u64 = 1 << 40;
 pub const ROUNDS: (u64, u64) = (5_000, 50_000);
 
 /// Runs `warm_up` and then `rounds` measured rounds in `pool` bytes.
-pub fn run<C: Contender>(seed: u64, pool: u64, warm_up: u64, rounds: u64) -> Result<Outcome, LoopError> {
+pub fn run<C: Contender>(
+    seed: u64,
+    pool: u64,
+    warm_up: u64,
+    rounds: u64,
+) -> Result<Outcome, LoopError> {
     let space = Space::for_sizes_from(INDEX_BYTES, pool);
     let mut live = Live::new(C::create(space)?, space.max_live, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);

@@ -52,7 +52,12 @@ pub fn mixes() -> [(&'static str, Sizes); 7] {
 }
 
 /// Runs `ops` measured requests from `sizes` in `pool` bytes.
-pub fn run<C: Contender>(seed: u64, sizes: &Sizes, pool: u64, ops: u64) -> Result<Outcome, LoopError> {
+pub fn run<C: Contender>(
+    seed: u64,
+    sizes: &Sizes,
+    pool: u64,
+    ops: u64,
+) -> Result<Outcome, LoopError> {
     let space = Space::for_sizes_from(sizes.min(), pool);
     let mut live = Live::new(C::create(space)?, 1 << 16, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);

@@ -42,9 +42,15 @@ impl<'a> Rows<'a> {
     }
 
     /// Each of our rows of `workload` with the same row of `other`.
-    fn beside(&self, workload: WorkloadId, other: ContenderId) -> impl Iterator<Item = (&'a Row, &'a Row)> {
+    fn beside(
+        &self,
+        workload: WorkloadId,
+        other: ContenderId,
+    ) -> impl Iterator<Item = (&'a Row, &'a Row)> {
         self.ours(workload).filter_map(move |row| {
-            let same = |theirs: &&Row| theirs.variant == row.variant && theirs.size_bytes == row.size_bytes;
+            let same = |theirs: &&Row| {
+                theirs.variant == row.variant && theirs.size_bytes == row.size_bytes
+            };
             Some((row, self.of(workload, other).find(same)?))
         })
     }
@@ -63,23 +69,36 @@ impl<'a> Rows<'a> {
             ));
         }
         for row in self.ours(WorkloadId::Paired) {
-            goals.extend(Goal::at_least("paired: mean utilization", [(row.util_avg, None)], 0.9996));
-            goals.extend(Goal::at_least("paired: smallest utilization", [(row.util_min, None)], 0.999));
+            goals.extend(Goal::at_least(
+                "paired: mean utilization",
+                [(row.util_avg, None)],
+                0.9996,
+            ));
+            goals.extend(Goal::at_least(
+                "paired: smallest utilization",
+                [(row.util_min, None)],
+                0.999,
+            ));
         }
         for (workload, what, limit) in [
-            (WorkloadId::Shift, "shift: one to two turnovers after, mean of the five ratios", 0.905),
+            (
+                WorkloadId::Shift,
+                "shift: one to two turnovers after, mean of the five ratios",
+                0.905,
+            ),
             (WorkloadId::Mix, "mix: mean of the seven distributions", 0.885),
         ] {
             let all: Vec<f64> = self.ours(workload).filter_map(|row| row.util_avg).collect();
             goals.extend(Goal::at_least(what, [(mean(&all), None)], limit));
         }
-        let ahead = self
-            .beside(WorkloadId::Mix, ContenderId::Binned)
-            .map(|(ours, theirs)| (ours.util_avg.zip(theirs.util_avg).map(|(a, b)| a - b), name(ours)));
+        let ahead = self.beside(WorkloadId::Mix, ContenderId::Binned).map(|(ours, theirs)| {
+            (ours.util_avg.zip(theirs.util_avg).map(|(a, b)| a - b), name(ours))
+        });
         goals.extend(Goal::at_least("mix: ahead of binned in every distribution", ahead, 0.0));
         for (ranges, limit) in [(2, 0.945), (4, 0.97)] {
             let variant = format!("ranges<={ranges}");
-            let rows = self.ours(WorkloadId::Scatter).filter(|row| row.variant.as_ref() == Some(&variant));
+            let rows =
+                self.ours(WorkloadId::Scatter).filter(|row| row.variant.as_ref() == Some(&variant));
             let what = format!("scatter: mean utilization with at most {ranges} ranges");
             goals.extend(Goal::at_least(&what, rows.map(|row| (row.util_avg, None)), limit));
         }
@@ -91,7 +110,11 @@ impl<'a> Rows<'a> {
             let gap = (row.util_bound? - row.util_min?).abs();
             Some((gap, name(row)))
         });
-        goals.extend(Goal::at_most("uniform, cached: smallest utilization below the bound", gaps, 1e-6));
+        goals.extend(Goal::at_most(
+            "uniform, cached: smallest utilization below the bound",
+            gaps,
+            1e-6,
+        ));
         for row in self.cached(WorkloadId::Random) {
             goals.extend(Goal::at_least(
                 "random, cached: mean utilization of three seeds",
@@ -100,7 +123,11 @@ impl<'a> Rows<'a> {
             ));
         }
         for row in self.cached(WorkloadId::Paired) {
-            goals.extend(Goal::at_least("paired, cached: mean utilization", [(row.util_avg, None)], 0.9996));
+            goals.extend(Goal::at_least(
+                "paired, cached: mean utilization",
+                [(row.util_avg, None)],
+                0.9996,
+            ));
             goals.extend(Goal::at_least(
                 "paired, cached: smallest utilization",
                 [(row.util_min, None)],
@@ -127,9 +154,9 @@ impl<'a> Rows<'a> {
 
     fn time(&self, goals: &mut Vec<Goal>) {
         let ratios = |workload, other, keep: fn(bool) -> bool| {
-            self.beside(workload, other)
-                .filter(move |(ours, _)| keep(few(ours)))
-                .filter_map(|(ours, theirs)| Some((ours.ns_per_op? / theirs.ns_per_op?, name(ours))))
+            self.beside(workload, other).filter(move |(ours, _)| keep(few(ours))).filter_map(
+                |(ours, theirs)| Some((ours.ns_per_op? / theirs.ns_per_op?, name(ours))),
+            )
         };
         let uniform = WorkloadId::Uniform;
         let binned = ContenderId::Binned;
@@ -161,8 +188,9 @@ impl<'a> Rows<'a> {
     }
 
     fn metadata(&self, goals: &mut Vec<Goal>) {
-        let packed =
-            || self.ours(WorkloadId::Metadata).filter(|row| row.variant.as_deref() == Some("packed"));
+        let packed = || {
+            self.ours(WorkloadId::Metadata).filter(|row| row.variant.as_deref() == Some("packed"))
+        };
         let bytes = packed().filter_map(|row| Some((row.metadata_bytes_per_live?, None)));
         goals.extend(Goal::at_most(
             "metadata: bytes for each of 1,000,000 live, handle included",
@@ -170,17 +198,27 @@ impl<'a> Rows<'a> {
             40.0,
         ));
         let resident = packed().filter_map(|row| Some((row.resident_bytes? as f64, None)));
-        goals.extend(Goal::at_most("metadata: bytes resident in a fresh space of 1 TiB", resident, 65_535.0));
+        goals.extend(Goal::at_most(
+            "metadata: bytes resident in a fresh space of 1 TiB",
+            resident,
+            65_535.0,
+        ));
     }
 
     /// Whether the models are what they stand for.
     fn models(&self, goals: &mut Vec<Goal>) {
         let off = [WorkloadId::Uniform, WorkloadId::Random, WorkloadId::Paired]
             .into_iter()
-            .flat_map(|workload| [ContenderId::Binned, ContenderId::BinnedUnrounded].map(|id| (workload, id)))
+            .flat_map(|workload| {
+                [ContenderId::Binned, ContenderId::BinnedUnrounded].map(|id| (workload, id))
+            })
             .flat_map(|(workload, id)| self.of(workload, id))
             .filter_map(|row| Some(((row.util_avg? - row.published_util_avg?).abs(), name(row))));
-        goals.extend(Goal::at_most("models: mean utilization off the published figure", off, 0.002));
+        goals.extend(Goal::at_most(
+            "models: mean utilization off the published figure",
+            off,
+            0.002,
+        ));
     }
 }
 
@@ -231,7 +269,8 @@ mod tests {
 
     #[test]
     fn means_need_every_row_and_limits_are_inclusive() {
-        let shift = |util| row(WorkloadId::Shift, ContenderId::Kvmem, |row| row.util_avg = Some(util));
+        let shift =
+            |util| row(WorkloadId::Shift, ContenderId::Kvmem, |row| row.util_avg = Some(util));
         let goals = of(&[shift(0.9), shift(0.91)], false);
         assert_eq!(goals.len(), 1);
         assert!(goals[0].met(), "{goals:?}");

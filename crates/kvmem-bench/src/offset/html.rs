@@ -15,7 +15,8 @@ use crate::table::{is_yardstick, title, uniform, variant};
 impl Draw for Report {
     fn chapter(&self) -> Chapter {
         let how = format!("seed {}, {} repetition(s)", self.seed, self.reps);
-        let mut chapter = head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
+        let mut chapter =
+            head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
         for workload in WorkloadId::ALL {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.workload == workload).collect();
             if rows.is_empty() {
@@ -40,15 +41,18 @@ fn names() -> [String; ContenderId::ALL.len()] {
 
 fn plots(workload: WorkloadId, rows: &[&Row]) -> Vec<Bars> {
     let named = |row: &Row| row.contender.to_string();
-    let one = |about, figure: fn(&Row) -> Option<f64>| bars(about, names(), rows, variant, named, figure);
+    let one =
+        |about, figure: fn(&Row) -> Option<f64>| bars(about, names(), rows, variant, named, figure);
     match workload {
         WorkloadId::Metadata => vec![
-            one(("Books for each live allocation, less is better", "bytes", Scale::Linear), |row| {
-                row.metadata_bytes_per_live
-            }),
-            one(("Resident in a fresh space of 1 TiB, less is better", "bytes", Scale::Log), |row| {
-                row.resident_bytes.map(|bytes| bytes as f64)
-            }),
+            one(
+                ("Books for each live allocation, less is better", "bytes", Scale::Linear),
+                |row| row.metadata_bytes_per_live,
+            ),
+            one(
+                ("Resident in a fresh space of 1 TiB, less is better", "bytes", Scale::Log),
+                |row| row.resident_bytes.map(|bytes| bytes as f64),
+            ),
         ],
         WorkloadId::Rl => vec![one(
             (
@@ -58,7 +62,9 @@ fn plots(workload: WorkloadId, rows: &[&Row]) -> Vec<Bars> {
             ),
             |row| row.live_fraction,
         )],
-        WorkloadId::Shift => vec![utilization("Utilization 1 to 2 turnovers after, more is better", rows)],
+        WorkloadId::Shift => {
+            vec![utilization("Utilization 1 to 2 turnovers after, more is better", rows)]
+        }
         _ => vec![utilization("Mean utilization, more is better", rows), times(rows)],
     }
 }
@@ -112,8 +118,9 @@ fn with_published<'a>(
     figure: fn(&Row) -> Option<f64>,
 ) -> impl Iterator<Item = (&'a Row, Option<f64>)> {
     let models = rows.iter().any(|row| is_model(row.contender));
-    let of =
-        move |row: &Row| if models { is_model(row.contender) } else { row.contender == ContenderId::Kvmem };
+    let of = move |row: &Row| {
+        if models { is_model(row.contender) } else { row.contender == ContenderId::Kvmem }
+    };
     rows.iter().map(move |&row| (row, figure(row).filter(|_| of(row))))
 }
 
@@ -142,7 +149,10 @@ fn families(rows: &[&Row]) -> Bars {
         ["32 × 4ⁿ B", "17 B less", "17 B more", "nine tenths of it", "eleven tenths of it"];
     let sizes = sizes();
     let family = |row: &Row| {
-        sizes.iter().position(|size| Some(*size) == row.size_bytes).map(|at| at * NAMES.len() / sizes.len())
+        sizes
+            .iter()
+            .position(|size| Some(*size) == row.size_bytes)
+            .map(|at| at * NAMES.len() / sizes.len())
     };
     let least = |values: &mut dyn Iterator<Item = f64>| values.min_by(f64::total_cmp);
     let mut bars = Bars::new(
@@ -152,18 +162,26 @@ fn families(rows: &[&Row]) -> Bars {
     )
     .series(names());
     for (number, name) in NAMES.into_iter().enumerate() {
-        for id in ContenderId::ALL.into_iter().filter(|id| !is_yardstick(*id) && *id != ContenderId::Null) {
+        for id in
+            ContenderId::ALL.into_iter().filter(|id| !is_yardstick(*id) && *id != ContenderId::Null)
+        {
             let own: Vec<&Row> = rows
                 .iter()
                 .copied()
                 .filter(|row| row.contender == id && family(row) == Some(number))
                 .collect();
             // Ours at its worst moment, others on average.
-            let ours = |row: &&Row| if id == ContenderId::Kvmem { row.util_min } else { row.util_avg };
+            let ours =
+                |row: &&Row| if id == ContenderId::Kvmem { row.util_min } else { row.util_avg };
             if let Some(found) = least(&mut own.iter().filter_map(ours)) {
                 let published = with_published(rows, |row| row.published_util_avg)
                     .filter(|(row, _)| row.contender == id && family(row) == Some(number));
-                add(bars.group(name), own[0], found, least(&mut published.filter_map(|(_, figure)| figure)));
+                add(
+                    bars.group(name),
+                    own[0],
+                    found,
+                    least(&mut published.filter_map(|(_, figure)| figure)),
+                );
             }
             if let Some(bound) = least(&mut own.iter().filter_map(|row| row.util_bound)) {
                 bars.group(name).bound(bound);

@@ -51,7 +51,10 @@ impl Loop for MetadataLoop {
 
     fn run<C: Contender>(self, _rep: u32) -> Result<Memory, LoopError> {
         let resident = if self.churn == 0 { memory::resident::<C>(RESIDENT_SPACES)? } else { None };
-        Ok(Memory { resident, per_live: memory::per_live::<C>(self.seed, memory::LIVE, self.churn)? })
+        Ok(Memory {
+            resident,
+            per_live: memory::per_live::<C>(self.seed, memory::LIVE, self.churn)?,
+        })
     }
 }
 
@@ -121,7 +124,12 @@ impl Loop for PairedLoop {
     type Seen = Outcome;
 
     fn run<C: Contender>(self, rep: u32) -> Result<Outcome, LoopError> {
-        paired::run::<C>(self.seed.wrapping_add(u64::from(rep)), paired::POOL, self.rounds.0, self.rounds.1)
+        paired::run::<C>(
+            self.seed.wrapping_add(u64::from(rep)),
+            paired::POOL,
+            self.rounds.0,
+            self.rounds.1,
+        )
     }
 }
 
@@ -211,7 +219,8 @@ impl Loop for ShiftLoop {
 
 pub(super) fn shift_row(row: &mut Row, seen: &[Vec<shift::Outcome>]) {
     let seeds = seen.first().map_or(&[][..], Vec::as_slice);
-    let average = |pick: fn(&shift::Outcome) -> f64| mean(&seeds.iter().map(pick).collect::<Vec<_>>());
+    let average =
+        |pick: fn(&shift::Outcome) -> f64| mean(&seeds.iter().map(pick).collect::<Vec<_>>());
     row.pool_bytes = Some(shift::POOL);
     row.util_during = average(|outcome| outcome.during);
     row.util_min = seeds.iter().map(|outcome| outcome.min).reduce(f64::min);

@@ -43,7 +43,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { seed: DEFAULT_SEED, quick: false, reps: None, contenders: Vec::new(), workloads: Vec::new() }
+        Self {
+            seed: DEFAULT_SEED,
+            quick: false,
+            reps: None,
+            contenders: Vec::new(),
+            workloads: Vec::new(),
+        }
     }
 }
 

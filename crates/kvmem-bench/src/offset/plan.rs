@@ -92,7 +92,9 @@ impl Job {
     fn of(workload: WorkloadId) -> Vec<Self> {
         match workload {
             WorkloadId::Metadata => [false, true].map(|churn| Self::Metadata { churn }).to_vec(),
-            WorkloadId::Uniform => uniform::sizes().into_iter().map(|size| Self::Uniform { size }).collect(),
+            WorkloadId::Uniform => {
+                uniform::sizes().into_iter().map(|size| Self::Uniform { size }).collect()
+            }
             WorkloadId::Random => vec![Self::Random],
             WorkloadId::Paired => vec![Self::Paired],
             WorkloadId::Rl => [Lifetimes::Object, Lifetimes::Batch]
@@ -100,7 +102,9 @@ impl Job {
                 .flat_map(|lifetimes| [1, 2, 8].map(|producers| Self::Rl { producers, lifetimes }))
                 .collect(),
             WorkloadId::Shift => shift::RATIOS.map(|ratio| Self::Shift { ratio }).to_vec(),
-            WorkloadId::Mix => (0..random::mixes().len()).map(|index| Self::Mix { index }).collect(),
+            WorkloadId::Mix => {
+                (0..random::mixes().len()).map(|index| Self::Mix { index }).collect()
+            }
             WorkloadId::Scatter => [2, 4].map(|max_ranges| Self::Scatter { max_ranges }).to_vec(),
         }
     }
@@ -114,7 +118,9 @@ impl Job {
             Self::Paired | Self::Shift { .. } => {
                 &[Kvmem, KvmemCached, Binned, BinnedUnrounded, BestFit, Null]
             }
-            Self::Rl { .. } => &[Kvmem, KvmemCached, Binned, BinnedUnrounded, OffsetAllocator, BestFit],
+            Self::Rl { .. } => {
+                &[Kvmem, KvmemCached, Binned, BinnedUnrounded, OffsetAllocator, BestFit]
+            }
             Self::Scatter { .. } => &[Kvmem, KvmemCached, BestFit],
         }
     }

@@ -5,7 +5,9 @@ use std::time::Instant;
 use kvmem_testkit::workload::{Bimodal, Lifetimes};
 
 use super::measure::{Loop, Measure};
-use super::measure::{MetadataLoop, PairedLoop, RandomLoop, RlLoop, ScatterLoop, ShiftLoop, UniformLoop};
+use super::measure::{
+    MetadataLoop, PairedLoop, RandomLoop, RlLoop, ScatterLoop, ShiftLoop, UniformLoop,
+};
 use super::measure::{metadata_row, mixed_row, rl_row, set_published, shift_row, uniform_row};
 use super::plan::{Effort, Entry, Job, entries};
 use super::{BenchError, Options, WorkloadId, goals};
@@ -21,7 +23,9 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress) -> Result<Repo
     let effort = Effort::of(options);
     let entries = entries(options);
     let units = |entry: &Entry| -> u64 {
-        let of = |&id: &ContenderId| u64::from(entry.job.reps(id, &effort)) * entry.job.units(id, &effort);
+        let of = |&id: &ContenderId| {
+            u64::from(entry.job.reps(id, &effort)) * entry.job.units(id, &effort)
+        };
         entry.contenders.iter().map(of).sum()
     };
     progress.begin(entries.iter().map(units).sum());
@@ -116,9 +120,14 @@ impl Turn<'_> {
             }
             Job::Scatter { max_ranges } => {
                 let run = ScatterLoop { seed, max_ranges, ops: scatter_ops };
-                self.each(WorkloadId::Scatter, &format!("ranges<={max_ranges}"), run, |row, outcomes| {
-                    mixed_row(row, random::POOL, outcomes);
-                })
+                self.each(
+                    WorkloadId::Scatter,
+                    &format!("ranges<={max_ranges}"),
+                    run,
+                    |row, outcomes| {
+                        mixed_row(row, random::POOL, outcomes);
+                    },
+                )
             }
         }
     }
@@ -146,7 +155,11 @@ impl Turn<'_> {
                 }
                 self.progress.step(&format!("{workload} {variant} {id}"));
                 let outcome = id.visit(Measure { run, rep });
-                seen[i].push(outcome.map_err(|error| BenchError { workload, contender: id, error })?);
+                seen[i].push(outcome.map_err(|error| BenchError {
+                    workload,
+                    contender: id,
+                    error,
+                })?);
                 self.progress.advance(self.entry.job.units(id, &self.effort));
             }
         }

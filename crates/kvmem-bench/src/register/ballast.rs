@@ -24,7 +24,8 @@ impl Ballast {
     /// Leaves `bytes` free between pages that stay, until this is dropped.
     pub(super) fn lay(bytes: u64) -> Result<Self, ArenaError> {
         // One thread alone is given pages that lie side by side.
-        let builder = Region::builder(bytes as usize).ladder(PageSize::Base).populate(Populate::threads(1));
+        let builder =
+            Region::builder(bytes as usize).ladder(PageSize::Base).populate(Populate::threads(1));
         let pages = builder.map()?;
         for start in (0..pages.len()).step_by(STRETCH) {
             let end = pages.len().min(start + STRETCH);

@@ -41,7 +41,8 @@ impl Ground {
         let region_bytes = group.region_bytes as usize;
         match (simulated(group.backend), group.pages) {
             (Some(published), _) => {
-                let addresses = Region::builder(region_bytes).ladder(PageSize::Thp).populate(Populate::None);
+                let addresses =
+                    Region::builder(region_bytes).ladder(PageSize::Thp).populate(Populate::None);
                 // A limit on addresses says nothing about anyone's speed.
                 let region = addresses.map().map_err(limited)?;
                 Ok(Ground::Simulated { published, region: Arc::new(region) })
@@ -52,12 +53,19 @@ impl Ground {
                 for index in 0..most {
                     let ring = IoUring::new(index as usize).map_err(limited)?;
                     let like = ring.limits();
-                    let other = PlainRing::new(index, group.region_bytes, &like)
-                        .map_err(|error| limited(format_args!("io_uring is not available: {error}")))?;
+                    let other =
+                        PlainRing::new(index, group.region_bytes, &like).map_err(|error| {
+                            limited(format_args!("io_uring is not available: {error}"))
+                        })?;
                     plain.push(Arc::new(other) as _);
                     rings.push(Arc::new(ring) as _);
                 }
-                Ok(Ground::Rings { rings, plain, region_bytes, pages: pages.unwrap_or(Pages::Base) })
+                Ok(Ground::Rings {
+                    rings,
+                    plain,
+                    region_bytes,
+                    pages: pages.unwrap_or(Pages::Base),
+                })
             }
         }
     }
@@ -94,7 +102,8 @@ impl Ground {
             Ground::Simulated { region, .. } => Ok(Arc::clone(region)),
             Ground::Rings { region_bytes, pages, .. } => {
                 let who = if resident { Populate::Auto } else { Populate::None };
-                let builder = Region::builder(*region_bytes).ladder(page_size(*pages)).populate(who);
+                let builder =
+                    Region::builder(*region_bytes).ladder(page_size(*pages)).populate(who);
                 builder.map().map(Arc::new).map_err(|error| match error {
                     ArenaError::NoHeadroom { .. }
                     | ArenaError::NoPages { .. }

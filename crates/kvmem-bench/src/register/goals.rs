@@ -29,7 +29,8 @@ pub(super) fn of(rows: &[Row], plan_ms: Option<f64>) -> Vec<Goal> {
         ));
     }
     for (pages, limit) in [(Pages::Thp, 0.5), (Pages::Base, 0.9)] {
-        let cell = move |row: &Row| row.pages == Some(pages) && !row.resident && row.contexts == MANY;
+        let cell =
+            move |row: &Row| row.pages == Some(pages) && !row.resident && row.contexts == MANY;
         goals.extend(Goal::at_most(
             &format!("auto, {pages}, not resident, {MANY} contexts: total over that of sequential"),
             rows.auto_over_best(&[Sequential], cell),
@@ -59,8 +60,9 @@ impl<'a> Rows<'a> {
     /// The other contenders of the cell of `row`, if all of `ids` are there.
     fn others(&self, row: &Row, ids: &[ContenderId]) -> Option<Vec<&'a Row>> {
         let cell = Cell::of(row);
-        let find =
-            |id: &ContenderId| self.0.iter().find(|other| other.policy == *id && Cell::of(other) == cell);
+        let find = |id: &ContenderId| {
+            self.0.iter().find(|other| other.policy == *id && Cell::of(other) == cell)
+        };
         ids.iter().map(find).collect()
     }
 
@@ -82,7 +84,8 @@ impl<'a> Rows<'a> {
         self.autos(|row| row.contexts > 1).filter_map(|auto| {
             let others = self.others(auto, &[Sequential])?;
             let sequential = others.first()?.unregister_s;
-            (sequential >= 1e-3).then(|| (auto.unregister_s / sequential, Some(Cell::of(auto).to_string())))
+            (sequential >= 1e-3)
+                .then(|| (auto.unregister_s / sequential, Some(Cell::of(auto).to_string())))
         })
     }
 }
@@ -92,7 +95,13 @@ mod tests {
     use super::super::Backend;
     use super::*;
 
-    fn row(backend: Backend, contexts: u32, resident: bool, policy: ContenderId, total_s: f64) -> Row {
+    fn row(
+        backend: Backend,
+        contexts: u32,
+        resident: bool,
+        policy: ContenderId,
+        total_s: f64,
+    ) -> Row {
         Row {
             backend,
             region_bytes: 1 << 30,
@@ -140,7 +149,10 @@ mod tests {
             ]
         );
         assert_eq!(goals[1].at.as_deref(), Some("io_uring, 1 GiB thp, not resident, 8 contexts"));
-        assert_eq!(goals[5].at.as_deref(), Some("simulated-parallel-loses, 1 GiB, resident, 8 contexts"));
+        assert_eq!(
+            goals[5].at.as_deref(),
+            Some("simulated-parallel-loses, 1 GiB, resident, 8 contexts")
+        );
     }
 
     #[test]

@@ -28,7 +28,11 @@ impl Seen {
 }
 
 /// Registers the region with the registrars of `bed`, and gives the keys back.
-pub(super) fn measure(contender: ContenderId, bed: &Bed, region: &Arc<Region>) -> Result<Seen, MeasureError> {
+pub(super) fn measure(
+    contender: ContenderId,
+    bed: &Bed,
+    region: &Arc<Region>,
+) -> Result<Seen, MeasureError> {
     match contender {
         ContenderId::Sequential => published(bed, region, false),
         ContenderId::Parallel => published(bed, region, true),
@@ -71,7 +75,10 @@ fn library(bed: &Bed, region: &Arc<Region>, policy: Policy) -> Result<Seen, Meas
         register_s: ((between - start).as_secs_f64() - populate_s).max(0.0),
         unregister_s: (end - between).as_secs_f64(),
         chosen: outcome.chosen(),
-        trial: outcome.trial.as_ref().map(|trial| (trial.sequential_gib_per_s, trial.parallel_gib_per_s)),
+        trial: outcome
+            .trial
+            .as_ref()
+            .map(|trial| (trial.sequential_gib_per_s, trial.parallel_gib_per_s)),
     })
 }
 
@@ -82,7 +89,9 @@ fn failed(error: RegisterError) -> MeasureError {
         _ => None,
     };
     match barrier {
-        Some(Barrier::Memlock { .. } | Barrier::Descriptors) => MeasureError::Limited(error.to_string()),
+        Some(Barrier::Memlock { .. } | Barrier::Descriptors) => {
+            MeasureError::Limited(error.to_string())
+        }
         _ => MeasureError::Library(error.to_string()),
     }
 }

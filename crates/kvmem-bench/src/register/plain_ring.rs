@@ -69,7 +69,8 @@ impl Registrar for PlainRing {
             Some(Barrier::Memlock { account, limit_bytes, used_bytes: 0, need_bytes: len as u64 })
         };
         let keys = Barrier::Keys { limit: 0, need: 1 };
-        let slot = self.free().pop().ok_or_else(|| Refusal::new("", Errno::ENOSPC, "").barrier(keys))?;
+        let slot =
+            self.free().pop().ok_or_else(|| Refusal::new("", Errno::ENOSPC, "").barrier(keys))?;
         let buffer = [libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len }];
         // SAFETY: the caller keeps the bytes mapped until the key is given back; no work is submitted to this ring.
         let filled = unsafe { self.ring.submitter().register_buffers_update(slot, &buffer, None) };
@@ -86,7 +87,8 @@ impl Registrar for PlainRing {
         let slot = key.handle as u32;
         let nothing = [libc::iovec { iov_base: null_mut(), iov_len: 0 }];
         // SAFETY: an empty slot refers to no bytes.
-        let emptied = unsafe { self.ring.submitter().register_buffers_update(slot, &nothing, None) };
+        let emptied =
+            unsafe { self.ring.submitter().register_buffers_update(slot, &nothing, None) };
         emptied.map_err(|error| refusal(&error, None))?;
         self.free().push(slot);
         Ok(())

@@ -110,10 +110,14 @@ impl Group {
     fn new(backend: Backend, region_bytes: u64, pages: Option<Pages>, contexts: &[u32]) -> Self {
         let most = contexts.iter().copied().max();
         let cell = |resident, contexts| Cell { backend, region_bytes, contexts, pages, resident };
-        let large = |contexts| backend == Backend::IoUring && region_bytes > LARGE && Some(contexts) != most;
+        let large = |contexts| {
+            backend == Backend::IoUring && region_bytes > LARGE && Some(contexts) != most
+        };
         let resident = contexts.iter().map(|&contexts| cell(true, contexts));
-        let rest =
-            contexts.iter().filter(|&&contexts| !large(contexts)).map(|&contexts| cell(false, contexts));
+        let rest = contexts
+            .iter()
+            .filter(|&&contexts| !large(contexts))
+            .map(|&contexts| cell(false, contexts));
         Self { backend, region_bytes, pages, cells: resident.chain(rest).collect() }
     }
 
@@ -134,7 +138,8 @@ impl Group {
 
 /// The contenders that `options` name.
 pub(super) fn contenders(options: &Options) -> Vec<ContenderId> {
-    let wanted = |id: &ContenderId| options.contenders.is_empty() || options.contenders.contains(id);
+    let wanted =
+        |id: &ContenderId| options.contenders.is_empty() || options.contenders.contains(id);
     ContenderId::ALL.into_iter().filter(wanted).collect()
 }
 
@@ -212,9 +217,13 @@ fn sizes(options: &Options, available: Option<u64>, skipped: &mut Vec<Skipped>) 
         }
         if fit != bytes {
             let available = size(available.unwrap_or(0) >> 20 << 20);
-            let instead =
-                if fit < LEAST { "too little".to_owned() } else { format!("{} instead", size(fit)) };
-            let reason = format!("{available} of memory are available, and half of it is used: {instead}");
+            let instead = if fit < LEAST {
+                "too little".to_owned()
+            } else {
+                format!("{} instead", size(fit))
+            };
+            let reason =
+                format!("{available} of memory are available, and half of it is used: {instead}");
             skipped.push(no_rows(Some(bytes), reason));
         }
         if fit >= LEAST && !sizes.contains(&fit) {
@@ -291,7 +300,8 @@ mod tests {
         let means = Means { available: None, no_rings: Some("seccomp".to_owned()) };
         let (groups, skipped) = groups(&Options::default(), &means);
         assert!(groups.len() == 2 && groups.iter().all(|group| group.backend.is_simulated()));
-        let reasons: Vec<_> = skipped.iter().map(|skip| (skip.backend, skip.reason.as_str())).collect();
+        let reasons: Vec<_> =
+            skipped.iter().map(|skip| (skip.backend, skip.reason.as_str())).collect();
         assert_eq!(reasons, [(Backend::IoUring, "seccomp")]);
     }
 
@@ -305,6 +315,9 @@ mod tests {
             resident: false,
         };
         assert_eq!(cell.to_string(), "io_uring, 1536 MiB 2m, not resident, 1 context");
-        assert_eq!((size(0), size(4096), size(1 << 50)), ("0 B".into(), "4 KiB".into(), "1024 TiB".into()));
+        assert_eq!(
+            (size(0), size(4096), size(1 << 50)),
+            ("0 B".into(), "4 KiB".into(), "1024 TiB".into())
+        );
     }
 }

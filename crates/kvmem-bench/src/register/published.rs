@@ -46,9 +46,16 @@ impl<'a> Published<'a> {
         region: &Arc<Region>,
         side_by_side: bool,
     ) -> Result<Self, MeasureError> {
-        let found = each(host, registrars.len(), side_by_side, |number| whole(&*registrars[number], region))?;
-        let mut published =
-            Published { registrars, host, side_by_side, keys: Vec::new(), region: Arc::clone(region) };
+        let found = each(host, registrars.len(), side_by_side, |number| {
+            whole(&*registrars[number], region)
+        })?;
+        let mut published = Published {
+            registrars,
+            host,
+            side_by_side,
+            keys: Vec::new(),
+            region: Arc::clone(region),
+        };
         let mut error = None;
         for (keys, refusal) in found {
             published.keys.push(keys);
@@ -87,7 +94,9 @@ impl<'a> Published<'a> {
 
 fn refused(refusal: &Refusal) -> MeasureError {
     match refusal.barrier {
-        Some(Barrier::Memlock { .. } | Barrier::Descriptors) => MeasureError::Limited(refusal.to_string()),
+        Some(Barrier::Memlock { .. } | Barrier::Descriptors) => {
+            MeasureError::Limited(refusal.to_string())
+        }
         _ => MeasureError::Refused(refusal.to_string()),
     }
 }

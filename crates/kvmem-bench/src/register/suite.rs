@@ -29,14 +29,22 @@ const SEED: u64 = 1;
 /// Plans made, of which the median counts.
 const PLANS: usize = 25;
 
-pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
+pub(super) fn run(
+    options: &Options,
+    progress: &mut dyn Progress<Row>,
+) -> Result<Report, BenchError> {
     let start = Instant::now();
     let effort = Effort::of(options);
     let contenders = contenders(options);
     let (groups, skipped) = groups(options, &Means::here());
     progress.begin(groups.iter().map(|group| group.units(contenders.len(), &effort)).sum());
-    let mut found =
-        Found { borrow_hugepages: options.borrow_hugepages, contenders, effort, rows: Vec::new(), skipped };
+    let mut found = Found {
+        borrow_hugepages: options.borrow_hugepages,
+        contenders,
+        effort,
+        rows: Vec::new(),
+        skipped,
+    };
     for group in &groups {
         let left = Units { left: group.units(found.contenders.len(), &effort) };
         found.add(group, left, progress)?;
@@ -60,7 +68,8 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result
 /// Milliseconds to plan a region of 1 TiB for 8 registrars with the limits of rings. `None` where no region of that size can be
 /// mapped.
 fn plan_ms() -> Option<f64> {
-    let region = Region::builder(PLANNED).ladder(PageSize::Thp).populate(Populate::None).map().ok()?;
+    let region =
+        Region::builder(PLANNED).ladder(PageSize::Thp).populate(Populate::None).map().ok()?;
     let limits: Vec<Limits> = (0..PLANNED_FOR)
         .map(|number| {
             let ring = Limits::none(format!("io_uring:{number}"));
@@ -170,7 +179,9 @@ impl Found {
                     // A quarter more than a run takes: others take from it too.
                     progress.step(&format!("{cell}: memory"));
                     let plenty = cell.region_bytes / 4 * 5;
-                    ballast = Some(Ballast::lay(plenty).map_err(|error| Stop::Limited(error.to_string()))?);
+                    ballast = Some(
+                        Ballast::lay(plenty).map_err(|error| Stop::Limited(error.to_string()))?,
+                    );
                 }
             }
             match self.cell(cell, &ground, resident.as_ref(), units, progress) {
@@ -196,7 +207,8 @@ impl Found {
         let mut order: Vec<usize> = (0..count).collect();
         let mut shuffles = stream(SEED, self.rows.len() as u64);
         let mut start = Instant::now();
-        let rounds = 1 + if cell.backend.is_simulated() { self.effort.reps } else { self.effort.most_reps };
+        let rounds =
+            1 + if cell.backend.is_simulated() { self.effort.reps } else { self.effort.most_reps };
         for round in 0..rounds as usize {
             if round == 1 {
                 start = Instant::now();
@@ -267,8 +279,9 @@ fn run_once(
 /// The medians of what the runs saw; `None` if there was none.
 fn row(cell: &Cell, policy: ContenderId, seen: &[Seen]) -> Option<Row> {
     let of = |figure: fn(&Seen) -> f64| median(seen.iter().map(figure).collect());
-    let trial =
-        |figure: fn((f64, f64)) -> f64| median(seen.iter().filter_map(|one| one.trial.map(figure)).collect());
+    let trial = |figure: fn((f64, f64)) -> f64| {
+        median(seen.iter().filter_map(|one| one.trial.map(figure)).collect())
+    };
     let mut votes: HashMap<&'static str, usize> = HashMap::new();
     for one in seen {
         *votes.entry(one.chosen).or_default() += 1;

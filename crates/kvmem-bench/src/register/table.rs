@@ -30,11 +30,13 @@ impl Display for Report {
         if !self.skipped.is_empty() {
             writeln!(f, "\nNot measured")?;
             for skipped in &self.skipped {
-                let bytes =
-                    skipped.region_bytes.map_or_else(String::new, |bytes| format!(", {}", size(bytes)));
+                let bytes = skipped
+                    .region_bytes
+                    .map_or_else(String::new, |bytes| format!(", {}", size(bytes)));
                 let pages = skipped.pages.map_or_else(String::new, |pages| format!(" {pages}"));
-                let contexts =
-                    skipped.contexts.map_or_else(String::new, |contexts| format!(", {contexts} context(s)"));
+                let contexts = skipped
+                    .contexts
+                    .map_or_else(String::new, |contexts| format!(", {contexts} context(s)"));
                 writeln!(f, "  {}{bytes}{pages}{contexts}: {}", skipped.backend, skipped.reason)?;
             }
         }
@@ -61,7 +63,8 @@ pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
     let with_auto = present.contains(&ContenderId::Auto);
     let parts = ["populate", "register", "give back", "chosen", "sequential", "parallel"];
     let head = [String::new()].into_iter().chain(present.iter().map(ContenderId::to_string));
-    let mut table = Columns::new(head.chain(parts.into_iter().filter(|_| with_auto).map(str::to_owned)));
+    let mut table =
+        Columns::new(head.chain(parts.into_iter().filter(|_| with_auto).map(str::to_owned)));
     let mut cells: Vec<Cell> = Vec::new();
     for row in rows {
         let cell = Cell::of(row);
@@ -70,7 +73,8 @@ pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
         }
     }
     for cell in cells {
-        let find = |id: ContenderId| rows.iter().find(|row| row.policy == id && Cell::of(row) == cell);
+        let find =
+            |id: ContenderId| rows.iter().find(|row| row.policy == id && Cell::of(row) == cell);
         let totals = present.iter().map(|&id| seconds(find(id).map(|row| row.total_s)));
         let auto = find(ContenderId::Auto);
         let parts = [

@@ -14,8 +14,16 @@ pub(super) fn of(rows: &[Row]) -> Vec<Goal> {
     let time = |row: &Row| Some(row.ns_per_pair);
     let memory = |row: &Row| row.rss_bytes.map(|bytes| bytes as f64);
     let found = [
-        Goal::at_most("random: time over that of mimalloc", over(rows, ContenderId::Mimalloc, time), 0.8),
-        Goal::at_most("random: time over that of g-slice", over(rows, ContenderId::GSlice, time), 0.5),
+        Goal::at_most(
+            "random: time over that of mimalloc",
+            over(rows, ContenderId::Mimalloc, time),
+            0.8,
+        ),
+        Goal::at_most(
+            "random: time over that of g-slice",
+            over(rows, ContenderId::GSlice, time),
+            0.5,
+        ),
         Goal::at_most(
             "random: resident memory over that of mimalloc",
             over(rows, ContenderId::Mimalloc, memory),
@@ -37,7 +45,8 @@ fn over(
         })
     };
     of(ContenderId::Kvmem).filter_map(move |ours| {
-        let same = |row: &&Row| (row.max_block_bytes, row.threads) == (ours.max_block_bytes, ours.threads);
+        let same =
+            |row: &&Row| (row.max_block_bytes, row.threads) == (ours.max_block_bytes, ours.threads);
         let ratio = figure(ours)? / figure(of(other).find(same)?)?;
         Some((ratio, Some(format!("≤ {} B, {} thread(s)", ours.max_block_bytes, ours.threads))))
     })
@@ -49,7 +58,14 @@ mod tests {
     use ContenderId::{GSlice, Kvmem, Mimalloc};
 
     fn row(contender: ContenderId, threads: u32, ns_per_pair: f64, rss_bytes: Option<u64>) -> Row {
-        Row { pattern: Pattern::Random, max_block_bytes: 512, threads, contender, ns_per_pair, rss_bytes }
+        Row {
+            pattern: Pattern::Random,
+            max_block_bytes: 512,
+            threads,
+            contender,
+            ns_per_pair,
+            rss_bytes,
+        }
     }
 
     #[test]

@@ -9,7 +9,8 @@ use crate::html::{Draw, bars, head, section, tail};
 impl Draw for Report {
     fn chapter(&self) -> Chapter {
         let how = format!("seed {}, {} repetition(s)", self.seed, self.reps);
-        let mut chapter = head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
+        let mut chapter =
+            head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
         for pattern in Pattern::ALL {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.pattern == pattern).collect();
             let plots = |unit, scale, figure: fn(&Row) -> Option<f64>| {
@@ -26,19 +27,23 @@ impl Draw for Report {
                     )
                 })
             };
-            let times = plots("ns per allocation and free", Scale::Log, |row| Some(row.ns_per_pair));
+            let times =
+                plots("ns per allocation and free", Scale::Log, |row| Some(row.ns_per_pair));
             let table = side_by_side(&rows, |row| Some(format!("{:.1}", row.ns_per_pair)));
             chapter = chapter.section(section(title(pattern), times).table(table.into()));
             if rows.iter().any(|row| row.rss_bytes.is_some()) {
-                let mebibytes = |row: &Row| row.rss_bytes.map(|bytes| bytes as f64 / f64::from(1 << 20));
+                let mebibytes =
+                    |row: &Row| row.rss_bytes.map(|bytes| bytes as f64 / f64::from(1 << 20));
                 let memory = plots("MiB resident", Scale::Linear, mebibytes);
-                let table =
-                    side_by_side(&rows, |row| mebibytes(row).map(|mebibytes| format!("{mebibytes:.2}")));
+                let table = side_by_side(&rows, |row| {
+                    mebibytes(row).map(|mebibytes| format!("{mebibytes:.2}"))
+                });
                 let title = format!("{pattern}: MiB that became resident");
                 chapter = chapter.section(section(&title, memory).table(table.into()));
             }
         }
-        let skipped = self.skipped.iter().map(|skipped| format!("{}: {}", skipped.contender, skipped.reason));
+        let skipped =
+            self.skipped.iter().map(|skipped| format!("{}: {}", skipped.contender, skipped.reason));
         tail(chapter, skipped, &self.goals)
     }
 }

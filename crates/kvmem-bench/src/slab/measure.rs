@@ -53,7 +53,9 @@ impl FromStr for Task {
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let words: Vec<&str> = s.split_whitespace().collect();
         let parse = || {
-            let [pattern, max, threads, contender, milliseconds] = words.as_slice() else { return None };
+            let [pattern, max, threads, contender, milliseconds] = words.as_slice() else {
+                return None;
+            };
             let number = |word: &str| word.parse::<u32>().ok();
             Some(Self {
                 pattern: pattern.parse().ok()?,
@@ -150,12 +152,12 @@ pub(super) fn in_child(task: &Task, child: Child) -> Result<Seen, MeasureError> 
     }
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| MeasureError::Child(error.to_string()))?;
-    Seen::find(&String::from_utf8_lossy(&output.stdout)).filter(|_| output.status.success()).ok_or_else(
-        || {
+    Seen::find(&String::from_utf8_lossy(&output.stdout))
+        .filter(|_| output.status.success())
+        .ok_or_else(|| {
             let said = String::from_utf8_lossy(&output.stderr);
             MeasureError::Child(format!("{}: {}", output.status, said.trim()))
-        },
-    )
+        })
 }
 
 #[cfg(test)]
@@ -165,7 +167,10 @@ mod tests {
     #[test]
     fn texts_lead_back() {
         let task: Task = "producer-consumer 512 4 g-slice 25".parse().unwrap();
-        assert_eq!((task.pattern, task.contender), (Pattern::ProducerConsumer, ContenderId::GSlice));
+        assert_eq!(
+            (task.pattern, task.contender),
+            (Pattern::ProducerConsumer, ContenderId::GSlice)
+        );
         assert_eq!((task.max_block_bytes, task.threads, task.milliseconds), (512, 4, 25));
         assert_eq!(task.to_string().parse(), Ok(task));
         for bad in [

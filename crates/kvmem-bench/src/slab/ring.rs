@@ -48,7 +48,12 @@ pub(super) struct Receiver<'a> {
 impl Ring {
     pub(super) fn new() -> Self {
         let slots = (0..SLOTS).map(|_| Slot::default()).collect();
-        Self { put: Count::default(), taken: Count::default(), closed: AtomicBool::new(false), slots }
+        Self {
+            put: Count::default(),
+            taken: Count::default(),
+            closed: AtomicBool::new(false),
+            slots,
+        }
     }
 
     /// For one thread only.

@@ -10,7 +10,10 @@ use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::stats::median;
 
-pub(super) fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
+pub(super) fn run(
+    options: &Options,
+    progress: &mut dyn Progress<Row>,
+) -> Result<Report, BenchError> {
     let start = Instant::now();
     let effort = Effort::of(options);
     let (groups, skipped) = groups(options, &effort);

@@ -23,8 +23,9 @@ impl Display for Report {
             write!(f, "{}", side_by_side(&rows, |row| Some(format!("{:.1}", row.ns_per_pair))))?;
             if rows.iter().any(|row| row.rss_bytes.is_some()) {
                 writeln!(f, "\n{pattern}: MiB that became resident")?;
-                let mebibytes =
-                    |row: &Row| row.rss_bytes.map(|bytes| format!("{:.2}", bytes as f64 / (1 << 20) as f64));
+                let mebibytes = |row: &Row| {
+                    row.rss_bytes.map(|bytes| format!("{:.2}", bytes as f64 / (1 << 20) as f64))
+                };
                 write!(f, "{}", side_by_side(&rows, mebibytes))?;
             }
         }
@@ -56,16 +57,20 @@ pub(super) fn title(pattern: Pattern) -> &'static str {
 
 /// One line for each size and number of threads; a dash stands where there is no figure.
 pub(super) fn side_by_side(rows: &[&Row], figure: impl Fn(&Row) -> Option<String>) -> Columns {
-    let contenders: Vec<ContenderId> =
-        ContenderId::ALL.into_iter().filter(|&id| rows.iter().any(|row| row.contender == id)).collect();
+    let contenders: Vec<ContenderId> = ContenderId::ALL
+        .into_iter()
+        .filter(|&id| rows.iter().any(|row| row.contender == id))
+        .collect();
     let mut table =
         Columns::new([String::new()].into_iter().chain(contenders.iter().map(ToString::to_string)));
-    let mut lines: Vec<(u32, u32)> = rows.iter().map(|row| (row.max_block_bytes, row.threads)).collect();
+    let mut lines: Vec<(u32, u32)> =
+        rows.iter().map(|row| (row.max_block_bytes, row.threads)).collect();
     lines.sort_unstable();
     lines.dedup();
     for line in lines {
         let of = |&id: &ContenderId| {
-            rows.iter().find(|row| row.contender == id && (row.max_block_bytes, row.threads) == line)
+            rows.iter()
+                .find(|row| row.contender == id && (row.max_block_bytes, row.threads) == line)
         };
         let cell = |id| of(id).and_then(|row| figure(row)).unwrap_or_else(|| "–".to_owned());
         let head = format!("{} B, {} thread(s)", line.0, line.1);

@@ -12,8 +12,12 @@ use crate::watch::Watch;
 
 /// The rows are as many as were watched, each has these keys and a rate, and JSON leads back to the report; the table has
 /// these parts.
-pub(crate) fn is_reported_in_full<R>(report: &Report<R>, watch: &Watch, keys: &[&str], parts: &[&str])
-where
+pub(crate) fn is_reported_in_full<R>(
+    report: &Report<R>,
+    watch: &Watch,
+    keys: &[&str],
+    parts: &[&str],
+) where
     R: Line + Serialize + DeserializeOwned + PartialEq + Debug,
 {
     assert_eq!((watch.steps.len(), watch.rows), (report.rows.len(), report.rows.len()));

@@ -74,11 +74,13 @@ fn function(declaration: &str, comment: &str) -> Option<Function> {
     let (returns, name) = head.rsplit_once(' ')?;
     let stars = name.chars().take_while(|c| *c == '*').count();
     let name = name.trim_start_matches('*');
-    if !name.starts_with("kvmem_") || returns.starts_with("typedef") || returns.contains("struct ") {
+    if !name.starts_with("kvmem_") || returns.starts_with("typedef") || returns.contains("struct ")
+    {
         return None;
     }
     let inside = rest.trim_end().strip_suffix(");")?;
-    let parameters = split(inside).iter().filter(|one| *one != "void").map(|one| parameter(one)).collect();
+    let parameters =
+        split(inside).iter().filter(|one| *one != "void").map(|one| parameter(one)).collect();
     let returns = format!("{returns}{}", " *".repeat(stars));
     Some(Function { comment: comment.to_owned(), returns, name: name.to_owned(), parameters })
 }
@@ -108,6 +110,8 @@ fn parameter(text: &str) -> Parameter {
         let (name, rest) = after.split_once(')').expect("a function is named in parentheses");
         return Parameter { of: format!("{before}(*){rest}"), name: name.to_owned() };
     }
-    let at = text.rfind(|c: char| !c.is_alphanumeric() && c != '_').expect("a type stands before a name");
+    let at = text
+        .rfind(|c: char| !c.is_alphanumeric() && c != '_')
+        .expect("a type stands before a name");
     Parameter { of: text[..=at].trim().to_owned(), name: text[at + 1..].to_owned() }
 }

@@ -37,7 +37,8 @@ pub(crate) fn prefix() -> &'static Path {
 
 /// Whether a program is there; says so if it is not.
 pub(crate) fn has(tool: &str) -> bool {
-    let there = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
+    let there =
+        Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if !there {
         println!("skipped: {tool} is missing");
     }
@@ -65,8 +66,10 @@ pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
 
 /// Runs a command that has to end well; returns what it printed.
 pub(crate) fn succeed(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     for line in out.lines().filter(|line| line.starts_with("skipped:")) {
         println!("{line}");
     }

@@ -65,7 +65,11 @@ pub(crate) fn call(function: &Function, objects: &[String], at: usize, with: &st
         .parameters
         .iter()
         .enumerate()
-        .map(|(index, parameter)| if index == at { with.to_owned() } else { usual(parameter, objects) })
+        .map(
+            |(index, parameter)| {
+                if index == at { with.to_owned() } else { usual(parameter, objects) }
+            },
+        )
         .collect();
     format!("{}({})", function.name, arguments.join(", "))
 }
@@ -120,7 +124,8 @@ static void make(void) {
     );
     for (object, make, destroy) in MAKING {
         for state in ["dead", "live"] {
-            writeln!(program, "    OK({});", make.replace("MADE", &format!("{state}_{object}"))).unwrap();
+            writeln!(program, "    OK({});", make.replace("MADE", &format!("{state}_{object}")))
+                .unwrap();
             if state == "dead" {
                 writeln!(program, "    OK({destroy}(dead_{object}));").unwrap();
             }

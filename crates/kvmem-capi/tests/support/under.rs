@@ -15,12 +15,20 @@ pub(crate) enum Under {
 
 impl Under {
     /// Builds a program by `compile`, which is given a name for it and flags for `compiler`, and runs it. It has to end well.
-    pub(crate) fn run(self, name: &str, compiler: &str, compile: impl FnOnce(&str, &[&str]) -> PathBuf) {
+    pub(crate) fn run(
+        self,
+        name: &str,
+        compiler: &str,
+        compile: impl FnOnce(&str, &[&str]) -> PathBuf,
+    ) {
         match self {
             Under::Nothing => drop(succeed(&mut Command::new(compile(name, &[])))),
             Under::Sanitizers => {
-                let flags =
-                    ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
+                let flags = [
+                    "-fsanitize=address,undefined",
+                    "-fno-sanitize-recover=all",
+                    "-fno-omit-frame-pointer",
+                ];
                 if !sanitizers_work(compiler, &flags) {
                     return;
                 }
@@ -45,7 +53,8 @@ impl Under {
 /// Whether the compiler has the sanitizers' libraries; says so if it has not.
 fn sanitizers_work(compiler: &str, flags: &[&str]) -> bool {
     let source = scratch("programs").join("empty.c");
-    std::fs::write(&source, "int main(void) { return 0; }\n").expect("the target folder can be written");
+    std::fs::write(&source, "int main(void) { return 0; }\n")
+        .expect("the target folder can be written");
     let program = scratch("programs").join(format!("empty-{:?}", std::thread::current().id()));
     let built = Command::new(compiler).args(flags).arg(source).arg("-o").arg(program).output();
     let works = built.is_ok_and(|output| output.status.success());

@@ -30,7 +30,9 @@ pub struct TourArgs {
 /// Bytes of a pool: as many as the workload needs, at least.
 fn pool(text: &str) -> Result<u64, String> {
     match size(text)? {
-        bytes if bytes < TourArgs::LEAST_POOL => Err("the tour's pool has 16 MiB at least".to_owned()),
+        bytes if bytes < TourArgs::LEAST_POOL => {
+            Err("the tour's pool has 16 MiB at least".to_owned())
+        }
         bytes => Ok(bytes),
     }
 }

@@ -62,7 +62,8 @@ impl HttpServer {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (stopped, stop) = io::pipe()?;
-        let mut serving = Serving { listener, stopped, answers, connections: Vec::new(), paused: None };
+        let mut serving =
+            Serving { listener, stopped, answers, connections: Vec::new(), paused: None };
         let thread = thread::Builder::new().name("kvmem-metrics".into());
         let thread = thread.spawn(move || while serving.turn() {})?;
         Ok(HttpServer { address, stop: Some(stop), thread: Some(thread) })
@@ -120,12 +121,14 @@ impl Serving {
             PollFd::from_borrowed_fd(self.listener.as_fd(), accepts),
         ];
         for Connection { stream, state, .. } in &self.connections {
-            let wanted = if matches!(state, State::Writing(..)) { PollFlags::OUT } else { PollFlags::IN };
+            let wanted =
+                if matches!(state, State::Writing(..)) { PollFlags::OUT } else { PollFlags::IN };
             fds.push(PollFd::from_borrowed_fd(stream.as_fd(), wanted));
         }
         let deadlines = self.connections.iter().map(|connection| connection.deadline);
         let next = deadlines.chain(self.paused).min();
-        let timeout = next.map(|next| next.saturating_duration_since(now) + Duration::from_millis(1));
+        let timeout =
+            next.map(|next| next.saturating_duration_since(now) + Duration::from_millis(1));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -138,7 +141,9 @@ impl Serving {
             return false;
         }
         let now = Instant::now();
-        for (connection, _) in self.connections.iter_mut().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+        for (connection, _) in
+            self.connections.iter_mut().zip(&ready[2..]).filter(|(_, ready)| **ready)
+        {
             connection.go_on(now, &mut self.answers);
         }
         self.connections.retain(|one| !matches!(one.state, State::Closed) && one.deadline > now);
@@ -222,7 +227,11 @@ impl Connection {
                         return Ok(());
                     }
                     (_, _, true) => return Ok(()),
-                    _ => complaint("431 Request Header Fields Too Large", "", "the head is too long\n"),
+                    _ => complaint(
+                        "431 Request Header Fields Too Large",
+                        "",
+                        "the head is too long\n",
+                    ),
                 };
                 (self.state, self.deadline) = (State::Writing(answer, 0), now + ANSWER);
             }
@@ -246,19 +255,25 @@ impl Connection {
 
 /// The answer to a request, of which there is the head.
 fn respond(head: &[u8], answers: &mut Answers) -> Vec<u8> {
-    let line = head.split(|byte| *byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok());
+    let line =
+        head.split(|byte| *byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok());
     let words: Vec<&str> = line.unwrap_or_default().split(' ').collect();
     let [method, target, version] = words.as_slice() else {
         return complaint("400 Bad Request", "", "this is no request\n");
     };
     if !version.starts_with("HTTP/1.") {
-        return complaint("505 HTTP Version Not Supported", "", "HTTP/1.0 and 1.1 are spoken here\n");
+        return complaint(
+            "505 HTTP Version Not Supported",
+            "",
+            "HTTP/1.0 and 1.1 are spoken here\n",
+        );
     }
     if !matches!(*method, "GET" | "HEAD") {
         let allow = "Allow: GET, HEAD\r\n";
         return complaint("405 Method Not Allowed", allow, "metrics can be read, by GET\n");
     }
-    let Answer { status, content_type, body } = answers(target.split('?').next().unwrap_or_default());
+    let Answer { status, content_type, body } =
+        answers(target.split('?').next().unwrap_or_default());
     message(status, content_type, "", &body, *method == "GET")
 }
 
@@ -280,7 +295,11 @@ mod tests {
     use super::*;
 
     fn answers() -> Answers {
-        Box::new(|path| Answer { status: "200 OK", content_type: "text/plain", body: path.to_owned() })
+        Box::new(|path| Answer {
+            status: "200 OK",
+            content_type: "text/plain",
+            body: path.to_owned(),
+        })
     }
 
     #[test]

@@ -41,5 +41,6 @@ pub(super) fn page(size: u64, sections: impl IntoIterator<Item = Section>) -> kv
     let chapter = Chapter::new(indicatif::BinaryBytes(size).to_string())
         .line(format!("kvmem {}", env!("CARGO_PKG_VERSION")))
         .line(kvmem_bench::machine::Machine::here().to_string());
-    kvmem_report::Page::new("kvmem mount").chapter(sections.into_iter().fold(chapter, Chapter::section))
+    kvmem_report::Page::new("kvmem mount")
+        .chapter(sections.into_iter().fold(chapter, Chapter::section))
 }

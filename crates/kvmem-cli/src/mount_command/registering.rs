@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use kvmem::arena::{Receipt, RegionBuilder};
 use kvmem::register::{
-    Devices, MountSeconds, Mounted, Phase, Plan, Policy, RegisterError, RegisterProgress, RegistrationSet,
+    Devices, MountSeconds, Mounted, Phase, Plan, Policy, RegisterError, RegisterProgress,
+    RegistrationSet,
 };
 use kvmem_report::Section;
 use serde::Serialize;
@@ -35,14 +36,16 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     let region = Arc::new(region.map_err(super::failure)?);
     let bars = Arc::new(Bars::default());
     let (shown, drawn) = (Arc::clone(&bars), Arc::clone(&line));
-    let names: Vec<String> = registrars.iter().map(|registrar| registrar.name().to_owned()).collect();
-    let mut builder =
-        RegistrationSet::builder().registrars(registrars).policy(policy).populate(args.populate).progress(
-            move |progress| {
-                shown.show(&progress);
-                drawn.registering(&names, &progress);
-            },
-        );
+    let names: Vec<String> =
+        registrars.iter().map(|registrar| registrar.name().to_owned()).collect();
+    let mut builder = RegistrationSet::builder()
+        .registrars(registrars)
+        .policy(policy)
+        .populate(args.populate)
+        .progress(move |progress| {
+            shown.show(&progress);
+            drawn.registering(&names, &progress);
+        });
     if let Some(bytes) = args.chunk {
         builder = builder.chunk_bytes(bytes);
     }
@@ -72,8 +75,12 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     let (given_back, took) = timed(|| set.deregister());
     bars.end(given_back.is_ok());
     let deregistered = given_back.map_err(failure)?;
-    let mounted =
-        Mounted::new(receipt, set.outcome().clone(), deregistered, [mapped, planned, registered, took]);
+    let mounted = Mounted::new(
+        receipt,
+        set.outcome().clone(),
+        deregistered,
+        [mapped, planned, registered, took],
+    );
     html.write(|| {
         page::page(args.size, [line.section(), section(&mounted), page::receipt(&mounted.receipt)])
     })?;
@@ -132,7 +139,9 @@ fn section(mounted: &Mounted) -> Section {
         ("register", register),
         ("unregister", unregister),
     ];
-    page::steps(steps).literal(mounted.outcome.to_string()).text(format!("chosen: {}", mounted.chosen))
+    page::steps(steps)
+        .literal(mounted.outcome.to_string())
+        .text(format!("chosen: {}", mounted.chosen))
 }
 
 /// A progress bar for each step, one under the other. Those that are done stay, with their time.
@@ -160,7 +169,8 @@ impl Bars {
             Phase::Register => "register",
             Phase::Deregister => "unregister",
         };
-        let current = self.lock().as_ref().filter(|(now, _)| *now == step).map(|(_, bar)| bar.clone());
+        let current =
+            self.lock().as_ref().filter(|(now, _)| *now == step).map(|(_, bar)| bar.clone());
         let bar = current.unwrap_or_else(|| self.begin(step, progress.total_bytes));
         bar.set_length(progress.total_bytes);
         bar.set_position(progress.done_bytes);

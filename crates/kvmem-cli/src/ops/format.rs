@@ -163,7 +163,8 @@ impl Recording {
     /// # Errors
     /// [`OpsError`] says which byte cannot be.
     pub fn read(path: &Path) -> Result<Recording, OpsError> {
-        let bytes = std::fs::read(path).map_err(|source| OpsError::Read { path: path.to_owned(), source })?;
+        let bytes = std::fs::read(path)
+            .map_err(|source| OpsError::Read { path: path.to_owned(), source })?;
         Recording::decode(&bytes, path)
     }
 
@@ -197,7 +198,9 @@ impl Recording {
                     let size = sized(numbers.varint(what)?)?;
                     let offset = numbers.varint(what)?;
                     if offset.checked_add(size).is_none_or(|end| end > limit) {
-                        return Err(wrong(format!("{size} bytes from {offset} on in a space of {limit}")));
+                        return Err(wrong(format!(
+                            "{size} bytes from {offset} on in a space of {limit}"
+                        )));
                     }
                     match books.serve(offset) {
                         Some(place) => Call::Served { size, place },
@@ -221,19 +224,24 @@ impl Recording {
                     let count = numbers.varint(format_args!("the end"))?;
                     if count != calls.len() as u64 {
                         let there = calls.len();
-                        return Err(
-                            reader.malformed(at, format!("{count} calls are announced, {there} are there"))
-                        );
+                        return Err(reader.malformed(
+                            at,
+                            format!("{count} calls are announced, {there} are there"),
+                        ));
                     }
                     let (sum, there) = (crc32fast::hash(&bytes[..numbers.at]), numbers.at);
                     let found = u32::from_le_bytes(numbers.take(format_args!("the checksum"))?);
                     if found != sum {
-                        let what =
-                            format!("the checksum is {found:#010x}, of these bytes it would be {sum:#010x}");
+                        let what = format!(
+                            "the checksum is {found:#010x}, of these bytes it would be {sum:#010x}"
+                        );
                         return Err(reader.malformed(there, what));
                     }
-                    if let Some(more) = bytes.len().checked_sub(numbers.at).filter(|more| *more > 0) {
-                        return Err(reader.malformed(numbers.at, format!("{more} bytes follow the end")));
+                    if let Some(more) = bytes.len().checked_sub(numbers.at).filter(|more| *more > 0)
+                    {
+                        return Err(
+                            reader.malformed(numbers.at, format!("{more} bytes follow the end"))
+                        );
                     }
                     break;
                 }
@@ -302,9 +310,10 @@ impl Reader<'_> {
         let at = self.at;
         let capacity = u64::from_le_bytes(self.take(what)?);
         if !(1..=CAPACITY_MAX).contains(&capacity) {
-            return Err(
-                self.malformed(at, format!("a space of {capacity} bytes: 1 to {CAPACITY_MAX} can be"))
-            );
+            return Err(self.malformed(
+                at,
+                format!("a space of {capacity} bytes: 1 to {CAPACITY_MAX} can be"),
+            ));
         }
         Ok(Header { allocator, threads, capacity })
     }

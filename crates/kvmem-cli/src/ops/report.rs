@@ -111,7 +111,8 @@ impl Report {
     /// No rows yet.
     pub fn new(ops: String, recording: &Recording) -> Report {
         let header = &recording.header;
-        let frees = recording.calls.iter().filter(|call| matches!(call, Call::Freed { .. })).count() as u64;
+        let frees =
+            recording.calls.iter().filter(|call| matches!(call, Call::Freed { .. })).count() as u64;
         let (calls, allocations) = (recording.calls.len() as u64, recording.offsets.len() as u64);
         Report {
             suite: "ops",

@@ -109,8 +109,10 @@ fn watch<C: Contender>(space: &C, recording: &Recording, table: &mut [Option<C::
     row.utilization_end = of_space(live as f64);
     row.utilization_full_mean = (samples > 0).then(|| of_space(sum / samples as f64));
     row.metadata_bytes = space.metadata_bytes();
-    let refused = recording.calls.iter().filter(|call| matches!(call, Call::Refused { .. })).count() as u64;
-    row.same_decisions =
-        row.same_place == recording.offsets.len() as u64 && row.refused_too == refused && row.failures == 0;
+    let refused =
+        recording.calls.iter().filter(|call| matches!(call, Call::Refused { .. })).count() as u64;
+    row.same_decisions = row.same_place == recording.offsets.len() as u64
+        && row.refused_too == refused
+        && row.failures == 0;
     row
 }

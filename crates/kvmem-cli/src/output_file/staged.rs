@@ -43,7 +43,9 @@ impl Staged {
             match rustix::fs::open(folder, flags, Mode::from_raw_mode(0o666)) {
                 Ok(file) => return Ok((file.into(), Staged::Unnamed)),
                 // The file system has no such files, or the kernel does not know them.
-                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT | Errno::NOSYS) => {}
+                Err(
+                    Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT | Errno::NOSYS,
+                ) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -72,8 +72,10 @@ fn refused(pool_bytes: u64, source: PoolError) -> BackingError {
 /// The bytes this process can still fill: what the machine has available, or what its control groups leave if that is
 /// less. `None` where neither can be read.
 fn available_bytes() -> Option<u64> {
-    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
-    let group = std::fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| group_room(&text));
+    let machine =
+        std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
+    let group =
+        std::fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| group_room(&text));
     machine.into_iter().chain(group).min()
 }
 
@@ -115,7 +117,8 @@ mod tests {
     fn more_than_the_machine_has_is_refused_with_both_figures() {
         let Some(available) = available_bytes() else { return };
         let pool_bytes = available.saturating_mul(2).max(1 << 50);
-        let error = pool(pool_bytes, true, true).expect_err("so much memory cannot be mapped").to_string();
+        let error =
+            pool(pool_bytes, true, true).expect_err("so much memory cannot be mapped").to_string();
         assert!(error.contains(&pool_bytes.to_string()), "{error}");
     }
 

@@ -82,7 +82,8 @@ impl<'a, R: BufRead> Feed<'a, R> {
         self.so_far.blocks += blocks;
         self.so_far.hits += hits;
         let position = self.trace.position();
-        if let Some(sampling) = self.sampling.as_mut().filter(|sampling| sampling.is_due(position)) {
+        if let Some(sampling) = self.sampling.as_mut().filter(|sampling| sampling.is_due(position))
+        {
             let start = Instant::now();
             sampling.look(position, store, pool_bytes, self.so_far);
             self.looked_on += start.elapsed();

@@ -38,7 +38,8 @@ impl Latency {
     /// Nothing recorded yet.
     pub fn new() -> Self {
         // 1 ns to an hour with three digits is within what the histogram can hold, so this cannot fail.
-        let histogram = Histogram::new_with_bounds(1, CEILING_NS, 3).expect("the bounds are valid constants");
+        let histogram =
+            Histogram::new_with_bounds(1, CEILING_NS, 3).expect("the bounds are valid constants");
         Latency { histogram }
     }
 

@@ -197,7 +197,8 @@ impl ReplayError {
     pub fn exit_status(&self) -> u8 {
         match self {
             ReplayError::Serve {
-                source: StoreError::Mismatch { .. } | StoreError::OutsidePool(_), ..
+                source: StoreError::Mismatch { .. } | StoreError::OutsidePool(_),
+                ..
             } => 1,
             _ => 2,
         }
@@ -242,8 +243,13 @@ pub fn replay<R: BufRead + Send>(
         return options.contender.visit(OnContender { feed, options, seen, recorder });
     };
     let pool = backing::pool(options.pool_bytes, options.backed, learn)?;
-    let store =
-        Pooled::new(&pool, options.backed, options.eviction.clone(), options.threads, recorder.clone());
+    let store = Pooled::new(
+        &pool,
+        options.backed,
+        options.eviction.clone(),
+        options.threads,
+        recorder.clone(),
+    );
     watch.built(store.exporter());
     let feed = Feed::new(trace, options.requests_max, sampling, watch);
     let run = Run::new(feed, options, pool.capacity(), recorder);
@@ -268,7 +274,8 @@ impl<R: BufRead> Visitor for OnContender<'_, R> {
         let OnContender { feed, options, seen, recorder } = self;
         let &Options { ref layout, pool_bytes, .. } = options;
         // Twice as many as whole blocks have, for blocks of which only the small objects are left.
-        let live_max = (pool_bytes / layout.bytes() + 1).saturating_mul(2 * layout.objects().len() as u64);
+        let live_max =
+            (pool_bytes / layout.bytes() + 1).saturating_mul(2 * layout.objects().len() as u64);
         let space = C::create(Space { capacity: pool_bytes, max_live: live_max as usize })?;
         let memory = options.backed.then(|| backing::memory(pool_bytes)).transpose()?;
         let store = Placed::new(space, memory, options.eviction.clone(), seen, recorder.clone())?;
@@ -342,7 +349,9 @@ impl<'a, R: BufRead> Run<'a, R> {
             };
             let all: Vec<_> = (1..=threads).map_while(|number| start(number).ok()).collect();
             let ended = all.into_iter().map(|thread| thread.join());
-            ended.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            ended
+                .map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
         });
         self.finish(store, done, start.elapsed())
     }
@@ -380,7 +389,12 @@ impl<'a, R: BufRead> Run<'a, R> {
     }
 
     /// The report of what was done in so much time.
-    fn finish<S: Store>(self, store: S, done: Vec<Done>, took: Duration) -> Result<Report, ReplayError> {
+    fn finish<S: Store>(
+        self,
+        store: S,
+        done: Vec<Done>,
+        took: Duration,
+    ) -> Result<Report, ReplayError> {
         let Run { options, pool_bytes, payloads, .. } = self;
         let layout = &options.layout;
         let feed = self.feed.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -404,8 +418,9 @@ impl<'a, R: BufRead> Run<'a, R> {
         let (mut bytes_per_s, mut checked_per_s) = (0.0, 0.0);
         let (mut inserted, mut moves, mut per_thread) = (HashSet::new(), Vec::new(), Vec::new());
         for one in done {
-            let Counters { requests, blocks, written_bytes, verified_bytes, moving, checking, .. } =
-                one.counters;
+            let Counters {
+                requests, blocks, written_bytes, verified_bytes, moving, checking, ..
+            } = one.counters;
             let seconds = one.took.as_secs_f64();
             let rate = share((written_bytes + verified_bytes) as f64, moving.as_secs_f64());
             bytes_per_s += rate;
@@ -427,9 +442,9 @@ impl<'a, R: BufRead> Run<'a, R> {
         let (evictions, metadata_bytes) = (store.evictions(), store.metadata_bytes());
         let backed = payloads.map(|payloads| {
             let moved = counters.written_bytes + counters.verified_bytes;
-            let plain_bytes_per_s = store
-                .into_memory()
-                .and_then(|mut memory| moves::plain_bytes_per_s(moves, &mut memory, layout, &payloads));
+            let plain_bytes_per_s = store.into_memory().and_then(|mut memory| {
+                moves::plain_bytes_per_s(moves, &mut memory, layout, &payloads)
+            });
             Backed {
                 written_bytes: counters.written_bytes,
                 verified_on_hits_bytes: counters.verified_bytes,

@@ -73,7 +73,9 @@ impl Model {
 
     /// Bytes per token of each object of a page.
     pub fn bytes_per_token(self) -> Vec<u64> {
-        let gqa = |layers: u64, kv_heads: u64, head_size: u64| vec![2 * layers * kv_heads * head_size * BF16];
+        let gqa = |layers: u64, kv_heads: u64, head_size: u64| {
+            vec![2 * layers * kv_heads * head_size * BF16]
+        };
         match self {
             Model::Glm51Dsa => vec![3_274_752 / GLM_PAGE_TOKENS, 658_432 / GLM_PAGE_TOKENS],
             Model::DeepseekV32Dsa => vec![61 * DSA_KV, 61 * DSA_INDEXER],
@@ -137,8 +139,10 @@ impl BlockLayout {
         let pages = BLOCK_TOKENS / page_tokens;
         let objects: Vec<u64> =
             per_page.iter().flat_map(|&size| std::iter::repeat_n(size, pages as usize)).collect();
-        let bytes =
-            objects.iter().try_fold(0u64, |sum, &size| sum.checked_add(size)).ok_or(LayoutError::TooLarge)?;
+        let bytes = objects
+            .iter()
+            .try_fold(0u64, |sum, &size| sum.checked_add(size))
+            .ok_or(LayoutError::TooLarge)?;
         Ok(BlockLayout { objects, bytes, page_tokens })
     }
 

@@ -36,8 +36,9 @@ fn over_time(samples: &[Sample]) -> Section {
     let share = |hits: u64, blocks: u64| if blocks > 0 { hits as f64 / blocks as f64 } else { 0.0 };
     // The first is what came before it.
     let lately = |number: usize| {
-        let (hits, blocks) =
-            number.checked_sub(1).map_or((0, 0), |before| (samples[before].hits, samples[before].blocks));
+        let (hits, blocks) = number
+            .checked_sub(1)
+            .map_or((0, 0), |before| (samples[before].hits, samples[before].blocks));
         share(samples[number].hits - hits, samples[number].blocks - blocks)
     };
     lines.line("utilization", samples.iter().map(|sample| (at(sample), sample.utilization)));

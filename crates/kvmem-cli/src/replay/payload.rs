@@ -175,7 +175,8 @@ mod tests {
         let payloads = payloads();
         let mut memory = vec![0; 2000];
         for block in 0..500 {
-            let (id, next) = (ObjectId { block, number: 0 }, ObjectId { block: block + 1, number: 2 });
+            let (id, next) =
+                (ObjectId { block, number: 0 }, ObjectId { block: block + 1, number: 2 });
             payloads.write(id, &mut memory[..1000]);
             payloads.write(next, &mut memory[984..1984]);
             assert!(payloads.verify(id, &memory[..1000]).is_err(), "{block}");

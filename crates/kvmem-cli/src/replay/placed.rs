@@ -181,7 +181,9 @@ impl<C: Contender> Store for Placed<C> {
 
     fn spans(&self, spans: &mut Vec<Range<u64>>) -> bool {
         let Some(ranges) = &self.books.ranges else { return false };
-        spans.extend(ranges.borrow().iter().map(|(&offset, &size)| offset..offset.saturating_add(size)));
+        spans.extend(
+            ranges.borrow().iter().map(|(&offset, &size)| offset..offset.saturating_add(size)),
+        );
         true
     }
 

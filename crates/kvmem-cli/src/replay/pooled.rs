@@ -29,13 +29,15 @@ impl Pooled {
         threads: u32,
         recorder: Option<Arc<Recorder>>,
     ) -> Pooled {
-        let mut builder = KvCache::builder(pool).eviction(eviction).allocate_by(move |pool, len| {
-            ask(recorder.as_ref(), len as u64, || pool.allocate(len), Block::offset)
-        });
+        let mut builder =
+            KvCache::builder(pool).eviction(eviction).allocate_by(move |pool, len| {
+                ask(recorder.as_ref(), len as u64, || pool.allocate(len), Block::offset)
+            });
         if threads == 1 {
             builder = builder.shards(1).exact(true);
         }
-        let cache = builder.build().expect("neither limits nor watermarks are set, and one shard can be");
+        let cache =
+            builder.build().expect("neither limits nor watermarks are set, and one shard can be");
         Pooled { cache, pool: pool.clone(), backed }
     }
 

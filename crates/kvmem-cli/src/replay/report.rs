@@ -141,7 +141,12 @@ impl fmt::Display for Report {
 
         line(
             "trace",
-            format!("{}: {} requests over {:.0} s", self.trace, count(self.requests), self.trace_span_s),
+            format!(
+                "{}: {} requests over {:.0} s",
+                self.trace,
+                count(self.requests),
+                self.trace_span_s
+            ),
         )?;
         line(
             "model",
@@ -155,7 +160,12 @@ impl fmt::Display for Report {
         )?;
         line(
             "pool",
-            format!("{}, allocator {}, policy {}", BinaryBytes(self.pool_bytes), self.contender, self.policy),
+            format!(
+                "{}, allocator {}, policy {}",
+                BinaryBytes(self.pool_bytes),
+                self.contender,
+                self.policy
+            ),
         )?;
         line(
             "hit rate",
@@ -172,10 +182,15 @@ impl fmt::Display for Report {
             format!("{}, {} objects evicted", count(self.blocks_held), count(self.evictions)),
         )?;
         if self.not_cached > 0 {
-            line("not cached", format!("{} blocks of prompts larger than the pool", count(self.not_cached)))?;
+            line(
+                "not cached",
+                format!("{} blocks of prompts larger than the pool", count(self.not_cached)),
+            )?;
         }
         let full = match (self.utilization_full_mean, self.utilization_full_min) {
-            (Some(mean), Some(min)) => format!("{} mean, {} least since full", percent(mean), percent(min)),
+            (Some(mean), Some(min)) => {
+                format!("{} mean, {} least since full", percent(mean), percent(min))
+            }
             _ => "never full".into(),
         };
         line("utilization", format!("{} at the end, {full}", percent(self.utilization_end)))?;
@@ -187,7 +202,11 @@ impl fmt::Display for Report {
         };
         line(
             "allocate",
-            format!("{} (each with {} ns of timer)", latency(&self.allocate_ns), self.timer_overhead_ns),
+            format!(
+                "{} (each with {} ns of timer)",
+                latency(&self.allocate_ns),
+                self.timer_overhead_ns
+            ),
         )?;
         if self.no_room_ns.count > 0 {
             line("  no room", latency(&self.no_room_ns))?;
@@ -213,8 +232,8 @@ impl fmt::Display for Report {
         if self.threads.len() > 1 {
             for (number, thread) in (1..).zip(&self.threads) {
                 let ThreadFigures { requests, blocks, blocks_per_s, bytes_per_s } = *thread;
-                let moved =
-                    bytes_per_s.map_or_else(String::new, |bytes| format!(", {:.2} GB/s", bytes / 1e9));
+                let moved = bytes_per_s
+                    .map_or_else(String::new, |bytes| format!(", {:.2} GB/s", bytes / 1e9));
                 line(
                     &format!("  thread {number}"),
                     format!(
@@ -237,7 +256,9 @@ impl fmt::Display for Report {
             )?;
             let gb = |bytes_per_s: f64| format!("{:.2} GB/s", bytes_per_s / 1e9);
             let plain = match (backed.plain_bytes_per_s, backed.of_plain) {
-                (Some(plain), Some(share)) => format!(", {} of a plain copy's {}", percent(share), gb(plain)),
+                (Some(plain), Some(share)) => {
+                    format!(", {} of a plain copy's {}", percent(share), gb(plain))
+                }
                 _ => String::new(),
             };
             line(
@@ -252,7 +273,10 @@ impl fmt::Display for Report {
             let checked = backed
                 .checked_bytes_per_s
                 .map_or_else(String::new, |rate| format!("checksums {}, ", gb(rate)));
-            line("", format!("{checked}with reading the trace and all {}", gb(backed.whole_bytes_per_s)))?;
+            line(
+                "",
+                format!("{checked}with reading the trace and all {}", gb(backed.whole_bytes_per_s)),
+            )?;
         }
         if let Some(Recorded { file, calls }) = &self.recorded {
             line("recorded", format!("{} calls in {file}", count(*calls)))?;

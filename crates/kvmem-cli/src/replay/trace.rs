@@ -129,8 +129,11 @@ impl<R: BufRead> Trace<R> {
             let read = (&mut self.reader)
                 .take(LINE_BYTES_MAX + 1)
                 .read_until(b'\n', &mut self.buffer)
-                .map_err(|source| TraceError::Read { path: self.path.clone(), line: self.line, source })?
-                as u64;
+                .map_err(|source| TraceError::Read {
+                    path: self.path.clone(),
+                    line: self.line,
+                    source,
+                })? as u64;
             self.bytes += read;
             if read == 0 {
                 return Ok(None);
@@ -183,13 +186,15 @@ mod tests {
         Trace::new(text.as_bytes(), Path::new("t.jsonl")).collect()
     }
 
-    const GOOD: &str = r#"{"timestamp": 5, "input_length": 600, "output_length": 3, "hash_ids": [7, 9]}"#;
+    const GOOD: &str =
+        r#"{"timestamp": 5, "input_length": 600, "output_length": 3, "hash_ids": [7, 9]}"#;
 
     #[test]
     fn reads_requests_and_skips_blank_lines() {
         let requests = read(&format!("{GOOD}\n\n  \r\n{GOOD}"));
         assert_eq!(requests.len(), 2);
-        let expected = Request { timestamp: 5.0, input_length: 600, output_length: 3, hash_ids: vec![7, 9] };
+        let expected =
+            Request { timestamp: 5.0, input_length: 600, output_length: 3, hash_ids: vec![7, 9] };
         for request in requests {
             assert_eq!(request.unwrap(), expected);
         }

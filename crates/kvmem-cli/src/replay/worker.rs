@@ -85,7 +85,8 @@ impl Counters {
 
     /// Utilization after a request.
     fn full_sample(&mut self, bytes: u64) {
-        self.full_min_bytes = if self.full_samples == 0 { bytes } else { self.full_min_bytes.min(bytes) };
+        self.full_min_bytes =
+            if self.full_samples == 0 { bytes } else { self.full_min_bytes.min(bytes) };
         self.full_samples += 1;
         self.full_sum_bytes += bytes as f64;
     }
@@ -154,7 +155,8 @@ impl<'a, S: Store> Worker<'a, S> {
         self.rooms.clear();
         self.taken.clear();
         if self.payloads.is_some() {
-            self.counters.moving += start.elapsed().saturating_sub(self.counters.checking - checked);
+            self.counters.moving +=
+                start.elapsed().saturating_sub(self.counters.checking - checked);
         }
         served
     }
@@ -163,7 +165,10 @@ impl<'a, S: Store> Worker<'a, S> {
         self.counters.requests += 1;
         let ids = &request.hash_ids;
         // The first object of a block is the first of it to go.
-        let likely = ids.iter().take_while(|&&block| self.store.holds(ObjectId { block, number: 0 })).count();
+        let likely = ids
+            .iter()
+            .take_while(|&&block| self.store.holds(ObjectId { block, number: 0 }))
+            .count();
         let mut hits = likely;
         for at in (0..likely).rev() {
             if !self.find(ids[at])? {
@@ -218,9 +223,12 @@ impl<'a, S: Store> Worker<'a, S> {
                 self.moves.read(self.store.offset(pin), id);
             }
             let whole = |id| {
-                payloads.verify(id, &self.out[payloads.within(id)]).map_err(|damage| damaged(id, damage))
+                payloads
+                    .verify(id, &self.out[payloads.within(id)])
+                    .map_err(|damage| damaged(id, damage))
             };
-            let (whole, took) = timed(|| ids().take(self.layout.objects().len()).try_for_each(whole));
+            let (whole, took) =
+                timed(|| ids().take(self.layout.objects().len()).try_for_each(whole));
             self.counters.checking += took;
             whole?;
             self.counters.verified_bytes += self.layout.bytes();
@@ -255,7 +263,11 @@ impl<'a, S: Store> Worker<'a, S> {
     /// Writes to all rooms and puts them in, the last block first, the objects of each in order.
     fn put(&mut self) -> Result<(), StoreError> {
         while let Some(&(ObjectId { block, .. }, _)) = self.rooms.last() {
-            let first = self.rooms.iter().rposition(|(id, _)| id.block != block).map_or(0, |other| other + 1);
+            let first = self
+                .rooms
+                .iter()
+                .rposition(|(id, _)| id.block != block)
+                .map_or(0, |other| other + 1);
             for (id, mut room) in self.rooms.drain(first..) {
                 if let Some(payloads) = self.payloads {
                     self.store.write(&mut room, |bytes| payloads.write(id, bytes))?;

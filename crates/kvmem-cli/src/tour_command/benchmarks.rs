@@ -78,14 +78,16 @@ pub(super) fn run<E>(
 
 impl Found {
     fn new(chapter: impl Draw + 'static, goals: &[Goal], lines: Vec<Line>) -> Found {
-        let missed = goals.iter().filter(|goal| !goal.met()).map(|goal| goal.name.clone()).collect();
+        let missed =
+            goals.iter().filter(|goal| !goal.met()).map(|goal| goal.name.clone()).collect();
         Found { chapter: Box::new(chapter), lines, goals: Goals { all: goals.len(), missed } }
     }
 }
 
 /// A line of the figures that there are.
 fn line(what: &str, figures: impl IntoIterator<Item = (&'static str, Option<String>)>) -> Line {
-    let known = figures.into_iter().filter_map(|(name, figure)| Some(format!("{name} {}", figure?)));
+    let known =
+        figures.into_iter().filter_map(|(name, figure)| Some(format!("{name} {}", figure?)));
     Line { what: what.to_owned(), figures: known.collect() }
 }
 
@@ -100,8 +102,10 @@ fn run_offset(mut going: &Going) -> Result<Found, String> {
     for (workload, what) in
         [(WorkloadId::Random, "1 KiB to 64 MiB"), (WorkloadId::Paired, "KV pages, indexes")]
     {
-        let rows = [ContenderId::Kvmem, ContenderId::Binned].map(|contender| row(workload, contender));
-        let both = |figure: &dyn Fn(&Row) -> Option<String>, published: &dyn Fn(&Row) -> Option<String>| {
+        let rows =
+            [ContenderId::Kvmem, ContenderId::Binned].map(|contender| row(workload, contender));
+        let both = |figure: &dyn Fn(&Row) -> Option<String>,
+                    published: &dyn Fn(&Row) -> Option<String>| {
             let [ours, theirs] = rows;
             [
                 ("kvmem", ours.and_then(figure)),
@@ -187,7 +191,10 @@ fn run_slab(mut going: &Going) -> Result<Found, String> {
     let report = slab::run(&options, &mut going).map_err(|error| error.to_string())?;
     let lines = [1, 2].map(|threads| {
         let ns = |contender: ContenderId| {
-            let row = report.rows.iter().find(|row| row.threads == threads && row.contender == contender)?;
+            let row = report
+                .rows
+                .iter()
+                .find(|row| row.threads == threads && row.contender == contender)?;
             Some(format!("{:.1}", row.ns_per_pair))
         };
         let figures = ContenderId::ALL.map(|contender| (contender.name(), ns(contender)));
@@ -210,15 +217,18 @@ fn run_concurrency(mut going: &Going) -> Result<Found, String> {
         let row = report.rows.iter().find(|row| row.threads == 2 && row.contender == contender)?;
         Some(format!("{:.0}", row.mops))
     };
-    let figures =
-        [("kvmem", rate(ContenderId::KvmemCached)), ("published allocator", rate(ContenderId::Binned))];
+    let figures = [
+        ("kvmem", rate(ContenderId::KvmemCached)),
+        ("published allocator", rate(ContenderId::Binned)),
+    ];
     let lines = vec![line("2 threads, 1 space: M calls/s", figures)];
     let goals = report.goals.clone();
     Ok(Found::new(report, &goals, lines))
 }
 
 fn run_arena(mut going: &Going) -> Result<Found, String> {
-    let options = arena::Options { quick: true, ops: vec![arena::Op::Bump], ..arena::Options::default() };
+    let options =
+        arena::Options { quick: true, ops: vec![arena::Op::Bump], ..arena::Options::default() };
     let report = arena::run(&options, &mut going).map_err(|error| error.to_string())?;
     let ns = |contender| {
         let mut rows = report.rows.iter().filter(|row| row.threads == 2);
@@ -241,16 +251,19 @@ mod tests {
 
     #[test]
     fn nothing_is_begun_when_the_time_is_over() {
-        let begun =
-            Instant::now().checked_sub(LAST + Duration::from_secs(1)).expect("the machine is up that long");
+        let begun = Instant::now()
+            .checked_sub(LAST + Duration::from_secs(1))
+            .expect("the machine is up that long");
         let left_out = run(begun, |name, _| Err(name.to_owned()));
         assert_eq!(left_out, Ok(ALL.map(|(name, _)| name).to_vec()));
     }
 
     #[test]
     fn figures_that_are_not_there_are_not_told() {
-        let told =
-            line("what", [("one", Some("1".to_owned())), ("two", None), ("three", Some("3".to_owned()))]);
+        let told = line(
+            "what",
+            [("one", Some("1".to_owned())), ("two", None), ("three", Some("3".to_owned()))],
+        );
         assert_eq!(told.figures, ["one 1", "three 3"]);
     }
 }

@@ -26,7 +26,8 @@ impl Ticks {
     fn of(machine: &str, process: &str) -> Option<Ticks> {
         // user nice system idle iowait irq softirq steal; what follows is in the first two already.
         let line = machine.lines().next()?.strip_prefix("cpu ")?;
-        let times: Vec<u64> = line.split_whitespace().take(8).map_while(|time| time.parse().ok()).collect();
+        let times: Vec<u64> =
+            line.split_whitespace().take(8).map_while(|time| time.parse().ok()).collect();
         let all = times.iter().sum();
         let idle = times.get(3)? + times.get(4)?;
         // The name of the program, in brackets, may have spaces. User and system time, then those of children, are 12th to 15th after it.
@@ -51,10 +52,11 @@ mod tests {
     #[test]
     fn what_others_had_is_told_from_the_own() {
         let process = |own: u64| format!("7 (a (b) c) R 1 2 3 4 5 6 7 8 9 10 {own} 20 3 4 20 0 9");
-        let before =
-            Ticks::of("cpu  100 0 50 800 50 0 0 0 9 9\ncpu0 1 2", &process(10)).expect("all is there");
+        let before = Ticks::of("cpu  100 0 50 800 50 0 0 0 9 9\ncpu0 1 2", &process(10))
+            .expect("all is there");
         assert_eq!(before, Ticks { all: 1000, busy: 150, own: 37 });
-        let after = Ticks::of("cpu  140 0 60 830 50 0 0 20 9 9\n", &process(30)).expect("all is there");
+        let after =
+            Ticks::of("cpu  140 0 60 830 50 0 0 20 9 9\n", &process(30)).expect("all is there");
         assert_eq!(after.others_since(before), 0.5, "70 of 100 were busy, 20 of them here");
         assert_eq!(Ticks::of("", ""), None);
     }

@@ -20,10 +20,12 @@ pub(super) fn doctor(report: &Report, missing: &[Missing]) -> Chapter {
         let (verdict, value) = (check.verdict.to_string(), check.value.to_string());
         table.row([check.name.to_string(), verdict, value, need, check.why.clone()])
     });
-    let absent =
-        missing.iter().fold(Table::new(["missing", "why it matters", "remedy"]), |table, missing| {
+    let absent = missing.iter().fold(
+        Table::new(["missing", "why it matters", "remedy"]),
+        |table, missing| {
             table.row([missing.what.clone(), missing.why.clone(), missing.remedies.join("; or ")])
-        });
+        },
+    );
     Chapter::new("This machine")
         .line(format!("kvmem {}, a tour", env!("CARGO_PKG_VERSION")))
         .line(kvmem_bench::machine::Machine::here().to_string())
@@ -43,12 +45,13 @@ pub(super) fn pool(set_up: &SetUp) -> Chapter {
         .section(choices(report, &sizing.why))
         .section(steps(report))
         .section(line.section());
-    let chapter = [("Registration", Some(report)), ("A small pool, registered to show it", shown.as_ref())]
-        .into_iter()
-        .filter_map(|(title, report)| {
-            Some(Section::new(title).literal(report?.registered.as_ref()?.to_string()))
-        })
-        .fold(chapter, Chapter::section);
+    let chapter =
+        [("Registration", Some(report)), ("A small pool, registered to show it", shown.as_ref())]
+            .into_iter()
+            .filter_map(|(title, report)| {
+                Some(Section::new(title).literal(report?.registered.as_ref()?.to_string()))
+            })
+            .fold(chapter, Chapter::section);
     chapter.section(receipt(&report.receipt))
 }
 
@@ -112,16 +115,16 @@ fn over_time(samples: &[Sample]) -> Section {
         ("GiB asked for", Scale::Linear),
         ("share", Scale::Linear),
     );
-    let share = |hits: u64, lookups: u64| if lookups > 0 { hits as f64 / lookups as f64 } else { 0.0 };
+    let share =
+        |hits: u64, lookups: u64| if lookups > 0 { hits as f64 / lookups as f64 } else { 0.0 };
     lines.line("utilization", samples.iter().map(|sample| (gib(sample.asked), sample.utilization)));
     lines.line(
         "hit rate so far",
         samples.iter().map(|sample| (gib(sample.asked), share(sample.hits, sample.lookups))),
     );
-    let lately = samples
-        .windows(2)
-        .filter(|two| two[1].lookups > two[0].lookups)
-        .map(|two| (gib(two[1].asked), share(two[1].hits - two[0].hits, two[1].lookups - two[0].lookups)));
+    let lately = samples.windows(2).filter(|two| two[1].lookups > two[0].lookups).map(|two| {
+        (gib(two[1].asked), share(two[1].hits - two[0].hits, two[1].lookups - two[0].lookups))
+    });
     lines.line("hit rate since the last sample", lately);
     let head = ["GiB asked for", "utilization", "hit rate so far", "evictions", "free ranges"];
     let table = samples.iter().fold(Table::new(head), |table, sample| {
@@ -146,13 +149,16 @@ fn figures(served: &Served) -> Section {
         ("bytes written", bytes(served.written_bytes)),
         ("bytes verified", bytes(served.verified_bytes)),
         ("GB/s, both", format!("{:.2}", served.gb_per_s())),
-        ("utilization since full, mean", served.utilization.map_or_else(|| "never full".to_owned(), percent)),
+        (
+            "utilization since full, mean",
+            served.utilization.map_or_else(|| "never full".to_owned(), percent),
+        ),
         ("room for an object: p50 ns", room.p50.to_string()),
         ("room for an object: p99 ns", room.p99.to_string()),
         ("mismatches", served.wrong.len().to_string()),
     ];
-    let table = rows
-        .into_iter()
-        .fold(Table::new(["", "found"]), |table, (what, found)| table.row([what.to_owned(), found]));
+    let table = rows.into_iter().fold(Table::new(["", "found"]), |table, (what, found)| {
+        table.row([what.to_owned(), found])
+    });
     Section::new("Figures").table(table)
 }

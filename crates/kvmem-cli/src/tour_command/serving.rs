@@ -71,8 +71,8 @@ pub(super) struct Layout {
 impl Layout {
     /// The longest pages of which a pool holds as many as it should, or the shortest.
     pub(super) fn of(pool_bytes: u64) -> Layout {
-        let per_token =
-            MODELS.iter().flat_map(|model| model.bytes_per_token()).sum::<u64>() / MODELS.len() as u64;
+        let per_token = MODELS.iter().flat_map(|model| model.bytes_per_token()).sum::<u64>()
+            / MODELS.len() as u64;
         let fits = |tokens: &u64| pool_bytes / (per_token * tokens) >= PAGES;
         let page_tokens = PAGE_TOKENS.into_iter().find(fits).unwrap_or(1);
         Layout { page_tokens, page_bytes: per_token * page_tokens }
@@ -80,8 +80,9 @@ impl Layout {
 
     /// The sizes of the objects of each model's page.
     pub(super) fn objects(self) -> Vec<Vec<u64>> {
-        let sizes =
-            |model: &Model| model.bytes_per_token().iter().map(|bytes| bytes * self.page_tokens).collect();
+        let sizes = |model: &Model| {
+            model.bytes_per_token().iter().map(|bytes| bytes * self.page_tokens).collect()
+        };
         MODELS.iter().map(sizes).collect()
     }
 }
@@ -116,7 +117,8 @@ pub(super) fn serve(pool: &Pool, longest: Duration) -> Served {
     let going = Going::new("serving", Some(ROUNDS * capacity));
     let shared = Shared::new(pool, layout, longest, &going);
     // All conversations together are some three times what the pool holds.
-    let at_once = (3 * capacity / layout.page_bytes / CONVERSATION / THREADS as u64).clamp(4, 256) as usize;
+    let at_once =
+        (3 * capacity / layout.page_bytes / CONVERSATION / THREADS as u64).clamp(4, 256) as usize;
     let requests = |number: usize| Conversations::new(SEED, number as u8, MODELS.len(), at_once);
     let parts: Vec<Part> = std::thread::scope(|scope| {
         let shared = &shared;
@@ -124,11 +126,14 @@ pub(super) fn serve(pool: &Pool, longest: Duration) -> Served {
         let others: Vec<_> = (1..THREADS)
             .filter_map(|number| {
                 let requests = requests(number);
-                std::thread::Builder::new().spawn_scoped(scope, move || shared.work(requests, false)).ok()
+                std::thread::Builder::new()
+                    .spawn_scoped(scope, move || shared.work(requests, false))
+                    .ok()
             })
             .collect();
         let first = shared.work(requests(0), true);
-        let others = others.into_iter().map(|other| other.join().unwrap_or_else(|_| Part::panicked()));
+        let others =
+            others.into_iter().map(|other| other.join().unwrap_or_else(|_| Part::panicked()));
         [first].into_iter().chain(others).collect()
     });
     let seconds = shared.start.elapsed().as_secs_f64();
@@ -217,8 +222,9 @@ impl<'a> Shared<'a> {
                 part.verified += bytes;
             } else {
                 let range = found.block().range();
-                part.wrong
-                    .push(format!("the bytes at {range:?} of the pool are not those that were written"));
+                part.wrong.push(format!(
+                    "the bytes at {range:?} of the pool are not those that were written"
+                ));
             }
         } else {
             let (room, took) = timed(|| self.cache.reserve(key, bytes as usize));
@@ -241,7 +247,8 @@ impl<'a> Shared<'a> {
     /// Shows how far it has come, and what the pool looks like if that is due.
     fn look(&self, asked: u64) {
         // Whichever ends it first.
-        let by_time = self.start.elapsed().as_secs_f64() / self.longest.as_secs_f64() * self.end as f64;
+        let by_time =
+            self.start.elapsed().as_secs_f64() / self.longest.as_secs_f64() * self.end as f64;
         let done = asked.max(by_time as u64).min(self.end);
         self.going.at(done, format!("{:.0} % found", 100.0 * self.cache.stats().hit_rate()));
         let mut sampling = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,7 +290,8 @@ mod tests {
     fn bytes_that_were_overwritten_are_noticed() {
         let (pool, _) = Pool::builder(16 << 20).ladder(PageSize::Base).build().expect("16 MiB");
         let going = Going::new("a test", None);
-        let shared = Shared::new(&pool, Layout::of(pool.capacity()), Duration::from_secs(1), &going);
+        let shared =
+            Shared::new(&pool, Layout::of(pool.capacity()), Duration::from_secs(1), &going);
         let mut requests = Conversations::new(SEED, 0, MODELS.len(), 4);
         let request = requests.find(|request| request.model == 0).expect("requests do not end");
         let (page, [first, second]) = (request.pages[0], [51_168, 10_288]);

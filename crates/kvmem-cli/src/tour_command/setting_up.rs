@@ -70,15 +70,20 @@ pub(super) fn set_up(
         match build(builder, &with, &line) {
             Ok(built) => break built,
             Err(error @ PoolError::Register(_)) if !with.is_empty() => {
-                missing
-                    .push(not_registered(&error, "the pool stays unregistered, and nothing can DMA into it"));
+                missing.push(not_registered(
+                    &error,
+                    "the pool stays unregistered, and nothing can DMA into it",
+                ));
                 with.clear();
             }
             Err(error) if args.pool.is_none() && sizing.bytes / 2 >= TourArgs::LEAST_POOL => {
-                let why =
-                    format!("{} could not be had ({error}), so half of it is asked for", bytes(sizing.bytes));
+                let why = format!(
+                    "{} could not be had ({error}), so half of it is asked for",
+                    bytes(sizing.bytes)
+                );
                 missing.push(Missing { what: "memory".to_owned(), why, remedies: Vec::new() });
-                sizing = Sizing { bytes: sizing.bytes / 2, why: "as much as could be had".to_owned() };
+                sizing =
+                    Sizing { bytes: sizing.bytes / 2, why: "as much as could be had".to_owned() };
             }
             Err(error) => {
                 return Err(Missing {
@@ -124,7 +129,12 @@ fn build(
             populated.piece(who, "populate", progress.piece, progress.done_bytes);
         })
         .on_register(move |progress| {
-            if registering.show("registering", progress.done_bytes, progress.total_bytes, String::new()) {
+            if registering.show(
+                "registering",
+                progress.done_bytes,
+                progress.total_bytes,
+                String::new(),
+            ) {
                 // Registering has a clock of its own.
                 registered.began(progress.elapsed);
             }
@@ -167,7 +177,8 @@ fn addressable(bytes: u64) -> usize {
 
 /// `RLIMIT_MEMLOCK` is in the way.
 fn too_little_locked(sizing: &Sizing, rings: &[Limits]) -> Missing {
-    let memlock = rings.iter().filter_map(|ring| ring.memlock).min_by_key(|memlock| memlock.limit_bytes);
+    let memlock =
+        rings.iter().filter_map(|ring| ring.memlock).min_by_key(|memlock| memlock.limit_bytes);
     let limit = memlock.map_or(0, |memlock| memlock.limit_bytes);
     let wanted = sizing.bytes.saturating_mul(rings.len() as u64);
     let kib = enough(sizing.bytes, rings.len()).div_ceil(1024);
@@ -188,7 +199,11 @@ fn too_little_locked(sizing: &Sizing, rings: &[Limits]) -> Missing {
 }
 
 fn not_registered(error: &PoolError, so: &str) -> Missing {
-    Missing { what: "registration".to_owned(), why: format!("{error}; so {so}"), remedies: Vec::new() }
+    Missing {
+        what: "registration".to_owned(),
+        why: format!("{error}; so {so}"),
+        remedies: Vec::new(),
+    }
 }
 
 #[cfg(test)]

@@ -50,7 +50,10 @@ impl Sizing {
             return Ok(Sizing { bytes, why: "asked for".to_owned() });
         }
         let Some((name, left)) = tightest(report) else {
-            return Ok(Sizing { bytes: UNKNOWN, why: "no limit of memory can be read here".to_owned() });
+            return Ok(Sizing {
+                bytes: UNKNOWN,
+                why: "no limit of memory can be read here".to_owned(),
+            });
         };
         let bytes = whole(left / 4).min(MOST);
         let left = human(left);
@@ -58,7 +61,9 @@ impl Sizing {
             let least = human(4 * TourArgs::LEAST_POOL);
             return Err(Missing {
                 what: "memory".to_owned(),
-                why: format!("{name} leaves {left}, and a tour takes a quarter of that, of {least} at least"),
+                why: format!(
+                    "{name} leaves {left}, and a tour takes a quarter of that, of {least} at least"
+                ),
                 remedies: vec![
                     "end something else, or raise the limit (kvmem doctor says how)".to_owned(),
                     "take more of what there is: kvmem tour --pool 16MiB".to_owned(),
@@ -138,7 +143,9 @@ mod tests {
 
     fn rings(number: usize, limit_bytes: u64) -> Vec<Limits> {
         let memlock = Some(Memlock { account: Account::Rings, limit_bytes, used_bytes: 0 });
-        (0..number).map(|ring| Limits { memlock, ..Limits::none(format!("io_uring:{ring}")) }).collect()
+        (0..number)
+            .map(|ring| Limits { memlock, ..Limits::none(format!("io_uring:{ring}")) })
+            .collect()
     }
 
     fn sized(bytes: u64) -> Sizing {
@@ -153,7 +160,11 @@ mod tests {
         };
         assert_eq!(pinned(enough(1 << 30, 2), true), (Pin::All, 1 << 30));
         assert_eq!(pinned(enough(1 << 30, 2) - 2, true), (Pin::All, 960 << 20));
-        assert_eq!(pinned(1 << 30, false), (Pin::Some(448 << 20), 1 << 30), "what was asked for stays");
+        assert_eq!(
+            pinned(1 << 30, false),
+            (Pin::Some(448 << 20), 1 << 30),
+            "what was asked for stays"
+        );
         assert_eq!(pinned(8 << 20, true), (Pin::Some(3 << 20), 1 << 30));
         assert_eq!(pinned(64 << 10, true), (Pin::None, 1 << 30));
         assert_eq!(pinned(0, true), (Pin::None, 1 << 30));
@@ -179,7 +190,9 @@ mod tests {
         let here = Machine::here().preflight(&wish);
         let (_, left) = tightest(&here).expect("a limit can be read here");
         match Sizing::of(&here, None) {
-            Ok(Sizing { bytes, .. }) => assert!(bytes <= left / 4 && bytes <= MOST, "{bytes} of {left}"),
+            Ok(Sizing { bytes, .. }) => {
+                assert!(bytes <= left / 4 && bytes <= MOST, "{bytes} of {left}")
+            }
             Err(missing) => assert!(left < 64 << 20, "{missing:?}"),
         }
         assert_eq!(Sizing::of(&here, Some(5)).map(|sizing| sizing.bytes), Ok(5));

@@ -70,8 +70,11 @@ impl Telling {
     pub(super) fn row(&self, what: &str, figures: &[String]) -> Result<(), Failure> {
         let head = format!("{:INDENT$}{what:<ROW$}", "");
         let between = |at| if at + 1 < figures.len() { " ·" } else { "" };
-        let figures: Vec<String> =
-            figures.iter().enumerate().map(|(at, figure)| format!("{figure}{}", between(at))).collect();
+        let figures: Vec<String> = figures
+            .iter()
+            .enumerate()
+            .map(|(at, figure)| format!("{figure}{}", between(at)))
+            .collect();
         print(wrap(&head, INDENT + ROW, figures.iter().map(String::as_str)))
     }
 
@@ -136,7 +139,10 @@ pub(super) struct Going {
 impl Going {
     /// Work of so many units begins, if that is known.
     pub(super) fn new(what: &str, units: Option<u64>) -> Going {
-        let bar = progress_bar(units, "    {prefix} {elapsed_precise} {wide_bar} {percent:>3} % {msg:36!}");
+        let bar = progress_bar(
+            units,
+            "    {prefix} {elapsed_precise} {wide_bar} {percent:>3} % {msg:36!}",
+        );
         bar.set_prefix(what.to_owned());
         let lines = (!std::io::stderr().is_terminal()).then(|| Mutex::new(Instant::now()));
         Going { bar, what: what.to_owned(), lines }
@@ -204,7 +210,10 @@ mod tests {
         let text = "word ".repeat(60);
         let wrapped = wrap("    name    ", 12, text.split_whitespace());
         let lines: Vec<&str> = wrapped.lines().collect();
-        assert!(lines.len() > 3 && lines.iter().all(|line| line.chars().count() <= WIDTH), "{wrapped}");
+        assert!(
+            lines.len() > 3 && lines.iter().all(|line| line.chars().count() <= WIDTH),
+            "{wrapped}"
+        );
         assert!(lines[0].starts_with("    name    word word"));
         assert!(lines[1..].iter().all(|line| line.starts_with("            word")), "{wrapped}");
         assert_eq!(wrapped.matches("word").count(), 60);

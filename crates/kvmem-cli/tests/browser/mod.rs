@@ -22,12 +22,21 @@ pub(crate) fn opened(file: &Path, plots: usize) -> String {
     match browse(file) {
         None => println!("{name}: not opened, for there is no Chromium here that works"),
         Some((dom, log)) => {
-            assert_eq!(dom.matches("<svg role=\"img\"").count(), found, "{name}: all plots are there");
-            assert_eq!(dom.matches("<desc id=").count(), found, "{name}: as are their descriptions");
+            assert_eq!(
+                dom.matches("<svg role=\"img\"").count(),
+                found,
+                "{name}: all plots are there"
+            );
+            assert_eq!(
+                dom.matches("<desc id=").count(),
+                found,
+                "{name}: as are their descriptions"
+            );
             let drawn = ["<rect", "<circle", "<polyline"].iter().any(|shape| dom.contains(shape));
             assert!(drawn || found == 0, "{name}: with something in them");
             assert!(dom.trim_end().ends_with("</html>"), "{name}: to the end");
-            let complaints: Vec<&str> = log.lines().filter(|line| line.contains(":CONSOLE")).collect();
+            let complaints: Vec<&str> =
+                log.lines().filter(|line| line.contains(":CONSOLE")).collect();
             assert_eq!(complaints, [""; 0], "{name}: the browser has nothing to say");
         }
     }
@@ -46,7 +55,13 @@ pub(crate) fn browse(file: &Path) -> Option<(String, String)> {
         // Without a sandbox of its own, which not all containers allow: it opens our own page only. What it says goes to files, so
         // that it never waits for a reader.
         let started = Command::new(program)
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"])
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--dump-dom",
+            ])
             .args(["--enable-logging=stderr", "--window-size=400,900"])
             .arg(format!("--user-data-dir={}", profile.display()))
             .arg(format!("file://{}", file.display()))
@@ -59,8 +74,8 @@ pub(crate) fn browse(file: &Path) -> Option<(String, String)> {
         let Some(status) = ended(child, LIMIT).unwrap() else {
             panic!("{program} had not opened {} within {LIMIT:?}, and was killed", file.display());
         };
-        let [dom, log] =
-            [&dom, &log].map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned());
+        let [dom, log] = [&dom, &log]
+            .map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned());
         if status.success() && !dom.is_empty() {
             found = Some((dom, log));
             break;

@@ -81,7 +81,12 @@ impl<F: Face> Space<F> {
     }
 
     /// Changes the allocation at a place. Returns a handle that is no good any more, if there is one.
-    fn change(&mut self, place: usize, change: Change, tally: &mut Tally) -> Result<Option<RawHandle>> {
+    fn change(
+        &mut self,
+        place: usize,
+        change: Change,
+        tally: &mut Tally,
+    ) -> Result<Option<RawHandle>> {
         let (start, mut held) = self.take(place);
         let range = self.range_at(start);
         let size = range.end - start;
@@ -101,7 +106,8 @@ impl<F: Face> Space<F> {
             }
             Change::Shrink(part) => {
                 let new_size = part.of(size);
-                let (got, expected) = (held.shrink(self, new_size)?, self.expect_shrink(start, new_size));
+                let (got, expected) =
+                    (held.shrink(self, new_size)?, self.expect_shrink(start, new_size));
                 let full = matches!(got, Err(AllocError::BooksFull { ranges }) if self.may_be_full(ranges));
                 ensure!(
                     got == expected || full,
@@ -116,8 +122,12 @@ impl<F: Face> Space<F> {
             Change::Extend(part) => {
                 let more = Part { off: 0, ..part }.of(self.oracle.room_behind(start));
                 let new_size = (size + more).saturating_add_signed(part.off.into());
-                let (got, expected) = (held.extend(self, new_size)?, self.expect_extend(start, new_size));
-                ensure!(got == expected, "{range:?} to {new_size} bytes: {got:?} instead of {expected:?}");
+                let (got, expected) =
+                    (held.extend(self, new_size)?, self.expect_extend(start, new_size));
+                ensure!(
+                    got == expected,
+                    "{range:?} to {new_size} bytes: {got:?} instead of {expected:?}"
+                );
                 tally.count(if got.is_ok() { "extend: granted" } else { "extend: refused" });
                 self.hold(start, held);
                 if got.is_ok() {
@@ -160,7 +170,9 @@ impl<F: Face> Space<F> {
         let sub = bound(from)..bound(to);
         let (allocation, outdated) = match held {
             Held::Own(allocation) => (allocation, None),
-            Held::Raw(handle) => (self.allocator().adopt_raw(handle).context("a good handle")?, Some(handle)),
+            Held::Raw(handle) => {
+                (self.allocator().adopt_raw(handle).context("a good handle")?, Some(handle))
+            }
         };
         let inside = !sub.is_empty() && sub.start >= range.start && sub.end <= range.end;
         match allocation.free_range(sub.clone()) {
@@ -172,7 +184,8 @@ impl<F: Face> Space<F> {
                 let got = [left_and_right.0, left_and_right.1];
                 for (got, expected) in got.into_iter().zip(expected) {
                     ensure!(
-                        got.as_ref().map(Own::range) == (!expected.is_empty()).then(|| expected.clone()),
+                        got.as_ref().map(Own::range)
+                            == (!expected.is_empty()).then(|| expected.clone()),
                         "{sub:?} of {range:?} was freed: {got:?} is left instead of {expected:?}"
                     );
                     if let Some(allocation) = got {
@@ -182,8 +195,12 @@ impl<F: Face> Space<F> {
             }
             Err((allocation, got)) => {
                 let expected = out_of_bounds(sub.clone(), range.clone());
-                let full = matches!(got, AllocError::BooksFull { ranges } if self.may_be_full(ranges));
-                ensure!(!inside && got == expected || inside && full, "{sub:?} of {range:?}: {got:?}");
+                let full =
+                    matches!(got, AllocError::BooksFull { ranges } if self.may_be_full(ranges));
+                ensure!(
+                    !inside && got == expected || inside && full,
+                    "{sub:?} of {range:?}: {got:?}"
+                );
                 tally.count("free_range: refused");
                 self.hold(start, Held::Own(allocation));
             }

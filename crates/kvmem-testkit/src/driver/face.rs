@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use anyhow::{Context, Result};
 use kvmem::offset::{
-    AllocError, Allocation, BinReport, CheckError, Metrics, OffsetAllocator, RawAllocation, RawError,
-    RawHandle, SpaceError,
+    AllocError, Allocation, BinReport, CheckError, Metrics, OffsetAllocator, RawAllocation,
+    RawError, RawHandle, SpaceError,
 };
 use kvmem::slab::{Extent, ExtentCache, ExtentState};
 
@@ -25,7 +25,10 @@ pub trait Own: Sized + Send + fmt::Debug + 'static {
     /// See [`Allocation::extend`].
     fn extend(&mut self, new_size: u64) -> Result<(), AllocError>;
     /// See [`Allocation::free_range`].
-    fn free_range(self, sub: Range<u64>) -> Result<(Option<Self>, Option<Self>), (Self, AllocError)>;
+    fn free_range(
+        self,
+        sub: Range<u64>,
+    ) -> Result<(Option<Self>, Option<Self>), (Self, AllocError)>;
 }
 
 /// An allocator of offsets.
@@ -46,7 +49,11 @@ pub trait Face: Sized + Clone + fmt::Debug {
     /// See [`OffsetAllocator::allocate_batch`].
     fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Self::Own>, AllocError>;
     /// See [`OffsetAllocator::allocate_scattered`].
-    fn allocate_scattered(&self, total: u64, max_ranges: usize) -> Result<Vec<Self::Own>, AllocError>;
+    fn allocate_scattered(
+        &self,
+        total: u64,
+        max_ranges: usize,
+    ) -> Result<Vec<Self::Own>, AllocError>;
     /// See [`OffsetAllocator::free_run`].
     fn free_run(&self, run: Vec<Self::Own>);
     /// See [`OffsetAllocator::grow`].
@@ -113,7 +120,10 @@ macro_rules! own {
                 self.extend(new_size)
             }
 
-            fn free_range(self, sub: Range<u64>) -> Result<(Option<Self>, Option<Self>), (Self, AllocError)> {
+            fn free_range(
+                self,
+                sub: Range<u64>,
+            ) -> Result<(Option<Self>, Option<Self>), (Self, AllocError)> {
                 self.free_range(sub)
             }
         }
@@ -207,7 +217,9 @@ impl Face for ExtentCache {
 
     fn map(&self) -> Vec<(u64, u64, bool)> {
         let map = self.map();
-        map.iter().map(|range| (range.offset, range.size, range.state == ExtentState::Used)).collect()
+        map.iter()
+            .map(|range| (range.offset, range.size, range.state == ExtentState::Used))
+            .collect()
     }
 
     fn turn(allocator: Option<&Self>, own: Extent) -> Result<RawHandle, Extent> {

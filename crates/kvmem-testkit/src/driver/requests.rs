@@ -34,7 +34,8 @@ impl<F: Face> Driver<F> {
     /// One range, aligned if an alignment is given.
     pub(super) fn allocate(&mut self, size: u64, align: Option<u64>, raw: bool) -> Result<()> {
         let allocator = self.space.allocator();
-        let own = |allocation: F::Own| (allocation.offset(), allocation.size(), Held::Own(allocation));
+        let own =
+            |allocation: F::Own| (allocation.offset(), allocation.size(), Held::Own(allocation));
         let got = match (align, raw) {
             (None, false) => allocator.allocate(size).map(own),
             (Some(align), false) => allocator.allocate_aligned(size, align).map(own),
@@ -53,9 +54,15 @@ impl<F: Face> Driver<F> {
         });
         match got {
             Ok((offset, got_size, held)) => {
-                ensure!(expected.is_ok(), "{size} bytes at {align:?}: {offset} instead of {expected:?}");
+                ensure!(
+                    expected.is_ok(),
+                    "{size} bytes at {align:?}: {offset} instead of {expected:?}"
+                );
                 ensure!(got_size == size, "{got_size} bytes instead of {size}");
-                ensure!(offset.is_multiple_of(align.unwrap_or(1)), "{offset} is not aligned to {align:?}");
+                ensure!(
+                    offset.is_multiple_of(align.unwrap_or(1)),
+                    "{offset} is not aligned to {align:?}"
+                );
                 self.hold(offset, size, held)
             }
             Err(got) => {
@@ -65,7 +72,9 @@ impl<F: Face> Driver<F> {
                 let exact = self.space.oracle.has_exact(size, align.unwrap_or(1));
                 let full = matches!(got, AllocError::BooksFull { ranges } if self.space.may_be_full(ranges));
                 ensure!(
-                    self.is_expected(got, expected) || both && got == AllocError::ZeroSize || full && !exact,
+                    self.is_expected(got, expected)
+                        || both && got == AllocError::ZeroSize
+                        || full && !exact,
                     "{size} bytes at {align:?}: {got:?} instead of {expected:?}"
                 );
                 Ok(())
@@ -79,7 +88,11 @@ impl<F: Face> Driver<F> {
         match (got, expected) {
             (
                 AllocError::NoRoom { asked, free, largest_free: bound },
-                Err(AllocError::NoRoom { asked: expected_asked, free: expected_free, largest_free }),
+                Err(AllocError::NoRoom {
+                    asked: expected_asked,
+                    free: expected_free,
+                    largest_free,
+                }),
             ) => {
                 if F::CACHES {
                     return asked == expected_asked && free <= expected_free && bound <= free;
@@ -104,20 +117,32 @@ impl<F: Face> Driver<F> {
         if let Err(AllocError::NoRoom { asked, .. }) = &mut expected {
             *asked = size.saturating_mul(n as u64);
         }
-        self.tally.count(if got.is_ok() { "allocate_batch: granted" } else { "allocate_batch: refused" });
+        self.tally.count(if got.is_ok() {
+            "allocate_batch: granted"
+        } else {
+            "allocate_batch: refused"
+        });
         match got {
             Ok(batch) => {
-                ensure!(expected.is_ok(), "{n} × {size} bytes were granted instead of {expected:?}");
+                ensure!(
+                    expected.is_ok(),
+                    "{n} × {size} bytes were granted instead of {expected:?}"
+                );
                 ensure!(batch.len() == n, "{} ranges instead of {n}", batch.len());
                 for allocation in batch {
-                    ensure!(allocation.size() == size, "{} bytes instead of {size}", allocation.size());
+                    ensure!(
+                        allocation.size() == size,
+                        "{} bytes instead of {size}",
+                        allocation.size()
+                    );
                     self.hold(allocation.offset(), size, Held::Own(allocation))?;
                 }
                 Ok(())
             }
             Err(got) => {
                 self.refusals += 1;
-                let full = matches!(got, AllocError::BooksFull { .. }) && self.space.may_be_too_many(n);
+                let full =
+                    matches!(got, AllocError::BooksFull { .. }) && self.space.may_be_too_many(n);
                 ensure!(
                     self.is_expected(got, expected) || full,
                     "{n} × {size} bytes: {got:?} instead of {expected:?}"
@@ -166,8 +191,8 @@ impl<F: Face> Driver<F> {
             }
             Err(got) => {
                 self.refusals += 1;
-                let full =
-                    matches!(got, AllocError::BooksFull { .. }) && self.space.may_be_too_many(max_ranges);
+                let full = matches!(got, AllocError::BooksFull { .. })
+                    && self.space.may_be_too_many(max_ranges);
                 ensure!(
                     self.is_expected(got, expected) || full,
                     "{}: {got:?} instead of {expected:?}",

@@ -47,7 +47,10 @@ pub(super) fn allocator_of(handle: RawHandle) -> u64 {
 
 impl<F: Face> Space<F> {
     /// An empty space, and a handle of it that is stale.
-    pub(super) fn new(config: &Config, elsewhere: Rc<Elsewhere<F::Own>>) -> Result<(Self, RawHandle)> {
+    pub(super) fn new(
+        config: &Config,
+        elsewhere: Rc<Elsewhere<F::Own>>,
+    ) -> Result<(Self, RawHandle)> {
         let allocator = F::open(config)?;
         ensure!(allocator.boundary() == config.boundary, "{config:?} became {allocator:?}");
         let first = allocator.allocate_raw(1).context("the first byte of an empty space")?;
@@ -199,15 +202,22 @@ impl<F: Face> Space<F> {
     }
 
     pub(super) fn compare_hint(&self) -> Result<()> {
-        let (hint, largest_free) = (self.allocator().largest_free_hint(), self.oracle.largest_free());
-        ensure!(hint >= largest_free, "the hint is {hint}, but {largest_free} bytes are free in one piece");
+        let (hint, largest_free) =
+            (self.allocator().largest_free_hint(), self.oracle.largest_free());
+        ensure!(
+            hint >= largest_free,
+            "the hint is {hint}, but {largest_free} bytes are free in one piece"
+        );
         Ok(())
     }
 
     pub(super) fn compare_figures(&self) -> Result<()> {
         let (allocator, oracle) = (self.allocator(), &self.oracle);
         let metrics = allocator.metrics();
-        ensure!(metrics.largest_free <= oracle.largest_free(), "the longest free range is in {metrics:?}");
+        ensure!(
+            metrics.largest_free <= oracle.largest_free(),
+            "the longest free range is in {metrics:?}"
+        );
         // The longest that are told may be parts of a longer one.
         let cached = F::CACHES && allocator.cached().0 > 0;
         let largest_free = if cached { oracle.largest_free() } else { metrics.largest_free };
@@ -223,7 +233,11 @@ impl<F: Face> Space<F> {
             got == expected,
             "(capacity, allocated, free, live, largest free) are {got:?} instead of {expected:?}"
         );
-        ensure!(allocator.capacity() == oracle.capacity(), "the capacity is {}", allocator.capacity());
+        ensure!(
+            allocator.capacity() == oracle.capacity(),
+            "the capacity is {}",
+            allocator.capacity()
+        );
         Ok(())
     }
 
@@ -233,7 +247,10 @@ impl<F: Face> Space<F> {
         self.looks.set(self.looks.get() + 1);
         if !F::CACHES || self.looks.get().is_multiple_of(EMPTYING) {
             self.compare_bins()?;
-            ensure!(self.allocator().cached().0 == 0, "the bins were looked at, and something is cached");
+            ensure!(
+                self.allocator().cached().0 == 0,
+                "the bins were looked at, and something is cached"
+            );
             self.compare_figures()?;
         }
         self.compare_held()
@@ -243,7 +260,9 @@ impl<F: Face> Space<F> {
         let mut map: Vec<(u64, u64, bool)> = Vec::new();
         for (offset, size, used) in self.allocator().map() {
             match map.last_mut() {
-                Some((start, length, false)) if !used && F::CACHES && *start + *length == offset => {
+                Some((start, length, false))
+                    if !used && F::CACHES && *start + *length == offset =>
+                {
                     *length += size;
                 }
                 _ => map.push((offset, size, used)),
@@ -263,17 +282,25 @@ impl<F: Face> Space<F> {
         let free_ranges = allocator.metrics().free_ranges;
         let (mut bytes, mut ranges, mut above) = (0, 0, 0);
         for bin in &bins {
-            ensure!(bin.size_min >= above && bin.size_max >= bin.size_min, "bins are out of order: {bins:?}");
+            ensure!(
+                bin.size_min >= above && bin.size_max >= bin.size_min,
+                "bins are out of order: {bins:?}"
+            );
             let fits = |bytes: u64| u128::from(bytes) * u128::from(bin.ranges);
             ensure!(
-                bin.ranges > 0 && (fits(bin.size_min)..=fits(bin.size_max)).contains(&u128::from(bin.bytes)),
+                bin.ranges > 0
+                    && (fits(bin.size_min)..=fits(bin.size_max)).contains(&u128::from(bin.bytes)),
                 "not a possible bin: {bin:?}"
             );
             above = bin.size_max.saturating_add(1);
             bytes += bin.bytes;
             ranges += bin.ranges;
         }
-        ensure!(bytes == oracle.free_bytes(), "{bytes} bytes in bins, {} are free", oracle.free_bytes());
+        ensure!(
+            bytes == oracle.free_bytes(),
+            "{bytes} bytes in bins, {} are free",
+            oracle.free_bytes()
+        );
         ensure!(ranges == free_ranges, "{ranges} ranges in bins, metrics say {free_ranges}");
         // One range held back may stand apart from those on both sides of it.
         let (least, most) = (oracle.free_ranges() as u128, oracle.free_pieces() + 2);

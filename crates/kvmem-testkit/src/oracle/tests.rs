@@ -53,8 +53,9 @@ impl Bytes {
             if size == 0 {
                 break;
             }
-            let start =
-                (0..self.used.len()).find(|&start| self.can_grant(start, size)).expect("it is the largest");
+            let start = (0..self.used.len())
+                .find(|&start| self.can_grant(start, size))
+                .expect("it is the largest");
             self.used[start..start + size].fill(true);
             rest -= size;
         }
@@ -63,7 +64,11 @@ impl Bytes {
 
     fn room_behind(&self, end: usize) -> usize {
         let free = self.used[end..].iter().take_while(|used| !**used).count();
-        if end.is_multiple_of(self.boundary) { 0 } else { free.min(self.boundary - end % self.boundary) }
+        if end.is_multiple_of(self.boundary) {
+            0
+        } else {
+            free.min(self.boundary - end % self.boundary)
+        }
     }
 }
 
@@ -72,7 +77,11 @@ fn space(capacity: u64, boundary: Option<u64>, grants: &[(u64, u64)]) -> Oracle 
     let mut oracle = Oracle::new(capacity, boundary);
     for &(start, size) in grants {
         let possible = Bytes::of(&oracle).can_grant(start as usize, size as usize);
-        assert_eq!(oracle.grant(start, size).is_ok(), possible, "{size} bytes at {start} of {oracle:?}");
+        assert_eq!(
+            oracle.grant(start, size).is_ok(),
+            possible,
+            "{size} bytes at {start} of {oracle:?}"
+        );
     }
     oracle
 }
@@ -80,7 +89,8 @@ fn space(capacity: u64, boundary: Option<u64>, grants: &[(u64, u64)]) -> Oracle 
 fn spaces() -> impl Strategy<Value = Oracle> {
     let boundary = prop_oneof![Just(None), (1..20u64).prop_map(Some)];
     let grants = prop::collection::vec((0..60u64, 1..12u64), 0..12);
-    (1..60u64, boundary, grants).prop_map(|(capacity, boundary, grants)| space(capacity, boundary, &grants))
+    (1..60u64, boundary, grants)
+        .prop_map(|(capacity, boundary, grants)| space(capacity, boundary, &grants))
 }
 
 proptest! {
@@ -130,12 +140,21 @@ fn refuses_what_no_allocator_may_do() {
     assert_eq!(oracle.grant(90, 11), Err(Violation::OutOfSpace { range: 90..101, capacity: 100 }));
     assert_eq!(oracle.grant(35, 6), Err(Violation::Straddles { range: 35..41, boundary: 40 }));
     for (start, size) in [(10, 20), (5, 6), (29, 1), (0, 35), (15, 5)] {
-        assert_eq!(oracle.grant(start, size), Err(Violation::Overlap { range: start..start + size }));
+        assert_eq!(
+            oracle.grant(start, size),
+            Err(Violation::Overlap { range: start..start + size })
+        );
     }
     assert_eq!(oracle.free(11), Err(Violation::NotUsed(11)));
     assert_eq!(oracle.resize(10, 31), Err(Violation::Straddles { range: 10..41, boundary: 40 }));
-    assert_eq!(oracle.free_part(10, 20..31), Err(Violation::NotPart { part: 20..31, whole: 10..30 }));
-    assert_eq!(oracle.free_part(10, 20..20), Err(Violation::NotPart { part: 20..20, whole: 10..30 }));
+    assert_eq!(
+        oracle.free_part(10, 20..31),
+        Err(Violation::NotPart { part: 20..31, whole: 10..30 })
+    );
+    assert_eq!(
+        oracle.free_part(10, 20..20),
+        Err(Violation::NotPart { part: 20..20, whole: 10..30 })
+    );
     assert_eq!(oracle.set_capacity(29), Err(Violation::CutOff { capacity: 29, end_of_last: 30 }));
     assert_eq!(oracle.map(), before, "a refusal changes nothing");
 }

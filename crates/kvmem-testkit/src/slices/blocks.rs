@@ -22,7 +22,9 @@ impl Block {
     /// Whether so many bytes, which have been written, are all this one.
     pub(super) fn is_all(self, byte: u8, size: usize) -> bool {
         // SAFETY: as for `fill`.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), size) }.iter().all(|found| *found == byte)
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), size) }
+            .iter()
+            .all(|found| *found == byte)
     }
 }
 
@@ -69,7 +71,11 @@ impl Blocks {
         let start = block.0.addr().get();
         ensure!(start.is_multiple_of(16), "{size} bytes at {start:#x}");
         if let Some((at, other)) = self.held.range(..start + size).next_back() {
-            ensure!(at + other.size <= start, "{size} bytes at {start:#x} overlap {} at {at:#x}", other.size);
+            ensure!(
+                at + other.size <= start,
+                "{size} bytes at {start:#x} overlap {} at {at:#x}",
+                other.size
+            );
         }
         self.held.insert(start, Held { block, size, byte });
         self.bytes += size;
@@ -90,8 +96,11 @@ impl Blocks {
         let at = usize::from(pick) * self.held.len() / (usize::from(u16::MAX) + 1);
         let mut from = self.held.iter().skip(at).peekable();
         let first = from.peek().map_or(0, |(_, held)| held.size);
-        let starts: Vec<_> =
-            from.filter(|(_, held)| wanted(held.size, first)).take(n).map(|(start, _)| *start).collect();
+        let starts: Vec<_> = from
+            .filter(|(_, held)| wanted(held.size, first))
+            .take(n)
+            .map(|(start, _)| *start)
+            .collect();
         let taken: Vec<_> = starts.iter().filter_map(|start| self.held.remove(start)).collect();
         self.bytes -= taken.iter().map(|held| held.size).sum::<usize>();
         taken

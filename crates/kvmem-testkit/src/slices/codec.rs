@@ -60,7 +60,12 @@ impl Reader<'_> {
         let flags = self.u8()?;
         let limit = if flags & 4 == 0 { Config::PLAIN.limit } else { self.u16()? % 8193 };
         let stranded_bytes = if flags & 8 == 0 { None } else { Some(self.u32()?) };
-        Some(Config { always_malloc: flags & 1 != 0, debug_blocks: flags & 2 != 0, limit, stranded_bytes })
+        Some(Config {
+            always_malloc: flags & 1 != 0,
+            debug_blocks: flags & 2 != 0,
+            limit,
+            stranded_bytes,
+        })
     }
 
     fn op(&mut self) -> Option<Op> {
@@ -73,9 +78,12 @@ impl Reader<'_> {
             64..96 => Op::Batch { seat: self.seat()?, size: self.size()?, n: self.u16()? % 2048 },
             96..136 => Op::Free { seat: self.seat()?, pick: self.u16()? },
             136..176 => Op::FreeRun { seat: self.seat()?, pick: self.u16()?, n: self.u8()? },
-            176..200 => {
-                Op::FreeChain { seat: self.seat()?, pick: self.u16()?, n: self.u8()?, link: self.u16()? }
-            }
+            176..200 => Op::FreeChain {
+                seat: self.seat()?,
+                pick: self.u16()?,
+                n: self.u8()?,
+                link: self.u16()?,
+            },
             200..216 => Op::Trim(self.who()?),
             216..232 => Op::Tick { who: self.who()?, seconds: self.u8()? },
             232..248 => Op::End(self.seat()?),

@@ -23,8 +23,9 @@ struct Worker {
 impl Worker {
     fn start() -> Result<Worker> {
         let (jobs, told) = mpsc::channel::<Job>();
-        let thread =
-            Builder::new().name("seat".into()).spawn(move || told.into_iter().for_each(|job| job()))?;
+        let thread = Builder::new()
+            .name("seat".into())
+            .spawn(move || told.into_iter().for_each(|job| job()))?;
         Ok(Worker { jobs, thread })
     }
 
@@ -33,7 +34,8 @@ impl Worker {
         drop(self.jobs);
         self.thread.join().map_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of no text");
+            let text =
+                text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of no text");
             anyhow!("a thread panicked: {text}")
         })
     }

@@ -12,7 +12,8 @@ use super::{Rng, stream};
 /// Bytes of a payload: 10.5 to 12.4 MiB, every size equally likely.
 pub const PAYLOAD_BYTES: std::ops::RangeInclusive<u64> = 11_010_048..=13_002_342;
 /// Bytes of a metadata object, equally likely.
-pub const METADATA_SIZES: [u64; 10] = [256, 512, 808, 1_232, 1_640, 2_472, 3_296, 4_944, 7_416, 9_896];
+pub const METADATA_SIZES: [u64; 10] =
+    [256, 512, 808, 1_232, 1_640, 2_472, 3_296, 4_944, 7_416, 9_896];
 /// Payloads of a batch; they come first.
 pub const PAYLOADS: usize = 3;
 /// Objects of a batch.
@@ -56,7 +57,8 @@ impl Bimodal {
     /// When there is no producer.
     pub fn new(seed: u64, producers: usize, lifetimes: Lifetimes, steps: usize) -> Self {
         let mut rng = stream(seed, 0);
-        let batches: Vec<Batch> = (0..steps * producers).map(|_| batch(&mut rng, lifetimes)).collect();
+        let batches: Vec<Batch> =
+            (0..steps * producers).map(|_| batch(&mut rng, lifetimes)).collect();
         let mut run = Self { producers, batches, peak_bytes: 0 };
         run.peak_bytes = run.peak();
         run

@@ -92,7 +92,9 @@ impl Conversations {
     pub fn new(seed: u64, number: u8, models: usize, at_once: usize) -> Conversations {
         assert!((1..=Page::MODELS).contains(&models), "{models} models");
         assert!(at_once > 0, "no conversation");
-        let zipf = |ranks: usize| Zipf::new(ranks as f64, STEEPNESS).expect("there are ranks, and a slope");
+        let zipf = |ranks: usize| {
+            Zipf::new(ranks as f64, STEEPNESS).expect("there are ranks, and a slope")
+        };
         Conversations {
             rng: stream(seed, u64::from(number)),
             models,
@@ -176,7 +178,10 @@ mod tests {
         for request in [some(1, 0), some(1, 1)].concat() {
             assert!(request.model < 3);
             for (place, page) in request.pages.iter().enumerate() {
-                assert_eq!(*places.entry(*page).or_insert((request.model, place)), (request.model, place));
+                assert_eq!(
+                    *places.entry(*page).or_insert((request.model, place)),
+                    (request.model, place)
+                );
             }
             let distinct: HashSet<_> = request.pages.iter().collect();
             assert_eq!(distinct.len(), request.pages.len());
@@ -190,7 +195,10 @@ mod tests {
         for request in some(1, 0) {
             let known = request.pages.iter().take_while(|page| seen.contains(*page)).count();
             // What is not known is the end.
-            assert!(request.pages[known..].iter().all(|page| !seen.contains(page)), "a prefix is known");
+            assert!(
+                request.pages[known..].iter().all(|page| !seen.contains(page)),
+                "a prefix is known"
+            );
             assert!(known < request.pages.len(), "each request adds something");
             grown += u64::from(known > *SYSTEM_PAGES.end() as usize);
             (found, asked) = (found + known, asked + request.pages.len());
@@ -203,7 +211,9 @@ mod tests {
 
     #[test]
     fn streams_share_system_prompts_and_nothing_else() {
-        let pages = |stream| -> HashSet<Page> { some(7, stream).into_iter().flat_map(|r| r.pages).collect() };
+        let pages = |stream| -> HashSet<Page> {
+            some(7, stream).into_iter().flat_map(|r| r.pages).collect()
+        };
         let (one, other) = (pages(0), pages(1));
         let shared: Vec<_> = one.intersection(&other).collect();
         assert!(!shared.is_empty());

@@ -14,7 +14,8 @@ mod prefixes;
 mod sizes;
 
 pub use bimodal::{
-    BATCH_OBJECTS, Batch, Bimodal, Calendar, Lifetimes, METADATA_SIZES, Object, PAYLOAD_BYTES, PAYLOADS,
+    BATCH_OBJECTS, Batch, Bimodal, Calendar, Lifetimes, METADATA_SIZES, Object, PAYLOAD_BYTES,
+    PAYLOADS,
 };
 pub use conversations::{Conversations, Page, Request};
 pub use prefixes::Prefixes;

@@ -185,7 +185,11 @@ mod tests {
                 assert_eq!(chain.iter().collect::<HashSet<_>>().len(), chain.len());
             }
             let share = f64::from(found) / f64::from(all);
-            assert!((0.2..0.98).contains(&share), "{}: {share} of the blocks are known", kind.name());
+            assert!(
+                (0.2..0.98).contains(&share),
+                "{}: {share} of the blocks are known",
+                kind.name()
+            );
         }
     }
 }

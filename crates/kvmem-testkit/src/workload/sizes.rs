@@ -145,18 +145,23 @@ mod tests {
     #[test]
     fn means_and_medians_are_as_named() {
         let mean = |sizes| draw(&sizes, 100_000).iter().sum::<u64>() as f64 / 1e5;
-        let near =
-            |value: f64, want: f64| assert!((value / want - 1.0).abs() < 0.02, "{value} is not near {want}");
+        let near = |value: f64, want: f64| {
+            assert!((value / want - 1.0).abs() < 0.02, "{value} is not near {want}")
+        };
         near(mean(Sizes::Uniform { min: 0, max: 2_000_000 }), 1e6);
         near(mean(Sizes::Exponential { mean: 1e6, min: 1, max: u64::MAX }), 1e6);
         near(
             mean(Sizes::LogUniform { min: 1 << 10, max: 1 << 20 }),
             ((1 << 20) - (1 << 10)) as f64 / 1024f64.ln(),
         );
-        let mut drawn = draw(&Sizes::LogNormal { median: 1e6, sigma: 1.0, min: 1, max: u64::MAX }, 100_000);
+        let mut drawn =
+            draw(&Sizes::LogNormal { median: 1e6, sigma: 1.0, min: 1, max: u64::MAX }, 100_000);
         drawn.sort_unstable();
         near(drawn[50_000] as f64, 1e6);
-        let hot = draw(&Sizes::Hot { sizes: vec![1], share: 0.8, rest: Box::new(Sizes::Fixed(2)) }, 100_000);
+        let hot = draw(
+            &Sizes::Hot { sizes: vec![1], share: 0.8, rest: Box::new(Sizes::Fixed(2)) },
+            100_000,
+        );
         near(hot.iter().filter(|&&s| s == 1).count() as f64, 8e4);
     }
 

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::lay::{Laid, lay};
 use super::mapping::{self, Mapping};
 use super::populate::{Part, Populated, populate};
-use super::{ArenaError, Cancel, Ladder, Numa, PageSize, Populate, Progress, Receipt, Region, Watch};
+use super::{
+    ArenaError, Cancel, Ladder, Numa, PageSize, Populate, Progress, Receipt, Region, Watch,
+};
 use crate::trace::{event, span};
 
 /// What is behind the addresses.
@@ -54,7 +56,9 @@ impl Wish {
     /// Whether hugepages of shared memory may come by collapsing: not those of a small region, which would be rounded up to one, and not
     /// where pages are dealt out to nodes, since a hugepage lies where its first page lay, and those are often dealt to the same node.
     pub(crate) fn can_collapse(&self) -> bool {
-        self.populated && self.asked >= PageSize::Thp.bytes() && !matches!(self.numa, Numa::Interleave(_))
+        self.populated
+            && self.asked >= PageSize::Thp.bytes()
+            && !matches!(self.numa, Numa::Interleave(_))
     }
 }
 
@@ -170,7 +174,10 @@ impl RegionBuilder {
     }
 
     /// Who is told how far populating has come; see [`Watch::progress`].
-    pub fn progress(mut self, listener: impl Fn(Progress) + Send + Sync + 'static) -> RegionBuilder {
+    pub fn progress(
+        mut self,
+        listener: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> RegionBuilder {
         self.watch = self.watch.progress(listener);
         self
     }

@@ -191,7 +191,11 @@ impl<M: Memory> BumpArena<M> {
     #[inline]
     pub fn stats(&self) -> BumpStats {
         let at = self.cursor.at();
-        BumpStats { capacity: self.capacity(), used: at - self.base.addr().get(), left: self.limit - at }
+        BumpStats {
+            capacity: self.capacity(),
+            used: at - self.base.addr().get(),
+            left: self.limit - at,
+        }
     }
 
     /// Bytes of the memory.
@@ -264,7 +268,11 @@ impl<M: Exclusive> BumpArena<M> {
     #[inline]
     // Each call gives bytes that no other call gives.
     #[allow(clippy::mut_from_ref)]
-    pub fn alloc_uninit(&self, size: usize, align: usize) -> Result<&mut [MaybeUninit<u8>], BumpError> {
+    pub fn alloc_uninit(
+        &self,
+        size: usize,
+        align: usize,
+    ) -> Result<&mut [MaybeUninit<u8>], BumpError> {
         let bytes = self.alloc_bytes(size, align)?;
         // SAFETY: the bytes are within the memory, which is readable, writable and stays until `self` is dropped
         // (`Exclusive`, 1, and `Memory`, 3); `MaybeUninit` asks nothing of their contents. No other call has them: the
@@ -297,7 +305,9 @@ mod tests {
         let cursor = offset_of!(Arena, cursor);
         let lines = cursor..cursor + size_of::<Cursor>();
         assert_eq!((align_of::<Arena>() % 128, lines.start % 128, lines.end % 128), (0, 0, 0));
-        for constant in [offset_of!(Arena, base), offset_of!(Arena, limit), offset_of!(Arena, memory)] {
+        for constant in
+            [offset_of!(Arena, base), offset_of!(Arena, limit), offset_of!(Arena, memory)]
+        {
             assert!(!lines.contains(&constant), "{constant} is within {lines:?}");
         }
     }

@@ -123,7 +123,8 @@ pub(crate) fn parse(text: &str, units: Units) -> Result<usize, SizeFault> {
     }
     let unit = unit_len(unit.trim_start(), units)?;
     let whole = digits(whole).ok_or(too_large.clone())?;
-    let bytes = whole.checked_mul(unit).and_then(|bytes| bytes.checked_add(fraction_of(fraction, unit)));
+    let bytes =
+        whole.checked_mul(unit).and_then(|bytes| bytes.checked_add(fraction_of(fraction, unit)));
     match bytes {
         Some(0) => Err(SizeFault::Zero),
         Some(bytes) => usize::try_from(bytes).ok().filter(|bytes| *bytes <= LIMIT).ok_or(too_large),

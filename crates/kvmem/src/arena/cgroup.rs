@@ -61,7 +61,8 @@ fn find(mounts: &str, paths: &str, controller: &str) -> Vec<Group> {
         // Relative to what is mounted; nothing if it lies elsewhere.
         let own = own.unwrap_or("/");
         let within = if root == "/" { Some(own) } else { own.strip_prefix(root) };
-        let mut below = within.filter(|path| !path.contains("..")).unwrap_or("").trim_matches('/').to_owned();
+        let mut below =
+            within.filter(|path| !path.contains("..")).unwrap_or("").trim_matches('/').to_owned();
         while !below.is_empty() {
             groups.push(Group { directory: format!("{point}/{below}"), unified });
             below.truncate(below.rfind('/').unwrap_or(0));

@@ -240,7 +240,8 @@ mod tests {
         let leader = thread::current().id();
         for led in [true, false] {
             let work = |_, _| assert_ne!(thread::current().id() == leader, led, "told to");
-            let result = catch_unwind(AssertUnwindSafe(|| lead("test", &work, |crew| crew.sweep(4, drop))));
+            let result =
+                catch_unwind(AssertUnwindSafe(|| lead("test", &work, |crew| crew.sweep(4, drop))));
             assert!(result.is_err());
         }
     }

@@ -52,7 +52,8 @@ impl Cursor {
                 return Err(room.saturating_sub(padding));
             }
             // Relaxed: see 2. What was written into the memory before is passed on by whoever passes on the arena.
-            match self.0.compare_exchange_weak(at, at + need, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(at, at + need, Ordering::Relaxed, Ordering::Relaxed)
+            {
                 Ok(_) => return Ok(at + padding),
                 Err(_) => {
                     // Let the other go on for a while; see 4.

@@ -66,7 +66,9 @@ impl Region {
             Some(Backing::Shared) => libc::MADV_REMOVE,
             None => return Err(ArenaError::Foreign { what: "discarding" }),
         };
-        if let Some((piece, part)) = self.pieces(range.clone()).find(|(piece, _)| piece.got.is_pooled()) {
+        if let Some((piece, part)) =
+            self.pieces(range.clone()).find(|(piece, _)| piece.got.is_pooled())
+        {
             return Err(ArenaError::Pooled { range: part, page: piece.got });
         }
         let in_mapping = range.start + self.start_in_mapping()..range.end + self.start_in_mapping();

@@ -24,13 +24,16 @@ impl Region {
     /// As for [`populate`](Self::populate). A mapping that its owner takes away meanwhile is no error.
     pub fn populate_elsewhere(&self, how: Populate, watch: &Watch) -> Result<u64, ArenaError> {
         let Some(file) = self.mapping().file() else { return Ok(0) };
-        let file = sys::file_id(file).map_err(|errno| refused(Call::FileSize, self.len(), errno))?;
+        let file =
+            sys::file_id(file).map_err(|errno| refused(Call::FileSize, self.len(), errno))?;
         let own = self.mapping().base().addr().get();
         let own = own..own + self.mapping().len();
         let find = || {
             let text = sys::read_text("/proc/self/maps").unwrap_or_default();
             let found = text.lines().filter_map(|line| of_the_file(line, file));
-            found.filter(|range| range.end <= own.start || own.end <= range.start).collect::<Vec<_>>()
+            found
+                .filter(|range| range.end <= own.start || own.end <= range.start)
+                .collect::<Vec<_>>()
         };
         let mut offset = 0;
         let parts: Vec<Part> = find()
@@ -39,7 +42,8 @@ impl Region {
                 let at = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start))?;
                 let place = offset..offset + range.len();
                 offset = place.end;
-                let page = self.page_at(0).filter(|page| page.is_pooled()).unwrap_or(PageSize::Base);
+                let page =
+                    self.page_at(0).filter(|page| page.is_pooled()).unwrap_or(PageSize::Base);
                 Some(Part { at, range: place, page, by_collapse: false })
             })
             .collect();
@@ -65,7 +69,8 @@ fn of_the_file(line: &str, file: FileId) -> Option<Range<usize>> {
     let may = words.next()?;
     let (major, minor) = words.nth(1)?.split_once(':')?;
     let hex = |number| u32::from_str_radix(number, 16).ok();
-    let here = FileId { major: hex(major)?, minor: hex(minor)?, number: words.next()?.parse().ok()? };
+    let here =
+        FileId { major: hex(major)?, minor: hex(minor)?, number: words.next()?.parse().ok()? };
     if here != file || !(may.starts_with("rw") && may.ends_with('s')) {
         return None;
     }
@@ -81,7 +86,10 @@ mod tests {
     fn lines_of_the_file_are_known_by_device_and_number() {
         let file = FileId { major: 0, minor: 1, number: 1042 };
         let line = |text: &str| of_the_file(text, file);
-        assert_eq!(line("7f00-8f00 rw-s 00001000 00:01 1042   /memfd:kvmem (deleted)"), Some(0x7f00..0x8f00));
+        assert_eq!(
+            line("7f00-8f00 rw-s 00001000 00:01 1042   /memfd:kvmem (deleted)"),
+            Some(0x7f00..0x8f00)
+        );
         for other in [
             "7f00-8f00 r--s 00000000 00:01 1042   /memfd:kvmem (deleted)",
             "7f00-8f00 rw-p 00000000 00:01 1042   /memfd:kvmem (deleted)",

@@ -58,20 +58,25 @@ impl Limit {
     pub fn remedy(&self) -> String {
         match self {
             Limit::AddressSpace(_) => "raise RLIMIT_AS (ulimit -v unlimited)".to_owned(),
-            Limit::Addresses(free) => format!("ask for less than {free} bytes: no setting raises this"),
+            Limit::Addresses(free) => {
+                format!("ask for less than {free} bytes: no setting raises this")
+            }
             Limit::Data(_) => "raise RLIMIT_DATA (ulimit -d unlimited)".to_owned(),
             Limit::Locked(_) => "raise RLIMIT_MEMLOCK (ulimit -l unlimited)".to_owned(),
             Limit::FileSize(_) => "raise RLIMIT_FSIZE (ulimit -f unlimited)".to_owned(),
             Limit::Machine(_) => "ask for less, or free memory of the machine".to_owned(),
             Limit::Cgroup { group, .. } => {
-                format!("raise the memory limit of the container or of the cgroup {group}, or ask for less")
+                format!(
+                    "raise the memory limit of the container or of the cgroup {group}, or ask for less"
+                )
             }
             Limit::Pool { page, .. } => format!(
                 "reserve more: echo N > /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages; or allow smaller pages",
                 page.bytes() >> 10
             ),
             Limit::Commit(_) => {
-                "set vm.overcommit_memory to 0 or 1, raise vm.overcommit_ratio, or ask for less".to_owned()
+                "set vm.overcommit_memory to 0 or 1, raise vm.overcommit_ratio, or ask for less"
+                    .to_owned()
             }
             Limit::Maps(_) => "raise vm.max_map_count".to_owned(),
         }
@@ -83,7 +88,10 @@ impl fmt::Display for Limit {
         match self {
             Limit::AddressSpace(bytes) => write!(f, "RLIMIT_AS is {bytes} bytes"),
             Limit::Addresses(bytes) => {
-                write!(f, "the longest range of addresses that is free in this process has {bytes} bytes")
+                write!(
+                    f,
+                    "the longest range of addresses that is free in this process has {bytes} bytes"
+                )
             }
             Limit::Data(bytes) => write!(f, "RLIMIT_DATA is {bytes} bytes"),
             Limit::Locked(bytes) => write!(f, "RLIMIT_MEMLOCK is {bytes} bytes"),
@@ -278,16 +286,22 @@ pub enum ArenaError {
         held: Range<usize>,
     },
     /// This is not possible with memory of another owner.
-    #[error("the memory was made elsewhere and only lent to this region: {what} is up to its owner")]
+    #[error(
+        "the memory was made elsewhere and only lent to this region: {what} is up to its owner"
+    )]
     Foreign {
         /// What was asked for.
         what: &'static str,
     },
     /// The memory is shared, so nobody has it alone.
-    #[error("the memory is shared: a plain slice of it would promise that nobody else writes to it")]
+    #[error(
+        "the memory is shared: a plain slice of it would promise that nobody else writes to it"
+    )]
     Shared,
     /// A file that is not memory.
-    #[error("the descriptor is no memory file: attach one that `Region::fd` of another process gave")]
+    #[error(
+        "the descriptor is no memory file: attach one that `Region::fd` of another process gave"
+    )]
     NotMemory,
     /// A file whose size may still change: a touch beyond its end would kill.
     #[error(

@@ -29,9 +29,13 @@ pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
     {
         return Err(refused(Call::Truncate, len, Errno::EFBIG));
     }
-    let flags =
-        if page.is_pooled() { libc::MFD_HUGETLB | page.bytes().ilog2() << libc::MFD_HUGE_SHIFT } else { 0 };
-    let file = sys::memfd_create(c"kvmem", flags).map_err(|errno| refused(Call::MemfdCreate, len, errno))?;
+    let flags = if page.is_pooled() {
+        libc::MFD_HUGETLB | page.bytes().ilog2() << libc::MFD_HUGE_SHIFT
+    } else {
+        0
+    };
+    let file = sys::memfd_create(c"kvmem", flags)
+        .map_err(|errno| refused(Call::MemfdCreate, len, errno))?;
     sys::set_mode(&file, MODE).map_err(|errno| refused(Call::SetMode, len, errno))?;
     sys::truncate(&file, len).map_err(|errno| refused(Call::Truncate, len, errno))?;
     sys::set_seals(&file, SIZE_SEALS).map_err(|errno| refused(Call::SetSeals, len, errno))?;
@@ -58,7 +62,10 @@ pub(crate) fn forbid_writers(file: &File, len: usize) -> Result<(), ArenaError> 
 }
 
 /// Looks at a file that another process made: its length in bytes and the pages it is made of.
-pub(crate) fn inspect(file: &File, expected: Option<usize>) -> Result<(usize, PageSize), ArenaError> {
+pub(crate) fn inspect(
+    file: &File,
+    expected: Option<usize>,
+) -> Result<(usize, PageSize), ArenaError> {
     let system = sys::file_system(file).map_err(|errno| refused(Call::FileSystem, 0, errno))?;
     if !system.memory {
         return Err(ArenaError::NotMemory);

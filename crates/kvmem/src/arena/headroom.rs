@@ -74,10 +74,15 @@ impl Headroom {
     pub(crate) fn find() -> Headroom {
         // Groups without a limit stay without, but for a change by hand while we populate.
         let groups = groups("memory").into_iter().filter(|group| limit(group).is_some());
-        let of_group =
-            |group: Group| Holding { table: ReservationTable::open(&group.directory), group: Some(group) };
+        let of_group = |group: Group| Holding {
+            table: ReservationTable::open(&group.directory),
+            group: Some(group),
+        };
         let machine = Holding { table: ReservationTable::open(MACHINE), group: None };
-        Headroom { limits: groups.map(of_group).chain([machine]).collect(), reserved: Mutex::default() }
+        Headroom {
+            limits: groups.map(of_group).chain([machine]).collect(),
+            reserved: Mutex::default(),
+        }
     }
 
     /// Reserves `bytes`, page tables and margin included, in all limits. Waits for others that have
@@ -159,7 +164,9 @@ impl Headroom {
             let free = left.saturating_sub(others);
             if free < need {
                 let limit = match group {
-                    Some(group) => Limit::Cgroup { group: group.directory.clone(), limit, left: free },
+                    Some(group) => {
+                        Limit::Cgroup { group: group.directory.clone(), limit, left: free }
+                    }
                     None => Limit::Machine(free),
                 };
                 let error = ArenaError::NoHeadroom { need, limit };
@@ -221,8 +228,8 @@ fn left(group: &Group) -> Option<(u64, u64)> {
     } else {
         (group.number("memory.usage_in_bytes")?, "total_inactive_file ")
     };
-    let cache = group
-        .text("memory.stat")
-        .and_then(|text| text.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse::<u64>().ok()));
+    let cache = group.text("memory.stat").and_then(|text| {
+        text.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse::<u64>().ok())
+    });
     Some((limit, limit.saturating_sub(usage.saturating_sub(cache.unwrap_or(0)))))
 }

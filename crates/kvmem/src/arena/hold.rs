@@ -16,7 +16,8 @@ impl Holds {
     /// Locks the books, so that nothing is held anew meanwhile, and finds a held range that has a part in `range`.
     pub(crate) fn look(&self, range: &Range<usize>) -> (Option<Range<usize>>, impl Drop + use<'_>) {
         let holds = self.lock();
-        let held = holds.iter().find(|held| held.start < range.end && range.start < held.end).cloned();
+        let held =
+            holds.iter().find(|held| held.start < range.end && range.start < held.end).cloned();
         (held, holds)
     }
 

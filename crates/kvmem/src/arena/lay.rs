@@ -18,7 +18,9 @@ use std::ptr::NonNull;
 use super::builder::Wish;
 use super::diagnose::refused;
 use super::span::{Span, unmap};
-use super::{ArenaError, Backing, Call, Errno, Fallback, Limit, Numa, PageSize, collapse, file, pool};
+use super::{
+    ArenaError, Backing, Call, Errno, Fallback, Limit, Numa, PageSize, collapse, file, pool,
+};
 use crate::sys;
 
 /// A part of a region that consists of pages of one kind.
@@ -56,7 +58,8 @@ pub(crate) fn lay(wish: &Wish) -> Result<Laid, ArenaError> {
         Backing::Shared => shared(wish)?,
     };
     for piece in &laid.pieces {
-        laid.policy_verified = wish.numa.apply(laid.span.at(piece.range.start), piece.range.len())?;
+        laid.policy_verified =
+            wish.numa.apply(laid.span.at(piece.range.start), piece.range.len())?;
     }
     shield(&laid.span, wish.dont_fork, wish.dont_dump)?;
     Ok(laid)
@@ -142,7 +145,8 @@ fn no_pages(range: Range<usize>, page: PageSize, reason: Fallback) -> ArenaError
 /// Opens a part of the span for use, as ordinary memory.
 fn plain(span: &Span, at: usize, len: usize, transparent: bool) -> Result<usize, ArenaError> {
     // SAFETY: the part lies in the span, which is ours.
-    unsafe { sys::protect(span.at(at), len) }.map_err(|errno| refused(Call::Protect, len, errno))?;
+    unsafe { sys::protect(span.at(at), len) }
+        .map_err(|errno| refused(Call::Protect, len, errno))?;
     if !transparent {
         // Where the machine uses hugepages for everything, base pages must be asked for. Where it knows of no
         // hugepages it refuses, and base pages are what there is.
@@ -153,7 +157,11 @@ fn plain(span: &Span, at: usize, len: usize, transparent: bool) -> Result<usize,
 }
 
 /// The same, with the advice to use transparent hugepages.
-fn transparent(span: &Span, at: usize, len: usize) -> Result<(usize, Option<Fallback>), ArenaError> {
+fn transparent(
+    span: &Span,
+    at: usize,
+    len: usize,
+) -> Result<(usize, Option<Fallback>), ArenaError> {
     if let Some(off) = thp_off(Backing::Private) {
         return Ok((0, Some(off)));
     }
@@ -169,7 +177,10 @@ fn transparent(span: &Span, at: usize, len: usize) -> Result<(usize, Option<Fall
 fn thp_off(backing: Backing) -> Option<Fallback> {
     let off = |setting: String| Some(Fallback::ThpOff { setting });
     let status = sys::read_text("/proc/self/status").unwrap_or_default();
-    if status.lines().any(|line| line.strip_prefix("THP_enabled:").is_some_and(|on| on.trim() == "0")) {
+    if status
+        .lines()
+        .any(|line| line.strip_prefix("THP_enabled:").is_some_and(|on| on.trim() == "0"))
+    {
         return off("prctl(PR_SET_THP_DISABLE) of this process".to_owned());
     }
     let folder = "/sys/kernel/mm/transparent_hugepage";
@@ -193,7 +204,13 @@ fn thp_off(backing: Backing) -> Option<Fallback> {
 }
 
 /// Puts as many pages of a pool into the span as there are, up to `wanted`. Returns their bytes.
-fn pooled(span: &Span, at: usize, wanted: usize, page: PageSize, wish: &Wish) -> (usize, Option<Fallback>) {
+fn pooled(
+    span: &Span,
+    at: usize,
+    wanted: usize,
+    page: PageSize,
+    wish: &Wish,
+) -> (usize, Option<Fallback>) {
     if !wish.dont_fork {
         return (0, Some(Fallback::Inherited { page }));
     }
@@ -251,9 +268,19 @@ fn shared(wish: &Wish) -> Result<Laid, ArenaError> {
         };
         match tried {
             Ok((span, file)) => {
-                let piece =
-                    Piece { range: 0..len, asked: rungs[0], got: page, fallbacks: reasons, by_collapse };
-                return Ok(Laid { span, pieces: vec![piece], file: Some(file), policy_verified: false });
+                let piece = Piece {
+                    range: 0..len,
+                    asked: rungs[0],
+                    got: page,
+                    fallbacks: reasons,
+                    by_collapse,
+                };
+                return Ok(Laid {
+                    span,
+                    pieces: vec![piece],
+                    file: Some(file),
+                    policy_verified: false,
+                });
             }
             Err(reason) => reasons.push(reason),
         }
@@ -264,15 +291,20 @@ fn shared(wish: &Wish) -> Result<Laid, ArenaError> {
 }
 
 /// A shared span of one kind of pages, or why another kind must be tried.
-fn shared_of(page: PageSize, len: usize, wish: &Wish) -> Result<Result<(Span, File), Fallback>, ArenaError> {
-    let step_down =
-        |error: ArenaError| match error {
-            // What a pool refuses, the next rung may have.
-            ArenaError::Refused {
-                call: Call::MemfdCreate | Call::Truncate | Call::MapFile, errno, ..
-            } if page.is_pooled() => Ok(Err(Fallback::PoolRefused { page, errno })),
-            error => Err(error),
-        };
+fn shared_of(
+    page: PageSize,
+    len: usize,
+    wish: &Wish,
+) -> Result<Result<(Span, File), Fallback>, ArenaError> {
+    let step_down = |error: ArenaError| match error {
+        // What a pool refuses, the next rung may have.
+        ArenaError::Refused {
+            call: Call::MemfdCreate | Call::Truncate | Call::MapFile,
+            errno,
+            ..
+        } if page.is_pooled() => Ok(Err(Fallback::PoolRefused { page, errno })),
+        error => Err(error),
+    };
     let file = match file::make(page, len) {
         Ok(file) => file,
         Err(error) => return step_down(error),
@@ -303,8 +335,11 @@ pub(crate) fn map_whole(
     let error = |errno| refused(Call::MapFile, len, errno);
     // Of a file that somebody else made it is not known whether it consists of hugepages. If so, they are hugepages here too if they lie
     // where a hugepage can lie.
-    let align =
-        if len < PageSize::Thp.bytes() { page.bytes() } else { page.bytes().max(PageSize::Thp.bytes()) };
+    let align = if len < PageSize::Thp.bytes() {
+        page.bytes()
+    } else {
+        page.bytes().max(PageSize::Thp.bytes())
+    };
     let span = Span::reserve(len, align, guards)?;
     if page.is_pooled() {
         // The pool promises pages to the file, not to the mapping: what this gets, the next one has.

@@ -48,10 +48,19 @@ impl Mapping {
         Mapping::new(Memory::Own { span, file, backing }, numa, pieces, receipt)
     }
 
-    pub(crate) fn foreign(at: NonNull<u8>, len: usize, owner: Box<dyn Any + Send + Sync>) -> Mapping {
+    pub(crate) fn foreign(
+        at: NonNull<u8>,
+        len: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Mapping {
         let page = page_of(at);
-        let piece =
-            Piece { range: 0..len, asked: page, got: page, fallbacks: Vec::new(), by_collapse: false };
+        let piece = Piece {
+            range: 0..len,
+            asked: page,
+            got: page,
+            fallbacks: Vec::new(),
+            by_collapse: false,
+        };
         let receipt = Receipt {
             asked_bytes: len,
             mapped_bytes: len,
@@ -120,7 +129,9 @@ impl Mapping {
         let mut parts = self.receipt.ranges.iter();
         // Relaxed: see `set_discarded`.
         !self.discarded.load(Ordering::Relaxed)
-            && parts.all(|part| part.range.end <= range.start || range.end <= part.range.start || whole(part))
+            && parts.all(|part| {
+                part.range.end <= range.start || range.end <= part.range.start || whole(part)
+            })
     }
 
     /// The policy it was made with.
@@ -129,7 +140,10 @@ impl Mapping {
     }
 
     /// The pieces that have a part in `range`, each with that part.
-    pub(crate) fn pieces_in(&self, range: Range<usize>) -> impl Iterator<Item = (&Piece, Range<usize>)> {
+    pub(crate) fn pieces_in(
+        &self,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = (&Piece, Range<usize>)> {
         self.pieces.iter().filter_map(move |piece| {
             let common = range.start.max(piece.range.start)..range.end.min(piece.range.end);
             (!common.is_empty()).then_some((piece, common))
@@ -187,7 +201,11 @@ pub(crate) fn ranges(laid: &Laid) -> Vec<RangeReceipt> {
 }
 
 /// Compares what was populated with what was asked for: placement, and hugepages where they are only tried for.
-pub(crate) fn verify(range: &mut RangeReceipt, numa: &Numa, strict: bool) -> Result<(), ArenaError> {
+pub(crate) fn verify(
+    range: &mut RangeReceipt,
+    numa: &Numa,
+    strict: bool,
+) -> Result<(), ArenaError> {
     numa.verify(&range.range, &range.nodes)?;
     let wanted = range.range.len() as u64;
     if range.got == PageSize::Thp
@@ -198,7 +216,12 @@ pub(crate) fn verify(range: &mut RangeReceipt, numa: &Numa, strict: bool) -> Res
         let reason = Fallback::ThpPartial { huge, wanted };
         if strict {
             let page = PageSize::Thp;
-            return Err(ArenaError::NoPages { range: range.range.clone(), page, reason, limit: None });
+            return Err(ArenaError::NoPages {
+                range: range.range.clone(),
+                page,
+                reason,
+                limit: None,
+            });
         }
         event!(WARN, range = ?range.range, got = %range.got, %reason, "a rung of the ladder was passed");
         range.fallbacks.push(reason);
@@ -221,7 +244,8 @@ fn page_of(at: NonNull<u8>) -> PageSize {
     let mut here = false;
     for line in text.lines() {
         if let Some((from, to)) = line.split(' ').next().and_then(|range| range.split_once('-'))
-            && let (Ok(from), Ok(to)) = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
+            && let (Ok(from), Ok(to)) =
+                (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
         {
             here = (from..to).contains(&address);
         } else if here && let Some(size) = line.strip_prefix("KernelPageSize:") {

@@ -225,6 +225,9 @@ unsafe impl Exclusive for ExclusiveRegion {}
 
 impl fmt::Debug for HeapMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeapMemory").field("base", &self.base).field("len", &self.layout.size()).finish()
+        f.debug_struct("HeapMemory")
+            .field("base", &self.base)
+            .field("len", &self.layout.size())
+            .finish()
     }
 }

@@ -32,7 +32,8 @@ impl FromStr for Numa {
     /// `none`, `bind:NODES` or `interleave:NODES`, where nodes are written as the kernel does: `0,2-3`.
     fn from_str(text: &str) -> Result<Numa, String> {
         let nodes = |list: &str| {
-            nodes(list).ok_or_else(|| format!("{list:?} is no list of nodes; examples: 0, 0-3, 0,2-3"))
+            nodes(list)
+                .ok_or_else(|| format!("{list:?} is no list of nodes; examples: 0, 0-3, 0,2-3"))
         };
         match text.split_once(':') {
             None if text == "none" => Ok(Numa::None),
@@ -101,7 +102,10 @@ impl Nodes {
     }
 
     fn read(path: &str) -> Nodes {
-        sys::read_text(path).ok().and_then(|text| Nodes::parse(&text)).unwrap_or_else(|| Nodes(vec![0]))
+        sys::read_text(path)
+            .ok()
+            .and_then(|text| Nodes::parse(&text))
+            .unwrap_or_else(|| Nodes(vec![0]))
     }
 }
 
@@ -155,7 +159,11 @@ impl Numa {
         let (mode, found) = sys::policy_at(at).map_err(refused(Call::GetPolicy))?;
         // The kernel may add flags above the mode.
         if mode & 0xfff != self.mode() || found != nodes.0 {
-            return Err(ArenaError::Misplaced { range: 0..len, found: Nodes(found), wanted: nodes });
+            return Err(ArenaError::Misplaced {
+                range: 0..len,
+                found: Nodes(found),
+                wanted: nodes,
+            });
         }
         Ok(true)
     }

@@ -109,10 +109,17 @@ mod tests {
 
     #[test]
     fn what_cannot_be_mapped_is_an_error() {
-        for (size, align) in
-            [(usize::MAX, 1), (isize::MAX as usize, 1), (1, 1 << 63), (isize::MAX as usize, 1 << 63)]
-        {
-            assert_eq!(OwnPages::new(size, align).map(drop), Err(Errno::ENOMEM), "{size} at {align}");
+        for (size, align) in [
+            (usize::MAX, 1),
+            (isize::MAX as usize, 1),
+            (1, 1 << 63),
+            (isize::MAX as usize, 1 << 63),
+        ] {
+            assert_eq!(
+                OwnPages::new(size, align).map(drop),
+                Err(Errno::ENOMEM),
+                "{size} at {align}"
+            );
         }
     }
 }

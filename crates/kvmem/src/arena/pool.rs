@@ -16,10 +16,13 @@ fn number(path: &str) -> Option<u64> {
 
 /// Pages that are free and promised to nobody, with those that the pool may grow by on demand; `None` without a pool.
 pub(crate) fn free(page: PageSize) -> Option<u64> {
-    let read = |file| number(&format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{file}", page.bytes() >> 10));
+    let read = |file| {
+        number(&format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{file}", page.bytes() >> 10))
+    };
     let free = read("free_hugepages")?.saturating_sub(read("resv_hugepages")?);
-    let grow =
-        read("nr_overcommit_hugepages").unwrap_or(0).saturating_sub(read("surplus_hugepages").unwrap_or(0));
+    let grow = read("nr_overcommit_hugepages")
+        .unwrap_or(0)
+        .saturating_sub(read("surplus_hugepages").unwrap_or(0));
     Some(free + grow)
 }
 
@@ -36,7 +39,9 @@ pub(crate) fn offer(page: PageSize, wanted: u64, bound: Option<&Nodes>) -> (u64,
     if let Some(nodes) = bound {
         let on_node = |node: &u32| {
             let kib = page.bytes() >> 10;
-            number(&format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB/free_hugepages"))
+            number(&format!(
+                "/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB/free_hugepages"
+            ))
         };
         let free = nodes.0.iter().filter_map(on_node).sum();
         at_most(free, Fallback::NodesShort { page, wanted, free });

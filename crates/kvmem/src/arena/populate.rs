@@ -85,10 +85,9 @@ impl FromStr for Populate {
         match text {
             "none" => Ok(Populate::None),
             "auto" => Ok(Populate::Auto),
-            number => number
-                .parse()
-                .map(Populate::Threads)
-                .map_err(|_| format!("`{text}` is neither none, nor auto, nor a number of threads")),
+            number => number.parse().map(Populate::Threads).map_err(|_| {
+                format!("`{text}` is neither none, nor auto, nor a number of threads")
+            }),
         }
     }
 }
@@ -109,7 +108,11 @@ impl Populated {
     /// Its speed in GiB/s.
     #[must_use]
     pub fn gib_per_s(&self) -> f64 {
-        if self.seconds > 0.0 { self.bytes as f64 / (1u64 << 30) as f64 / self.seconds } else { 0.0 }
+        if self.seconds > 0.0 {
+            self.bytes as f64 / (1u64 << 30) as f64 / self.seconds
+        } else {
+            0.0
+        }
     }
 }
 
@@ -163,7 +166,8 @@ pub(crate) fn populate(
         return Ok(Vec::new());
     }
     span!(INFO, "populate", parts = parts.len(), %how);
-    let bytes = |parts: &mut dyn Iterator<Item = &Part>| parts.map(|part| part.len() as u64).sum::<u64>();
+    let bytes =
+        |parts: &mut dyn Iterator<Item = &Part>| parts.map(|part| part.len() as u64).sum::<u64>();
     let headroom = Headroom::find();
     let ordinary = bytes(&mut parts.iter().filter(|part| !part.page.is_pooled()));
     let watched = Watched::begin(watch, bytes(&mut parts.iter()));
@@ -217,7 +221,8 @@ impl Work<'_> {
         let mut total = Populated::default();
         let mut at = 0;
         // A few pages of 1 GiB cannot be compared, but to clear a whole one takes long enough for a thread of its own.
-        let mut best = if part.page == PageSize::Huge1G && part.len() / 16 < page { self.cores } else { 1 };
+        let mut best =
+            if part.page == PageSize::Huge1G && part.len() / 16 < page { self.cores } else { 1 };
         let mut run = |threads: usize, len: usize| {
             let to = part.boundary((at + len).min(part.len()), at);
             let to = if part.len() - to < page { part.len() } else { to };
@@ -255,13 +260,21 @@ impl Work<'_> {
     }
 
     /// Populates a window of a part with so many threads, or fewer if they cannot be had.
-    fn sweep(&self, part: &Part, window: Range<usize>, threads: usize) -> Result<Populated, ArenaError> {
+    fn sweep(
+        &self,
+        part: &Part,
+        window: Range<usize>,
+        threads: usize,
+    ) -> Result<Populated, ArenaError> {
         let pages = window.len().div_ceil(part.page.bytes());
         let threads = threads.min(self.cores).min(pages).max(1);
         let start = Cell::new(Instant::now());
-        let work = |number, threads| self.work(part, part.share(&window, number, threads), number, threads);
-        let threads =
-            lead("kvmem-populate", &work, |crew| crew.sweep(threads, |_| start.set(Instant::now())));
+        let work = |number, threads| {
+            self.work(part, part.share(&window, number, threads), number, threads)
+        };
+        let threads = lead("kvmem-populate", &work, |crew| {
+            crew.sweep(threads, |_| start.set(Instant::now()))
+        });
         let took = start.get().elapsed();
         match self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(error),
@@ -334,7 +347,8 @@ impl Work<'_> {
             // What does not become a hugepage is populated page by page.
             collapse(at, chunk.len());
         }
-        let filled = if self.known { fill(at, chunk.len()) } else { touch(at, chunk.len(), part.page) };
+        let filled =
+            if self.known { fill(at, chunk.len()) } else { touch(at, chunk.len(), part.page) };
         filled.map_err(|(call, errno)| {
             let range = part.range.start + chunk.start..part.range.start + chunk.end;
             let limit = if part.page.is_pooled() {

@@ -111,9 +111,9 @@ impl ProcessArena {
     /// ```
     pub fn new(settings: ArenaSettings) -> Result<Self, SetupError> {
         let pool = match settings.pool_bytes {
-            Some(pool_bytes) => {
-                Some(map_pool(pool_bytes).map_err(|source| SetupError::Map { pool_bytes, source })?)
-            }
+            Some(pool_bytes) => Some(
+                map_pool(pool_bytes).map_err(|source| SetupError::Map { pool_bytes, source })?,
+            ),
             None => None,
         };
         Ok(ProcessArena {
@@ -121,7 +121,12 @@ impl ProcessArena {
             pool: pool.map(BumpArena::new),
             allocations: Counter(AtomicU64::new(0)),
             frees: Counter(AtomicU64::new(0)),
-            mapped: Mutex::new(Mapped { live: BTreeMap::new(), allocations: 0, frees: 0, bytes: 0 }),
+            mapped: Mutex::new(Mapped {
+                live: BTreeMap::new(),
+                allocations: 0,
+                frees: 0,
+                bytes: 0,
+            }),
         })
     }
 
@@ -197,7 +202,11 @@ impl ProcessArena {
         }
     }
 
-    fn free_in_pool(&self, pool: &BumpArena<Region>, address: NonNull<u8>) -> Result<Freed, FreeError> {
+    fn free_in_pool(
+        &self,
+        pool: &BumpArena<Region>,
+        address: NonNull<u8>,
+    ) -> Result<Freed, FreeError> {
         if !pool.has_handed_out(address.as_ptr()) {
             return Err(FreeError::Unknown { address: address.addr().get() });
         }
@@ -212,7 +221,12 @@ impl ProcessArena {
                 return Err(FreeError::AllFreed { address: address.addr().get(), allocations });
             }
             // Release pairs with the Acquire above and in `stats`.
-            match self.frees.0.compare_exchange_weak(frees, frees + 1, Ordering::Release, Ordering::Acquire) {
+            match self.frees.0.compare_exchange_weak(
+                frees,
+                frees + 1,
+                Ordering::Release,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return Ok(Freed::Counted),
                 Err(now) => frees = now,
             }

@@ -63,7 +63,9 @@ pub enum FreeError {
         address: usize,
     },
     /// As many allocations of the pool have been freed as there were: one of them was freed twice.
-    #[error("{address:#x} is in the pool, but all {allocations} allocations of the pool were freed before")]
+    #[error(
+        "{address:#x} is in the pool, but all {allocations} allocations of the pool were freed before"
+    )]
     AllFreed {
         /// The address.
         address: usize,

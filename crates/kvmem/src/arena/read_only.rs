@@ -30,7 +30,10 @@ impl ReadOnlyRegion {
     ///
     /// # Errors
     /// As [`Region::attach`].
-    pub fn attach(fd: impl Into<OwnedFd>, expected_bytes: Option<usize>) -> Result<Self, ArenaError> {
+    pub fn attach(
+        fd: impl Into<OwnedFd>,
+        expected_bytes: Option<usize>,
+    ) -> Result<Self, ArenaError> {
         Region::map_file(File::from(fd.into()), expected_bytes, false).map(ReadOnlyRegion)
     }
 

@@ -147,14 +147,20 @@ impl fmt::Display for Fallback {
             Fallback::CgroupShort { page, wanted, left } => {
                 write!(f, "the hugetlb cgroup has {left} of {wanted} {page} pages left")
             }
-            Fallback::PoolRefused { page, errno } => write!(f, "the pool of {page} pages refused: {errno}"),
+            Fallback::PoolRefused { page, errno } => {
+                write!(f, "the pool of {page} pages refused: {errno}")
+            }
             Fallback::Tail { page } => write!(f, "shorter than one {page} page"),
-            Fallback::Unaligned { page } => write!(f, "{page} pages do not fit behind smaller ones"),
+            Fallback::Unaligned { page } => {
+                write!(f, "{page} pages do not fit behind smaller ones")
+            }
             Fallback::Inherited { page } => {
                 write!(f, "private {page} pages cannot be inherited by a child safely")
             }
             Fallback::ThpOff { setting } => write!(f, "transparent hugepages are off: {setting}"),
-            Fallback::ThpRefused { errno } => write!(f, "transparent hugepages were refused: {errno}"),
+            Fallback::ThpRefused { errno } => {
+                write!(f, "transparent hugepages were refused: {errno}")
+            }
             Fallback::ThpPartial { huge, wanted } => {
                 write!(f, "the kernel gave hugepages for {huge} of {wanted} bytes")
             }

@@ -15,7 +15,9 @@ use super::mapping::{self, Mapping, outward};
 use super::numa::nodes_found;
 use super::populate::{Part, Populated, populate};
 use super::residency::{Residency, glance, measure};
-use super::{ArenaError, Backing, Call, Numa, PageSize, Populate, Receipt, RegionBuilder, Watch, file, lay};
+use super::{
+    ArenaError, Backing, Call, Numa, PageSize, Populate, Receipt, RegionBuilder, Watch, file, lay,
+};
 use crate::sys;
 
 /// One contiguous range of memory: mapped, placed, and as resident as it was made.
@@ -60,7 +62,10 @@ impl Region {
     /// # Errors
     /// [`NotMemory`](ArenaError::NotMemory), [`Unsealed`](ArenaError::Unsealed), [`WrongSize`](ArenaError::WrongSize),
     /// and what mapping can fail with. The descriptor is closed then.
-    pub fn attach(fd: impl Into<OwnedFd>, expected_bytes: Option<usize>) -> Result<Region, ArenaError> {
+    pub fn attach(
+        fd: impl Into<OwnedFd>,
+        expected_bytes: Option<usize>,
+    ) -> Result<Region, ArenaError> {
         Region::map_file(File::from(fd.into()), expected_bytes, true)
     }
 
@@ -73,8 +78,13 @@ impl Region {
         let (len, page) = file::inspect(&file, expected_bytes)?;
         let span = lay::map_whole(&file, len, page, false, write)?;
         shield(&span, true, true)?;
-        let piece =
-            Piece { range: 0..len, asked: page, got: page, fallbacks: Vec::new(), by_collapse: false };
+        let piece = Piece {
+            range: 0..len,
+            asked: page,
+            got: page,
+            fallbacks: Vec::new(),
+            by_collapse: false,
+        };
         let laid = Laid { span, pieces: vec![piece], file: Some(file), policy_verified: false };
         let receipt = Receipt {
             asked_bytes: expected_bytes.unwrap_or(len),
@@ -192,7 +202,8 @@ impl Region {
     /// # Errors
     /// [`Refused`](ArenaError::Refused) if the process has no descriptor left.
     pub fn share(&self) -> Result<Option<OwnedFd>, ArenaError> {
-        let duplicate = |fd| sys::duplicate(fd).map_err(|errno| refused(Call::Duplicate, self.len, errno));
+        let duplicate =
+            |fd| sys::duplicate(fd).map_err(|errno| refused(Call::Duplicate, self.len, errno));
         self.fd().map(duplicate).transpose()
     }
 
@@ -218,7 +229,8 @@ impl Region {
     /// The number of the memory file: the same in every process, and that of no other memory file as long as this one is there.
     #[cfg(not(loom))]
     pub(crate) fn file_number(&self) -> Result<Option<u64>, ArenaError> {
-        let number = |file| sys::file_number(file).map_err(|errno| refused(Call::FileSize, self.len, errno));
+        let number =
+            |file| sys::file_number(file).map_err(|errno| refused(Call::FileSize, self.len, errno));
         self.mapping.file().map(number).transpose()
     }
 
@@ -230,8 +242,11 @@ impl Region {
         if mid > self.len {
             return Err(ArenaError::OutOfBounds { start: mid, end: mid, len: self.len });
         }
-        let right =
-            Region { mapping: Arc::clone(&self.mapping), start: self.start + mid, len: self.len - mid };
+        let right = Region {
+            mapping: Arc::clone(&self.mapping),
+            start: self.start + mid,
+            len: self.len - mid,
+        };
         Ok((Region { len: mid, ..self }, right))
     }
 
@@ -277,7 +292,9 @@ impl Region {
             })
             .collect();
         let resident = |part: &Part| match measure(part.at, part.range.len()) {
-            Ok(found) if !part.page.is_pooled() => found.resident_bytes.saturating_sub(found.error_bytes),
+            Ok(found) if !part.page.is_pooled() => {
+                found.resident_bytes.saturating_sub(found.error_bytes)
+            }
             _ => 0,
         };
         let start = Instant::now();
@@ -285,7 +302,8 @@ impl Region {
         let seconds = start.elapsed().as_secs_f64();
         for part in &parts {
             // What the kernel does not say cannot be held against it.
-            let nodes = nodes_found(part.at, part.range.len(), sys::page_size()).unwrap_or_default();
+            let nodes =
+                nodes_found(part.at, part.range.len(), sys::page_size()).unwrap_or_default();
             self.mapping.numa().verify(&part.range, &nodes)?;
         }
         Ok(Populated {
@@ -339,7 +357,10 @@ impl Region {
     }
 
     /// The pieces in a range, each with its part of the range.
-    pub(crate) fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (&Piece, Range<usize>)> {
+    pub(crate) fn pieces(
+        &self,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = (&Piece, Range<usize>)> {
         let start = self.start;
         let range = range.start.min(self.len)..range.end.min(self.len);
         self.mapping
@@ -348,7 +369,10 @@ impl Region {
     }
 
     /// A range as plain offsets, if it lies within the region.
-    pub(crate) fn resolve(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>, ArenaError> {
+    pub(crate) fn resolve(
+        &self,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Range<usize>, ArenaError> {
         let start = match range.start_bound() {
             Bound::Included(start) => Some(*start),
             Bound::Excluded(before) => before.checked_add(1),

@@ -81,7 +81,9 @@ impl ReservationTable {
             bytes = bytes.saturating_add(found.end - found.start);
             end = end.max(found.end);
             ranges.extend(
-                [range.start..found.start, found.end..range.end].into_iter().filter(|r| !r.is_empty()),
+                [range.start..found.start, found.end..range.end]
+                    .into_iter()
+                    .filter(|r| !r.is_empty()),
             );
         }
         (bytes, end)
@@ -117,7 +119,10 @@ impl Reserved {
     }
 
     /// Reserves bytes in all tables. The caller has the [`Turn`] and has found room.
-    pub(super) fn take<'a>(bytes: u64, tables: impl Iterator<Item = &'a ReservationTable>) -> Reserved {
+    pub(super) fn take<'a>(
+        bytes: u64,
+        tables: impl Iterator<Item = &'a ReservationTable>,
+    ) -> Reserved {
         let lock = |table: &ReservationTable| {
             let (file, start) = (table.file.as_ref()?, table.others().1);
             let end = start.checked_add(bytes).filter(|end| *end <= sys::LOCK_END)?;
@@ -137,7 +142,11 @@ impl Reserved {
     }
 
     /// Lowers the reservation, whose tables these are, to at most `bytes`.
-    pub(super) fn lower_to<'a>(&mut self, bytes: u64, tables: impl Iterator<Item = &'a ReservationTable>) {
+    pub(super) fn lower_to<'a>(
+        &mut self,
+        bytes: u64,
+        tables: impl Iterator<Item = &'a ReservationTable>,
+    ) {
         if bytes >= self.bytes || self.process != sys::process_id() {
             return;
         }
@@ -198,7 +207,9 @@ impl<'a> Turn<'a> {
             let free = holder != process;
             // Acquire pairs with the Release in `drop`: the counts of the last turn are seen.
             let taken = free
-                && TURN_OF.compare_exchange(holder, process, Ordering::Acquire, Ordering::Relaxed).is_ok();
+                && TURN_OF
+                    .compare_exchange(holder, process, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok();
             taken.then_some(true)
         });
         let mut turn = Turn { locked: Vec::new(), here };

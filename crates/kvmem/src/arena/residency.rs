@@ -63,7 +63,9 @@ pub(crate) fn measure(at: NonNull<u8>, len: usize) -> Result<Residency, Errno> {
         if let Ok(found) = scan(&pagemap, at, len) {
             return Ok(found);
         }
-        if let Ok(found) = ask(len, Method::Pagemap, |first, pages| read_table(&pagemap, at, first, pages)) {
+        if let Ok(found) =
+            ask(len, Method::Pagemap, |first, pages| read_table(&pagemap, at, first, pages))
+        {
             return Ok(found);
         }
     }
@@ -141,7 +143,12 @@ fn scan(pagemap: &File, at: NonNull<u8>, len: usize) -> Result<Residency, Errno>
 }
 
 /// Reads the entries of some pages; the lowest bit of each of `pages` then says whether the page is resident.
-fn read_table(pagemap: &File, at: NonNull<u8>, first: usize, pages: &mut [u8]) -> Result<(), Errno> {
+fn read_table(
+    pagemap: &File,
+    at: NonNull<u8>,
+    first: usize,
+    pages: &mut [u8],
+) -> Result<(), Errno> {
     let mut entries = vec![0u8; pages.len() * 8];
     let offset = (at.addr().get() / sys::page_size() + first) as u64 * 8;
     let mut filled = 0;
@@ -214,8 +221,11 @@ mod tests {
         let pages = 3 * EXACT;
         // Every other page, a third, and one half of the range: patterns that a regular sample would get wrong.
         type Pattern = (fn(usize) -> bool, f64);
-        let patterns: [Pattern; 3] =
-            [(|n| n % 2 == 0, 1.0 / 2.0), (|n| n % 192 < 64, 1.0 / 3.0), (|n| n < 3 << 19, 1.0 / 2.0)];
+        let patterns: [Pattern; 3] = [
+            (|n| n % 2 == 0, 1.0 / 2.0),
+            (|n| n % 192 < 64, 1.0 / 3.0),
+            (|n| n < 3 << 19, 1.0 / 2.0),
+        ];
         for (pattern, share) in patterns {
             let found = ask(pages * page, Method::Pagemap, |first, answers| {
                 for (n, answer) in answers.iter_mut().enumerate() {

@@ -123,7 +123,10 @@ mod tests {
     #[test]
     fn sizes_beyond_all_addresses_are_refused() {
         for len in [usize::MAX, isize::MAX as usize, isize::MAX as usize - sys::page_size()] {
-            assert!(matches!(Span::reserve(len, 1 << 30, true), Err(ArenaError::TooLarge { .. })), "{len}");
+            assert!(
+                matches!(Span::reserve(len, 1 << 30, true), Err(ArenaError::TooLarge { .. })),
+                "{len}"
+            );
         }
         let most = (isize::MAX as usize - (4 << 30)) & !4095;
         assert!(matches!(

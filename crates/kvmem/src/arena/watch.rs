@@ -198,7 +198,12 @@ impl<'a> Watched<'a> {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         *done += bytes as u64;
         if let Some(listener) = &self.watch.listener {
-            listener(Progress { done_bytes: *done, total_bytes: self.total, elapsed: self.now(), piece });
+            listener(Progress {
+                done_bytes: *done,
+                total_bytes: self.total,
+                elapsed: self.now(),
+                piece,
+            });
         }
     }
 }

@@ -53,7 +53,9 @@ impl Heap {
             .holes_from(size)
             .take(LOOKS)
             .find(fits)
-            .or_else(|| self.bins.above(self.bins.list_of(certain)).map(|list| self.bins.first(list)))
+            .or_else(|| {
+                self.bins.above(self.bins.list_of(certain)).map(|list| self.bins.first(list))
+            })
             .or_else(|| {
                 let long = |&id: &u32| self.bins.holes[id].size.saturating_add(size / 32) >= size;
                 self.bins.holes_down_from(certain).take_while(long).take(LAST_LOOKS).find(fits)
@@ -70,11 +72,10 @@ impl Heap {
         if first != NIL && self.bins.holes[first].size == size {
             return None;
         }
-        let (id, start) = self
-            .bins
-            .holes_from(slot)
-            .take(LOOKS)
-            .find_map(|id| Some((id, aligned_start(self.bins.holes[id].range(), slot, slot)?)))?;
+        let (id, start) =
+            self.bins.holes_from(slot).take(LOOKS).find_map(|id| {
+                Some((id, aligned_start(self.bins.holes[id].range(), slot, slot)?))
+            })?;
         Some(self.take_at(id, start, size))
     }
 

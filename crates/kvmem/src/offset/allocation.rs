@@ -163,8 +163,8 @@ impl Allocation {
                 if sub == range && core.put_away() {
                     registry::discharge(index);
                 }
-                let left =
-                    (sub.start > range.start).then(|| Allocation::new(index, grant, sub.start - range.start));
+                let left = (sub.start > range.start)
+                    .then(|| Allocation::new(index, grant, sub.start - range.start));
                 let right = right.map(|grant| Allocation::new(index, grant, range.end - sub.end));
                 Ok((left, right))
             }
@@ -200,7 +200,10 @@ impl Drop for Allocation {
 
 impl fmt::Debug for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Allocation").field("offset", &self.offset()).field("size", &self.size()).finish()
+        f.debug_struct("Allocation")
+            .field("offset", &self.offset())
+            .field("size", &self.size())
+            .finish()
     }
 }
 

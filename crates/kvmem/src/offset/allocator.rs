@@ -246,7 +246,11 @@ impl OffsetAllocator {
     /// # drop(rest);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn allocate_scattered(&self, total: u64, max_ranges: usize) -> Result<Vec<Allocation>, AllocError> {
+    pub fn allocate_scattered(
+        &self,
+        total: u64,
+        max_ranges: usize,
+    ) -> Result<Vec<Allocation>, AllocError> {
         if total == 0 {
             return Err(AllocError::ZeroSize);
         }
@@ -396,7 +400,8 @@ impl OffsetAllocator {
     /// that have kept no more of it. O(1).
     #[must_use]
     pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
-        self.core.with(|books| books.seals.of(slot).map(|generation| named(books, slot, generation)))
+        self.core
+            .with(|books| books.seals.of(slot).map(|generation| named(books, slot, generation)))
     }
 
     /// All raw allocations that are alive, in the order of their offsets. O(n log n) for the most
@@ -471,7 +476,11 @@ impl OffsetAllocator {
     #[inline(always)]
     fn own(&self, handle: RawHandle) -> Result<(), RawError> {
         let (allocator, handle_of) = (self.owner.id, handle.allocator);
-        if handle_of == allocator { Ok(()) } else { Err(RawError::Foreign { allocator, handle_of }) }
+        if handle_of == allocator {
+            Ok(())
+        } else {
+            Err(RawError::Foreign { allocator, handle_of })
+        }
     }
 
     /// Runs `use_it` on a good handle's allocation.

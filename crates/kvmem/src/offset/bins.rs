@@ -109,7 +109,10 @@ impl Bins {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.holes.bytes() + self.splits.bytes() + size_of_val(&*self.heads) + size_of_val(&*self.lengths)
+        self.holes.bytes()
+            + self.splits.bytes()
+            + size_of_val(&*self.heads)
+            + size_of_val(&*self.lengths)
     }
 
     /// Books a new hole and puts it into its bin.
@@ -369,7 +372,11 @@ impl Bins {
 
     #[inline]
     fn head_mut(&mut self, place: u32) -> &mut u32 {
-        if (place as usize) < BINS { &mut self.heads[place as usize] } else { self.splits.head_mut(place) }
+        if (place as usize) < BINS {
+            &mut self.heads[place as usize]
+        } else {
+            self.splits.head_mut(place)
+        }
     }
 
     /// The first bin at or above `bin` that holds anything.
@@ -384,7 +391,8 @@ impl Bins {
         }
         // Which of the two it is, chance decides: no branch.
         let next = above.trailing_zeros() as usize % OCTAVES;
-        let (octave, word) = select_unpredictable(here != 0, (octave, here), (next, self.fine[next]));
+        let (octave, word) =
+            select_unpredictable(here != 0, (octave, here), (next, self.fine[next]));
         Some((octave as u32) << MANTISSA_BITS | word.trailing_zeros())
     }
 
@@ -455,12 +463,20 @@ impl Bins {
     }
 
     /// Checks one list of holes of `least` to `most` bytes.
-    pub(super) fn check_list(&self, place: u32, least: u64, most: u64, length: u8) -> Result<u32, String> {
+    pub(super) fn check_list(
+        &self,
+        place: u32,
+        least: u64,
+        most: u64,
+        length: u8,
+    ) -> Result<u32, String> {
         let (mut prev, mut holes) = (NIL, 0);
         for id in self.holes_of(place) {
             let hole = &self.holes[id];
             if hole.prev != prev || hole.place != place || !(least..=most).contains(&hole.size) {
-                return Err(format!("hole {id} in list {place} of {least} to {most} bytes: {hole:?}"));
+                return Err(format!(
+                    "hole {id} in list {place} of {least} to {most} bytes: {hole:?}"
+                ));
             }
             prev = id;
             holes += 1;

@@ -145,8 +145,10 @@ impl Heap {
         let Hole { offset, size: room, .. } = self.bins.holes[run];
         let (end, slack) = (offset + room, self.boundary.checked_sub(size)?);
         let start = (offset.wrapping_neg() % align, self.boundary.wrapping_neg() % align);
-        let segment = first_below(start.0, start.1, align, slack)?.checked_mul(self.boundary.into())?;
-        let segment = u64::try_from(segment).ok()?.checked_add(offset).filter(|&segment| segment < end)?;
+        let segment =
+            first_below(start.0, start.1, align, slack)?.checked_mul(self.boundary.into())?;
+        let segment =
+            u64::try_from(segment).ok()?.checked_add(offset).filter(|&segment| segment < end)?;
         let start = segment.checked_next_multiple_of(align)?;
         (start <= end && end - start >= size).then_some(start)
     }
@@ -316,7 +318,9 @@ mod tests {
     #[test]
     fn the_first_below_is_found_as_by_walking() {
         for modulus in 1..=40 {
-            for (step, start) in (0..modulus).flat_map(|step| (0..modulus).map(move |start| (step, start))) {
+            for (step, start) in
+                (0..modulus).flat_map(|step| (0..modulus).map(move |start| (step, start)))
+            {
                 for limit in 0..modulus {
                     let walked = (0..modulus).find(|i| (start + step * i) % modulus <= limit);
                     assert_eq!(

@@ -24,7 +24,10 @@ impl Heap {
         if used && self.range_of(node) == (offset..offset + size) {
             return Ok(());
         }
-        let what = format!("node {node} is kept as [{offset}, {}), which is no range in use", offset + size);
+        let what = format!(
+            "node {node} is kept as [{offset}, {}), which is no range in use",
+            offset + size
+        );
         Err(CheckError { invariant: 3, what })
     }
 
@@ -39,7 +42,10 @@ impl Heap {
         loop {
             let next = self.nodes[node].next;
             if !self.nodes.contains(next) || self.nodes[next].prev != node {
-                return broken(1, format!("node {node} is followed by {next}, which does not know it"));
+                return broken(
+                    1,
+                    format!("node {node} is followed by {next}, which does not know it"),
+                );
             }
             seen += 1;
             if seen > self.nodes.live() {
@@ -56,7 +62,8 @@ impl Heap {
                     format!("node {node} is [{start}, {end}), the range before it ends at {at}"),
                 );
             }
-            let crosses = self.boundary != NO_BOUNDARY && start / self.boundary != (end - 1) / self.boundary;
+            let crosses =
+                self.boundary != NO_BOUNDARY && start / self.boundary != (end - 1) / self.boundary;
             match self.nodes[node].hole() {
                 None => {
                     allocated += end - start;
@@ -72,7 +79,10 @@ impl Heap {
                 Some(id) => {
                     free_ranges += 1;
                     if !self.bins.holes.contains(id) {
-                        return broken(3, format!("node {node} names hole {id}, which is not on the books"));
+                        return broken(
+                            3,
+                            format!("node {node} names hole {id}, which is not on the books"),
+                        );
                     }
                     let hole = &self.bins.holes[id];
                     if hole.node != node || hole.end() != end {
@@ -92,7 +102,10 @@ impl Heap {
                     if hole.is_binned() {
                         largest = largest.max(hole.size);
                         if crosses {
-                            return broken(8, format!("hole {id}, [{start}, {end}), crosses a boundary"));
+                            return broken(
+                                8,
+                                format!("hole {id}, [{start}, {end}), crosses a boundary"),
+                            );
                         }
                     }
                     let segment = self.boundary != NO_BOUNDARY
@@ -101,7 +114,9 @@ impl Heap {
                     if run != segment || (id == self.virgin) != (run && end == self.capacity) {
                         return broken(
                             8,
-                            format!("hole {id}, [{start}, {end}): segment {segment}, run {run}, {hole:?}"),
+                            format!(
+                                "hole {id}, [{start}, {end}): segment {segment}, run {run}, {hole:?}"
+                            ),
                         );
                     }
                     if run {
@@ -111,13 +126,17 @@ impl Heap {
                         }
                         run_end = end;
                     }
-                    let at_edge = self.boundary != NO_BOUNDARY && start.is_multiple_of(self.boundary);
+                    let at_edge =
+                        self.boundary != NO_BOUNDARY && start.is_multiple_of(self.boundary);
                     if let Some(left) = left
                         && !at_edge
                         && !held
                         && self.bins.holes[left].is_binned()
                     {
-                        return broken(4, format!("free ranges meet at {start} and are not joined"));
+                        return broken(
+                            4,
+                            format!("free ranges meet at {start} and are not joined"),
+                        );
                     }
                     left = Some(id);
                 }
@@ -125,13 +144,22 @@ impl Heap {
             at = end;
         }
         if at != self.capacity {
-            return broken(2, format!("the last range ends at {at}, the space at {}", self.capacity));
+            return broken(
+                2,
+                format!("the last range ends at {at}, the space at {}", self.capacity),
+            );
         }
         if seen != self.nodes.live() {
-            return broken(1, format!("{seen} nodes in the ring, {} on the books", self.nodes.live()));
+            return broken(
+                1,
+                format!("{seen} nodes in the ring, {} on the books", self.nodes.live()),
+            );
         }
         if free_ranges != self.bins.holes.live() {
-            return broken(3, format!("{free_ranges} free nodes, {} holes", self.bins.holes.live()));
+            return broken(
+                3,
+                format!("{free_ranges} free nodes, {} holes", self.bins.holes.live()),
+            );
         }
         if (allocated, live) != (self.allocated, self.live) {
             return broken(
@@ -149,10 +177,15 @@ impl Heap {
         }
         let held = runs + u32::from(self.virgin != NIL) + u32::from(self.nursery != NIL);
         if binned + held != free_ranges {
-            return broken(5, format!("{binned} holes binned, {held} held back, {free_ranges} free ranges"));
+            return broken(
+                5,
+                format!("{binned} holes binned, {held} held back, {free_ranges} free ranges"),
+            );
         }
         match self.bins.largest_if_known() {
-            Some(known) if known != largest => broken(7, format!("largest is {largest}, kept as {known}")),
+            Some(known) if known != largest => {
+                broken(7, format!("largest is {largest}, kept as {known}"))
+            }
             _ => Ok(()),
         }
     }

@@ -59,7 +59,8 @@ impl Core {
 
     /// Begins the life of an allocator on this core, which nobody uses.
     pub(crate) fn open(&self, id: u64, heap: Heap) {
-        let mut books = Box::new(Books { heap, seals: Seals::new(), id, closed: false, ward: None });
+        let mut books =
+            Box::new(Books { heap, seals: Seals::new(), id, closed: false, ward: None });
         let mut slot = self.books.lock();
         debug_assert!(slot.is_none(), "the core is in use");
         self.publish(&mut books.heap);
@@ -152,7 +153,10 @@ impl Core {
     }
 
     /// Moves the end of the space, up or down.
-    pub(crate) fn resize<E>(&self, change: impl FnOnce(&mut Heap) -> Result<(), E>) -> Result<(), E> {
+    pub(crate) fn resize<E>(
+        &self,
+        change: impl FnOnce(&mut Heap) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.with(|books| {
             change(&mut books.heap)?;
             self.hint.resize(|| {
@@ -181,7 +185,11 @@ impl Core {
     pub(crate) fn admit(&self, size: u64) -> Result<(), AllocError> {
         // Size 0 wraps around to the top and is refused as well.
         let largest_free = self.hint.largest();
-        if size.wrapping_sub(1) >= largest_free { Err(self.refuse_early(size, largest_free)) } else { Ok(()) }
+        if size.wrapping_sub(1) >= largest_free {
+            Err(self.refuse_early(size, largest_free))
+        } else {
+            Ok(())
+        }
     }
 
     /// Grants `size` bytes.

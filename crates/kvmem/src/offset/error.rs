@@ -109,7 +109,9 @@ impl AllocError {
     #[cold]
     pub(crate) fn of_aligned(self, asked: u64, align: u64) -> Self {
         match self {
-            Self::TooLarge { limit, .. } if asked <= limit => Self::AlignTooLarge { asked, align, limit },
+            Self::TooLarge { limit, .. } if asked <= limit => {
+                Self::AlignTooLarge { asked, align, limit }
+            }
             Self::TooLarge { limit, .. } => Self::TooLarge { asked, limit },
             Self::NoRoom { free, largest_free, .. } => Self::NoRoom { asked, free, largest_free },
             other => other,

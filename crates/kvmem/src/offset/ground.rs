@@ -83,7 +83,9 @@ impl Ground {
     pub(crate) fn take_many(self, size: u32, n: usize, out: &mut Vec<Range>) {
         self.core.with(|books| {
             for _ in 0..n {
-                let Some(Grant { node, offset }) = books.heap.allocate(u64::from(size)) else { break };
+                let Some(Grant { node, offset }) = books.heap.allocate(u64::from(size)) else {
+                    break;
+                };
                 out.push(Range::new(offset, size, node));
             }
         });
@@ -126,7 +128,9 @@ impl Ground {
     pub(crate) fn check(self, ranges: &[Range]) -> Result<(), CheckError> {
         self.core.check()?;
         self.core.with(|books| {
-            ranges.iter().try_for_each(|range| books.heap.check_used(range.grant(), u64::from(range.size())))
+            ranges
+                .iter()
+                .try_for_each(|range| books.heap.check_used(range.grant(), u64::from(range.size())))
         })
     }
 

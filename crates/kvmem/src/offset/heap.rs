@@ -130,7 +130,10 @@ impl Granted {
 
 impl From<Option<Grant>> for Granted {
     fn from(grant: Option<Grant>) -> Self {
-        grant.map_or(Granted { node: NIL, offset: 0 }, |Grant { node, offset }| Granted { node, offset })
+        grant.map_or(Granted { node: NIL, offset: 0 }, |Grant { node, offset }| Granted {
+            node,
+            offset,
+        })
     }
 }
 
@@ -160,7 +163,12 @@ pub(crate) struct Heap {
 
 impl Heap {
     /// The books of an empty space of `capacity` ≥ 1 bytes, for at most `max_ranges` ranges, used and free.
-    pub(crate) fn new(capacity: u64, boundary: Option<u64>, placement: Placement, max_ranges: u32) -> Self {
+    pub(crate) fn new(
+        capacity: u64,
+        boundary: Option<u64>,
+        placement: Placement,
+        max_ranges: u32,
+    ) -> Self {
         let mut nodes = Table::new(max_ranges.saturating_add(1));
         let wall = nodes.insert(Node { word: capacity, prev: WALL, next: WALL });
         debug_assert_eq!(wall, WALL);
@@ -279,7 +287,8 @@ impl Heap {
         if !self.has_names() {
             return self.fit_whole(size, 1);
         }
-        let apart = if self.fresh { self.allocate_in_order(size) } else { self.allocate_apart(size) };
+        let apart =
+            if self.fresh { self.allocate_in_order(size) } else { self.allocate_apart(size) };
         if apart.is_some() {
             return apart;
         }
@@ -308,7 +317,8 @@ impl Heap {
         self.settle();
         let fits = |hole: &Hole| hole.size == size && hole.offset.is_multiple_of(align);
         let own = self.bins.list_of(size);
-        let binned = self.bins.holes_of(own).take(EXACT_LOOKS).find(|&id| fits(&self.bins.holes[id]));
+        let binned =
+            self.bins.holes_of(own).take(EXACT_LOOKS).find(|&id| fits(&self.bins.holes[id]));
         let id = binned.or_else(|| self.open_whole_run(size, align))?;
         Some(self.take_whole(id))
     }
@@ -353,7 +363,10 @@ impl Heap {
         };
         self.policy.refresh();
         let (id, end) = match self.policy.choices(size) {
-            1 => (found, self.policy.better_end(self.bins.holes[found].size - size, self.flanks(found))),
+            1 => (
+                found,
+                self.policy.better_end(self.bins.holes[found].size - size, self.flanks(found)),
+            ),
             choices => self.best_of(choices, found, size),
         };
         Some(self.take(id, size, end))

@@ -64,7 +64,8 @@ impl Hole {
 }
 
 impl Slot for Hole {
-    const EMPTY: Self = Hole { offset: 0, size: 0, node: NIL, prev: NIL, next: NIL, place: HELD_BACK };
+    const EMPTY: Self =
+        Hole { offset: 0, size: 0, node: NIL, prev: NIL, next: NIL, place: HELD_BACK };
 }
 
 /// The records of all holes. In a box: the books go over the stack when they are made.

@@ -148,10 +148,15 @@ impl Heap {
         let hole = &self.bins.holes[self.nursery];
         let node = &self.nodes[hole.node];
         let beyond = |node: u32, seam: u64| match self.nodes[node].hole() {
-            Some(id) if self.bins.holes[id].is_binned() && !self.is_edge(seam) => self.bins.holes[id].size,
+            Some(id) if self.bins.holes[id].is_binned() && !self.is_edge(seam) => {
+                self.bins.holes[id].size
+            }
             _ => 0,
         };
-        Some(hole.offset - beyond(node.prev, hole.offset)..hole.end() + beyond(node.next, hole.end()))
+        Some(
+            hole.offset - beyond(node.prev, hole.offset)
+                ..hole.end() + beyond(node.next, hole.end()),
+        )
     }
 }
 

@@ -111,8 +111,9 @@ impl Heap {
             let node = &self.nodes[freed.node];
             *around = (node.prev, node.next);
         }
-        let words =
-            around[..len].iter().map(|&(prev, next)| self.nodes[prev].word() ^ self.nodes[next].word());
+        let words = around[..len]
+            .iter()
+            .map(|&(prev, next)| self.nodes[prev].word() ^ self.nodes[next].word());
         std::hint::black_box(words.fold(0, |all, word| all ^ word));
     }
 
@@ -123,7 +124,10 @@ impl Heap {
         match self.pending.len as u64 {
             0 => settled,
             // All of them may turn out to lie in one row, with a hole between any two and at both ends.
-            len => settled.saturating_mul(len + 1).saturating_add(self.pending.bytes).min(self.free_bytes()),
+            len => settled
+                .saturating_mul(len + 1)
+                .saturating_add(self.pending.bytes)
+                .min(self.free_bytes()),
         }
     }
 }

@@ -216,7 +216,8 @@ impl Policy {
         let mean = if largest < u64::MAX / RECENT as u64 {
             recent.iter().sum::<u64>() / recent.len() as u64
         } else {
-            (recent.iter().map(|&size| u128::from(size)).sum::<u128>() / recent.len() as u128) as u64
+            (recent.iter().map(|&size| u128::from(size)).sum::<u128>() / recent.len() as u128)
+                as u64
         };
         let small_below = mean / 16;
         let small = recent.iter().filter(|&&size| size < small_below).count();
@@ -270,7 +271,12 @@ impl Policy {
     /// How good it is to cut `size` bytes from a hole of `room`, and from which end. `flanks` tells what would appear if the
     /// hole's left or right neighbour died.
     #[inline(always)]
-    pub(super) fn weigh(&self, room: u64, size: u64, flanks: impl Fn() -> (u64, u64)) -> (f32, End) {
+    pub(super) fn weigh(
+        &self,
+        room: u64,
+        size: u64,
+        flanks: impl Fn() -> (u64, u64),
+    ) -> (f32, End) {
         if self.placement == Placement::BestFit {
             return (-(room as f32), End::Low);
         }
@@ -303,14 +309,18 @@ impl Policy {
     #[inline(always)]
     fn futures(&self, rest: u64, (left, right): (u64, u64)) -> (f32, f32) {
         let value = |size: u64| self.renewal.value(size);
-        (value(left) + value(right.saturating_add(rest)), value(left.saturating_add(rest)) + value(right))
+        (
+            value(left) + value(right.saturating_add(rest)),
+            value(left.saturating_add(rest)) + value(right),
+        )
     }
 
     #[cold]
     fn learn(&mut self) {
         let (recent, small_below) = (&self.recent, self.small_below);
         let last = |n: u64| {
-            let sizes = (self.seen.saturating_sub(n)..self.seen).map(|i| recent[i as usize % RECENT]);
+            let sizes =
+                (self.seen.saturating_sub(n)..self.seen).map(|i| recent[i as usize % RECENT]);
             sizes.filter(move |&size| size >= small_below)
         };
         self.renewal.learn(last(LATEST), last(RECENT as u64));

@@ -34,7 +34,11 @@ impl RawHandle {
     /// The handle that [`to_bits`](Self::to_bits) made a number of. Any number is safe: one that is no handle of the
     /// allocator it is given to is refused there.
     pub fn from_bits(bits: u128) -> Self {
-        RawHandle { allocator: (bits >> 64) as u64, slot: (bits >> 32) as u32, generation: bits as u32 }
+        RawHandle {
+            allocator: (bits >> 64) as u64,
+            slot: (bits >> 32) as u32,
+            generation: bits as u32,
+        }
     }
 }
 

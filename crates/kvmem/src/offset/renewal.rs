@@ -85,7 +85,9 @@ impl Renewal {
         all: impl Iterator<Item = u64> + Clone,
     ) {
         let latest = Traffic::of(latest).filter(Traffic::is_few);
-        let Some(Traffic { cells, requests, largest, filled }) = latest.or_else(|| Traffic::of(all)) else {
+        let Some(Traffic { cells, requests, largest, filled }) =
+            latest.or_else(|| Traffic::of(all))
+        else {
             return;
         };
         (self.largest, self.filled) = (largest, filled);
@@ -101,7 +103,8 @@ impl Renewal {
             }
             solve(&coarse, requests, false, &mut value[..(POINTS + GRID) / FOLD]);
             for i in (0..POINTS).rev() {
-                let (a, b, within) = (value[i / FOLD], value[i / FOLD + 1], (i % FOLD) as f32 / FOLD as f32);
+                let (a, b, within) =
+                    (value[i / FOLD], value[i / FOLD + 1], (i % FOLD) as f32 / FOLD as f32);
                 value[i] = a + (b - a) * within;
             }
         }
@@ -129,7 +132,8 @@ impl Traffic {
         // The largest size stands on a point, so that where there is one size only, the step of U is where that size
         // is. It is no less than the grid is long, so that the scale fits.
         let largest = sizes.clone().max()?.max(GRID as u64 + 1);
-        let mut traffic = Traffic { cells: [Cell::default(); GRID], requests: 0.0, largest, filled: 0 };
+        let mut traffic =
+            Traffic { cells: [Cell::default(); GRID], requests: 0.0, largest, filled: 0 };
         let points_a_byte = GRID as f32 / largest as f32;
         for size in sizes {
             let points = size as f32 * points_a_byte;
@@ -177,17 +181,21 @@ fn solve(cells: &[Cell], requests: f32, few: bool, value: &mut [f32]) {
     for (i, cell) in cells.iter().enumerate() {
         fits += cell.requests * share;
         bytes += cell.sum * share;
-        (absorbed[i], wait[i]) = (bytes, (1.0 - GAMMA * (1.0 - fits) - kernel[0]).max(1e-6).recip());
+        (absorbed[i], wait[i]) =
+            (bytes, (1.0 - GAMMA * (1.0 - fits) - kernel[0]).max(1e-6).recip());
     }
     // From the largest size on, everything fits.
     let last = cells.len() - 1;
-    let solved = |m: usize, gathered: f32| (absorbed[(m - 1).min(last)] + gathered) * wait[(m - 1).min(last)];
+    let solved = |m: usize, gathered: f32| {
+        (absorbed[(m - 1).min(last)] + gathered) * wait[(m - 1).min(last)]
+    };
     if few {
         // Each point needs only those that lie one of a few steps below: a block as long as the shortest step can be
         // gathered in one go.
         let mut steps = [(0, 0.0); 2 * FEW_CELLS];
         let mut len = 0;
-        for (k, &weight) in kernel.iter().enumerate().skip(1).filter(|(_, weight)| **weight != 0.0) {
+        for (k, &weight) in kernel.iter().enumerate().skip(1).filter(|(_, weight)| **weight != 0.0)
+        {
             steps[len] = (k, weight);
             len += 1;
         }
@@ -242,8 +250,14 @@ mod tests {
         assert!(u.value(size - size / 100) < 1e-3, "a hole that is too short is worth nothing");
         let one = u.value(size);
         assert!(one > 0.0);
-        assert!((u.value(size + size / 2) - one).abs() < one * 1e-3, "half a size more is worth no more");
-        assert!((u.value(2 * size) - 2.0 * one).abs() < one * 1e-2, "two sizes are worth twice as much");
+        assert!(
+            (u.value(size + size / 2) - one).abs() < one * 1e-3,
+            "half a size more is worth no more"
+        );
+        assert!(
+            (u.value(2 * size) - 2.0 * one).abs() < one * 1e-2,
+            "two sizes are worth twice as much"
+        );
     }
 
     #[test]
@@ -260,8 +274,10 @@ mod tests {
             plain[m] = sum / (1.0 - f64::from(GAMMA) * (1.0 - fitting as f64 / 1000.0));
         }
         for m in [100, 500, 900, 1000, 1500, 1900] {
-            let (found, expected) =
-                (f64::from(u.value(m as u64 * largest / 1000)), plain[m] * (GRID / FOLD) as f64 / 1000.0);
+            let (found, expected) = (
+                f64::from(u.value(m as u64 * largest / 1000)),
+                plain[m] * (GRID / FOLD) as f64 / 1000.0,
+            );
             assert!(
                 (found - expected).abs() < 0.02 * expected + 0.2,
                 "U({m}) is {found}, plainly {expected}"

@@ -74,17 +74,24 @@ impl Heap {
             largest_free: self.largest_free(),
             live: self.live,
             free_ranges: u64::from(self.bins.holes.live()),
-            metadata_bytes: (size_of::<Heap>() + self.nodes.bytes() + self.bins.bytes() + self.policy.bytes())
-                as u64,
+            metadata_bytes: (size_of::<Heap>()
+                + self.nodes.bytes()
+                + self.bins.bytes()
+                + self.policy.bytes()) as u64,
         }
     }
 
     pub(crate) fn bin_reports(&mut self) -> Vec<BinReport> {
         self.settle();
         // Holes held back stand with those of their size.
-        let held = [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL).chain(self.bins.runs());
-        let empty =
-            |bin| BinReport { size_min: bin_size_min(bin), size_max: bin_size_max(bin), ranges: 0, bytes: 0 };
+        let held =
+            [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL).chain(self.bins.runs());
+        let empty = |bin| BinReport {
+            size_min: bin_size_min(bin),
+            size_max: bin_size_max(bin),
+            ranges: 0,
+            bytes: 0,
+        };
         let mut reports: Vec<BinReport> = (0..=bin_floor(self.capacity)).map(empty).collect();
         for id in self.bins.holes_from(1).chain(held) {
             let size = self.bins.holes[id].size;

@@ -67,7 +67,12 @@ impl Heap {
     /// Frees the part `part` of the used range `grant` of `size` bytes; what is left before it keeps the name, what is left
     /// behind it gets a new one. `None`: the books are full, and nothing is changed; all of the range can be freed
     /// then, too. O(1).
-    pub(crate) fn free_part(&mut self, grant: Grant, size: u64, part: Range<u64>) -> Option<Option<Grant>> {
+    pub(crate) fn free_part(
+        &mut self,
+        grant: Grant,
+        size: u64,
+        part: Range<u64>,
+    ) -> Option<Option<Grant>> {
         if part.end - part.start < size && !self.has_names() {
             return None;
         }

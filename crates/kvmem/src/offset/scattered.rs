@@ -130,7 +130,8 @@ impl Heap {
         let wanted = (total / self.boundary).min(max_ranges as u64);
         let there = self.free_segments(wanted.saturating_add(1));
         let too_few = TooFew { names: there <= segments };
-        let mut choice = Choice { segments: wanted.min(there).min(segments), holes: Vec::new(), last: 0 };
+        let mut choice =
+            Choice { segments: wanted.min(there).min(segments), holes: Vec::new(), last: 0 };
         choice.last = total - choice.segments.saturating_mul(self.boundary.min(total));
         let ranges_left = max_ranges - choice.segments as usize;
         if choice.last == 0 || ranges_left > 0 && choice.segments < there.min(segments) {
@@ -176,7 +177,9 @@ impl Heap {
         let size = choice.last;
         if size > 0 {
             let last = match names {
-                true => self.fit(size).or_else(|| self.open_segment(size).then(|| self.fit(size)).flatten()),
+                true => self
+                    .fit(size)
+                    .or_else(|| self.open_segment(size).then(|| self.fit(size)).flatten()),
                 false => self.fit_whole(size, 1),
             };
             let Some(grant) = last else {

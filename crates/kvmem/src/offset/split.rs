@@ -207,7 +207,11 @@ impl Bins {
     }
 
     fn head_of(&mut self, place: u32) -> &mut u32 {
-        if (place as usize) < BINS { &mut self.heads[place as usize] } else { self.splits.head_mut(place) }
+        if (place as usize) < BINS {
+            &mut self.heads[place as usize]
+        } else {
+            self.splits.head_mut(place)
+        }
     }
 
     /// Takes a hole out of a list within a split.
@@ -441,7 +445,8 @@ mod tests {
         lists.dedup();
         let ranges: Vec<_> = lists.iter().map(|&place| bins.sizes_of(place).0).collect();
         assert!(ranges.is_sorted());
-        let mut down: Vec<u32> = bins.holes_down_from(100_000_007).map(|id| bins.holes[id].place).collect();
+        let mut down: Vec<u32> =
+            bins.holes_down_from(100_000_007).map(|id| bins.holes[id].place).collect();
         down.dedup();
         down.reverse();
         assert_eq!((up.len(), lists), (3001, down));

@@ -430,7 +430,11 @@ mod tests {
             assert!(new < old && table[new].0.is_multiple_of(100));
             moves += 1;
         }
-        assert!(moves <= 100 && table.room() <= 256, "{} slots are left after {moves} moves", table.room());
+        assert!(
+            moves <= 100 && table.room() <= 256,
+            "{} slots are left after {moves} moves",
+            table.room()
+        );
         assert_eq!(table.live(), 100);
     }
 }

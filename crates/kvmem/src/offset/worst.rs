@@ -89,7 +89,9 @@ fn the_longest_of_all_again_and_again() {
 fn an_aligned_request_near_full() {
     // Every hole is long enough, and none has an aligned start.
     let mut heap = holes((0..HOLES).map(|i| 4096 + i % 4096), 100_000, Placement::Renewal);
-    for (size, align) in [(4096, 1 << 40), (5000, 1 << 62), (1, 1 << 45), (8191, 1 << 40), (9000, 2)] {
+    for (size, align) in
+        [(4096, 1 << 40), (5000, 1 << 62), (1, 1 << 45), (8191, 1 << 40), (9000, 2)]
+    {
         let (steps, granted) = steps::of(|| heap.allocate_aligned(size, align));
         assert!(granted.is_none() || align < 1 << 40, "{granted:?}");
         assert!(steps <= ALIGNED_BOUND, "{size} at {align}: {steps} steps");
@@ -105,8 +107,12 @@ fn a_scattered_request_of_many_pieces() {
         sorted.sort_unstable_by_key(|&size| std::cmp::Reverse(size));
         for pieces in [2, 30, 1000] {
             let total: u64 = sorted[..pieces].iter().sum();
-            let (steps, refused) = steps::of(|| heap.allocate_scattered(total + 1, pieces).is_err());
-            assert!(refused && steps <= BOUND + 20 * pieces, "{pieces}: {steps} steps to a refusal");
+            let (steps, refused) =
+                steps::of(|| heap.allocate_scattered(total + 1, pieces).is_err());
+            assert!(
+                refused && steps <= BOUND + 20 * pieces,
+                "{pieces}: {steps} steps to a refusal"
+            );
             let (steps, granted) = steps::of(|| heap.allocate_scattered(total, pieces).unwrap());
             assert_eq!(granted.len(), pieces);
             assert!(steps <= BOUND + 60 * pieces, "{pieces}: {steps} steps");

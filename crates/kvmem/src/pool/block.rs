@@ -176,9 +176,10 @@ impl Block {
         }
         match block.free_range(0..part.start) {
             Ok((_, Some(rest))) => Ok(rest),
-            Ok((_, None)) => {
-                Err(PoolError::OutOfBounds { range: part.start as u64..part.end as u64, len: len as u64 })
-            }
+            Ok((_, None)) => Err(PoolError::OutOfBounds {
+                range: part.start as u64..part.end as u64,
+                len: len as u64,
+            }),
             Err((_, error)) => Err(error),
         }
     }

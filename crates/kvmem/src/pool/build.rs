@@ -59,7 +59,8 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError>
     let memory = Arc::new(Memory::new(region, part_bytes, file)?);
     let mut registered = None;
     if !by_part {
-        registered = timed("register", &mut steps, || fitter.register(memory.parts_in(0..capacity)))?;
+        registered =
+            timed("register", &mut steps, || fitter.register(memory.parts_in(0..capacity)))?;
     }
     let space = offsets(wish, capacity as u64, boundary).build()?;
     memory::place(space.number(), &memory);
@@ -147,7 +148,8 @@ fn offsets(wish: &PoolBuilder, capacity: u64, boundary: Option<u64>) -> ExtentBu
     if let Some(bytes) = boundary {
         space = space.boundary(bytes);
     }
-    let space = ExtentCache::builder(space).hot_sizes(wish.hot_sizes.iter().copied()).learn(wish.learns);
+    let space =
+        ExtentCache::builder(space).hot_sizes(wish.hot_sizes.iter().copied()).learn(wish.learns);
     match wish.stranded {
         Some(bytes) => space.stranded(bytes),
         None => space,

@@ -129,7 +129,10 @@ impl PoolBuilder {
     }
 
     /// Some more registrars, such as those that [`Devices::open`](crate::register::Devices::open) gives.
-    pub fn registrars(mut self, registrars: impl IntoIterator<Item = Arc<dyn Registrar>>) -> PoolBuilder {
+    pub fn registrars(
+        mut self,
+        registrars: impl IntoIterator<Item = Arc<dyn Registrar>>,
+    ) -> PoolBuilder {
         self.registrars.extend(registrars);
         self
     }
@@ -195,13 +198,19 @@ impl PoolBuilder {
     }
 
     /// Who is told how far populating has come; where parts become ready one by one, of each.
-    pub fn on_populate(mut self, listener: impl Fn(Progress) + Send + Sync + 'static) -> PoolBuilder {
+    pub fn on_populate(
+        mut self,
+        listener: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> PoolBuilder {
         self.on_populate = Some(Arc::new(listener));
         self
     }
 
     /// Who is told how far registering has come; where parts become ready one by one, of each.
-    pub fn on_register(mut self, listener: impl Fn(RegisterProgress) + Send + Sync + 'static) -> PoolBuilder {
+    pub fn on_register(
+        mut self,
+        listener: impl Fn(RegisterProgress) + Send + Sync + 'static,
+    ) -> PoolBuilder {
         self.on_register = Some(Arc::new(listener));
         self
     }

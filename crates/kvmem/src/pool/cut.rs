@@ -48,11 +48,16 @@ impl Terms<'_> {
         let len = self.receipt.usable_bytes as u64;
         let registrar = wanted(self.limits);
         let (most, why) = match (self.boundary, registrar) {
-            (Some(asked), Some((least, device))) if least < asked => {
-                (least, format!("{device} takes no more at once, which is less than the boundary asked for"))
-            }
+            (Some(asked), Some((least, device))) if least < asked => (
+                least,
+                format!(
+                    "{device} takes no more at once, which is less than the boundary asked for"
+                ),
+            ),
             (Some(asked), _) => (asked, "asked for".to_owned()),
-            (None, Some((least, device))) => (least, format!("{device} takes it best in keys of this size")),
+            (None, Some((least, device))) => {
+                (least, format!("{device} takes it best in keys of this size"))
+            }
             (None, None) if self.by_part => {
                 (PART.min(self.asked), "ranges become ready one by one".to_owned())
             }
@@ -69,7 +74,8 @@ impl Terms<'_> {
         };
         let choice = Choice { what: "boundary".to_owned(), chosen, why };
         let in_parts = self.by_part || !self.limits.is_empty();
-        let (part, unit) = if in_parts { (part, part) } else { (len, PageSize::Base.bytes() as u64) };
+        let (part, unit) =
+            if in_parts { (part, part) } else { (len, PageSize::Base.bytes() as u64) };
         Ok(Cut { part_bytes: part as usize, unit, boundary, choice })
     }
 

@@ -61,7 +61,9 @@ pub enum PoolError {
         least: u64,
     },
     /// The pool is still being made ready.
-    #[error("the pool is still being made ready: wait for it (`wait_ready`) before its size is changed")]
+    #[error(
+        "the pool is still being made ready: wait for it (`wait_ready`) before its size is changed"
+    )]
     Underway,
     /// A range that is not within the block or pool it was asked of.
     #[error("{}..{} is not a range within {len} bytes", range.start, range.end)]
@@ -72,7 +74,9 @@ pub enum PoolError {
         len: u64,
     },
     /// The memory is this process's alone.
-    #[error("the pool's memory is private: build it with `Backing::Shared` to let other processes attach it")]
+    #[error(
+        "the pool's memory is private: build it with `Backing::Shared` to let other processes attach it"
+    )]
     Private,
     /// The pool was attached to be read.
     #[error(

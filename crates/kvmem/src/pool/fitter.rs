@@ -34,8 +34,9 @@ impl Fitter {
         if let Some(listener) = wish.on_populate.clone() {
             watch = watch.progress(move |progress| listening(|| listener(progress)));
         }
-        let set_up =
-            Arc::new(SetUp::new(wish.registrars.iter().map(|registrar| registrar.name().to_owned())));
+        let set_up = Arc::new(SetUp::new(
+            wish.registrars.iter().map(|registrar| registrar.name().to_owned()),
+        ));
         let registration = (!wish.registrars.is_empty()).then(|| {
             let (seen, listener) = (Arc::clone(&set_up), wish.on_register.clone());
             RegistrationSet::builder()
@@ -104,8 +105,11 @@ impl Fitter {
             && *policy == Policy::Auto
             && outcome.trial.is_some()
         {
-            *policy =
-                if outcome.threads > 1 { Policy::parallel(outcome.threads) } else { Policy::Sequential };
+            *policy = if outcome.threads > 1 {
+                Policy::parallel(outcome.threads)
+            } else {
+                Policy::Sequential
+            };
         }
         for (part, set) in parts.iter().zip(sets) {
             *part.set_mut() = Some(set);
@@ -127,15 +131,19 @@ impl Fitter {
         part: &Part,
     ) -> Result<(Option<Populated>, Option<Outcome>), (Cause, PoolError)> {
         let whole = 0..part.region.len();
-        let populated = self.populate(&part.region, whole).map_err(|error| (Cause::Populate, error))?;
-        let registered = self.register(std::slice::from_ref(part)).map_err(|error| (cause(&error), error))?;
+        let populated =
+            self.populate(&part.region, whole).map_err(|error| (Cause::Populate, error))?;
+        let registered =
+            self.register(std::slice::from_ref(part)).map_err(|error| (cause(&error), error))?;
         Ok((populated, registered))
     }
 }
 
 fn cause(error: &PoolError) -> Cause {
     match error {
-        PoolError::Register(error) if matches!(**error, RegisterError::Populate(_)) => Cause::Populate,
+        PoolError::Register(error) if matches!(**error, RegisterError::Populate(_)) => {
+            Cause::Populate
+        }
         _ => Cause::Register,
     }
 }

@@ -61,7 +61,11 @@ impl Part {
 
 impl Memory {
     /// A region as parts of `part_bytes` bytes each.
-    pub(super) fn new(region: Region, part_bytes: usize, file: Option<u64>) -> Result<Memory, ArenaError> {
+    pub(super) fn new(
+        region: Region,
+        part_bytes: usize,
+        file: Option<u64>,
+    ) -> Result<Memory, ArenaError> {
         let base = region.base();
         let part = |region| Part { region: Arc::new(region), set: RwLock::new(None) };
         let parts = region.split(part_bytes)?.into_iter().map(part).collect();

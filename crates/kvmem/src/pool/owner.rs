@@ -53,7 +53,14 @@ pub(super) struct Owner {
 impl Owner {
     pub(super) fn new(readying: Arc<Readying>, plan: Plan, report: PoolReport) -> Owner {
         let refusals = Refusals::default();
-        Owner { readying, plan, refusals, report, thread: Mutex::new(None), grown: Mutex::default() }
+        Owner {
+            readying,
+            plan,
+            refusals,
+            report,
+            thread: Mutex::new(None),
+            grown: Mutex::default(),
+        }
     }
 
     /// This thread works on the pool.

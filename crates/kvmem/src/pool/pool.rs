@@ -75,9 +75,8 @@ impl Pool {
     fn allocate_unmeasured(&self, len: usize) -> Result<Block, PoolError> {
         match self.space.allocate(len as u64) {
             Ok(extent) => Ok(self.block(extent)),
-            Err(error) => {
-                self.refuse(error, || self.space.allocate(len as u64).map(|extent| self.block(extent)))
-            }
+            Err(error) => self
+                .refuse(error, || self.space.allocate(len as u64).map(|extent| self.block(extent))),
         }
     }
 
@@ -89,7 +88,8 @@ impl Pool {
     /// # Errors
     /// As [`allocate`](Self::allocate).
     pub fn allocate_aligned(&self, len: usize, align: usize) -> Result<Block, PoolError> {
-        let aligned = 1usize << self.memory.base().addr().get().trailing_zeros().min(usize::BITS - 1);
+        let aligned =
+            1usize << self.memory.base().addr().get().trailing_zeros().min(usize::BITS - 1);
         if align <= aligned || !align.is_power_of_two() {
             let extent = self.serve(|| self.space.allocate_aligned(len as u64, align as u64));
             return extent.map(|extent| self.block(extent));
@@ -99,7 +99,8 @@ impl Pool {
         }
         let longer = len.checked_add(align - aligned).map_or(u64::MAX, |longer| longer as u64);
         let cut = || self.space.allocate_aligned(longer, aligned as u64);
-        let extent = self.serve(|| cut().map_err(|error| error.of_aligned(len as u64, align as u64)))?;
+        let extent =
+            self.serve(|| cut().map_err(|error| error.of_aligned(len as u64, align as u64)))?;
         let block = self.block(extent);
         let skip = block.as_ptr().addr().next_multiple_of(align) - block.as_ptr().addr();
         block.narrow(skip..skip + len)
@@ -117,7 +118,11 @@ impl Pool {
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
-    pub fn allocate_scattered(&self, total: usize, max_blocks: usize) -> Result<Vec<Block>, PoolError> {
+    pub fn allocate_scattered(
+        &self,
+        total: usize,
+        max_blocks: usize,
+    ) -> Result<Vec<Block>, PoolError> {
         Ok(self.blocks(self.serve(|| self.space.allocate_scattered(total as u64, max_blocks))?))
     }
 

@@ -90,7 +90,11 @@ impl Pool {
     ///
     /// # Errors
     /// As [`free_raw`](Self::free_raw) and [`Block::key`].
-    pub fn key_raw(&self, handle: RawHandle, device: &str) -> Result<Result<Key, PoolError>, RawError> {
+    pub fn key_raw(
+        &self,
+        handle: RawHandle,
+        device: &str,
+    ) -> Result<Result<Key, PoolError>, RawError> {
         let range = self.resolve_raw(handle)?;
         Ok(self.memory.key(device, range).map_err(PoolError::from))
     }
@@ -99,7 +103,10 @@ impl Pool {
     ///
     /// # Errors
     /// As [`free_raw`](Self::free_raw) and [`Block::reference`].
-    pub fn reference_raw(&self, handle: RawHandle) -> Result<Result<BlockRef, PoolError>, RawError> {
+    pub fn reference_raw(
+        &self,
+        handle: RawHandle,
+    ) -> Result<Result<BlockRef, PoolError>, RawError> {
         let range = self.resolve_raw(handle)?;
         let reference = |pool| BlockRef { pool, offset: range.start, len: range.end - range.start };
         Ok(self.number().map(reference).ok_or(PoolError::Private))

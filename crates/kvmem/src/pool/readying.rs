@@ -69,7 +69,8 @@ impl State {
     /// Its figures. O(parts that are not ready).
     pub(super) fn standing(&self) -> Standing {
         let unready: u64 = self.unready.iter().map(Claim::len).sum();
-        let bad: u64 = self.quarantine.iter().map(|(what, _)| what.range.end - what.range.start).sum();
+        let bad: u64 =
+            self.quarantine.iter().map(|(what, _)| what.range.end - what.range.start).sum();
         let ranges = (self.unready.len() + self.quarantine.len()) as u64;
         Standing { ready: self.ready, withheld: unready + bad, quarantined: bad, ranges }
     }
@@ -146,9 +147,15 @@ pub(super) struct Readying {
 
 impl Readying {
     /// Without claims: all of it is ready.
-    pub(super) fn new(memory: Arc<Memory>, fitter: Fitter, claims: Vec<Claim>, capacity: u64) -> Readying {
+    pub(super) fn new(
+        memory: Arc<Memory>,
+        fitter: Fitter,
+        claims: Vec<Claim>,
+        capacity: u64,
+    ) -> Readying {
         let ready = if claims.is_empty() { capacity } else { 0 };
-        let state = State { ready, ended: claims.is_empty(), unready: claims.into(), ..State::default() };
+        let state =
+            State { ready, ended: claims.is_empty(), unready: claims.into(), ..State::default() };
         let board = Board::new(&state);
         Readying { memory, fitter, state: Mutex::new(state), changed: Condvar::new(), board }
     }
@@ -194,10 +201,12 @@ impl Readying {
         let start = Instant::now();
         let mut state = self.state();
         while state.ready < bytes && !state.ended {
-            let Some(left) = timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
+            let Some(left) = timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero())
+            else {
                 break;
             };
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         state.ready
     }
@@ -249,7 +258,10 @@ impl Readying {
             state.failure.get_or_insert(error);
             return None;
         }
-        state.unready.front().map(|claim| (claim.0.offset() / self.memory.part_bytes() as u64) as usize)
+        state
+            .unready
+            .front()
+            .map(|claim| (claim.0.offset() / self.memory.part_bytes() as u64) as usize)
     }
 
     fn keep_from_use(&self, cause: Cause, error: PoolError) {

@@ -54,7 +54,8 @@ impl Pool {
         }
         span!(INFO, "grow", pool = self.name(), from = old, to = new);
         let range = old as usize..new as usize;
-        let parts = if self.owner().plan.registered { self.memory.parts_in(range.clone()) } else { &[] };
+        let parts =
+            if self.owner().plan.registered { self.memory.parts_in(range.clone()) } else { &[] };
         for part in parts {
             // Keys that were not taken back when the pool shrank.
             let mut set = part.set_mut();
@@ -63,8 +64,9 @@ impl Pool {
                 *set = None;
             }
         }
-        let populated =
-            self.memory.each_in(range, |region, within| readying.fitter.populate(region, within))?;
+        let populated = self
+            .memory
+            .each_in(range, |region, within| readying.fitter.populate(region, within))?;
         let registered = if parts.is_empty() { None } else { readying.fitter.register(parts)? };
         if let Err(error) = self.space.grow(new) {
             for part in parts {
@@ -101,7 +103,8 @@ impl Pool {
         let mut shrunk = Shrunk { bytes: old - new, ..Shrunk::default() };
         let mut kept = Vec::new();
         let range = new as usize..old as usize;
-        let parts = if self.owner().plan.registered { self.memory.parts_in(range.clone()) } else { &[] };
+        let parts =
+            if self.owner().plan.registered { self.memory.parts_in(range.clone()) } else { &[] };
         for part in parts {
             let mut slot = part.set_mut();
             let Some(set) = slot.as_mut() else { continue };

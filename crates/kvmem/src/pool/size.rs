@@ -31,7 +31,9 @@ impl PoolSize {
             Said::Text(text) => match text.parse() {
                 // A size is at most `isize::MAX`.
                 Ok(ByteSize(bytes)) => Ok(bytes as usize),
-                Err(SizeError { text, fault }) => Err(PoolError::Size { text, fault: Box::new(fault) }),
+                Err(SizeError { text, fault }) => {
+                    Err(PoolError::Size { text, fault: Box::new(fault) })
+                }
             },
         }
     }

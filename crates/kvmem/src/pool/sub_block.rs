@@ -149,7 +149,10 @@ impl SubBlockMut<'_> {
     ///
     /// # Errors
     /// [`PoolError::OutOfBounds`].
-    pub fn split_at_mut(&mut self, mid: usize) -> Result<(SubBlockMut<'_>, SubBlockMut<'_>), PoolError> {
+    pub fn split_at_mut(
+        &mut self,
+        mid: usize,
+    ) -> Result<(SubBlockMut<'_>, SubBlockMut<'_>), PoolError> {
         let len = self.len();
         let (left, right) = (self.face, self.face.part(&(mid..len), len)?);
         let (low, high) = self.bytes.split_at_mut(mid);

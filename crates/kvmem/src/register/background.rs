@@ -68,16 +68,25 @@ impl Background {
     /// # Errors
     /// [`OutOfBounds`](RegisterError::OutOfBounds) says how many bytes there are keys for by now;
     /// [`Straddles`](RegisterError::Straddles), [`NoSuchDevice`](RegisterError::NoSuchDevice).
-    pub fn key_for(&self, device: &str, range: impl RangeBounds<usize>) -> Result<Key, RegisterError> {
+    pub fn key_for(
+        &self,
+        device: &str,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Key, RegisterError> {
         let engine = &*self.engine;
         let lanes = &engine.jobs[0].plan.lanes;
         let lane = lanes.iter().position(|lane| lane.device == device);
-        let lane = lane.ok_or_else(|| no_such_device(device, lanes.iter().map(|lane| &*lane.device)))?;
+        let lane =
+            lane.ok_or_else(|| no_such_device(device, lanes.iter().map(|lane| &*lane.device)))?;
         let chunks = &lanes[lane].chunks;
         let chunk = locate(device, chunks, self.region().len(), range)?;
         engine.lanes.get(lane, chunk).ok_or_else(|| {
             let done = engine.lanes.count(lane).checked_sub(1).map_or(0, |last| chunks[last].end);
-            RegisterError::OutOfBounds { start: chunks[chunk].start, end: chunks[chunk].end, len: done }
+            RegisterError::OutOfBounds {
+                start: chunks[chunk].start,
+                end: chunks[chunk].end,
+                len: done,
+            }
         })
     }
 

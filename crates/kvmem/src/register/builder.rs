@@ -122,7 +122,10 @@ impl RegistrationBuilder {
     ///
     /// # Errors
     /// [`RegisterError`] says who refused what, why, which limit was hit, and what to do. Nothing is registered then.
-    pub fn register(&self, region: impl Into<Arc<Region>>) -> Result<RegistrationSet, RegisterError> {
+    pub fn register(
+        &self,
+        region: impl Into<Arc<Region>>,
+    ) -> Result<RegistrationSet, RegisterError> {
         let mut sets = self.register_batch([region.into()])?;
         sets.pop().ok_or(RegisterError::Empty)
     }
@@ -168,11 +171,12 @@ impl RegistrationBuilder {
         let jobs = regions.into_iter().map(job).collect::<Result<Vec<_>, RegisterError>>()?;
         let (slices, jobs): (Vec<u64>, Vec<Job>) = jobs.into_iter().unzip();
         let lanes: Vec<_> = jobs.iter().map(|job| &job.plan.lanes[..]).collect();
-        let untouched = jobs
-            .iter()
-            .any(|job| job.plan.populate.is_empty() && job.plan.resident_bytes < job.plan.len_bytes);
+        let untouched = jobs.iter().any(|job| {
+            job.plan.populate.is_empty() && job.plan.resident_bytes < job.plan.len_bytes
+        });
         let len = jobs.iter().map(|job| job.plan.len_bytes).sum();
-        let (way, _) = Way::find(&terms, &lanes, len, untouched, slices.first().copied().unwrap_or(1));
+        let (way, _) =
+            Way::find(&terms, &lanes, len, untouched, slices.first().copied().unwrap_or(1));
         let (host, registrars) = (Arc::clone(&self.host), self.registrars.clone());
         Engine::new(host, registrars, &limits, jobs, way, self.populate, self.wishes.clone())
     }

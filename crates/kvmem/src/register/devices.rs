@@ -89,9 +89,12 @@ impl DeviceSpec {
             DeviceSpec::Mlock => Mlock::available().map(|()| vec![shared(Mlock::default())]),
             DeviceSpec::Verbs(Some(name)) => Verbs::load()?.open(name).map(|nic| vec![shared(nic)]),
             DeviceSpec::Cuda(Some(gpu)) => Cuda::load()?.open(*gpu).map(|gpu| vec![shared(gpu)]),
-            DeviceSpec::Nixl(Some(backend)) => Nixl::load()?.open(backend).map(|agent| vec![shared(agent)]),
+            DeviceSpec::Nixl(Some(backend)) => {
+                Nixl::load()?.open(backend).map(|agent| vec![shared(agent)])
+            }
             all => {
-                let opened: Result<Vec<_>, NotAvailable> = all.each()?.iter().map(DeviceSpec::open).collect();
+                let opened: Result<Vec<_>, NotAvailable> =
+                    all.each()?.iter().map(DeviceSpec::open).collect();
                 Ok(opened?.into_iter().flatten().collect())
             }
         }
@@ -103,8 +106,9 @@ impl DeviceSpec {
             (DeviceSpec::Verbs(Some(one)), DeviceSpec::Verbs(Some(other))) => one == other,
             (DeviceSpec::Cuda(Some(one)), DeviceSpec::Cuda(Some(other))) => one == other,
             (DeviceSpec::Nixl(one), DeviceSpec::Nixl(other)) => {
-                let backend =
-                    |named: &Option<String>| named.clone().unwrap_or_else(|| Nixl::BACKEND.to_owned());
+                let backend = |named: &Option<String>| {
+                    named.clone().unwrap_or_else(|| Nixl::BACKEND.to_owned())
+                };
                 backend(one) == backend(other)
             }
             _ => self.kind() == other.kind(),
@@ -157,7 +161,9 @@ impl FromStr for DeviceSpec {
                 .map(|gpu| DeviceSpec::Cuda(Some(gpu)))
                 .map_err(|_| wrong("the number of a GPU, such as cuda:0")),
             ("nixl", None) => Ok(DeviceSpec::Nixl(None)),
-            ("nixl", Some(backend)) if !backend.is_empty() => Ok(DeviceSpec::Nixl(Some(backend.to_owned()))),
+            ("nixl", Some(backend)) if !backend.is_empty() => {
+                Ok(DeviceSpec::Nixl(Some(backend.to_owned())))
+            }
             ("nixl", Some(_)) => Err(wrong("the name of a backend, such as nixl:UCX")),
             _ => Err(DevicesError::Unknown { text: text.to_owned() }),
         }
@@ -212,7 +218,10 @@ impl Devices {
         let mut all: Vec<DeviceSpec> = Vec::new();
         for spec in specs {
             if let Some(before) = all.iter().find(|before| before.overlaps(&spec)) {
-                return Err(DevicesError::Twice { first: before.to_string(), second: spec.to_string() });
+                return Err(DevicesError::Twice {
+                    first: before.to_string(),
+                    second: spec.to_string(),
+                });
             }
             all.push(spec);
         }

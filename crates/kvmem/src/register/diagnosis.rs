@@ -47,7 +47,10 @@ mod tests {
         let wish = Wish::new(1 << 20, PageSize::Base).unwrap();
         let diagnosis = diagnose(&wish);
         let text = diagnosis.to_string();
-        assert!(text.starts_with("1 MiB of 4k pages") && text.contains("\nregistrars\n  "), "{text}");
+        assert!(
+            text.starts_with("1 MiB of 4k pages") && text.contains("\nregistrars\n  "),
+            "{text}"
+        );
         let json = serde_json::to_value(&diagnosis).unwrap();
         assert_eq!(json["wish"]["size_bytes"], 1 << 20);
         assert_eq!(json["registrars"][0]["backend"], "io_uring");

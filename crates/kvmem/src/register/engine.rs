@@ -20,8 +20,8 @@ use super::release::{Given, release};
 use super::trial::Slice;
 use super::watching::{Watching, Wishes};
 use super::{
-    ChunkError, Host, Key, Lane, Limits, Outcome, Plan, Policy, RegisterError, Registrar, Registration,
-    RegistrationSet, Trial,
+    ChunkError, Host, Key, Lane, Limits, Outcome, Plan, Policy, RegisterError, Registrar,
+    Registration, RegistrationSet, Trial,
 };
 use crate::arena::{Hold, Piece, Populate, Populated, Region};
 use crate::trace::span;
@@ -173,7 +173,8 @@ impl Engine {
     /// Several regions are populated all before they are registered; by ranges, each range is.
     fn steps(&self) -> Vec<Step> {
         let by_range = self.jobs.iter().any(|job| job.plan.steps.len() > 1);
-        let all = |job: usize| self.jobs[job].plan.populate.iter().map(move |range| (job, range.clone()));
+        let all =
+            |job: usize| self.jobs[job].plan.populate.iter().map(move |range| (job, range.clone()));
         if !by_range {
             let upto = self.before.iter().map(|before| before[self.jobs.len()]).collect();
             return vec![Step { populate: (0..self.jobs.len()).flat_map(all).collect(), upto }];
@@ -181,7 +182,8 @@ impl Engine {
         let mut steps = Vec::new();
         for (job, Job { plan, .. }) in self.jobs.iter().enumerate() {
             for step in &plan.steps {
-                let common = |range: &Range<usize>| range.start.max(step.start)..range.end.min(step.end);
+                let common =
+                    |range: &Range<usize>| range.start.max(step.start)..range.end.min(step.end);
                 let populate = plan.populate.iter().map(common).filter(|range| !range.is_empty());
                 let upto = plan.lanes.iter().zip(&self.before).map(|(lane, before)| {
                     before[job] + lane.chunks.partition_point(|chunk| chunk.end <= step.end)
@@ -195,7 +197,12 @@ impl Engine {
         steps
     }
 
-    fn populate(&self, job: usize, range: Range<usize>, sum: &mut Populated) -> Result<(), RegisterError> {
+    fn populate(
+        &self,
+        job: usize,
+        range: Range<usize>,
+        sum: &mut Populated,
+    ) -> Result<(), RegisterError> {
         self.watching.go_on()?;
         let watch = self.watching.for_populating(sum.bytes);
         let how = if self.populate == Populate::None { Populate::Auto } else { self.populate };
@@ -242,7 +249,10 @@ impl Engine {
                 }
                 Err(error) => {
                     // The first failure is what is told.
-                    self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    self.failure
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .get_or_insert(error);
                     self.lanes.finish(turn, None);
                 }
             }
@@ -280,7 +290,8 @@ impl Engine {
         let mut ready = 0;
         for (job, Job { plan, .. }) in self.jobs.iter().enumerate() {
             let ends = plan.lanes.iter().enumerate().map(|(lane, Lane { chunks, .. })| {
-                let done = self.lanes.count(lane).saturating_sub(self.before[lane][job]).min(chunks.len());
+                let done =
+                    self.lanes.count(lane).saturating_sub(self.before[lane][job]).min(chunks.len());
                 done.checked_sub(1).map_or(0, |last| chunks[last].end as u64)
             });
             let ends = ends.min().unwrap_or(0);
@@ -354,7 +365,8 @@ impl Engine {
         let threads = self.release_threads(figures.register_seconds);
         let jobs = self.given(self.lanes.all()).into_iter().zip(&self.jobs);
         let sets = jobs.map(|(lanes, job)| {
-            let lanes = lanes.into_iter().map(|given| Registration::new(&self.host, &job.region, given));
+            let lanes =
+                lanes.into_iter().map(|given| Registration::new(&self.host, &job.region, given));
             RegistrationSet::new(
                 &self.host,
                 &job.region,

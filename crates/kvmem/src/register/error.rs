@@ -94,7 +94,11 @@ impl Barrier {
                 // other processes, and the memory of the ring itself. The limit that it had is then
                 // used up to an unknown part.
                 let told = need_bytes.saturating_add(*used_bytes);
-                let bytes = if told > *limit_bytes { told } else { limit_bytes.saturating_add(*need_bytes) };
+                let bytes = if told > *limit_bytes {
+                    told
+                } else {
+                    limit_bytes.saturating_add(*need_bytes)
+                };
                 let kib = bytes.div_ceil(1024);
                 let untold = match account {
                     Account::Rings if told <= *limit_bytes => {
@@ -110,7 +114,8 @@ impl Barrier {
             }
             Barrier::KeyBytes { .. } => "register it in smaller chunks".to_owned(),
             Barrier::Keys { .. } => {
-                "use larger chunks or fewer regions, or give back keys that are not needed".to_owned()
+                "use larger chunks or fewer regions, or give back keys that are not needed"
+                    .to_owned()
             }
             Barrier::Descriptors => {
                 "raise RLIMIT_NOFILE (`ulimit -n`), or close what is not needed".to_owned()
@@ -211,7 +216,9 @@ pub enum RegisterError {
     #[error("the region has no bytes: there is nothing to register")]
     Empty,
     /// Two registrars of one name could not be told apart.
-    #[error("two registrars are called {device}: keys are asked for by name, so give each a name of its own")]
+    #[error(
+        "two registrars are called {device}: keys are asked for by name, so give each a name of its own"
+    )]
     SameName {
         /// The name.
         device: String,
@@ -239,7 +246,9 @@ pub enum RegisterError {
         kept: Vec<ChunkError>,
     },
     /// No thread could be started.
-    #[error("no thread could be started: {errno}; raise RLIMIT_NPROC or the pids limit of the cgroup")]
+    #[error(
+        "no thread could be started: {errno}; raise RLIMIT_NPROC or the pids limit of the cgroup"
+    )]
     NoThread {
         /// Why.
         errno: Errno,
@@ -346,7 +355,8 @@ mod tests {
                 (8 << 20, 8 << 20, 1 << 30),
                 (1 << 20, 0, 0),
             ] {
-                let told = Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes }.remedy();
+                let told =
+                    Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes }.remedy();
                 let kib: u64 = told
                     .strip_prefix("raise it to ")
                     .and_then(|rest| rest.split(' ').next()?.parse().ok())
@@ -356,7 +366,9 @@ mod tests {
             }
         }
         let (limit_bytes, used_bytes, need_bytes) = (65536, 0, 65536);
-        let told = Barrier::Memlock { account: Account::Rings, limit_bytes, used_bytes, need_bytes }.remedy();
+        let told =
+            Barrier::Memlock { account: Account::Rings, limit_bytes, used_bytes, need_bytes }
+                .remedy();
         assert!(told.starts_with("raise it to 128 KiB or more, since rings count"), "{told}");
     }
 }

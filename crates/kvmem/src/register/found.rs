@@ -125,7 +125,11 @@ mod tests {
             max_bytes: 1 << 30,
             max_keys: 16_384,
             good_bytes: Some(1 << 21),
-            memlock: Some(Memlock { account: Account::Rings, limit_bytes: 8 << 20, used_bytes: 4096 }),
+            memlock: Some(Memlock {
+                account: Account::Rings,
+                limit_bytes: 8 << 20,
+                used_bytes: 4096,
+            }),
         };
         let found = Found {
             backend: "io_uring".to_owned(),
@@ -137,15 +141,22 @@ mod tests {
              of this user\nfree: a key for any number of bytes, any number of keys, memlock does not hold"
         );
         let json = serde_json::to_value(&found).unwrap();
-        assert_eq!((&json["backend"], &json["devices"][1]["device"]), (&"io_uring".into(), &"free".into()));
+        assert_eq!(
+            (&json["backend"], &json["devices"][1]["device"]),
+            (&"io_uring".into(), &"free".into())
+        );
         assert_eq!(serde_json::from_value::<Found>(json).unwrap(), found);
     }
 
     #[test]
     fn absence_is_told_with_its_reason() {
         let reason = NotAvailable::new("verbs", "libibverbs.so.1 is not there", "install it");
-        let found = Found { backend: "verbs".to_owned(), state: FoundState::NotAvailable(reason.clone()) };
-        assert_eq!(found.to_string(), "verbs is not available: libibverbs.so.1 is not there; install it");
+        let found =
+            Found { backend: "verbs".to_owned(), state: FoundState::NotAvailable(reason.clone()) };
+        assert_eq!(
+            found.to_string(),
+            "verbs is not available: libibverbs.so.1 is not there; install it"
+        );
         assert!(found.devices().is_empty());
         let json = serde_json::to_value(&found).unwrap();
         assert_eq!(json["not_available"]["reason"], "libibverbs.so.1 is not there");

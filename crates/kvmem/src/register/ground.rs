@@ -61,7 +61,9 @@ impl Ground {
     /// Ranges that are not all resident; neighbours are joined.
     pub(super) fn absent(&self) -> Vec<Range<usize>> {
         let mut absent: Vec<Range<usize>> = Vec::new();
-        for stretch in self.stretches.iter().filter(|stretch| stretch.resident < stretch.range.len() as u64) {
+        for stretch in
+            self.stretches.iter().filter(|stretch| stretch.resident < stretch.range.len() as u64)
+        {
             match absent.last_mut() {
                 Some(last) if last.end == stretch.range.start => last.end = stretch.range.end,
                 _ => absent.push(stretch.range.clone()),
@@ -74,7 +76,11 @@ impl Ground {
     /// pinned than base pages.
     pub(super) fn slice_min(&self) -> u64 {
         let base = self.stretches.iter().filter(|stretch| stretch.page == PageSize::Base);
-        if base.map(|stretch| stretch.range.len()).sum::<usize>() > self.len / 2 { 4 << 20 } else { 64 << 20 }
+        if base.map(|stretch| stretch.range.len()).sum::<usize>() > self.len / 2 {
+            4 << 20
+        } else {
+            64 << 20
+        }
     }
 
     /// Cuts it into pieces of at most `most` bytes, as long as possible: the ends of all of them, in order. A cut is on a

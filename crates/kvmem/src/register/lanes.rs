@@ -65,8 +65,12 @@ impl<T> Lanes<T> {
             return None;
         }
         let free = |(_, lane): &(usize, &mut Lane<T>)| !lane.busy && lane.done.len() < lane.open;
-        let (number, lane) =
-            state.lanes.iter_mut().enumerate().filter(free).min_by_key(|(_, lane)| lane.done.len())?;
+        let (number, lane) = state
+            .lanes
+            .iter_mut()
+            .enumerate()
+            .filter(free)
+            .min_by_key(|(_, lane)| lane.done.len())?;
         lane.busy = true;
         Some(Turn { lane: number, index: lane.done.len() })
     }

@@ -84,7 +84,9 @@ mod tests {
         assert!(has_capability(STATUS, CAP_IPC_LOCK));
         assert!(!has_capability(STATUS, 24) && has_capability(STATUS, 40));
         assert!(has_capability("CapEff:\t0000000000004000\n", CAP_IPC_LOCK));
-        for without in ["CapEff:\t0000000000003fff\n", "CapPrm:\t0000000000004000\n", "CapEff:\tall\n", ""] {
+        for without in
+            ["CapEff:\t0000000000003fff\n", "CapPrm:\t0000000000004000\n", "CapEff:\tall\n", ""]
+        {
             assert!(!has_capability(without, CAP_IPC_LOCK), "{without:?}");
         }
     }
@@ -92,8 +94,12 @@ mod tests {
     #[test]
     fn the_first_namespace_is_known() {
         assert!(maps_all_users("         0          0 4294967295\n"));
-        for other in ["         0       1000          1\n", "0 100000 65536\n", "0 0 4294967295\n1 1 1\n", ""]
-        {
+        for other in [
+            "         0       1000          1\n",
+            "0 100000 65536\n",
+            "0 0 4294967295\n1 1 1\n",
+            "",
+        ] {
             assert!(!maps_all_users(other), "{other:?}");
         }
     }

@@ -69,7 +69,13 @@ pub struct MountSeconds {
 }
 
 impl MountSeconds {
-    fn new(map: f64, plan: f64, registered: f64, unregister: f64, outcome: &Outcome) -> MountSeconds {
+    fn new(
+        map: f64,
+        plan: f64,
+        registered: f64,
+        unregister: f64,
+        outcome: &Outcome,
+    ) -> MountSeconds {
         let populate = outcome.populated.seconds.min(registered);
         let (allocate, register) = (map + populate, registered - populate);
         let total = allocate + register + unregister;

@@ -203,8 +203,11 @@ impl Ground {
             register += gib(len) * costs::register_ms(stretch.page) / 1e3 * lanes as f64;
         }
         // Who is not populated before is so by the first registrar.
-        let (populate, fault_in) =
-            if populate_threads > 0 { (absent / populate_threads as f64, 0.0) } else { (0.0, absent) };
+        let (populate, fault_in) = if populate_threads > 0 {
+            (absent / populate_threads as f64, 0.0)
+        } else {
+            (0.0, absent)
+        };
         Estimate {
             populate_seconds: populate,
             sequential_seconds: register + fault_in,
@@ -241,13 +244,18 @@ fn cap(limits: &Limits, terms: &Terms) -> u64 {
 pub(super) fn check_keys(limits: &Limits, need: u64) -> Result<(), RegisterError> {
     let limit = limits.max_keys.min(MOST_CHUNKS);
     let barrier = Barrier::Keys { limit, need };
-    if need > limit { Err(RegisterError::Limited { device: limits.device.clone(), barrier }) } else { Ok(()) }
+    if need > limit {
+        Err(RegisterError::Limited { device: limits.device.clone(), barrier })
+    } else {
+        Ok(())
+    }
 }
 
 /// Holds what all of them are to pin together against the limit that they share.
 pub(super) fn check_memlock(limits: &[Limits], len: u64) -> Result<(), RegisterError> {
     for account in [Account::Rings, Account::Pinned, Account::Locked] {
-        let counted = |limits: &&Limits| limits.memlock.is_some_and(|memlock| memlock.account == account);
+        let counted =
+            |limits: &&Limits| limits.memlock.is_some_and(|memlock| memlock.account == account);
         let counted: Vec<&Limits> = limits.iter().filter(counted).collect();
         let tightest = counted.iter().filter_map(|limits| limits.memlock);
         let Some(memlock) = tightest.min_by_key(|memlock| left(*memlock)) else { continue };
@@ -330,8 +338,9 @@ impl Way {
             Policy::Auto => terms.cores.max(1).min(lanes),
         };
         let auto = terms.policy == Policy::Auto;
-        let trial =
-            (auto && most > 1).then(|| trial(jobs, lanes, len, most, terms.by_range, slice_min)).flatten();
+        let trial = (auto && most > 1)
+            .then(|| trial(jobs, lanes, len, most, terms.by_range, slice_min))
+            .flatten();
         // Too little work to find out is too little to be worth threads.
         let threads = if auto && trial.is_none() { 1 } else { most };
         (Way { policy: terms.policy, threads, trial }, most)
@@ -350,7 +359,8 @@ fn trial(
     let steps = ladder(threads).count();
     // Chunks or slices that one round needs for each of the two ways.
     let each: usize = ladder(threads).sum();
-    let counts = (0..lanes).map(|lane| jobs.iter().map(|lanes| lanes[lane].chunks.len()).sum::<usize>());
+    let counts =
+        (0..lanes).map(|lane| jobs.iter().map(|lanes| lanes[lane].chunks.len()).sum::<usize>());
     let (shortest, total) =
         counts.fold((usize::MAX, 0), |(least, sum), count| (least.min(count), sum + count));
     let on_chunks = |share: usize, most: usize| {
@@ -362,12 +372,15 @@ fn trial(
         let slices = (2 * ROUNDS * each) as u64;
         // They are taken from the first region, or of what is done of it first.
         let longest =
-            jobs.first()?.iter().filter_map(|lane| lane.chunks.first()).map(Range::len).min()? as u64;
+            jobs.first()?.iter().filter_map(|lane| lane.chunks.first()).map(Range::len).min()?
+                as u64;
         let slice_bytes =
             (work / (SLICES_SHARE * slices)).min(SLICE_MAX).min(longest) / slice_min * slice_min;
         (slice_bytes > 0).then_some(TrialPlan::Slices { rounds: ROUNDS, slice_bytes })
     };
-    on_chunks(CHUNKS_SHARE, ROUNDS).or_else(on_slices).or_else(|| on_chunks(CHUNKS_SHARE_AT_MOST, 1))
+    on_chunks(CHUNKS_SHARE, ROUNDS)
+        .or_else(on_slices)
+        .or_else(|| on_chunks(CHUNKS_SHARE_AT_MOST, 1))
 }
 
 impl Plan {
@@ -421,7 +434,9 @@ impl fmt::Display for Plan {
         }
         match (self.threads, self.trial) {
             (1, _) => writeln!(f, "  order     chunk by chunk, one call after another")?,
-            (threads, None) => writeln!(f, "  order     chunk by chunk, {threads} registrars side by side")?,
+            (threads, None) => {
+                writeln!(f, "  order     chunk by chunk, {threads} registrars side by side")?
+            }
             (threads, Some(trial)) => {
                 let (how, rounds) = match trial {
                     TrialPlan::Chunks { rounds } => ("the first chunks".to_owned(), rounds),

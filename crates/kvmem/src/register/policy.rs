@@ -75,7 +75,9 @@ impl Policy {
     ///
     /// # Errors
     /// As [`from_env`](Policy::from_env).
-    pub fn from_lookup(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Policy>, PolicyError> {
+    pub fn from_lookup(
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<Policy>, PolicyError> {
         let value = |name: &'static str| {
             let value = variable(name)?.to_string_lossy().trim().to_owned();
             (!value.is_empty()).then_some(value)
@@ -99,7 +101,11 @@ fn three_way(variable: &'static str, value: String) -> Result<Policy, PolicyErro
         "-1" => Ok(Policy::Auto),
         "0" => Ok(Policy::Sequential),
         "1" => Ok(Policy::all_at_once()),
-        _ => Err(PolicyError { variable, value, allowed: "-1 (automatic), 0 (sequential) or 1 (parallel)" }),
+        _ => Err(PolicyError {
+            variable,
+            value,
+            allowed: "-1 (automatic), 0 (sequential) or 1 (parallel)",
+        }),
     }
 }
 
@@ -135,11 +141,12 @@ impl FromStr for Policy {
             None if text == "sequential" => Ok(Policy::Sequential),
             None if text == "parallel" => Ok(Policy::all_at_once()),
             None if text == "auto" => Ok(Policy::Auto),
-            Some(("parallel", threads)) => threads
-                .parse()
-                .map(Policy::Parallel)
-                .map_err(|_| format!("`{threads}` is no number of registrars: say parallel:4, or parallel")),
-            _ => Err(format!("`{text}` is no policy: say sequential, parallel, parallel:N or auto")),
+            Some(("parallel", threads)) => threads.parse().map(Policy::Parallel).map_err(|_| {
+                format!("`{threads}` is no number of registrars: say parallel:4, or parallel")
+            }),
+            _ => {
+                Err(format!("`{text}` is no policy: say sequential, parallel, parallel:N or auto"))
+            }
         }
     }
 }
@@ -190,7 +197,8 @@ mod tests {
 
     #[test]
     fn policies_are_read_as_they_are_shown() {
-        for policy in [Policy::Sequential, Policy::all_at_once(), Policy::parallel(3), Policy::Auto] {
+        for policy in [Policy::Sequential, Policy::all_at_once(), Policy::parallel(3), Policy::Auto]
+        {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
         assert_eq!(Policy::parallel(0), Policy::Sequential);

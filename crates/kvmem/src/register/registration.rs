@@ -92,7 +92,8 @@ impl Registration {
 
     /// The keys that are out.
     pub(super) fn given(&self) -> Given {
-        let keys = self.live.iter().map(|chunk| (*chunk, self.chunks[*chunk].clone(), self.keys[*chunk]));
+        let keys =
+            self.live.iter().map(|chunk| (*chunk, self.chunks[*chunk].clone(), self.keys[*chunk]));
         Given { registrar: Arc::clone(&self.registrar), keys: keys.collect() }
     }
 

@@ -114,7 +114,11 @@ impl RegistrationSet {
     ///
     /// # Errors
     /// [`NoSuchDevice`](RegisterError::NoSuchDevice), and as for [`Registration::key_for`].
-    pub fn key_for(&self, device: &str, range: impl RangeBounds<usize>) -> Result<Key, RegisterError> {
+    pub fn key_for(
+        &self,
+        device: &str,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Key, RegisterError> {
         self.registration(device)?.key_for(range)
     }
 
@@ -164,11 +168,15 @@ impl RegistrationSet {
         std::mem::take(&mut self.registrations)
     }
 
-    fn release(&mut self, report: &(dyn Fn(Piece, u64) + Sync)) -> Result<Deregistered, RegisterError> {
+    fn release(
+        &mut self,
+        report: &(dyn Fn(Piece, u64) + Sync),
+    ) -> Result<Deregistered, RegisterError> {
         let given: Vec<Given> = self.registrations.iter().map(Registration::given).collect();
         let (back, kept) = release(&*self.host, &given, self.threads, report);
         for (lane, registration) in self.registrations.iter_mut().enumerate() {
-            registration.keep(kept.iter().filter(|kept| kept.0 == lane).map(|kept| kept.1.chunk).collect());
+            registration
+                .keep(kept.iter().filter(|kept| kept.0 == lane).map(|kept| kept.1.chunk).collect());
         }
         let kept: Vec<_> = kept.into_iter().map(|(_, error)| error).collect();
         if kept.is_empty() { Ok(back) } else { Err(RegisterError::Kept { kept }) }
@@ -192,6 +200,12 @@ impl std::fmt::Debug for RegistrationSet {
     }
 }
 
-pub(super) fn no_such_device<'a>(device: &str, have: impl Iterator<Item = &'a str>) -> RegisterError {
-    RegisterError::NoSuchDevice { device: device.to_owned(), have: have.map(str::to_owned).collect() }
+pub(super) fn no_such_device<'a>(
+    device: &str,
+    have: impl Iterator<Item = &'a str>,
+) -> RegisterError {
+    RegisterError::NoSuchDevice {
+        device: device.to_owned(),
+        have: have.map(str::to_owned).collect(),
+    }
 }

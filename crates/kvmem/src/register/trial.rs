@@ -40,7 +40,9 @@ impl Engine {
             for _ in 0..on.rounds {
                 for (threads, speed) in [(best, &mut with_best), (more, &mut with_more)] {
                     // What cannot be measured is not chosen; whether it can be done at all, the real work will tell.
-                    let Some(found) = on.measure(self, crew, threads, more)? else { return Ok((1, None)) };
+                    let Some(found) = on.measure(self, crew, threads, more)? else {
+                        return Ok((1, None));
+                    };
                     *speed = speed.max(found);
                 }
             }
@@ -56,8 +58,12 @@ impl Engine {
             best = more;
         }
         let seconds = self.host.now().saturating_sub(start).as_secs_f64();
-        let found =
-            Trial { sequential_gib_per_s: alone, parallel_gib_per_s: together, threads: tried, seconds };
+        let found = Trial {
+            sequential_gib_per_s: alone,
+            parallel_gib_per_s: together,
+            threads: tried,
+            seconds,
+        };
         Ok((best, Some(found)))
     }
 
@@ -133,7 +139,9 @@ impl Slices<'_> {
         let (back, kept) = aside.end();
         if !kept.is_empty() {
             leak(region);
-            return Err(RegisterError::Kept { kept: kept.into_iter().map(|(_, error)| error).collect() });
+            return Err(RegisterError::Kept {
+                kept: kept.into_iter().map(|(_, error)| error).collect(),
+            });
         }
         Ok((back.keys == lanes).then(|| gib((self.bytes * lanes) as u64) / seconds))
     }
@@ -160,10 +168,11 @@ impl<'a> Aside<'a> {
     fn give_back(&self) -> (Deregistered, Vec<(usize, ChunkError)>) {
         *self.engine.aside.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let Slice { range, turns } = &*self.slice;
-        let given = turns.drain().into_iter().zip(&self.engine.registrars).map(|(keys, registrar)| Given {
-            registrar: Arc::clone(registrar),
-            keys: keys.into_iter().map(|key| (0, range.clone(), key)).collect(),
-        });
+        let given =
+            turns.drain().into_iter().zip(&self.engine.registrars).map(|(keys, registrar)| Given {
+                registrar: Arc::clone(registrar),
+                keys: keys.into_iter().map(|key| (0, range.clone(), key)).collect(),
+            });
         release(&*self.engine.host, &given.collect::<Vec<_>>(), 1, &|_, _| ())
     }
 }
@@ -191,7 +200,8 @@ impl Slice {
             // SAFETY: the slice lies in the region, which `engine` keeps mapped and held. Whoever made the slice gives the key back,
             // or has the region never unmapped.
             let key = unsafe {
-                engine.registrars[turn.lane].register(region.base().add(self.range.start), self.range.len())
+                engine.registrars[turn.lane]
+                    .register(region.base().add(self.range.start), self.range.len())
             };
             self.turns.finish(turn, key.ok());
         }

@@ -51,7 +51,12 @@ struct Tally {
 }
 
 impl Watching {
-    pub(super) fn begin(host: Arc<dyn Host>, wishes: Wishes, to_populate: u64, to_register: u64) -> Watching {
+    pub(super) fn begin(
+        host: Arc<dyn Host>,
+        wishes: Wishes,
+        to_populate: u64,
+        to_register: u64,
+    ) -> Watching {
         let start = host.now();
         let tally = Mutex::new(Tally { to_populate, to_register, ..Tally::default() });
         Watching { host, wishes, start, tally, changed: Condvar::new() }
@@ -80,7 +85,9 @@ impl Watching {
         let watch = Watch::new().cancel(self.wishes.cancel.clone()).progress(move |progress| {
             let Piece { worker, began, ended } = progress.piece;
             let piece = Piece::new(worker, from + began, from + ended);
-            watching.report(Phase::Populate, piece, |tally| tally.populated = before + progress.done_bytes);
+            watching.report(Phase::Populate, piece, |tally| {
+                tally.populated = before + progress.done_bytes
+            });
         });
         match self.wishes.budget {
             Some(budget) => watch.time_budget(budget.saturating_sub(self.elapsed())),

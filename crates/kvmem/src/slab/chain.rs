@@ -42,7 +42,8 @@ impl SliceAllocator {
             let block = next?;
             // Read before it is freed: after that, the link may be anything.
             // SAFETY: the link is within the block: the caller's promise.
-            next = NonNull::new(unsafe { block.add(next_offset).cast::<*mut u8>().read_unaligned() });
+            next =
+                NonNull::new(unsafe { block.add(next_offset).cast::<*mut u8>().read_unaligned() });
             Some(block)
         };
         // SAFETY: the caller's promise.

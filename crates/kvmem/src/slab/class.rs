@@ -155,10 +155,14 @@ mod tests {
 
     #[test]
     fn every_slab_wastes_an_eighth_at_most() {
-        let odd = (1..=LARGEST_IN_SLAB / ALIGN).step_by(STEP).map(|units| Geometry::new(units * ALIGN));
+        let odd =
+            (1..=LARGEST_IN_SLAB / ALIGN).step_by(STEP).map(|units| Geometry::new(units * ALIGN));
         for geometry in SIZES.iter().copied().chain(odd) {
             let Geometry { size, slab_bytes, objects, slack, step, .. } = geometry;
-            assert!(slab_bytes.is_power_of_two() && (UNIT..=64 * UNIT).contains(&slab_bytes), "{geometry:?}");
+            assert!(
+                slab_bytes.is_power_of_two() && (UNIT..=64 * UNIT).contains(&slab_bytes),
+                "{geometry:?}"
+            );
             assert!((8..=MOST_OBJECTS).contains(&objects), "{geometry:?}");
             assert_eq!(HEADER + objects * size + slack, slab_bytes);
             assert!((slab_bytes - objects * size) * 8 <= slab_bytes, "{geometry:?}");
@@ -183,13 +187,19 @@ mod tests {
         for size in (1..=LARGEST).step_by(STEP) {
             for align in [1, 2, 4, 8, 16, 32, 64] {
                 if let Some(class) = class_aligned(size, align) {
-                    assert_eq!((size_of_class(class) % align, SIZES[class].step % align.max(16)), (0, 0));
+                    assert_eq!(
+                        (size_of_class(class) % align, SIZES[class].step % align.max(16)),
+                        (0, 0)
+                    );
                     assert!(size_of_class(class) >= size && class - class_of(size) <= 3);
                 } else {
                     panic!("{size} at {align} has no class");
                 }
             }
         }
-        assert_eq!(class_aligned(0, 1).or(class_aligned(1, 128)).or(class_aligned(LARGEST + 1, 1)), None);
+        assert_eq!(
+            class_aligned(0, 1).or(class_aligned(1, 128)).or(class_aligned(LARGEST + 1, 1)),
+            None
+        );
     }
 }

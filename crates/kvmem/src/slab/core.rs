@@ -388,7 +388,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             let _busy = local.enter();
             if !self.is_overtaken(&flight) {
                 // So that the first comes out first. The magazine may have got others meanwhile, from within the source.
-                while rounds.len() > 1 && rounds.last().is_some_and(|round| slot.loaded.push(*round)) {
+                while rounds.len() > 1
+                    && rounds.last().is_some_and(|round| slot.loaded.push(*round))
+                {
                     rounds.pop();
                 }
             }
@@ -442,7 +444,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             return;
         }
         let capacity = depot.capacity();
-        let charge = if depot.is_crowded(node, self.crowd) { None } else { self.charge(depot, capacity) };
+        let charge =
+            if depot.is_crowded(node, self.crowd) { None } else { self.charge(depot, capacity) };
         let Some(charge) = charge else {
             let full = slot.loaded.take();
             slot.loaded.set(slot.previous.take());
@@ -508,7 +511,13 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         }
     }
 
-    pub(crate) fn get_batch(&self, local: Option<Local<R>>, class: usize, want: usize, out: &mut Vec<R>) {
+    pub(crate) fn get_batch(
+        &self,
+        local: Option<Local<R>>,
+        class: usize,
+        want: usize,
+        out: &mut Vec<R>,
+    ) {
         let depot = &self.depots[class];
         let _move = self.moves.begin(S::TRACKED);
         let (mut left, mut refilled) = (want, false);
@@ -733,7 +742,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 contention: depot.contention(),
             };
         }
-        let stranded = |stats: &ClassStats| ((stats.in_threads + stats.in_depot) * stats.round_bytes) as u64;
+        let stranded =
+            |stats: &ClassStats| ((stats.in_threads + stats.in_depot) * stats.round_bytes) as u64;
         MagazineStats {
             stranded_bytes: classes.iter().map(stranded).sum(),
             classes,
@@ -787,7 +797,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     pub(crate) unsafe fn after_fork_in_child(&self, thread: *const ()) {
         // SAFETY: a trimmer, if there was one, is gone; to let go of a free lock does nothing.
         unsafe { self.trims.force_unlock() };
-        let mut gone = self.caches.lock().iter().find(|local| !ptr::eq(local.cache().thread, thread));
+        let mut gone =
+            self.caches.lock().iter().find(|local| !ptr::eq(local.cache().thread, thread));
         while let Some(local) = gone {
             // SAFETY: its thread is gone.
             unsafe { self.retire(local) };

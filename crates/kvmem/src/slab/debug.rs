@@ -58,7 +58,9 @@ impl Debug {
         let mut books = self.0.lock();
         match books.live.get(&address) {
             Some(&allocated) if allocated == size => books.live.remove(&address),
-            Some(&allocated) => return Err(SliceFault::WrongSize { address, allocated, freed: size }),
+            Some(&allocated) => {
+                return Err(SliceFault::WrongSize { address, allocated, freed: size });
+            }
             None => {
                 return Err(match books.resting_sizes.get(&address) {
                     Some(&size) => SliceFault::DoubleFree { address, size },
@@ -72,7 +74,8 @@ impl Debug {
         books.resting_sizes.insert(address, size);
         books.resting_bytes += size;
         let mut rested = Vec::new();
-        while books.resting.len() > RESTING || books.resting_bytes > RESTING_BYTES && books.resting.len() > 1
+        while books.resting.len() > RESTING
+            || books.resting_bytes > RESTING_BYTES && books.resting.len() > 1
         {
             rested.extend(books.wake());
         }
@@ -114,7 +117,11 @@ fn release(rested: Vec<Block>, mut free: impl FnMut(Block)) -> Result<(), SliceF
         // SAFETY: the block was filled by `retire` and has belonged to the books since.
         let bytes = unsafe { slice::from_raw_parts(at.as_ptr(), size) };
         if let Some(offset) = bytes.iter().position(|byte| *byte != POISON) {
-            result = result.and(Err(SliceFault::WriteAfterFree { address: at.addr().get(), size, offset }));
+            result = result.and(Err(SliceFault::WriteAfterFree {
+                address: at.addr().get(),
+                size,
+                offset,
+            }));
         }
         free(block);
     }

@@ -76,7 +76,12 @@ pub(crate) struct Lists<R> {
 
 impl<R: Copy + Send> Depot<R> {
     /// With lists for so many memory nodes, one at least.
-    pub(crate) fn new(class: usize, (min, max): (usize, usize), round_bytes: usize, nodes: usize) -> Self {
+    pub(crate) fn new(
+        class: usize,
+        (min, max): (usize, usize),
+        round_bytes: usize,
+        nodes: usize,
+    ) -> Self {
         Depot {
             nodes: (0..nodes.max(1)).map(|_| Node::new()).collect(),
             class,
@@ -157,13 +162,21 @@ impl<R: Copy + Send> Depot<R> {
     #[inline(always)]
     fn find<T>(&self, node: usize, mut run: impl FnMut(&mut Lists<R>) -> Option<T>) -> Option<T> {
         let found = self.with(&self.nodes[node], &mut run);
-        if found.is_some() || self.nodes.len() == 1 { found } else { self.find_elsewhere(node, run) }
+        if found.is_some() || self.nodes.len() == 1 {
+            found
+        } else {
+            self.find_elsewhere(node, run)
+        }
     }
 
     /// On the nodes that follow. Locks those only that have full magazines.
     #[cold]
     #[inline(never)]
-    fn find_elsewhere<T>(&self, node: usize, mut run: impl FnMut(&mut Lists<R>) -> Option<T>) -> Option<T> {
+    fn find_elsewhere<T>(
+        &self,
+        node: usize,
+        mut run: impl FnMut(&mut Lists<R>) -> Option<T>,
+    ) -> Option<T> {
         let (before, own_and_after) = self.nodes.split_at(node);
         let mut others = own_and_after.iter().skip(1).chain(before);
         let found = others.find_map(|other| {

@@ -97,7 +97,12 @@ impl SliceGlobal {
         };
         let made = Box::into_raw(Box::new(State { slices, start: range.start, len: range.len() }));
         // Release pairs with the Acquire in `there`; Acquire here, with the Release of another's.
-        match self.state.compare_exchange(ptr::null_mut(), made, Ordering::Release, Ordering::Acquire) {
+        match self.state.compare_exchange(
+            ptr::null_mut(),
+            made,
+            Ordering::Release,
+            Ordering::Acquire,
+        ) {
             // SAFETY: made just now, and never freed from here on.
             Ok(_) => unsafe { &*made },
             Err(other) => {
@@ -114,7 +119,11 @@ impl SliceGlobal {
         if layout.size().wrapping_sub(1) < LARGEST && layout.align() <= ALIGN {
             return Some(class_of(layout.size()));
         }
-        if layout.align() <= STRICTEST { class_aligned(layout.size(), layout.align()) } else { None }
+        if layout.align() <= STRICTEST {
+            class_aligned(layout.size(), layout.align())
+        } else {
+            None
+        }
     }
 }
 

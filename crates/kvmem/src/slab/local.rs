@@ -106,7 +106,8 @@ impl<R: Copy + 'static> Local<R> {
     /// An empty cache; `None` if the system has no memory.
     pub(crate) fn create(classes: usize, fenced: bool, thread: *const ()) -> Option<Self> {
         // SAFETY: the layout has the size of a head at least.
-        let block = NonNull::new(unsafe { System.alloc(Self::layout(classes)?) })?.cast::<Cache<R>>();
+        let block =
+            NonNull::new(unsafe { System.alloc(Self::layout(classes)?) })?.cast::<Cache<R>>();
         let cache = Cache {
             owner: Owner::new(fenced),
             armed: AtomicBool::new(false),

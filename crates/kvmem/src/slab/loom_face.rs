@@ -85,7 +85,10 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
 
     /// As above, with so many bytes in magazines at most: one for each round they have room for.
     pub fn bounded(numbers: u32, capacity: usize, stranded_bytes: Option<u64>) -> Self {
-        Self::with(numbers, Settings { magazine_bytes: 4 * capacity, stranded_bytes, ..Settings::new(1) })
+        Self::with(
+            numbers,
+            Settings { magazine_bytes: 4 * capacity, stranded_bytes, ..Settings::new(1) },
+        )
     }
 
     /// As the first, on so many memory nodes.
@@ -97,7 +100,8 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
     fn with(numbers: u32, settings: Settings) -> Self {
         let clock = Arc::new(ManualClock::default());
         let settings = Settings { clock: clock.clone(), ..settings };
-        let numbers = Numbers { inside: Mutex::new((0..numbers).collect()), kept_from: AtomicU32::new(0) };
+        let numbers =
+            Numbers { inside: Mutex::new((0..numbers).collect()), kept_from: AtomicU32::new(0) };
         AnyModel { core: Core::new(numbers, settings), clock }
     }
 

@@ -28,7 +28,8 @@ unsafe impl<R: Send> Send for Magazine<R> {}
 
 /// The block of a magazine, and where in it the rounds begin.
 const fn layout<R>(capacity: u32) -> Option<Layout> {
-    let align = if align_of::<R>() > align_of::<Head>() { align_of::<R>() } else { align_of::<Head>() };
+    let align =
+        if align_of::<R>() > align_of::<Head>() { align_of::<R>() } else { align_of::<Head>() };
     let Some(rounds) = (capacity as usize).checked_mul(size_of::<R>()) else { return None };
     let Some(size) = rounds.checked_add(rounds_at::<R>()) else { return None };
     match Layout::from_size_align(size, align) {
@@ -55,7 +56,9 @@ impl<R: Copy> Magazine<R> {
         // SAFETY: the layout has a size, that of the head at least.
         let block = NonNull::new(unsafe { System.alloc(layout::<R>(capacity)?) })?.cast::<Head>();
         // SAFETY: the block is new, aligned, and has room for a head.
-        unsafe { block.write(Head { next: ptr::null_mut(), class, capacity, count: 0, charge: 0 }) };
+        unsafe {
+            block.write(Head { next: ptr::null_mut(), class, capacity, count: 0, charge: 0 })
+        };
         Some(Magazine { head: block, rounds: PhantomData })
     }
 

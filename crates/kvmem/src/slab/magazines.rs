@@ -88,8 +88,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     /// This thread's cache, made if it must; `None` if it cannot have one.
     fn local_or_new(&self) -> Option<Local<R>> {
         Local::from_raw(threads::cache(self.number)).or_else(|| {
-            let join =
-                |thread| self.core().join(thread).map_or(std::ptr::null_mut(), |local| local.as_ptr().cast());
+            let join = |thread| {
+                self.core().join(thread).map_or(std::ptr::null_mut(), |local| local.as_ptr().cast())
+            };
             Local::from_raw(threads::make_cache(self.number, join))
         })
     }
@@ -204,7 +205,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         classes: impl FnOnce() -> usize,
         and: impl FnOnce() -> bool,
     ) -> bool {
-        self.core().nothing_cached_alone(Local::from_raw(threads::near_cache(self.number)), classes, and)
+        self.core().nothing_cached_alone(
+            Local::from_raw(threads::near_cache(self.number)),
+            classes,
+            and,
+        )
     }
 
     /// See [`Core::is_empty_handed`].
@@ -213,7 +218,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     }
 
     /// See [`Core::nothing_cached`].
-    pub(crate) fn nothing_cached(&self, classes: impl Fn() -> usize, and: impl FnMut() -> bool) -> bool {
+    pub(crate) fn nothing_cached(
+        &self,
+        classes: impl Fn() -> usize,
+        and: impl FnMut() -> bool,
+    ) -> bool {
         self.core().nothing_cached(classes, and)
     }
 

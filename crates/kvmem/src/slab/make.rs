@@ -31,5 +31,8 @@ pub(crate) fn magazines<S: Source<Chunk>>(
     caching: Caching,
 ) -> Magazines<Chunk, S> {
     let Caching { working_set, stranded_bytes, clock } = caching;
-    Magazines::new(source, Settings { working_set, stranded_bytes, clock, ..Settings::new(classes) })
+    Magazines::new(
+        source,
+        Settings { working_set, stranded_bytes, clock, ..Settings::new(classes) },
+    )
 }

@@ -63,8 +63,8 @@ mod tests;
 pub use clock::{Clock, ManualClock, SystemClock};
 #[cfg(not(loom))]
 pub use extents::{
-    Extent, ExtentBuilder, ExtentCache, ExtentClassStats, ExtentMapRange, ExtentSetupError, ExtentState,
-    ExtentStats,
+    Extent, ExtentBuilder, ExtentCache, ExtentClassStats, ExtentMapRange, ExtentSetupError,
+    ExtentState, ExtentStats,
 };
 #[cfg(not(loom))]
 pub use fault::SliceFault;

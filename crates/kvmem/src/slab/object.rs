@@ -197,7 +197,10 @@ impl<T: Send + 'static> ObjectBuilder<T> {
     /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond it, freed objects go back
     /// to their slabs one by one.
     pub fn stranded(self, most_bytes: u64) -> Self {
-        ObjectBuilder { caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching }, ..self }
+        ObjectBuilder {
+            caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching },
+            ..self
+        }
     }
 
     /// What the working set's time is measured by: the system's monotonic clock unless said otherwise.
@@ -217,7 +220,9 @@ impl<T: Send + 'static> ObjectBuilder<T> {
         };
         let magazines = magazines(Store { place, of: PhantomData }, 1, self.caching);
         let (construct, constructed) = (Box::new(construct), AtomicU64::new(0));
-        ObjectCache { inner: Arc::new(Inner { magazines, construct, reset: self.reset, constructed }) }
+        ObjectCache {
+            inner: Arc::new(Inner { magazines, construct, reset: self.reset, constructed }),
+        }
     }
 }
 
@@ -260,7 +265,11 @@ impl<T: Send + 'static> ObjectCache<T> {
     /// # Errors
     ///
     /// As for [`get`](Self::get); those that were got until then are in `out`.
-    pub fn get_batch<'a>(&'a self, count: usize, out: &mut Vec<Object<'a, T>>) -> Result<(), SliceError> {
+    pub fn get_batch<'a>(
+        &'a self,
+        count: usize,
+        out: &mut Vec<Object<'a, T>>,
+    ) -> Result<(), SliceError> {
         out.reserve(count);
         for _ in 0..count {
             out.push(self.get()?);

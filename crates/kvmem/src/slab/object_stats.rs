@@ -48,8 +48,9 @@ impl ObjectStats {
         let (object_bytes, slab_objects, slabs, out, pages) = match place {
             Ok(of) => {
                 let Geometry { size, objects, .. } = *of.geometry(0);
-                let (slabs, out) =
-                    of.counts().fold((0, 0), |(slabs, out), class| (slabs + class.slabs, out + class.out));
+                let (slabs, out) = of
+                    .counts()
+                    .fold((0, 0), |(slabs, out), class| (slabs + class.slabs, out + class.out));
                 (size, objects, slabs, out, of.pages().stats())
             }
             Err((bytes, out)) => (bytes, 0, 0, out, PageStats::default()),

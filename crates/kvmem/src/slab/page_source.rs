@@ -67,7 +67,12 @@ impl Reserve {
         let mut len = most;
         while len >= 64 << 20 {
             if let Ok(at) = sys::reserve(len) {
-                return Some(Reserve { at, len, first: at.addr().get().next_multiple_of(SPAN), opened: 0 });
+                return Some(Reserve {
+                    at,
+                    len,
+                    first: at.addr().get().next_multiple_of(SPAN),
+                    opened: 0,
+                });
             }
             len /= 2;
         }
@@ -352,7 +357,8 @@ impl Books {
                 if gone {
                     stats.mapped -= SPAN;
                     stats.dirty -=
-                        span.dirty.iter().map(|word| word.count_ones() as usize).sum::<usize>() * UNIT;
+                        span.dirty.iter().map(|word| word.count_ones() as usize).sum::<usize>()
+                            * UNIT;
                 }
                 !gone
             });
@@ -480,8 +486,11 @@ mod tests {
             word ^= word << 13;
             word ^= word >> 7;
             word ^= word << 17;
-            let sparse =
-                if round % 2 == 0 { word } else { word | word.rotate_left(7) | word.rotate_left(23) };
+            let sparse = if round % 2 == 0 {
+                word
+            } else {
+                word | word.rotate_left(7) | word.rotate_left(23)
+            };
             for order in 0..ORDERS {
                 assert_eq!(run_in(sparse, order), naive(sparse, order), "{sparse:x} {order}");
             }
@@ -493,13 +502,16 @@ mod tests {
         let mut held: Vec<(usize, NonNull<u8>)> = Vec::new();
         let mut state = 1u64;
         for _ in 0..if cfg!(miri) { 12 } else { 4000 } {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let order = (state >> 33) as usize % if cfg!(miri) { 2 } else { ORDERS };
             if state >> 60 < 9 {
                 let Some(run) = source.take(order) else { continue };
                 assert!(run.addr().get().is_multiple_of(UNIT << order));
-                let range =
-                    |order: usize, run: NonNull<u8>| run.addr().get()..run.addr().get() + (UNIT << order);
+                let range = |order: usize, run: NonNull<u8>| {
+                    run.addr().get()..run.addr().get() + (UNIT << order)
+                };
                 for (other, at) in &held {
                     let (a, b) = (range(*other, *at), range(order, run));
                     assert!(a.end <= b.start || b.end <= a.start, "{a:?} and {b:?}");
@@ -518,7 +530,10 @@ mod tests {
             let held: usize = held.iter().map(|(order, _)| UNIT << order).sum();
             let stats = source.stats();
             assert_eq!(stats.slabs, held);
-            assert!(stats.dirty <= KEPT_BYTES.max(held / 8) && stats.slabs + stats.dirty <= stats.mapped);
+            assert!(
+                stats.dirty <= KEPT_BYTES.max(held / 8)
+                    && stats.slabs + stats.dirty <= stats.mapped
+            );
             assert!(stats.mapped <= most);
         }
         for (order, run) in held {

@@ -142,7 +142,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             let holders = self.holders.load(Ordering::Acquire);
             match local {
                 Some(local) => {
-                    holders == usize::from(local.cache().is_armed()) && local.is_empty(classes()) && and()
+                    holders == usize::from(local.cache().is_armed())
+                        && local.is_empty(classes())
+                        && and()
                 }
                 None => holders == 0 && and(),
             }
@@ -162,7 +164,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     /// `and` held. `and` is not asked again once it did not: it may be an attempt, which has succeeded then.
     #[cold]
     #[inline(never)]
-    pub(crate) fn nothing_cached(&self, classes: impl Fn() -> usize, mut and: impl FnMut() -> bool) -> bool {
+    pub(crate) fn nothing_cached(
+        &self,
+        classes: impl Fn() -> usize,
+        mut and: impl FnMut() -> bool,
+    ) -> bool {
         for _ in 0..LOOKS {
             let mut holds = true;
             let seen = self.still(|| {
@@ -231,7 +237,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         let caches = self.caches.lock();
         let mut rounds = Vec::new();
         self.stop(&caches);
-        for slot in caches.iter().filter(|local| local.cache().stopped.get()).flat_map(Local::slots) {
+        for slot in caches.iter().filter(|local| local.cache().stopped.get()).flat_map(Local::slots)
+        {
             slot.loaded.copy_into(&mut rounds);
             slot.previous.copy_into(&mut rounds);
         }

@@ -43,13 +43,19 @@ impl Ring {
     }
 
     /// Takes up to `want` objects from the slabs that are there; O(objects + slabs that become full).
-    pub(crate) fn take(&mut self, geometry: &Geometry, want: usize, mut out: impl FnMut(Chunk)) -> usize {
+    pub(crate) fn take(
+        &mut self,
+        geometry: &Geometry,
+        want: usize,
+        mut out: impl FnMut(Chunk),
+    ) -> usize {
         let mut taken = 0;
         while taken < want
             && let Some(head) = NonNull::new(self.head)
         {
             // SAFETY: a slab of the ring, of the ring's geometry.
-            let some = unsafe { Slab::take(head, geometry, want - taken, |chunk| out(Chunk(chunk))) };
+            let some =
+                unsafe { Slab::take(head, geometry, want - taken, |chunk| out(Chunk(chunk))) };
             if some == 0 {
                 // The head is full: so are all.
                 break;

@@ -58,7 +58,9 @@ pub(crate) fn capacity_bounds(
     round_bytes: usize,
 ) -> (usize, usize) {
     let storage = (magazine_bytes.min(MAX_MAGAZINE_BYTES) / slot_bytes.max(1)).max(1);
-    let first = (FIRST_CONTENT_BYTES / round_bytes.max(1)).clamp(FIRST_ROUNDS.0, FIRST_ROUNDS.1).min(storage);
+    let first = (FIRST_CONTENT_BYTES / round_bytes.max(1))
+        .clamp(FIRST_ROUNDS.0, FIRST_ROUNDS.1)
+        .min(storage);
     let last = (LAST_CONTENT_BYTES / round_bytes.max(1)).clamp(first, storage);
     (first, last)
 }

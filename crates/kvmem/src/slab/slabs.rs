@@ -47,7 +47,8 @@ pub(crate) struct ClassCount {
 
 impl Slabs {
     pub(crate) fn new(geometries: &[Geometry], pages: PageSource, on_fault: FaultHook) -> Slabs {
-        let class = |geometry: &Geometry| Class { geometry: *geometry, ring: Mutex::new(Ring::new()) };
+        let class =
+            |geometry: &Geometry| Class { geometry: *geometry, ring: Mutex::new(Ring::new()) };
         // Relaxed: only that no two are equal counts.
         let owner = NEXT.fetch_add(1, Ordering::Relaxed);
         Slabs {
@@ -262,7 +263,9 @@ mod tests {
         let mut held: BTreeMap<usize, (usize, Chunk)> = BTreeMap::new();
         let mut state = 7u64;
         let mut next = |below: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % below
         };
         for round in 0..if cfg!(miri) { 12 } else { 3000 } {

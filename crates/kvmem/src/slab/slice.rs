@@ -29,7 +29,9 @@ pub enum SliceError {
     #[error("a block of no bytes was asked for; ask for one at least")]
     ZeroSize,
     /// More than there can be.
-    #[error("a block of {asked} bytes was asked for, more than {most}, the most that an address space holds")]
+    #[error(
+        "a block of {asked} bytes was asked for, more than {most}, the most that an address space holds"
+    )]
     TooLarge {
         /// What was asked for, in bytes.
         asked: usize,
@@ -167,7 +169,11 @@ impl Shared {
     ///
     /// # Safety
     /// As for [`SliceAllocator::free`], for each of them.
-    pub(crate) unsafe fn free_each(&self, size: usize, mut next: impl FnMut() -> Option<NonNull<u8>>) {
+    pub(crate) unsafe fn free_each(
+        &self,
+        size: usize,
+        mut next: impl FnMut() -> Option<NonNull<u8>>,
+    ) {
         if size.wrapping_sub(1) < self.short {
             return self.magazines.put_each(class_of(size), || next().map(Chunk));
         }
@@ -438,6 +444,8 @@ extern "C" fn tell_at_exit() {
 
 impl fmt::Debug for SliceAllocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SliceAllocator").field("limit", &self.shared.from_slabs).finish_non_exhaustive()
+        f.debug_struct("SliceAllocator")
+            .field("limit", &self.shared.from_slabs)
+            .finish_non_exhaustive()
     }
 }

@@ -102,7 +102,10 @@ impl SliceBuilder {
     /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond it, freed blocks go back
     /// to their slabs one by one.
     pub fn stranded(self, most_bytes: u64) -> Self {
-        SliceBuilder { caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching }, ..self }
+        SliceBuilder {
+            caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching },
+            ..self
+        }
     }
 
     /// What the working set's time is measured by: the system's monotonic clock unless said otherwise.

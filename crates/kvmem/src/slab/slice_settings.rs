@@ -66,7 +66,9 @@ impl SliceSettings {
     /// # Errors
     ///
     /// As [`from_env`](Self::from_env).
-    pub fn from_lookup(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SliceSettingError> {
+    pub fn from_lookup(
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, SliceSettingError> {
         let found = NAMES.into_iter().find_map(|name| {
             let value = variable(name)?.to_string_lossy().into_owned();
             (!value.trim().is_empty()).then_some((name, value))
@@ -112,11 +114,14 @@ mod tests {
     #[test]
     fn the_first_name_that_is_set_counts() {
         let both = |first: &'static str| {
-            move |name: &str| Some(if name == "KVMEM_SLICE" { first.into() } else { "debug-blocks".into() })
+            move |name: &str| {
+                Some(if name == "KVMEM_SLICE" { first.into() } else { "debug-blocks".into() })
+            }
         };
         assert!(!SliceSettings::from_lookup(both("always-malloc")).unwrap().debug_blocks);
         assert!(SliceSettings::from_lookup(both("")).unwrap().debug_blocks);
-        let error = SliceSettings::from_lookup(|name| (name == "G_SLICE").then(|| "x".into())).unwrap_err();
+        let error =
+            SliceSettings::from_lookup(|name| (name == "G_SLICE").then(|| "x".into())).unwrap_err();
         assert_eq!(error.variable, "G_SLICE");
     }
 }

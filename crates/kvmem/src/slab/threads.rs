@@ -107,7 +107,9 @@ pub(super) fn near_cache(number: Number) -> *mut () {
 /// The running thread's cache under a number; null if there is none.
 pub(super) fn cache(number: Number) -> *mut () {
     // Relaxed: as in `near_cache`.
-    FAST.with(|fast| fast.entry(number.id).map_or(ptr::null_mut(), |entry| entry.load(Ordering::Relaxed)))
+    FAST.with(|fast| {
+        fast.entry(number.id).map_or(ptr::null_mut(), |entry| entry.load(Ordering::Relaxed))
+    })
 }
 
 /// Runs while no cache can be made by this thread; `None` if that is so already.
@@ -123,7 +125,10 @@ fn closed<T>(run: impl FnOnce(&Fast) -> T) -> Option<T> {
 }
 
 /// Makes the running thread's cache under a number, by `join`, which is given the thread; null if it cannot have one.
-pub(super) fn make_cache(Number { id, .. }: Number, join: impl FnOnce(*const ()) -> *mut ()) -> *mut () {
+pub(super) fn make_cache(
+    Number { id, .. }: Number,
+    join: impl FnOnce(*const ()) -> *mut (),
+) -> *mut () {
     let made = closed(|fast| {
         // A thread whose end has been could not end it again.
         END.try_with(|_| ()).ok()?;
@@ -151,7 +156,8 @@ impl Fast {
     fn reach(&self, id: usize) -> Option<()> {
         if self.thread.get().is_null() {
             // SAFETY: a thread has a size.
-            let thread = NonNull::new(unsafe { System.alloc(Layout::new::<Thread>()) })?.cast::<Thread>();
+            let thread =
+                NonNull::new(unsafe { System.alloc(Layout::new::<Thread>()) })?.cast::<Thread>();
             // SAFETY: it is new.
             unsafe { thread.write(Thread { near: &raw const self.near, far: ptr::null_mut() }) };
             self.thread.set(thread.as_ptr());
@@ -162,7 +168,8 @@ impl Fast {
         let len = (id - NEAR).checked_add(1)?.checked_next_power_of_two()?.max(16);
         let layout = Layout::array::<AtomicPtr<()>>(len).ok()?;
         // SAFETY: it has 16 entries at least. All zeros are null entries.
-        let far = NonNull::new(unsafe { System.alloc_zeroed(layout) })?.cast::<AtomicPtr<()>>().as_ptr();
+        let far =
+            NonNull::new(unsafe { System.alloc_zeroed(layout) })?.cast::<AtomicPtr<()>>().as_ptr();
         // SAFETY: the old table has so many entries, the new one more.
         unsafe { ptr::copy_nonoverlapping(self.far.get().cast_const(), far, self.len.get()) };
         free_table(self.far.replace(far), self.len.replace(len));
@@ -233,8 +240,8 @@ impl Drop for End {
 pub(super) unsafe fn enroll(instance: NonNull<dyn Instance>) -> Number {
     let enroll = || {
         // Without it, forks while other threads are at work harm the child; nothing else does.
-        let _ =
-            sys::around_fork(Stage::Threads, THREADS).and_then(|()| sys::around_fork(Stage::Caches, CACHES));
+        let _ = sys::around_fork(Stage::Threads, THREADS)
+            .and_then(|()| sys::around_fork(Stage::Caches, CACHES));
         let mut registry = REGISTRY.lock();
         match registry.instances.iter().position(Option::is_none) {
             Some(id) => {
@@ -257,7 +264,10 @@ pub(super) unsafe fn enroll(instance: NonNull<dyn Instance>) -> Number {
 }
 
 /// Takes a number back. `each_thread` gives the threads that have a cache of the instance; their entries are cleared.
-pub(super) fn withdraw(Number { id, .. }: Number, each_thread: impl FnOnce(&mut dyn FnMut(*const ()))) {
+pub(super) fn withdraw(
+    Number { id, .. }: Number,
+    each_thread: impl FnOnce(&mut dyn FnMut(*const ())),
+) {
     let mut registry = REGISTRY.lock();
     each_thread(&mut |thread| {
         let thread: *const Thread = thread.cast();

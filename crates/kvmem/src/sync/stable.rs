@@ -115,7 +115,9 @@ impl<T> Drop for Stable<T> {
             let segment = *segment.get_mut();
             if !segment.is_null() {
                 // SAFETY: it came from a box of so many, and nobody refers to the table any more.
-                drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(segment, entries(number))) });
+                drop(unsafe {
+                    Box::from_raw(ptr::slice_from_raw_parts_mut(segment, entries(number)))
+                });
             }
         }
     }
@@ -143,8 +145,11 @@ mod tests {
     fn threads_that_need_a_segment_at_once_get_the_same() {
         let table = Stable::new([const { String::new() }; FIRST], || "made".into());
         let all = std::thread::scope(|scope| {
-            let get =
-                || (0..300).map(|index| std::ptr::from_ref(table.get(index)).addr()).collect::<Vec<_>>();
+            let get = || {
+                (0..300)
+                    .map(|index| std::ptr::from_ref(table.get(index)).addr())
+                    .collect::<Vec<_>>()
+            };
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(get)).collect();
             threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
         });
@@ -158,7 +163,10 @@ mod tests {
         assert!(TABLE.find(FIRST as u32).is_none() && TABLE.find(u32::MAX).is_none());
         let mut seen = std::collections::HashSet::new();
         for index in 0..1000 {
-            assert!(seen.insert(std::ptr::from_ref(TABLE.get(index))), "entry {index} is another's");
+            assert!(
+                seen.insert(std::ptr::from_ref(TABLE.get(index))),
+                "entry {index} is another's"
+            );
             assert!(std::ptr::eq(TABLE.get(index), TABLE.get(index)));
             assert_eq!(*TABLE.get(index), u64::from(index as usize >= FIRST));
             assert!(TABLE.find(index).is_some_and(|entry| std::ptr::eq(entry, TABLE.get(index))));

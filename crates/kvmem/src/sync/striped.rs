@@ -269,7 +269,8 @@ mod tests {
                 });
             }
         });
-        let (all, reads) = ((STRIPES + 4) * rounds, |own: &AtomicU64| own.load(Ordering::Relaxed) as usize);
+        let (all, reads) =
+            ((STRIPES + 4) * rounds, |own: &AtomicU64| own.load(Ordering::Relaxed) as usize);
         let read: usize = pair.stripes().map(reads).sum();
         let value = pair.write();
         assert_eq!((value.0 as usize + read, value.0), (all, value.1));

@@ -82,8 +82,10 @@ pub(super) fn check(call: Call) -> Result<(), Errno> {
     let nth = plan.made.entry(call).or_insert(0);
     *nth += 1;
     let nth = *nth;
-    let fault =
-        plan.faults.iter().find(|(of, from, times, _)| *of == call && nth >= *from && nth - from < *times);
+    let fault = plan
+        .faults
+        .iter()
+        .find(|(of, from, times, _)| *of == call && nth >= *from && nth - from < *times);
     match fault {
         Some((.., errno)) => {
             plan.failed += 1;

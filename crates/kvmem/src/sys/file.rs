@@ -16,8 +16,9 @@ use super::{Call, Errno, Result, check, gate};
 pub(crate) fn memfd_create(name: &CStr, flags: u32) -> Result<File> {
     gate(Call::MemfdCreate)?;
     // SAFETY: the name ends with a zero.
-    let fd =
-        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags) };
+    let fd = unsafe {
+        libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags)
+    };
     check(fd.into())?;
     // SAFETY: the descriptor was made just now and is nobody else's.
     Ok(unsafe { File::from_raw_fd(fd) })
@@ -124,7 +125,11 @@ pub(crate) fn file_system(file: &File) -> Result<FileSystem> {
     // SAFETY: the call succeeded, so it has filled all of it.
     let data = unsafe { data.assume_init() };
     let huge = data.f_type == libc::HUGETLBFS_MAGIC;
-    Ok(FileSystem { huge, memory: huge || data.f_type == libc::TMPFS_MAGIC, block: data.f_bsize as u64 })
+    Ok(FileSystem {
+        huge,
+        memory: huge || data.f_type == libc::TMPFS_MAGIC,
+        block: data.f_bsize as u64,
+    })
 }
 
 /// Opens this process's page table as a file: eight bytes for each base page.

@@ -104,7 +104,9 @@ pub(crate) fn around_fork(stage: Stage, hooks: Hooks) -> Result<()> {
     let mut refused = 0;
     if !state.registered {
         // SAFETY: the functions live as long as the process, and may be called from any thread.
-        refused = unsafe { libc::pthread_atfork(Some(prefork), Some(postfork_parent), Some(postfork_child)) };
+        refused = unsafe {
+            libc::pthread_atfork(Some(prefork), Some(postfork_parent), Some(postfork_child))
+        };
         state.registered = refused == 0;
     }
     if refused == 0 {

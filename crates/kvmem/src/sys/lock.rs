@@ -37,7 +37,8 @@ pub(crate) fn lock_range(file: &File, range: &Range<u64>) -> Result<()> {
     gate(Call::LockRange)?;
     let lock = lock(libc::F_RDLCK, range);
     // SAFETY: the kernel reads the structure.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }.into()).map(drop)
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }.into())
+        .map(drop)
 }
 
 /// Unlocks a range of what this open file has locked.
@@ -45,7 +46,8 @@ pub(crate) fn unlock_range(file: &File, range: &Range<u64>) -> Result<()> {
     gate(Call::LockRange)?;
     let lock = lock(libc::F_UNLCK, range);
     // SAFETY: as above.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }.into()).map(drop)
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }.into())
+        .map(drop)
 }
 
 /// A range within `range` that another open file has locked, if there is one.
@@ -59,7 +61,8 @@ pub(crate) fn find_lock(file: &File, range: &Range<u64>) -> Result<Option<Range<
         return Ok(None);
     }
     let start = found.l_start.max(0) as u64;
-    let end = if found.l_len == 0 { LOCK_END } else { start.saturating_add(found.l_len.max(0) as u64) };
+    let end =
+        if found.l_len == 0 { LOCK_END } else { start.saturating_add(found.l_len.max(0) as u64) };
     Ok(Some(start.max(range.start)..end.min(range.end)))
 }
 

@@ -47,7 +47,8 @@ pub(crate) fn reserve(len: usize) -> Result<NonNull<u8>> {
 
 /// Reserves the range anew if nothing is mapped in it any more; what is mapped stays.
 pub(crate) fn refill(at: NonNull<u8>, len: usize) {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE replaces nothing. A kernel that does not know it takes the address as a hint.
     let got = unsafe { mmap(at.as_ptr(), len, libc::PROT_NONE, flags, -1, 0) };
     if let Ok(elsewhere) = got
@@ -71,7 +72,11 @@ pub(crate) fn map_anonymous(len: usize) -> Result<NonNull<u8>> {
 ///
 /// # Safety
 /// As for `mmap` with `MAP_FIXED`, if an address is given.
-pub(crate) unsafe fn map_huge(at: Option<NonNull<u8>>, len: usize, page_shift: u32) -> Result<NonNull<u8>> {
+pub(crate) unsafe fn map_huge(
+    at: Option<NonNull<u8>>,
+    len: usize,
+    page_shift: u32,
+) -> Result<NonNull<u8>> {
     gate(Call::MapHuge)?;
     let size = (page_shift << libc::MAP_HUGE_SHIFT) as i32;
     let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
@@ -123,7 +128,8 @@ pub(crate) unsafe fn map_file(
 pub(crate) unsafe fn protect(at: NonNull<u8>, len: usize) -> Result<()> {
     gate(Call::Protect)?;
     // SAFETY: access is only widened, in a range of the caller's.
-    let returned = unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_READ | libc::PROT_WRITE) };
+    let returned =
+        unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_READ | libc::PROT_WRITE) };
     check(returned.into()).map(drop)
 }
 
@@ -154,7 +160,8 @@ pub(crate) unsafe fn madvise(at: NonNull<u8>, len: usize, advice: i32) -> Result
 pub(crate) fn populate_write(at: NonNull<u8>, len: usize) -> Result<()> {
     gate(Call::PopulateWrite)?;
     // SAFETY: changes no byte of any mapping.
-    check(unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) }.into()).map(drop)
+    check(unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) }.into())
+        .map(drop)
 }
 
 /// Whether the kernel has [`populate_write`]: asked with an empty range, which only an unknown advice fails.

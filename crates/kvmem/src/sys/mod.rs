@@ -33,15 +33,18 @@ pub(crate) use barrier::{barrier, register_barrier};
 #[cfg(not(loom))]
 pub(crate) use file::{FileId, file_id, file_number, mode, reopen_read_only};
 pub(crate) use file::{
-    PageRegion, duplicate, file_size, file_system, get_seals, is_folder, memfd_create, open_pagemap,
-    open_text, pagemap_scan, pread, read_text, set_mode, set_seals, space_at, truncate,
+    PageRegion, duplicate, file_size, file_system, get_seals, is_folder, memfd_create,
+    open_pagemap, open_text, pagemap_scan, pread, read_text, set_mode, set_seals, space_at,
+    truncate,
 };
 pub(crate) use fork::{Hooks, Stage, around_fork};
 #[cfg(not(loom))]
 pub(crate) use generation::{count_forks, generation};
 #[cfg(not(loom))]
 pub(crate) use library::Library;
-pub(crate) use lock::{LOCK_END, find_lock, lock_range, open_to_lock, try_lock, unlock, unlock_range};
+pub(crate) use lock::{
+    LOCK_END, find_lock, lock_range, open_to_lock, try_lock, unlock, unlock_range,
+};
 pub(crate) use memory::{
     madvise, map_anonymous, map_file, map_huge, mincore, mlock, munlock, munmap, page_size,
     populate_is_known, populate_write, protect, refill, reserve, touch,
@@ -52,7 +55,9 @@ pub(crate) use process::{
 };
 #[cfg(not(loom))]
 pub(crate) use process::{add_to_environment, at_exit};
-pub(crate) use ring::{io_uring_allowed, ring_clone, ring_empty, ring_fill, ring_setup, ring_table};
+pub(crate) use ring::{
+    io_uring_allowed, ring_clone, ring_empty, ring_fill, ring_setup, ring_table,
+};
 
 /// What a call of this module gives.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;

@@ -26,8 +26,9 @@ pub(crate) fn bind(at: NonNull<u8>, len: usize, mode: i32, nodes: &[u32]) -> Res
     let mask = mask(nodes);
     // The kernel reads one bit less than it is told.
     // SAFETY: the mask has as many bits as the call says; no byte of the range is changed.
-    let returned =
-        unsafe { libc::syscall(libc::SYS_mbind, at.as_ptr(), len, mode, mask.as_ptr(), WORDS * 64 + 1, 0) };
+    let returned = unsafe {
+        libc::syscall(libc::SYS_mbind, at.as_ptr(), len, mode, mask.as_ptr(), WORDS * 64 + 1, 0)
+    };
     check(returned).map(drop)
 }
 
@@ -48,7 +49,8 @@ pub(crate) fn policy_at(at: NonNull<u8>) -> Result<(i32, Vec<u32>)> {
         )
     };
     check(returned)?;
-    let nodes = (0..(WORDS * 64) as u32).filter(|node| mask[*node as usize / 64] >> (node % 64) & 1 == 1);
+    let nodes =
+        (0..(WORDS * 64) as u32).filter(|node| mask[*node as usize / 64] >> (node % 64) & 1 == 1);
     Ok((mode, nodes.collect()))
 }
 

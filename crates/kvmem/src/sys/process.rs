@@ -50,8 +50,9 @@ pub(crate) fn affinity() -> Result<usize> {
     // The kernel refuses a mask that is shorter than its own; 64 Ki cores are more than it can be built for.
     let mut mask = vec![0u64; 1024];
     // SAFETY: the mask is as long as the call says.
-    let bytes =
-        unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask[..]), mask.as_mut_ptr()) };
+    let bytes = unsafe {
+        libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask[..]), mask.as_mut_ptr())
+    };
     check(bytes)?;
     Ok(mask.iter().map(|word| word.count_ones() as usize).sum())
 }
@@ -84,7 +85,8 @@ pub(crate) fn add_to_environment(entry: &'static CStr) {
         // SAFETY: the table ends with a null pointer, and no entry after that is read. The environment
         // does not change meanwhile: callers of `setenv` and `std::env::set_var` promise that no other
         // thread reads it, as this one and `getenv` do.
-        entries.extend((0..).map(|at| unsafe { *old.add(at) }).take_while(|entry| !entry.is_null()));
+        entries
+            .extend((0..).map(|at| unsafe { *old.add(at) }).take_while(|entry| !entry.is_null()));
     }
     entries.extend([entry.as_ptr().cast_mut(), null_mut()]);
     let entries = entries.leak().as_mut_ptr();

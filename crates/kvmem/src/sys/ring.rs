@@ -77,10 +77,17 @@ pub(crate) fn io_uring_allowed() -> Result<()> {
 ///
 /// # Safety
 /// `argument` is what `operation` reads, and what it names is the caller's to name.
-unsafe fn register<T>(ring: BorrowedFd<'_>, operation: u32, argument: &T, count: usize) -> Result<usize> {
+unsafe fn register<T>(
+    ring: BorrowedFd<'_>,
+    operation: u32,
+    argument: &T,
+    count: usize,
+) -> Result<usize> {
     let argument = ptr::from_ref(argument);
     // SAFETY: the caller's promise; the kernel only reads it.
-    check(unsafe { libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), operation, argument, count) })
+    check(unsafe {
+        libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), operation, argument, count)
+    })
 }
 
 /// Gives a ring a table of so many empty slots. `EBUSY` if it has one. Linux 5.19.
@@ -110,7 +117,12 @@ unsafe fn update(ring: BorrowedFd<'_>, first: u32, vectors: &[libc::iovec]) -> R
 ///
 /// # Safety
 /// Whoever submits work on this slot answers for what it does to the bytes; they stay mapped until the slot is emptied.
-pub(crate) unsafe fn ring_fill(ring: BorrowedFd<'_>, slot: u32, at: NonNull<u8>, len: usize) -> Result<()> {
+pub(crate) unsafe fn ring_fill(
+    ring: BorrowedFd<'_>,
+    slot: u32,
+    at: NonNull<u8>,
+    len: usize,
+) -> Result<()> {
     gate(Call::RingFill)?;
     // SAFETY: the caller's promise.
     unsafe { update(ring, slot, &[libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len }]) }
@@ -126,7 +138,12 @@ pub(crate) fn ring_empty(ring: BorrowedFd<'_>, slots: Range<u32>) -> Result<()> 
 
 /// Puts what is in slot `from` of `source`, pinned already, into slot `to` of `ring` as well, and makes the table longer where
 /// it ends before that. Linux 6.13; until it was mended in 6.18, what is in the slots after `to` is lost.
-pub(crate) fn ring_clone(ring: BorrowedFd<'_>, source: BorrowedFd<'_>, from: u32, to: u32) -> Result<()> {
+pub(crate) fn ring_clone(
+    ring: BorrowedFd<'_>,
+    source: BorrowedFd<'_>,
+    from: u32,
+    to: u32,
+) -> Result<()> {
     gate(Call::RingClone)?;
     let source = source.as_raw_fd();
     let clone = CloneBuffers { source, flags: REPLACE, from, to, slots: 1, padding: [0; 3] };

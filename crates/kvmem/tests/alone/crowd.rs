@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::limits::{Group, join};
 use super::{MIB, alone, role};
-use kvmem::arena::{ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch};
+use kvmem::arena::{
+    ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch,
+};
 
 /// What each process of a crowd asks for, and what all of them may have: two of six, and the room
 /// of a third for the rest.
@@ -20,7 +22,11 @@ const CROWD: usize = 6;
 fn start(test: &str, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command.args([&format!("crowd::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
-    command.env("KVMEM_TEST_ROLE", role).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .env("KVMEM_TEST_ROLE", role)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -64,7 +70,8 @@ fn refused(error: &ArenaError, bytes: usize) {
 
 fn told(output: &Output) -> String {
     assert_ne!(output.status.signal(), Some(libc::SIGKILL), "killed for want of memory");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{out} {err}");
     out.into_owned()
 }
@@ -96,9 +103,12 @@ fn processes_that_start_together_are_served_or_refused() {
     let path = group.0.to_str().expect("a plain path");
     let mut served = 0;
     for round in 0..rounds() {
-        let crowd: Vec<Child> = (0..CROWD).map(|n| spawn(test, &format!("{} {path}", round + n))).collect();
-        let outputs: Vec<String> =
-            crowd.into_iter().map(|child| told(&child.wait_with_output().expect("our child"))).collect();
+        let crowd: Vec<Child> =
+            (0..CROWD).map(|n| spawn(test, &format!("{} {path}", round + n))).collect();
+        let outputs: Vec<String> = crowd
+            .into_iter()
+            .map(|child| told(&child.wait_with_output().expect("our child")))
+            .collect();
         let mapped = outputs.iter().filter(|out| out.contains("\nmapped")).count();
         let refused = outputs.iter().filter(|out| out.contains("\nrefused")).count();
         assert_eq!(mapped + refused, CROWD);
@@ -130,14 +140,19 @@ fn threads_of_one_process_are_served_or_refused() {
         return;
     }
     let group = group!();
-    told(&spawn(test, group.0.to_str().expect("a plain path")).wait_with_output().expect("our child"));
+    told(
+        &spawn(test, group.0.to_str().expect("a plain path"))
+            .wait_with_output()
+            .expect("our child"),
+    );
 }
 
 #[test]
 fn with_room_a_reservation_takes_a_call_for_each_chunk() {
     let _alone = alone();
     let counted = kvmem::fault::count();
-    let region = Region::builder(256 * MIB).ladder(PageSize::Base).populate(Populate::threads(1)).map();
+    let region =
+        Region::builder(256 * MIB).ladder(PageSize::Base).populate(Populate::threads(1)).map();
     drop(region.expect("a little memory"));
     // Every limit has a file; each chunk of 32 MiB lowers the reservation, and near a limit of 4
     // MiB.
@@ -166,7 +181,10 @@ fn hold() {
 
 fn wait_for(child: &mut Child, word: &str) {
     let lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line.starts_with(word)), "it ends without `{word}`");
+    assert!(
+        lines.map_while(Result::ok).any(|line| line.starts_with(word)),
+        "it ends without `{word}`"
+    );
 }
 
 /// A child that is killed when this is dropped.
@@ -211,14 +229,17 @@ fn a_reservation_is_seen_by_all_and_goes_with_its_process() {
     // It waits for the holder, and not for ever.
     assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
     let mut elsewhere = start(test, &format!("joined {path}"));
-    let mounts = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().find(|top| path.starts_with(top));
+    let mounts =
+        ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().find(|top| path.starts_with(top));
     let [mount, group_path] = [mounts.expect("where the group is"), path]
         .map(|path| std::ffi::CString::new(path).expect("no zero"));
     // SAFETY: the child makes system calls before it executes.
     unsafe { elsewhere.pre_exec(move || as_in_a_container(&group_path, &mount)) };
     match elsewhere.output() {
         Ok(output) => assert!(told(&output).contains("\nrefused")),
-        Err(error) => println!("skipped: the part with a read-only mount and another user: {error}"),
+        Err(error) => {
+            println!("skipped: the part with a read-only mount and another user: {error}")
+        }
     }
     drop(holder);
     assert!(beside(&format!("ask {path}")).contains("\nmapped"), "killed, it holds nothing");
@@ -240,7 +261,13 @@ fn as_in_a_container(group: &std::ffi::CStr, mount: &std::ffi::CStr) -> std::io:
         check(if libc::write(file, c"0".as_ptr().cast(), 1) == 1 { 0 } else { -1 })?;
         check(libc::close(file) | libc::close(folder))?;
         check(libc::unshare(libc::CLONE_NEWNS))?;
-        check(libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast()))?;
+        check(libc::mount(
+            none,
+            c"/".as_ptr(),
+            none,
+            libc::MS_REC | libc::MS_PRIVATE,
+            none.cast(),
+        ))?;
         check(libc::mount(top, top, none, libc::MS_BIND, none.cast()))?;
         check(libc::mount(none, top, none, read_only, none.cast()))?;
         check(libc::setgroups(0, none.cast()) | libc::setgid(65534))?;

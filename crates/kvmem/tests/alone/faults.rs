@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 use super::pools::Pool;
 use super::{MIB, alone, descriptors, maps};
 use kvmem::arena::{
-    Advice, ArenaError, Backing, Call, Errno, Ladder, Method, Numa, PageSize, Populate, Region, Watch,
+    Advice, ArenaError, Backing, Call, Errno, Ladder, Method, Numa, PageSize, Populate, Region,
+    Watch,
 };
 use kvmem::fault;
 
@@ -87,7 +88,8 @@ fn populated(numa: Numa) -> Result<(), ArenaError> {
 }
 
 fn strict(_: Numa) -> Result<(), ArenaError> {
-    let region = Region::builder(SIZE).ladder(Ladder::only(PageSize::Thp)).populate(Populate::Auto).map()?;
+    let region =
+        Region::builder(SIZE).ladder(Ladder::only(PageSize::Thp)).populate(Populate::Auto).map()?;
     check(&region);
     assert_eq!(region.receipt().bytes_on(PageSize::Thp), region.len());
     Ok(())
@@ -143,7 +145,8 @@ fn any_call_may_fail_and_nothing_leaks() {
         let scenario = || scenario(numa.clone());
         let counted = fault::count();
         let outcome = scenario();
-        let made: Vec<(Call, u64)> = Call::ALL.iter().map(|call| (*call, counted.made(*call))).collect();
+        let made: Vec<(Call, u64)> =
+            Call::ALL.iter().map(|call| (*call, counted.made(*call))).collect();
         drop(counted);
         println!("{name}: {outcome:?}; {made:?}");
         let before = (maps(), descriptors());
@@ -198,7 +201,8 @@ fn refusals_name_the_call_and_the_reason() {
         // The first is the question whether the kernel knows the request.
         let _guard = fault::fail(Call::PopulateWrite, 2, errno);
         let error = map().expect_err("made to fail");
-        let ArenaError::Populate { range, call: Call::PopulateWrite, errno: told, .. } = &error else {
+        let ArenaError::Populate { range, call: Call::PopulateWrite, errno: told, .. } = &error
+        else {
             panic!("{error}")
         };
         assert_eq!((range.clone(), *told), (0..MIB, errno));
@@ -206,9 +210,15 @@ fn refusals_name_the_call_and_the_reason() {
     }
     for call in [Call::Bind, Call::GetPolicy] {
         let _guard = fault::fail_all(call, Errno::EPERM);
-        let error =
-            Region::builder(MIB).ladder(PageSize::Base).numa(Numa::Bind(vec![0])).map().expect_err("refused");
-        assert!(matches!(&error, ArenaError::PolicyRefused { call: told, .. } if *told == call), "{error}");
+        let error = Region::builder(MIB)
+            .ladder(PageSize::Base)
+            .numa(Numa::Bind(vec![0]))
+            .map()
+            .expect_err("refused");
+        assert!(
+            matches!(&error, ArenaError::PolicyRefused { call: told, .. } if *told == call),
+            "{error}"
+        );
         assert!(error.to_string().contains("seccomp"), "{error}");
     }
 }
@@ -218,8 +228,11 @@ fn interruptions_are_no_errors() {
     let _alone = alone();
     for errno in [Errno::EINTR, Errno::EAGAIN] {
         let guard = fault::count().and(Call::PopulateWrite, 2, 5, errno);
-        let region =
-            Region::builder(MIB).ladder(PageSize::Base).populate(Populate::Auto).map().expect("in the end");
+        let region = Region::builder(MIB)
+            .ladder(PageSize::Base)
+            .populate(Populate::Auto)
+            .map()
+            .expect("in the end");
         assert_eq!(guard.failed(), 5);
         assert_eq!(region.receipt().resident_bytes(), 1 << 20);
     }
@@ -229,8 +242,11 @@ fn interruptions_are_no_errors() {
 fn threads_that_cannot_be_had_are_done_without() {
     let _alone = alone();
     let _guard = fault::fail_all(Call::Spawn, Errno::EAGAIN);
-    let region =
-        Region::builder(40 * MIB).ladder(PageSize::Base).populate(Populate::threads(2)).map().expect("alone");
+    let region = Region::builder(40 * MIB)
+        .ladder(PageSize::Base)
+        .populate(Populate::threads(2))
+        .map()
+        .expect("alone");
     assert_eq!((region.receipt().threads, region.receipt().resident_bytes()), (1, 40 << 20));
 }
 
@@ -280,7 +296,10 @@ fn kernels_that_cannot_populate_are_touched_without_harm() {
     // SAFETY: it is only asked about and populated, and stays mapped.
     let region = unsafe { Region::from_raw(at, 4096, ()) }.expect("a page");
     let error = region.populate(.., Populate::threads(1), &Watch::new()).expect_err("read-only");
-    assert!(matches!(error, ArenaError::Populate { call: Call::Touch, errno: Errno::EFAULT, .. }), "{error}");
+    assert!(
+        matches!(error, ArenaError::Populate { call: Call::Touch, errno: Errno::EFAULT, .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -319,8 +338,11 @@ fn a_receipt_that_knows_nothing_says_so() {
     let _guard = fault::fail_all(Call::OpenPagemap, Errno::EACCES)
         .and(Call::Mincore, 1, u64::MAX, Errno::EPERM)
         .and(Call::NodesOf, 1, u64::MAX, Errno::EPERM);
-    let region =
-        Region::builder(MIB).ladder(PageSize::Base).populate(Populate::Auto).map().expect("little memory");
+    let region = Region::builder(MIB)
+        .ladder(PageSize::Base)
+        .populate(Populate::Auto)
+        .map()
+        .expect("little memory");
     let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
     assert_eq!((part.resident_bytes, part.resident_error_bytes), (0, 1 << 20));
     assert!(part.nodes.0.is_empty() && part.huge_bytes.is_none());
@@ -334,7 +356,8 @@ fn a_tebibyte_costs_less_than_a_mebibyte() {
         text.split(' ').nth(1).expect("a field").parse::<u64>().expect("a number")
             * PageSize::Base.bytes() as u64
     };
-    let map = || Region::builder(1 << 40).ladder(Ladder::new([PageSize::Thp, PageSize::Base])).map();
+    let map =
+        || Region::builder(1 << 40).ladder(Ladder::new([PageSize::Thp, PageSize::Base])).map();
     drop(map().expect("addresses are plenty"));
     let before = resident();
     let start = std::time::Instant::now();
@@ -348,7 +371,8 @@ fn a_tebibyte_costs_less_than_a_mebibyte() {
 #[test]
 fn descriptors_are_closed_on_exec() {
     let _alone = alone();
-    let region = Region::builder(MIB).memfd(true).ladder(PageSize::Base).map().expect("little memory");
+    let region =
+        Region::builder(MIB).memfd(true).ladder(PageSize::Base).map().expect("little memory");
     let copy = region.share().expect("a descriptor").expect("shared memory has one");
     for fd in [region.fd().expect("shared memory has one"), copy.as_fd()] {
         use std::os::fd::AsRawFd;

@@ -87,7 +87,8 @@ fn a_loader_that_fails_is_an_error_and_leaves_nothing() {
         let nixl = unsafe { Nixl::load_from(library.path()) }?;
         let agent = nixl.open("UCX")?;
         // SAFETY: nobody gets it.
-        unsafe { agent.metadata() }.map_err(|error| NotAvailable::new("nixl", error.to_string(), ""))?;
+        unsafe { agent.metadata() }
+            .map_err(|error| NotAvailable::new("nixl", error.to_string(), ""))?;
         Ok(format!("{} {nixl:?}", agent.backend()))
     });
     assert_eq!(told.len(), 1 + 25);
@@ -98,7 +99,10 @@ fn a_loader_that_fails_is_an_error_and_leaves_nothing() {
     assert_eq!(without.len(), 3);
     assert_eq!(without.iter().filter(|told| told.contains("takes_parameters: false")).count(), 1);
     // The blob that plain `free` took is not counted back by the stand-in.
-    assert_eq!((library.get("live_objects"), library.get("live_blobs"), library.get("misuse")), (0, 1, 0));
+    assert_eq!(
+        (library.get("live_objects"), library.get("live_blobs"), library.get("misuse")),
+        (0, 1, 0)
+    );
 }
 
 /// Runs a test again in a child without `CAP_IPC_LOCK` that may lock so many bytes.
@@ -151,7 +155,8 @@ fn the_limit_on_pinned_memory_is_told() {
     // SAFETY: the memory outlives the card, and no device writes to it.
     let refused = unsafe { nic.register(at, memory.len()) }.expect_err("too much");
     let need_bytes = memory.len() as u64;
-    let barrier = Barrier::Memlock { account: Account::Pinned, limit_bytes, used_bytes: 0, need_bytes };
+    let barrier =
+        Barrier::Memlock { account: Account::Pinned, limit_bytes, used_bytes: 0, need_bytes };
     assert_eq!((refused.errno, refused.barrier.clone()), (errno, Some(barrier)));
     let told = refused.to_string();
     assert!(told.contains("raise it to 128 KiB or more (`ulimit -l unlimited`"), "{told}");

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::{MIB, again, alone, role};
-use kvmem::arena::{ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch};
+use kvmem::arena::{
+    ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch,
+};
 
 fn ordinary(size: usize) -> RegionBuilder {
     Region::builder(size).ladder(Ladder::new([PageSize::Thp, PageSize::Base]))
@@ -53,7 +55,9 @@ fn more_addresses_than_there_are() {
     let _alone = alone();
     for shared in [false, true] {
         let error = ordinary(1 << 50).memfd(shared).map().expect_err("1 PiB");
-        let ArenaError::Refused { call: Call::Reserve, limit: Some(Limit::Addresses(free)), .. } = &error
+        let ArenaError::Refused {
+            call: Call::Reserve, limit: Some(Limit::Addresses(free)), ..
+        } = &error
         else {
             panic!("{error}")
         };
@@ -61,7 +65,12 @@ fn more_addresses_than_there_are() {
         let told = error.to_string();
         assert!(told.contains(&format!("{free} bytes: ask for less than {free} bytes")), "{told}");
         // What is said to be free is so, but for what the alignment takes.
-        drop(Region::builder(*free as usize - (4 << 30)).ladder(PageSize::Base).map().expect("addresses"));
+        drop(
+            Region::builder(*free as usize - (4 << 30))
+                .ladder(PageSize::Base)
+                .map()
+                .expect("addresses"),
+        );
     }
 }
 
@@ -97,7 +106,10 @@ fn too_small_files() {
     // The kernel answers a file beyond this with a deadly signal.
     set_limit(libc::RLIMIT_FSIZE, 1 << 20);
     let error = ordinary(4 * MIB).memfd(true).map().expect_err("more than the limit");
-    assert!(matches!(error, ArenaError::Refused { limit: Some(Limit::FileSize(_)), .. }), "{error}");
+    assert!(
+        matches!(error, ArenaError::Refused { limit: Some(Limit::FileSize(_)), .. }),
+        "{error}"
+    );
     ordinary(MIB).ladder(PageSize::Base).memfd(true).map().expect("below the limit");
 }
 
@@ -118,7 +130,8 @@ impl Group {
             };
             // In a container the path may not be what is mounted.
             for parent in [format!("{top}{path}"), top.to_owned()] {
-                let group = Group(Path::new(&parent).join(format!("kvmem-test-{}", std::process::id())));
+                let group =
+                    Group(Path::new(&parent).join(format!("kvmem-test-{}", std::process::id())));
                 // Only a file that the kernel has put there is a limit.
                 let limited = || {
                     let mut file = fs::OpenOptions::new().write(true).open(group.0.join(file))?;
@@ -186,7 +199,10 @@ fn a_small_memory_cgroup() {
                 for populate in [Populate::threads(1), Populate::threads(2), Populate::Auto] {
                     let builder = ordinary(256 * MIB).memfd(shared);
                     let error = builder.populate(populate).map().expect_err("more than the limit");
-                    let ArenaError::NoHeadroom { need, limit: Limit::Cgroup { group, limit, left } } = &error
+                    let ArenaError::NoHeadroom {
+                        need,
+                        limit: Limit::Cgroup { group, limit, left },
+                    } = &error
                     else {
                         panic!("{error}")
                     };
@@ -197,7 +213,8 @@ fn a_small_memory_cgroup() {
             }
             // What fits, fits, again and again; and what is there needs no room.
             for _ in 0..3 {
-                let region = ordinary(64 * MIB).populate(Populate::Auto).map().expect("below the limit");
+                let region =
+                    ordinary(64 * MIB).populate(Populate::Auto).map().expect("below the limit");
                 region.populate(.., Populate::threads(2), &Watch::new()).expect("it is there");
             }
             // A limit that is reached in the middle: the rest is taken by somebody else meanwhile.
@@ -209,8 +226,12 @@ fn a_small_memory_cgroup() {
                     *taken = vec![1u8; 50 * MIB];
                 }
             });
-            let error = region.populate(.., Populate::threads(1), &watch).expect_err("taken meanwhile");
-            assert!(matches!(error, ArenaError::NoHeadroom { limit: Limit::Cgroup { .. }, .. }), "{error}");
+            let error =
+                region.populate(.., Populate::threads(1), &watch).expect_err("taken meanwhile");
+            assert!(
+                matches!(error, ArenaError::NoHeadroom { limit: Limit::Cgroup { .. }, .. }),
+                "{error}"
+            );
         }
     }
 }

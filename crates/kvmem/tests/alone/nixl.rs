@@ -28,12 +28,15 @@ fn real() -> Result<PathBuf, String> {
         return Ok(path.into());
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let pythons = std::fs::read_dir(workspace.join(VENV).join("lib")).into_iter().flatten().flatten();
+    let pythons =
+        std::fs::read_dir(workspace.join(VENV).join("lib")).into_iter().flatten().flatten();
     let packages = pythons.map(|python| python.path().join("site-packages"));
     let libraries = packages.flat_map(|packages| {
-        ["cu12", "cu13"].map(|cuda| packages.join(format!(".nixl_{cuda}.mesonpy.libs/{}", Nixl::LIBRARY)))
+        ["cu12", "cu13"]
+            .map(|cuda| packages.join(format!(".nixl_{cuda}.mesonpy.libs/{}", Nixl::LIBRARY)))
     });
-    let system = ["/lib", "/usr/lib", "/usr/local/lib", "/opt/nvidia/nvda_nixl/lib/x86_64-linux-gnu"];
+    let system =
+        ["/lib", "/usr/lib", "/usr/local/lib", "/opt/nvidia/nvda_nixl/lib/x86_64-linux-gnu"];
     let libraries = libraries.chain(system.map(|folder| Path::new(folder).join(Nixl::LIBRARY)));
     libraries.into_iter().find(|path| path.exists()).ok_or_else(|| {
         format!(
@@ -65,7 +68,10 @@ fn with_real(test: &str) {
     let library = match real() {
         Ok(library) => library,
         Err(why) => {
-            assert!(env::var_os("KVMEM_REQUIRE_ENGINES").is_none_or(|required| required != "1"), "{why}");
+            assert!(
+                env::var_os("KVMEM_REQUIRE_ENGINES").is_none_or(|required| required != "1"),
+                "{why}"
+            );
             return println!("skipped: {why}");
         }
     };
@@ -76,7 +82,11 @@ fn passes(command: &mut Command) -> String {
     let output = command.output().expect("a child");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaints = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("1 passed"), "{}: {told} {complaints}", output.status);
+    assert!(
+        output.status.success() && told.contains("1 passed"),
+        "{}: {told} {complaints}",
+        output.status
+    );
     told
 }
 
@@ -139,7 +149,8 @@ impl Transfers {
 
     /// Makes a peer known by its metadata; returns its name.
     fn meet(&self, agent: &Agent, metadata: &[u8]) -> String {
-        type Load = unsafe extern "C" fn(NonNull<c_void>, *const u8, usize, *mut *mut c_char) -> Status;
+        type Load =
+            unsafe extern "C" fn(NonNull<c_void>, *const u8, usize, *mut *mut c_char) -> Status;
         let mut name = null_mut();
         // SAFETY: the types are those of the header; the agent lives; the name is a string that `free` takes.
         agent.with_raw(|raw, _| unsafe {
@@ -163,7 +174,8 @@ impl Transfers {
 
     /// Asks for a descriptor to be made ready for transfers: one of the agent's own, or of a peer's.
     fn prepare(&self, agent: &Agent, whose: &str, (at, len): Part) -> Result<(), Status> {
-        type Prepare = unsafe extern "C" fn(NonNull<c_void>, *const c_char, Raw, *mut Raw, Raw) -> Status;
+        type Prepare =
+            unsafe extern "C" fn(NonNull<c_void>, *const c_char, Raw, *mut Raw, Raw) -> Status;
         let whose = CString::new(whose).expect("a name");
         let (list, mut ready) = (self.list((at, len)), null_mut());
         // SAFETY: the types are those of the header; agent and list live, and each is ended once.
@@ -201,8 +213,15 @@ impl Transfers {
 
     /// Writes `from` here to `to` at the peer, and waits for the end.
     fn write(&self, agent: &Agent, from: Part, peer: &str, to: Part) -> Result<(), Status> {
-        type Request =
-            unsafe extern "C" fn(NonNull<c_void>, c_uint, Raw, Raw, *const c_char, *mut Raw, Raw) -> Status;
+        type Request = unsafe extern "C" fn(
+            NonNull<c_void>,
+            c_uint,
+            Raw,
+            Raw,
+            *const c_char,
+            *mut Raw,
+            Raw,
+        ) -> Status;
         type Post = unsafe extern "C" fn(NonNull<c_void>, Raw, Raw) -> Status;
         let peer = CString::new(peer).expect("a name");
         let (from, to) = (self.list(from), self.list(to));
@@ -222,7 +241,8 @@ impl Transfers {
         while ended == IN_PROGRESS {
             assert!(begun.elapsed() < Duration::from_secs(30), "the transfer does not end");
             // SAFETY: see above.
-            ended = agent.with_raw(|raw, _| unsafe { self.function::<Of>("get_xfer_status")(raw, request) });
+            ended = agent
+                .with_raw(|raw, _| unsafe { self.function::<Of>("get_xfer_status")(raw, request) });
         }
         // SAFETY: see above; each is ended once.
         agent.with_raw(|raw, _| unsafe {
@@ -274,10 +294,15 @@ fn what_is_registered_is_transferred_and_nothing_else() {
     assert_eq!(peer, "there");
     transfers.write(&here, from, &peer, to).expect("both ends are registered");
     assert_eq!(bytes(&theirs, 2 * MIB, MIB), vec![0x11; MIB]);
-    assert_eq!((bytes(&theirs, 2 * MIB - 1, 1), bytes(&theirs, 3 * MIB, 1)), (vec![0x22], vec![0x22]));
+    assert_eq!(
+        (bytes(&theirs, 2 * MIB - 1, 1), bytes(&theirs, 3 * MIB, 1)),
+        (vec![0x22], vec![0x22])
+    );
     // A part of a chunk.
     let within = |(at, _): Part| (at + 4096, 512);
-    transfers.write(&here, within(from), &peer, (to.0 - MIB, 512)).expect("a part of what is registered");
+    transfers
+        .write(&here, within(from), &peer, (to.0 - MIB, 512))
+        .expect("a part of what is registered");
     assert_eq!(bytes(&theirs, MIB, 513), [vec![0x11; 512], vec![0x22]].concat());
 
     // Not registered: here, there.
@@ -347,7 +372,10 @@ fn registrations_are_refused_and_taken_back_by_the_real_library() {
             let (at, len) = part(key);
             let add = transfers.function::<Add>("reg_dlist_add_desc");
             assert_eq!(add(list, at, len, 0, std::ptr::null(), 0), 0);
-            assert_eq!(transfers.function::<Deregister>("deregister_mem")(raw, list, null_mut()), 0);
+            assert_eq!(
+                transfers.function::<Deregister>("deregister_mem")(raw, list, null_mut()),
+                0
+            );
             transfers.function::<Gone>("destroy_reg_dlist")(list);
         }
     });
@@ -365,8 +393,10 @@ fn two_processes_transfer_between_their_regions() {
     let fill = if role == "one" { 0x5a } else { 0 };
     let (agent, memory) = (Arc::new(nixl.open("UCX").expect("an agent")), region(8 * MIB, fill));
     let registrar: Arc<dyn Registrar> = Arc::clone(&agent) as _;
-    let mut set =
-        RegistrationSet::builder().registrars([registrar]).register(Arc::clone(&memory)).expect("keys");
+    let mut set = RegistrationSet::builder()
+        .registrars([registrar])
+        .register(Arc::clone(&memory))
+        .expect("keys");
     let key = set.key_for("nixl:UCX", 0..8 * MIB).expect("one key for all");
 
     if role != "one" {
@@ -432,7 +462,8 @@ fn ucx_leaves_its_module_for_infiniband_out_where_there_is_no_device() {
         }
         return;
     };
-    let device = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut cards| cards.next().is_some());
+    let device =
+        std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut cards| cards.next().is_some());
     let wanted = if role == "unset" { (!device).then(|| "^ib".to_owned()) } else { Some(role) };
     let before = env::vars_os().filter(|(name, _)| name != "UCX_MODULES").count();
     for _ in 0..2 {
@@ -441,7 +472,8 @@ fn ucx_leaves_its_module_for_infiniband_out_where_there_is_no_device() {
         assert_eq!(in_c(c"UCX_MODULES"), wanted);
         // Everything else is there still, and other programs get it.
         assert_eq!(env::vars_os().filter(|(name, _)| name != "UCX_MODULES").count(), before);
-        let told = Command::new("sh").args(["-c", "echo ${UCX_MODULES-none}"]).output().expect("a shell");
+        let told =
+            Command::new("sh").args(["-c", "echo ${UCX_MODULES-none}"]).output().expect("a shell");
         let told = String::from_utf8_lossy(&told.stdout).trim().to_owned();
         assert_eq!(told, wanted.clone().unwrap_or_else(|| "none".to_owned()));
     }
@@ -469,7 +501,8 @@ fn the_environment_names_the_library() {
         }
         Some(_) => {
             let error = Nixl::load().expect_err("no library");
-            let word = "KVMEM_NIXL_LIBRARY says where it is: no library: /nonexistent/libnixl_capi.so";
+            let word =
+                "KVMEM_NIXL_LIBRARY says where it is: no library: /nonexistent/libnixl_capi.so";
             assert!(error.reason.starts_with(word), "{error}");
         }
     }

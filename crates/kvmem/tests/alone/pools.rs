@@ -27,10 +27,12 @@ impl Pool {
     /// Makes exactly `pages` pages free, or says why not.
     pub(super) fn with_free(page: PageSize, pages: u64) -> Result<Pool, String> {
         let read = |file: &str| {
-            fs::read_to_string(format!("{}/{file}", folder(page))).map_err(|error| error.to_string())
+            fs::read_to_string(format!("{}/{file}", folder(page)))
+                .map_err(|error| error.to_string())
         };
-        let number =
-            |file: &str| read(file).and_then(|text| text.trim().parse::<u64>().map_err(|e| e.to_string()));
+        let number = |file: &str| {
+            read(file).and_then(|text| text.trim().parse::<u64>().map_err(|e| e.to_string()))
+        };
         let turn = fs::File::open(format!("{}/nr_hugepages", folder(page)))
             .and_then(|file| file.lock().map(|()| file))
             .map_err(|error| error.to_string())?;
@@ -43,7 +45,11 @@ impl Pool {
         fs::write(format!("{}/nr_hugepages", folder(page)), (used + pages).to_string())
             .map_err(|error| format!("nr_hugepages cannot be written: {error}"))?;
         let free = number("free_hugepages")? - number("resv_hugepages")?;
-        if free == pages { Ok(pool) } else { Err(format!("the kernel found {free} of {pages} pages")) }
+        if free == pages {
+            Ok(pool)
+        } else {
+            Err(format!("the kernel found {free} of {pages} pages"))
+        }
     }
 }
 
@@ -59,8 +65,13 @@ fn free() -> u64 {
 }
 
 fn free_of(page: PageSize) -> u64 {
-    let number =
-        |file| fs::read_to_string(format!("{}/{file}", folder(page))).unwrap().trim().parse::<u64>().unwrap();
+    let number = |file| {
+        fs::read_to_string(format!("{}/{file}", folder(page)))
+            .unwrap()
+            .trim()
+            .parse::<u64>()
+            .unwrap()
+    };
     number("free_hugepages") - number("resv_hugepages")
 }
 
@@ -86,7 +97,8 @@ fn a_pool_that_has_enough_gives_all() {
     let _alone = alone();
     let _pool = pool!(8);
     for backing in [Backing::Private, Backing::Shared] {
-        let region = huge(16 * MIB).backing(backing).populate(Populate::Auto).map().expect("8 pages");
+        let region =
+            huge(16 * MIB).backing(backing).populate(Populate::Auto).map().expect("8 pages");
         let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
         assert_eq!((part.got, part.resident_bytes), (PageSize::Huge2M, 16 << 20));
         assert!(part.fallbacks.is_empty());
@@ -121,14 +133,21 @@ fn what_is_mapped_is_promised_before_it_is_touched() {
 fn a_partial_pool_gives_what_it_has_and_the_rest_is_one_step_down() {
     let _alone = alone();
     let _pool = pool!(3);
-    let region = huge(10 * MIB + 1).populate(Populate::threads(2)).map().expect("3 pages and others");
+    let region =
+        huge(10 * MIB + 1).populate(Populate::threads(2)).map().expect("3 pages and others");
     let [first, rest] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
     assert_eq!((first.range.clone(), first.got), (0..3 * HUGE, PageSize::Huge2M));
     assert_eq!((rest.range.clone(), rest.got), (3 * HUGE..region.len(), PageSize::Base));
-    assert_eq!(rest.fallbacks, [Fallback::PoolShort { page: PageSize::Huge2M, wanted: 5, free: 3 }]);
+    assert_eq!(
+        rest.fallbacks,
+        [Fallback::PoolShort { page: PageSize::Huge2M, wanted: 5, free: 3 }]
+    );
     assert_eq!(rest.asked, PageSize::Huge2M);
     assert_eq!(region.receipt().resident_bytes(), region.len() as u64);
-    assert_eq!((region.page_at(0), region.page_at(3 * HUGE)), (Some(PageSize::Huge2M), Some(PageSize::Base)));
+    assert_eq!(
+        (region.page_at(0), region.page_at(3 * HUGE)),
+        (Some(PageSize::Huge2M), Some(PageSize::Base))
+    );
     // What is not of the pool can be discarded, what is partly of it cannot.
     region.discard(3 * HUGE..).expect("base pages");
     assert!(
@@ -141,7 +160,10 @@ fn a_partial_pool_gives_what_it_has_and_the_rest_is_one_step_down() {
     let region = huge(10 * MIB).memfd(true).map().expect("base pages");
     let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
     assert_eq!(part.got, PageSize::Base);
-    assert_eq!(part.fallbacks, [Fallback::PoolShort { page: PageSize::Huge2M, wanted: 5, free: 3 }]);
+    assert_eq!(
+        part.fallbacks,
+        [Fallback::PoolShort { page: PageSize::Huge2M, wanted: 5, free: 3 }]
+    );
     assert_eq!(free(), 3);
 }
 
@@ -171,7 +193,10 @@ fn an_empty_pool_is_passed_with_its_reason() {
     let receipt = region.receipt();
     assert_eq!(receipt.bytes_on(PageSize::Huge2M), 0);
     for part in &receipt.ranges {
-        assert_eq!(part.fallbacks[0], Fallback::PoolShort { page: PageSize::Huge2M, wanted: 2, free: 0 });
+        assert_eq!(
+            part.fallbacks[0],
+            Fallback::PoolShort { page: PageSize::Huge2M, wanted: 2, free: 0 }
+        );
     }
     // Nothing below: an error, not fewer pages.
     let error = Region::builder(4 * MIB).ladder(PageSize::Huge2M).map().expect_err("no pages");
@@ -231,11 +256,17 @@ fn pages_of_a_gibibyte_then_of_two_mebibytes_then_others() {
     let _large = pool!(PageSize::Huge1G, 1);
     const GIB: usize = 1 << 30;
     let ladder: Ladder = "1G,2M,thp,4k".parse().expect("kinds of pages");
-    let region =
-        Region::builder(GIB + 6 * MIB + 1).ladder(ladder).populate(Populate::Auto).map().expect("pages");
+    let region = Region::builder(GIB + 6 * MIB + 1)
+        .ladder(ladder)
+        .populate(Populate::Auto)
+        .map()
+        .expect("pages");
     assert_eq!(region.base().addr().get() % GIB, 0);
     let receipt = region.receipt();
-    assert_eq!((receipt.ranges[0].range.clone(), receipt.ranges[0].got), (0..GIB, PageSize::Huge1G));
+    assert_eq!(
+        (receipt.ranges[0].range.clone(), receipt.ranges[0].got),
+        (0..GIB, PageSize::Huge1G)
+    );
     assert_eq!(
         (receipt.ranges[1].range.clone(), receipt.ranges[1].got),
         (GIB..GIB + 4 * MIB, PageSize::Huge2M)
@@ -273,15 +304,20 @@ struct Group {
 
 impl Group {
     fn new(bytes: usize) -> Result<Group, String> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
-        let line = mounts.lines().find(|line| line.contains(" - cgroup2 ")).ok_or("no cgroup2 is mounted")?;
+        let mounts =
+            fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
+        let line = mounts
+            .lines()
+            .find(|line| line.contains(" - cgroup2 "))
+            .ok_or("no cgroup2 is mounted")?;
         let top = std::path::Path::new(line.split(' ').nth(4).ok_or("a strange line")?);
         let control = top.join("cgroup.subtree_control");
         let on = fs::read_to_string(&control).map_err(|error| error.to_string())?;
         if on.contains("hugetlb") {
             return Err("the hugetlb controller is in use".to_owned());
         }
-        fs::write(&control, "+hugetlb").map_err(|error| format!("{}: {error}", control.display()))?;
+        fs::write(&control, "+hugetlb")
+            .map_err(|error| format!("{}: {error}", control.display()))?;
         let group = Group { path: top.join(format!("kvmem-huge-{}", std::process::id())), control };
         fs::create_dir(&group.path)
             .and_then(|()| fs::write(group.path.join("hugetlb.2MB.max"), bytes.to_string()))
@@ -307,7 +343,10 @@ fn a_hugetlb_cgroup_is_asked_before_its_pages_would_kill() {
         let mut region = huge(8 * MIB).map().expect("2 pages and others");
         let [first, rest] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
         assert_eq!((first.range.clone(), first.got), (0..4 * MIB, PageSize::Huge2M));
-        assert_eq!(rest.fallbacks, [Fallback::CgroupShort { page: PageSize::Huge2M, wanted: 4, left: 2 }]);
+        assert_eq!(
+            rest.fallbacks,
+            [Fallback::CgroupShort { page: PageSize::Huge2M, wanted: 4, left: 2 }]
+        );
         // This is where it would be killed.
         region.as_mut_bytes().expect("private memory").fill(1);
         return;

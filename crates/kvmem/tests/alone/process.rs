@@ -23,7 +23,10 @@ fn mappings_of_the_process_arena_may_fail() {
     {
         let _plan = fault::fail(Call::MapAnonymous, 1, Errno::ENOMEM);
         let error = arena.allocate(10_000, 64).expect_err("the call fails");
-        assert_eq!(error, ProcessAllocError::Map { asked: 10_000, align: 64, errno: Errno::ENOMEM });
+        assert_eq!(
+            error,
+            ProcessAllocError::Map { asked: 10_000, align: 64, errno: Errno::ENOMEM }
+        );
     }
     // More than a page of alignment: both cuts may fail, and nothing of the mapping stays.
     for nth in 1..=3 {
@@ -60,11 +63,17 @@ fn mappings_of_the_process_arena_may_fail() {
 fn a_preflight_that_is_told_nothing_says_so() {
     let _alone = alone();
     let wish = Wish::new(1 << 30, Ladder::default()).expect("a good wish");
-    let names =
-        |report: &Report| report.with(Verdict::Ok).map(|check| check.name.clone()).collect::<Vec<_>>();
-    for call in
-        [Call::ReadText, Call::GetLimit, Call::SpaceAt, Call::Affinity, Call::IoUringSetup, Call::Stat]
-    {
+    let names = |report: &Report| {
+        report.with(Verdict::Ok).map(|check| check.name.clone()).collect::<Vec<_>>()
+    };
+    for call in [
+        Call::ReadText,
+        Call::GetLimit,
+        Call::SpaceAt,
+        Call::Affinity,
+        Call::IoUringSetup,
+        Call::Stat,
+    ] {
         let healthy = Machine::here().preflight(&wish);
         let plan = fault::fail_all(call, Errno::EACCES);
         let report = Machine::here().preflight(&wish);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use kvmem::arena::{ArenaError, Call, Errno, Ladder, PageSize, Populate, Region};
 use kvmem::fault;
 use kvmem::register::{
-    Account, Barrier, IoUring, Key, Mlock, Policy, Refusal, RegisterError, Registrar, RegistrationSet,
-    RingTable,
+    Account, Barrier, IoUring, Key, Mlock, Policy, Refusal, RegisterError, Registrar,
+    RegistrationSet, RingTable,
 };
 
 use super::fixed::{Worker, rings};
@@ -36,11 +36,16 @@ fn may_lock(bytes: usize) -> bool {
 
 /// Four ranges as large as a hugepage that begin with one: the ring beside a ring is used for them even where there is a limit.
 fn quarters(region: &Region) -> [Range<usize>; 4] {
-    let start = (region.base().as_ptr() as usize).next_multiple_of(2 * MIB) - region.base().as_ptr() as usize;
+    let start = (region.base().as_ptr() as usize).next_multiple_of(2 * MIB)
+        - region.base().as_ptr() as usize;
     [0, 1, 2, 3].map(|number| start + number * 2 * MIB..start + (number + 1) * 2 * MIB)
 }
 
-fn register(registrar: &dyn Registrar, region: &Region, range: Range<usize>) -> Result<Key, Refusal> {
+fn register(
+    registrar: &dyn Registrar,
+    region: &Region,
+    range: Range<usize>,
+) -> Result<Key, Refusal> {
     assert!(range.start <= range.end && range.end <= region.len());
     // SAFETY: within the region, which every test drops after its keys.
     unsafe { registrar.register(region.base().add(range.start), range.len()) }
@@ -88,7 +93,8 @@ fn pages_are_pinned_as_long_as_a_key_stands() {
             assert_eq!(pinned(), before + chunk.end);
         }
         // Every other one, then the rest.
-        let (even, odd): (Vec<_>, Vec<_>) = keys.iter().enumerate().partition(|(number, _)| number % 2 == 0);
+        let (even, odd): (Vec<_>, Vec<_>) =
+            keys.iter().enumerate().partition(|(number, _)| number % 2 == 0);
         for (done, (_, key)) in even.into_iter().chain(odd).enumerate() {
             ring.deregister(*key).expect("it stands");
             assert_eq!(pinned(), before + 4 * MIB - (done + 1) * bytes);
@@ -113,8 +119,9 @@ fn a_table_that_has_grown_keeps_all_buffers() {
     let count = if most > 1024 { 1500 } else { 1000 };
     let (region, before) = (base(count * PAGE), pinned());
     let page = |number: usize| number * PAGE..(number + 1) * PAGE;
-    let keys: Vec<Key> =
-        (0..count).map(|number| register(&ring, &region, page(number)).expect("a slot is left")).collect();
+    let keys: Vec<Key> = (0..count)
+        .map(|number| register(&ring, &region, page(number)).expect("a slot is left"))
+        .collect();
     assert_eq!((pinned(), ring.limits().max_keys), (before + count * PAGE, most - count as u64));
     for key in &keys {
         ring.deregister(*key).expect("it stands");
@@ -129,7 +136,8 @@ fn pages_of_a_pool_are_read_and_written_by_their_key() {
         Ok(pool) => pool,
         Err(reason) => return println!("skipped: {reason}"),
     };
-    let region = Region::builder(6 * MIB).ladder(Ladder::only(PageSize::Huge2M)).map().expect("three pages");
+    let region =
+        Region::builder(6 * MIB).ladder(Ladder::only(PageSize::Huge2M)).map().expect("three pages");
     for table in [RingTable::New(8), RingTable::Existing(0..8)] {
         let Some(mut worker) = Worker::new() else { return };
         if let RingTable::Existing(_) = table {
@@ -137,7 +145,8 @@ fn pages_of_a_pool_are_read_and_written_by_their_key() {
         }
         let ring = worker.adopt(table).expect("the ring is fit for it");
         let before = pinned();
-        for chunk in [0..2 * MIB, 2 * MIB..6 * MIB, 0..6 * MIB, MIB..3 * MIB, 6 * MIB - 1..6 * MIB] {
+        for chunk in [0..2 * MIB, 2 * MIB..6 * MIB, 0..6 * MIB, MIB..3 * MIB, 6 * MIB - 1..6 * MIB]
+        {
             let key = register(&ring, &region, chunk.clone()).expect("below the limit");
             // Hugepages count whole.
             let whole = chunk.start / (2 * MIB) * 2 * MIB..chunk.end.next_multiple_of(2 * MIB);
@@ -216,7 +225,10 @@ fn rings_say_what_limit_they_hit() {
         let [quarter, ..] = quarters(&region);
         let plan = fault::fail(Call::RingFill, 1, Errno::ENOMEM);
         let key = register(&ring, &region, quarter).expect("the second way");
-        assert_eq!((plan.failed(), plan.made(Call::RingFill), plan.made(Call::RingClone)), (1, 2, 0));
+        assert_eq!(
+            (plan.failed(), plan.made(Call::RingFill), plan.made(Call::RingClone)),
+            (1, 2, 0)
+        );
         ring.deregister(key).expect("it stands");
     }
     // Whatever the user's other rings have pinned, this much is allowed.
@@ -225,13 +237,20 @@ fn rings_say_what_limit_they_hit() {
     set_limit(libc::RLIMIT_MEMLOCK, 2 << 20);
     let before = pinned();
     let limit = ring.limits().memlock.expect("one applies");
-    assert_eq!((limit.account, limit.limit_bytes, limit.used_bytes), (Account::Rings, 2 << 20, small as u64));
+    assert_eq!(
+        (limit.account, limit.limit_bytes, limit.used_bytes),
+        (Account::Rings, 2 << 20, small as u64)
+    );
     for range in [0..large, small..small + large, 1..large] {
         let need_bytes = range.len() as u64;
         let error = register(&ring, &region, range).expect_err("more than the limit");
         let (account, used_bytes) = (Account::Rings, small as u64);
         let barrier = Barrier::Memlock { account, limit_bytes: 2 << 20, used_bytes, need_bytes };
-        assert_eq!((error.errno, error.barrier.as_ref()), (Errno::ENOMEM, Some(&barrier)), "{error}");
+        assert_eq!(
+            (error.errno, error.barrier.as_ref()),
+            (Errno::ENOMEM, Some(&barrier)),
+            "{error}"
+        );
         let told = error.to_string();
         let kib = (need_bytes + used_bytes).div_ceil(1024);
         for word in [
@@ -321,7 +340,8 @@ fn few_descriptors_are_done_with_or_named() {
         return;
     }
     // The lowest number that is free.
-    let next = std::fs::File::open("/dev/null").expect("a device of every machine").as_raw_fd() as u64;
+    let next =
+        std::fs::File::open("/dev/null").expect("a device of every machine").as_raw_fd() as u64;
     set_limit(libc::RLIMIT_NOFILE, next);
     let why = IoUring::new(0).expect_err("no descriptor is left").to_string();
     assert!(why.contains("EMFILE") && why.contains("RLIMIT_NOFILE"), "{why}");
@@ -357,7 +377,8 @@ fn any_call_of_a_ring_may_fail_and_nothing_leaks() {
     }
     let (region, before) = (base(10 * MIB), (descriptors(), pinned()));
     let quarters = quarters(&region);
-    let calls = [Call::IoUringSetup, Call::RingTable, Call::RingClone, Call::RingFill, Call::RingEmpty];
+    let calls =
+        [Call::IoUringSetup, Call::RingTable, Call::RingClone, Call::RingFill, Call::RingEmpty];
     let mut failed = 0;
     for call in calls {
         for errno in ERRNOS {
@@ -385,7 +406,10 @@ fn any_call_of_a_ring_may_fail_and_nothing_leaks() {
                         }
                         // Without the ring beside it there is less room, but never a slot less than there is.
                         let left = ring.limits().max_keys;
-                        assert!(left == free || left == 1024, "{call} {nth}, {errno}: {left} of {free}");
+                        assert!(
+                            left == free || left == 1024,
+                            "{call} {nth}, {errno}: {left} of {free}"
+                        );
                         soon("all is let go of", || pinned() == before.1);
                         if plan.failed() == 1 {
                             let key = register(&ring, &region, quarters[0].clone())
@@ -425,7 +449,10 @@ fn an_adopted_ring_stays_when_calls_fail() {
             let plan = fault::fail(call, 1, errno);
             match worker.adopt(table.clone()) {
                 Err(error) => {
-                    assert_eq!((error.errno, error.call.as_ref()), (errno, call.to_string().as_str()));
+                    assert_eq!(
+                        (error.errno, error.call.as_ref()),
+                        (errno, call.to_string().as_str())
+                    );
                 }
                 Ok(ring) => {
                     let error = register(&ring, &region, 0..PAGE).expect_err("the first fails");
@@ -456,7 +483,8 @@ fn what_a_ring_beside_keeps_is_let_go_of_in_the_end() {
         return println!("skipped: the kernel cannot clone buffers");
     }
     // It cannot be emptied, and no other can be made: from then on without.
-    let plan = fault::fail(Call::RingEmpty, 1, Errno::EIO).and(Call::IoUringSetup, 1, 1, Errno::EMFILE);
+    let plan =
+        fault::fail(Call::RingEmpty, 1, Errno::EIO).and(Call::IoUringSetup, 1, 1, Errno::EMFILE);
     let key = register(&ring, &region, quarter.clone()).expect("it is in the table");
     assert_eq!((plan.failed(), ring.limits().max_keys), (2, 1023));
     drop(plan);
@@ -474,7 +502,12 @@ fn interruptions_are_no_errors() {
     let region = base(10 * MIB);
     let mlock = Mlock::default();
     if may_lock(PAGE) {
-        let plan = fault::count().and(Call::Lock, 1, 5, Errno::EINTR).and(Call::Unlock, 1, 5, Errno::EINTR);
+        let plan = fault::count().and(Call::Lock, 1, 5, Errno::EINTR).and(
+            Call::Unlock,
+            1,
+            5,
+            Errno::EINTR,
+        );
         let key = register(&mlock, &region, 0..PAGE).expect("in the end");
         mlock.deregister(key).expect("in the end");
         assert_eq!(plan.failed(), 10);
@@ -482,7 +515,8 @@ fn interruptions_are_no_errors() {
     if !rings() {
         return;
     }
-    let calls = [Call::IoUringSetup, Call::RingTable, Call::RingClone, Call::RingFill, Call::RingEmpty];
+    let calls =
+        [Call::IoUringSetup, Call::RingTable, Call::RingClone, Call::RingFill, Call::RingEmpty];
     for call in calls {
         let plan = fault::count().and(call, 1, 5, Errno::EINTR);
         let ring = IoUring::new(0).expect("in the end");
@@ -548,8 +582,13 @@ fn a_limit_that_cannot_suffice_is_told_before_a_page_is_touched() {
         "{error}"
     );
     let told = error.to_string();
-    for word in ["RLIMIT_MEMLOCK is 8388608 bytes", "12582912 more", "12288 KiB", "ulimit -l", "CAP_IPC_LOCK"]
-    {
+    for word in [
+        "RLIMIT_MEMLOCK is 8388608 bytes",
+        "12582912 more",
+        "12288 KiB",
+        "ulimit -l",
+        "CAP_IPC_LOCK",
+    ] {
         assert!(told.contains(word), "{word}: {told}");
     }
     assert_eq!(region.residency(..).expect("a way to know").resident_bytes, 0);
@@ -597,20 +636,29 @@ fn memory_that_cannot_be_had_is_an_error_and_not_a_registration() {
     }
     let before = pinned();
     let builder = RegistrationSet::builder().registrar(IoUring::new(0).expect("rings are allowed"));
-    let region = Region::builder(4 * MIB).ladder(Ladder::only(PageSize::Base)).map().expect("addresses");
+    let region =
+        Region::builder(4 * MIB).ladder(Ladder::only(PageSize::Base)).map().expect("addresses");
     let region = std::sync::Arc::new(region);
     let plan = fault::fail_all(Call::PopulateWrite, Errno::EHWPOISON);
     let error = builder.register(std::sync::Arc::clone(&region)).unwrap_err();
     assert!(plan.failed() > 0);
     drop(plan);
     let told = error.to_string();
-    assert!(matches!(error, RegisterError::Populate(_)) && told.contains("hardware memory error"), "{told}");
+    assert!(
+        matches!(error, RegisterError::Populate(_)) && told.contains("hardware memory error"),
+        "{told}"
+    );
     // Where nobody populates, the limits that end in a kill are asked all the same.
-    let huge = Region::builder(1 << 44).ladder(Ladder::only(PageSize::Base)).map().expect("addresses");
-    let error = builder.clone().policy(Policy::Sequential).chunk_bytes(1 << 30).register(huge).unwrap_err();
+    let huge =
+        Region::builder(1 << 44).ladder(Ladder::only(PageSize::Base)).map().expect("addresses");
+    let error =
+        builder.clone().policy(Policy::Sequential).chunk_bytes(1 << 30).register(huge).unwrap_err();
     // A ring that cannot take so many keys says so before.
     let early = matches!(&error, RegisterError::Limited { barrier: Barrier::Keys { .. }, .. });
-    assert!(early || matches!(&error, RegisterError::Populate(ArenaError::NoHeadroom { .. })), "{error}");
+    assert!(
+        early || matches!(&error, RegisterError::Populate(ArenaError::NoHeadroom { .. })),
+        "{error}"
+    );
     assert_eq!(pinned(), before);
     // The region is as it was.
     builder.register(region).expect("there is memory");

@@ -46,8 +46,12 @@ fn misuse_is_told_with_address_and_size() {
         return misuse(&role);
     }
     let test = "slices::misuse_is_told_with_address_and_size";
-    for (variable, value) in [("KVMEM_SLICE", "debug-blocks"), ("G_SLICE", "always-malloc,debug-blocks")] {
-        for role in ["double free", "wrong size", "foreign pointer", "write after free", "leak", "nothing"] {
+    for (variable, value) in
+        [("KVMEM_SLICE", "debug-blocks"), ("G_SLICE", "always-malloc,debug-blocks")]
+    {
+        for role in
+            ["double free", "wrong size", "foreign pointer", "write after free", "leak", "nothing"]
+        {
             let output = child(test, variable, value, role);
             let (said, told) =
                 (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -57,12 +61,17 @@ fn misuse_is_told_with_address_and_size() {
                 assert!(!told.contains("kvmem:"), "{told}");
                 continue;
             }
-            let address =
-                said.lines().find_map(|line| line.strip_prefix("at 0x")).expect("the child said it");
+            let address = said
+                .lines()
+                .find_map(|line| line.strip_prefix("at 0x"))
+                .expect("the child said it");
             let address = usize::from_str_radix(address, 16).expect("an address");
             let address = if role == "foreign pointer" { address + 8 } else { address };
             assert!(told.contains(&format!("kvmem: {role}")), "{role}: {told}");
-            assert!(told.contains(&format!("{address:#x}")) && told.contains("40"), "{role}: {told}");
+            assert!(
+                told.contains(&format!("{address:#x}")) && told.contains("40"),
+                "{role}: {told}"
+            );
         }
     }
 }
@@ -72,7 +81,10 @@ fn a_wrong_setting_is_an_error_that_names_it() {
     let _alone = alone();
     if role().is_some() {
         let error = SliceAllocator::get().expect_err("a wrong setting");
-        assert!(matches!(&error, SliceSetupError::Setting(setting) if setting.word == "debug"), "{error}");
+        assert!(
+            matches!(&error, SliceSetupError::Setting(setting) if setting.word == "debug"),
+            "{error}"
+        );
         let text = error.to_string();
         assert!(text.starts_with(r#"KVMEM_SLICE="debug": "debug" is unknown"#), "{text}");
         return;
@@ -89,7 +101,8 @@ fn without_pages_there_is_an_error() {
     use kvmem::slab::{SliceError, SliceSettings};
 
     let _alone = alone();
-    let slices = SliceAllocator::builder().settings(SliceSettings::default()).build().expect("no pages yet");
+    let slices =
+        SliceAllocator::builder().settings(SliceSettings::default()).build().expect("no pages yet");
     let guard = fault::fail_all(Call::MapAnonymous, Errno::ENOMEM);
     assert_eq!(slices.alloc(100), Err(SliceError::NoMemory { asked: 100 }));
     assert!(guard.failed() > 0);
@@ -97,7 +110,8 @@ fn without_pages_there_is_an_error() {
     let block = slices.alloc(100).expect("there are pages now");
     // SAFETY: ours, of this size, freed once.
     unsafe { slices.free(block, 100) };
-    let guard = fault::fail_all(Call::Unmap, Errno::ENOMEM).and(Call::Advise, 1, u64::MAX, Errno::ENOMEM);
+    let guard =
+        fault::fail_all(Call::Unmap, Errno::ENOMEM).and(Call::Advise, 1, u64::MAX, Errno::ENOMEM);
     slices.trim();
     assert_eq!(slices.stats().slab_bytes, 0);
     assert!(slices.stats().mapped_bytes > 0 && guard.failed() > 0);

@@ -86,8 +86,12 @@ type Scenario = (&'static str, fn() -> Result<(), PoolError>);
 #[test]
 fn any_step_may_fail_and_nothing_is_left() {
     let _alone = alone();
-    let scenarios: [Scenario; 4] =
-        [("at once", at_once), ("ring", with_a_ring), ("shared", shared), ("part by part", part_by_part)];
+    let scenarios: [Scenario; 4] = [
+        ("at once", at_once),
+        ("ring", with_a_ring),
+        ("shared", shared),
+        ("part by part", part_by_part),
+    ];
     if let Err(why) = at_once() {
         return println!("skipped: {why}");
     }
@@ -100,7 +104,8 @@ fn any_step_may_fail_and_nothing_is_left() {
     for (name, scenario) in scenarios {
         let counted = fault::count();
         let outcome = scenario();
-        let made: Vec<(Call, u64)> = Call::ALL.iter().map(|call| (*call, counted.made(*call))).collect();
+        let made: Vec<(Call, u64)> =
+            Call::ALL.iter().map(|call| (*call, counted.made(*call))).collect();
         drop(counted);
         assert_eq!(outcome, Ok(()), "{name}");
         let before = (maps(), descriptors());

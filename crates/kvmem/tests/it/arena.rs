@@ -34,6 +34,7 @@ fn page() -> usize {
 
 /// Whether the kernel can use transparent hugepages where it is advised to.
 fn thp_works() -> bool {
-    let read = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let read =
+        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     read.contains("[madvise]") || read.contains("[always]")
 }

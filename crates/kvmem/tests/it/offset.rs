@@ -19,7 +19,10 @@ mod traps;
 /// A space with boundary, or without.
 fn space(capacity: u64, boundary: Option<u64>) -> OffsetAllocator {
     let builder = OffsetAllocator::builder(capacity);
-    boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary)).build().expect("a good space")
+    boundary
+        .map_or(builder.clone(), |boundary| builder.boundary(boundary))
+        .build()
+        .expect("a good space")
 }
 
 /// The figures that a refusal must not change: what is on the books, but not how they are kept.

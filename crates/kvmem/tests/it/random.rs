@@ -8,7 +8,11 @@ use proptest::test_runner::{TestCaseResult, TestRunner};
 /// So many cases, or what `PROPTEST_CASES` says.
 pub(crate) fn cases(cases: u32) -> ProptestConfig {
     let config = ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() };
-    if std::env::var_os("PROPTEST_CASES").is_some() { config } else { ProptestConfig { cases, ..config } }
+    if std::env::var_os("PROPTEST_CASES").is_some() {
+        config
+    } else {
+        ProptestConfig { cases, ..config }
+    }
 }
 
 /// Runs a sequence on a space, and compares it with the interval oracle after every step.
@@ -61,7 +65,10 @@ pub(crate) fn reach_everything(
         for _ in 0..each {
             let config = config.new_tree(&mut runner).unwrap().current();
             let ops = ops.new_tree(&mut runner).unwrap().current();
-            all.add(&driver::run(&config, &ops).unwrap_or_else(|failure| panic!("{config:?}: {failure}")));
+            all.add(
+                &driver::run(&config, &ops)
+                    .unwrap_or_else(|failure| panic!("{config:?}: {failure}")),
+            );
         }
     }
     let expected = REACHED.iter().chain(more);

@@ -10,11 +10,17 @@ fn work(lens: &'static [usize], fails: Option<Turn>) -> Vec<Vec<usize>> {
     let lanes = Arc::new(Lanes::new(lens.len()));
     lanes.open(lens.iter().copied());
     // How many threads are in a lane; more than one never are.
-    let inside: Arc<Vec<AtomicUsize>> = Arc::new(lens.iter().map(|_| AtomicUsize::new(0)).collect());
+    let inside: Arc<Vec<AtomicUsize>> =
+        Arc::new(lens.iter().map(|_| AtomicUsize::new(0)).collect());
     let run = move |lanes: Arc<Lanes<usize>>, inside: Arc<Vec<AtomicUsize>>| {
         while let Some(turn) = lanes.take() {
             // Relaxed: the lanes' own lock is what orders two visits.
-            assert_eq!(inside[turn.lane].fetch_add(1, Ordering::Relaxed), 0, "alone in lane {}", turn.lane);
+            assert_eq!(
+                inside[turn.lane].fetch_add(1, Ordering::Relaxed),
+                0,
+                "alone in lane {}",
+                turn.lane
+            );
             let done = (Some(turn) != fails).then_some(turn.index);
             inside[turn.lane].fetch_sub(1, Ordering::Relaxed);
             lanes.finish(turn, done);

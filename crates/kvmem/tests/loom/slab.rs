@@ -75,7 +75,8 @@ fn exchange_against_trim() {
         let other = {
             let model = model.clone();
             thread::spawn(move || {
-                let rounds: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&cache), true)).collect();
+                let rounds: Vec<u32> =
+                    (0..3).filter_map(|_| model.get(Some(&cache), true)).collect();
                 assert_eq!(rounds.len(), 3);
                 rounds.into_iter().for_each(|round| model.put(Some(&cache), round));
                 cache
@@ -215,7 +216,9 @@ fn a_trim_waits_for_what_is_on_the_way() {
         let cache = model.join();
         let other = {
             let model = model.clone();
-            thread::spawn(move || (model.get(Some(&cache), true).expect("at most one is out"), cache))
+            thread::spawn(move || {
+                (model.get(Some(&cache), true).expect("at most one is out"), cache)
+            })
         };
         let mut got = model.get(None, true);
         if got.is_none() {
@@ -249,7 +252,9 @@ fn a_request_that_fails_reaps_what_others_cache() {
         };
         let got = model.request(Some(&mine));
         let theirs = other.join().unwrap();
-        let got = got.or_else(|| model.request(Some(&mine))).expect("it is in a cache, and nobody has it");
+        let got = got
+            .or_else(|| model.request(Some(&mine)))
+            .expect("it is in a cache, and nobody has it");
         assert!(!model.nothing_cached_alone(Some(&mine)) || model.cached().is_empty());
         [got, out].into_iter().for_each(|round| model.put(Some(&mine), round));
         [mine, theirs].into_iter().for_each(|cache| model.retire(cache));
@@ -289,7 +294,8 @@ fn nothing_is_refused_while_one_of_two_is_free() {
             let got = model.request(None).expect("one of two is free");
             let giver = gives.join().unwrap();
             let (taken, taker) = takes.join().unwrap();
-            let rest: Vec<u32> = taken.map(|taken| taken.expect("one of two is free")).into_iter().collect();
+            let rest: Vec<u32> =
+                taken.map(|taken| taken.expect("one of two is free")).into_iter().collect();
             rest.into_iter().chain([got]).for_each(|round| model.put(None, round));
             [giver, taker].into_iter().for_each(|cache| model.retire(cache));
             model.trim();

@@ -130,7 +130,9 @@ fn threads_end_and_return() {
             });
             ends(workers.into_iter().chain([trimmer]));
             // By one that has no cache.
-            std::mem::take(&mut *pile.lock().unwrap()).into_iter().for_each(|round| counted.put(None, round));
+            std::mem::take(&mut *pile.lock().unwrap())
+                .into_iter()
+                .for_each(|round| counted.put(None, round));
             // No trim: all threads have ended, so two intervals bring everything back.
             counted.model.tick();
             counted.is_back();

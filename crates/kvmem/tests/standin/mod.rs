@@ -26,9 +26,21 @@ impl StandIn {
         let path = folder.join(format!("{source}-{}-{number}.so", std::process::id()));
         let code = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/standin/{source}.c"));
         let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-        cc.args(["-std=gnu11", "-O1", "-Wall", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-o"]);
-        cc.arg(&path).arg(&code).args(without.iter().map(|name| format!("-D{name}=without_{name}")));
-        let output = cc.output().expect("a C compiler, `cc`: Rust has it for a linker, else $CC names one");
+        cc.args([
+            "-std=gnu11",
+            "-O1",
+            "-Wall",
+            "-fPIC",
+            "-shared",
+            "-pthread",
+            "-fvisibility=hidden",
+            "-o",
+        ]);
+        cc.arg(&path)
+            .arg(&code)
+            .args(without.iter().map(|name| format!("-D{name}=without_{name}")));
+        let output =
+            cc.output().expect("a C compiler, `cc`: Rust has it for a linker, else $CC names one");
         assert!(output.status.success(), "{cc:?}: {}", String::from_utf8_lossy(&output.stderr));
         // SAFETY: its code is ours.
         let library = unsafe { libloading::Library::new(&path) }.expect("compiled just now");
@@ -68,7 +80,10 @@ impl StandIn {
         let name = CString::new(name).expect("a name");
         // SAFETY: the type is that of control.h.
         unsafe {
-            self.function::<unsafe extern "C" fn(*const c_char, u64) -> u64>("standin_get")(name.as_ptr(), at)
+            self.function::<unsafe extern "C" fn(*const c_char, u64) -> u64>("standin_get")(
+                name.as_ptr(),
+                at,
+            )
         }
     }
 
@@ -90,13 +105,19 @@ impl StandIn {
     pub(crate) fn calls(&self, name: &str) -> u64 {
         let name = CString::new(name).expect("a name");
         // SAFETY: the type is that of control.h.
-        unsafe { self.function::<unsafe extern "C" fn(*const c_char) -> u64>("standin_calls")(name.as_ptr()) }
+        unsafe {
+            self.function::<unsafe extern "C" fn(*const c_char) -> u64>("standin_calls")(
+                name.as_ptr(),
+            )
+        }
     }
 
     /// How long each call takes.
     pub(crate) fn latency(&self, latency: std::time::Duration) {
         // SAFETY: the type is that of control.h.
-        unsafe { self.function::<unsafe extern "C" fn(u64)>("standin_latency")(latency.as_nanos() as u64) };
+        unsafe {
+            self.function::<unsafe extern "C" fn(u64)>("standin_latency")(latency.as_nanos() as u64)
+        };
     }
 
     /// What was called since the last time that this was asked.

@@ -12,8 +12,8 @@ pub struct Bumpalo(bumpalo::Bump);
 
 impl Bump for Bumpalo {
     fn create(capacity: usize) -> Result<Self, MeasureError> {
-        let arena =
-            bumpalo::Bump::try_with_capacity(capacity).map_err(|_| MeasureError::NoChunk { capacity })?;
+        let arena = bumpalo::Bump::try_with_capacity(capacity)
+            .map_err(|_| MeasureError::NoChunk { capacity })?;
         arena.set_allocation_limit(Some(arena.allocated_bytes()));
         Ok(Self(arena))
     }

@@ -75,7 +75,11 @@ pub(crate) fn alone<B: Bump>(size: usize, ops: u64) -> Result<f64, MeasureError>
 ///
 /// They run side by side (see `crew.rs`). A thread that is put to sleep is not charged for it, which is in favour of
 /// the mutex.
-pub(crate) fn together<B: Bump + Sync>(size: usize, ops: u64, threads: u32) -> Result<f64, MeasureError> {
+pub(crate) fn together<B: Bump + Sync>(
+    size: usize,
+    ops: u64,
+    threads: u32,
+) -> Result<f64, MeasureError> {
     let each = (ops / u64::from(threads)).max(1);
     let seen: Vec<(f64, u64)> = crew::run(
         threads,

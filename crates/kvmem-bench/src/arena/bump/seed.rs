@@ -104,14 +104,19 @@ impl Bump for SeedArena {
             if end < start || end > pool {
                 return self.fail("OOM", size, rounded, start, pool);
             }
-            if fields.cursor.compare_exchange_weak(raw, end, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            if fields
+                .cursor
+                .compare_exchange_weak(raw, end, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+            {
                 break (start, end);
             }
         };
         fields.allocations.fetch_add(1, Ordering::Relaxed);
         let mut peak = fields.peak.load(Ordering::Relaxed);
         while end > peak {
-            match fields.peak.compare_exchange_weak(peak, end, Ordering::Relaxed, Ordering::Relaxed) {
+            match fields.peak.compare_exchange_weak(peak, end, Ordering::Relaxed, Ordering::Relaxed)
+            {
                 Ok(_) => break,
                 Err(seen) => peak = seen,
             }

@@ -61,8 +61,11 @@ impl Arc {
     fn replace(&mut self, in_b2: bool) {
         let t1 = self.len(List::T1);
         let from_t1 = t1 > 0 && (t1 as f64 > self.share || (in_b2 && t1 as f64 == self.share));
-        let (from, to) =
-            if from_t1 || self.len(List::T2) == 0 { (List::T1, List::B1) } else { (List::T2, List::B2) };
+        let (from, to) = if from_t1 || self.len(List::T2) == 0 {
+            (List::T1, List::B1)
+        } else {
+            (List::T2, List::B2)
+        };
         if let Some(block) = self.first(from) {
             self.put(block, to);
         }
@@ -121,7 +124,8 @@ mod tests {
         for _ in 0..20_000 {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             cache.access(((state >> 33) % 8 * (state >> 40) % 50) as u32);
-            let [t1, t2, b1, b2] = [List::T1, List::T2, List::B1, List::B2].map(|list| cache.len(list));
+            let [t1, t2, b1, b2] =
+                [List::T1, List::T2, List::B1, List::B2].map(|list| cache.len(list));
             assert!(t1 + t2 <= 16 && t1 + b1 <= 16 && t1 + t2 + b1 + b2 <= 32);
             assert!(b1 + b2 == 0 || t1 + t2 == 16, "ghosts only beside a full cache");
         }
@@ -129,6 +133,9 @@ mod tests {
             (0..8).for_each(|block| cache.access(block));
         }
         (1000..2000).for_each(|block| cache.access(block));
-        assert!((0..8).all(|block| cache.holds(block)), "a scan drives out nothing that was used again");
+        assert!(
+            (0..8).all(|block| cache.holds(block)),
+            "a scan drives out nothing that was used again"
+        );
     }
 }

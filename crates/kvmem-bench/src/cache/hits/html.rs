@@ -8,7 +8,8 @@ use crate::html::{Draw, head, tail};
 impl Draw for Report {
     fn chapter(&self) -> Chapter {
         let how = "the same figures at each run";
-        let mut chapter = head("cache policies", &self.version, self.quick, how, self.seconds, &self.machine);
+        let mut chapter =
+            head("cache policies", &self.version, self.quick, how, self.seconds, &self.machine);
         for trace in self.traces() {
             let (x, y) = (("blocks that have room", Scale::Log), ("% of blocks", Scale::Linear));
             let mut lines = Lines::new("Blocks found with all before them, more is better", x, y);
@@ -17,7 +18,8 @@ impl Draw for Report {
             names.dedup();
             for name in names {
                 let rows = self.of(trace).filter(|row| row.column() == name);
-                let points: Vec<(f64, f64)> = rows.map(|row| (row.blocks as f64, row.percent())).collect();
+                let points: Vec<(f64, f64)> =
+                    rows.map(|row| (row.blocks as f64, row.percent())).collect();
                 lines.line(name, points);
             }
             let section = Section::new(trace).plot(lines.plot());

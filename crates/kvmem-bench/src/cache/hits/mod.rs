@@ -88,7 +88,8 @@ pub enum PolicyId {
 
 impl PolicyId {
     /// All policies, in the order in which reports list them.
-    pub const ALL: [Self; 5] = [Self::Lru, Self::ScanResistant, Self::S3Fifo, Self::Arc, Self::Optimum];
+    pub const ALL: [Self; 5] =
+        [Self::Lru, Self::ScanResistant, Self::S3Fifo, Self::Arc, Self::Optimum];
 
     /// The name in JSON.
     pub fn name(self) -> &'static str {
@@ -116,10 +117,17 @@ names!(PolicyId, UnknownPolicy, "policy", "A name that no policy bears.");
 ///
 /// # Errors
 /// [`MeasureError`]: the library's cache failed.
-pub fn hits(trace: &Trace, policy: PolicyId, shards: u32, blocks: u64) -> Result<u64, MeasureError> {
+pub fn hits(
+    trace: &Trace,
+    policy: PolicyId,
+    shards: u32,
+    blocks: u64,
+) -> Result<u64, MeasureError> {
     let room = blocks as usize;
     let model: &mut dyn model::Model = match policy {
-        PolicyId::Lru | PolicyId::ScanResistant => &mut library::Library::new(policy, shards, blocks)?,
+        PolicyId::Lru | PolicyId::ScanResistant => {
+            &mut library::Library::new(policy, shards, blocks)?
+        }
         PolicyId::S3Fifo => &mut s3_fifo::S3Fifo::new(room),
         PolicyId::Arc => &mut arc::Arc::new(room),
         PolicyId::Optimum => &mut optimum::Optimum::new(room, trace),
@@ -139,8 +147,9 @@ pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report
         traces.push(Trace::read(path, options.quick.then_some(QUICK_REQUESTS))?);
     }
     traces.extend(Prefixes::ALL.map(|kind| Trace::new(kind.name(), kind.requests(SEED, requests))));
-    let columns =
-        PolicyId::ALL.iter().flat_map(|&policy| policy.shards().iter().map(move |&shards| (policy, shards)));
+    let columns = PolicyId::ALL
+        .iter()
+        .flat_map(|&policy| policy.shards().iter().map(move |&shards| (policy, shards)));
     let columns: Vec<(PolicyId, u32)> = columns.collect();
     progress.begin((traces.len() * POOLS.len() * columns.len()) as u64);
     let mut rows = Vec::new();
@@ -202,7 +211,8 @@ mod tests {
     fn nothing_exceeds_the_optimum_and_nothing_finds_what_was_never_there() {
         for trace in quick() {
             let mut seen = std::collections::HashSet::new();
-            let ever = trace.requests.iter().flatten().filter(|&&block| !seen.insert(block)).count() as u64;
+            let ever = trace.requests.iter().flatten().filter(|&&block| !seen.insert(block)).count()
+                as u64;
             let mut last = 0;
             for pool in POOLS {
                 let of = |policy| hits(&trace, policy, 1, trace.distinct / pool).unwrap();

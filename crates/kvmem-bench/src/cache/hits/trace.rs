@@ -27,8 +27,10 @@ impl Trace {
             let next = numbers.len() as u32;
             *numbers.entry(block).or_insert(next)
         };
-        let requests: Vec<Vec<u32>> =
-            requests.into_iter().map(|chain| chain.into_iter().map(&mut number).collect()).collect();
+        let requests: Vec<Vec<u32>> = requests
+            .into_iter()
+            .map(|chain| chain.into_iter().map(&mut number).collect())
+            .collect();
         let asked = requests.iter().map(|chain| chain.len() as u64).sum();
         Trace { name: name.to_owned(), requests, distinct: numbers.len() as u64, asked }
     }
@@ -49,14 +51,16 @@ impl Trace {
             .take(at_most.unwrap_or(usize::MAX))
             .map(|(number, line)| {
                 let line = serde_json::from_str::<Line>(line);
-                line.map(|line| line.hash_ids).map_err(|error| fail(format!("line {}: {error}", number + 1)))
+                line.map(|line| line.hash_ids)
+                    .map_err(|error| fail(format!("line {}: {error}", number + 1)))
             })
             .collect::<Result<Vec<_>, _>>()?;
         if requests.iter().all(Vec::is_empty) {
             return Err(fail("it has no request".to_owned()));
         }
-        let name =
-            path.file_stem().map_or_else(|| "trace".to_owned(), |stem| stem.to_string_lossy().into_owned());
+        let name = path
+            .file_stem()
+            .map_or_else(|| "trace".to_owned(), |stem| stem.to_string_lossy().into_owned());
         Ok(Trace::new(&name, requests))
     }
 }
@@ -70,7 +74,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("kvmem-hits-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("some.jsonl");
-        std::fs::write(&path, "{\"hash_ids\": [7, 9]}\n\n{\"hash_ids\": [7, 8], \"other\": 1}\n").unwrap();
+        std::fs::write(&path, "{\"hash_ids\": [7, 9]}\n\n{\"hash_ids\": [7, 8], \"other\": 1}\n")
+            .unwrap();
         let trace = Trace::read(&path, None).unwrap();
         assert_eq!((trace.name.as_str(), trace.distinct, trace.asked), ("some", 3, 4));
         assert_eq!(trace.requests, [[0, 1], [0, 2]]);

@@ -150,8 +150,15 @@ impl<const ROUND: bool> Heap<ROUND> {
         }
         self.spare_len -= 1;
         let index = self.spare[self.spare_len];
-        self.nodes[index as usize] =
-            Node { offset, size, bin_prev: NONE, bin_next: head, near_prev, near_next, used: false };
+        self.nodes[index as usize] = Node {
+            offset,
+            size,
+            bin_prev: NONE,
+            bin_next: head,
+            near_prev,
+            near_next,
+            used: false,
+        };
         if head != NONE {
             self.nodes[head as usize].bin_prev = index;
         }

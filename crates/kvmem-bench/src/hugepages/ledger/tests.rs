@@ -149,7 +149,8 @@ fn a_size_that_somebody_else_has_set_stays() {
 #[test]
 fn a_ledger_of_before_the_machine_was_started_says_nothing() {
     let (place, pool) = (Place::new("boot"), FakePool::new(40, 0));
-    let ledger = Ledger { boot: "another".into(), before: 1, spare: 0, goal: 40, borrowers: vec![dead(39)] };
+    let ledger =
+        Ledger { boot: "another".into(), before: 1, spare: 0, goal: 40, borrowers: vec![dead(39)] };
     assert_eq!(Ledger::parse(&ledger.text()), Some(ledger.clone()));
     fs::write(&place.0, ledger.text()).unwrap();
     assert_eq!(lent(&place.0), 0);
@@ -170,8 +171,9 @@ fn a_damaged_ledger_is_told() {
 #[test]
 fn a_ledger_has_an_end() {
     let (place, pool) = (Place::new("end"), FakePool::new(0, 0));
-    let refused =
-        (0..).find_map(|loan| place.borrow(&pool, &alive(loan, 1), 1000).err().map(|error| (loan, error)));
+    let refused = (0..).find_map(|loan| {
+        place.borrow(&pool, &alive(loan, 1), 1000).err().map(|error| (loan, error))
+    });
     let (loans, reason) = refused.unwrap();
     assert!(loans > 50 && reason.contains("too many runs"), "{loans}: {reason}");
     assert_eq!(pool.total.get(), u64::from(loans), "the others keep theirs");

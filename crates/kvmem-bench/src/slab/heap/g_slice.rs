@@ -26,8 +26,8 @@ impl Heap for GSlice {
     fn create() -> Result<Self, String> {
         // SAFETY: GLib's initialisers set up GLib and touch nothing else.
         let library = unsafe { Library::new(LIBRARY) };
-        let library =
-            library.map_err(|error| format!("{error}; on Debian 12: apt-get install libglib2.0-0"))?;
+        let library = library
+            .map_err(|error| format!("{error}; on Debian 12: apt-get install libglib2.0-0"))?;
         let number = |name: &str| {
             // SAFETY: GLib declares both of its version's symbols as `const guint`.
             let found = unsafe { library.get::<*const u32>(name) };
@@ -38,7 +38,9 @@ impl Heap for GSlice {
         check(version)?;
         // SAFETY: these are the signatures that GLib declares: `gpointer g_slice_alloc (gsize)` and
         // `void g_slice_free1 (gsize, gpointer)`.
-        let found = unsafe { (library.get::<Alloc>("g_slice_alloc"), library.get::<Free>("g_slice_free1")) };
+        let found = unsafe {
+            (library.get::<Alloc>("g_slice_alloc"), library.get::<Free>("g_slice_free1"))
+        };
         let (alloc, free) = match found {
             (Ok(alloc), Ok(free)) => (*alloc, *free),
             (Err(error), _) | (_, Err(error)) => return Err(error.to_string()),

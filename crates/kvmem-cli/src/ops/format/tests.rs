@@ -59,7 +59,10 @@ fn a_file_cut_short_is_told_wherever_it_ends() {
     let (_, bytes) = recorded("cut");
     for len in 1..bytes.len() {
         let error = fault(&bytes[..len]);
-        assert!(matches!(error, OpsError::Truncated { at, .. } if at == len as u64), "{len}: {error}");
+        assert!(
+            matches!(error, OpsError::Truncated { at, .. } if at == len as u64),
+            "{len}: {error}"
+        );
     }
     assert!(matches!(fault(&[]), OpsError::Magic { .. }));
 }

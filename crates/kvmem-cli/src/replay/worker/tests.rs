@@ -209,7 +209,11 @@ fn a_request_larger_than_the_pool_keeps_its_first_blocks() {
             assert_eq!(held(store), [1, 2, 3]);
             let counters = *worker.counters();
             assert_eq!((counters.not_cached, store.evictions(), counters.insertions), (2, 4, 5));
-            assert_eq!((store.objects(), store.bytes()), (6, 3 * BLOCK), "nothing is left of the fourth");
+            assert_eq!(
+                (store.objects(), store.bytes()),
+                (6, 3 * BLOCK),
+                "nothing is left of the fourth"
+            );
             worker.serve(&request(&[1, 2, 3, 4, 5])).unwrap();
             assert_eq!((worker.counters().hits, worker.counters().not_cached), (3, 4));
         }
@@ -252,7 +256,8 @@ fn an_allocator_that_hands_out_a_place_twice_is_found_out() {
     worker.serve(&request(&[1, 2])).unwrap();
     assert_eq!(worker.counters().verified_bytes, 128);
     worker.serve(&request(&[3])).unwrap();
-    let of_one = |error| matches!(error, StoreError::Mismatch { object: ObjectId { block: 1, .. }, .. });
+    let of_one =
+        |error| matches!(error, StoreError::Mismatch { object: ObjectId { block: 1, .. }, .. });
     assert!(of_one(worker.serve(&request(&[1])).unwrap_err()));
     assert!(of_one(verify_all(&store, &layout, Some(&payloads), &HashSet::from([1])).unwrap_err()));
 
@@ -275,7 +280,8 @@ impl Model {
         let hits = ids.iter().take_while(|id| self.held.contains(id)).count();
         self.hits += hits as u64;
         let kept = &ids[..ids.len().min(blocks)];
-        let mut order: Vec<u64> = self.held.iter().copied().filter(|id| !kept.contains(id)).collect();
+        let mut order: Vec<u64> =
+            self.held.iter().copied().filter(|id| !kept.contains(id)).collect();
         let surplus = (order.len() + kept.len()).saturating_sub(blocks);
         self.evictions += surplus as u64;
         order.drain(..surplus);
@@ -292,7 +298,9 @@ fn random_prefix_trees_follow_the_model_and_leave_no_gap() {
             // A linear congruential generator is all the chance this needs.
             let mut state = 88_172_645_463_325_252u64;
             let mut random = move |below: u64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) % below
             };
             let (layout, payloads) = (layout(), Payloads::new(layout().objects()));
@@ -309,7 +317,8 @@ fn random_prefix_trees_follow_the_model_and_leave_no_gap() {
                     parents.push(leaf);
                     leaf = Some(parents.len() as u64 - 1);
                 }
-                let mut ids: Vec<u64> = std::iter::successors(leaf, |&id| parents[id as usize]).collect();
+                let mut ids: Vec<u64> =
+                    std::iter::successors(leaf, |&id| parents[id as usize]).collect();
                 ids.reverse();
                 worker.serve(&request(&ids)).unwrap();
                 model.serve(&ids, self.0 as usize);
@@ -317,7 +326,10 @@ fn random_prefix_trees_follow_the_model_and_leave_no_gap() {
                 assert_eq!(worker.counters().hits, model.hits);
                 assert_eq!(store.evictions(), 2 * model.evictions);
                 assert_eq!(worker.counters().hits_behind_gap, 0);
-                assert!(model.held.iter().all(|&id| holds(store, id)), "all that should be held is");
+                assert!(
+                    model.held.iter().all(|&id| holds(store, id)),
+                    "all that should be held is"
+                );
                 assert_eq!(store.objects(), 2 * model.held.len() as u64, "and nothing else");
                 assert_eq!(store.bytes(), BLOCK * model.held.len() as u64);
             }

@@ -70,7 +70,8 @@ pub(super) struct Cgroups {
 impl Cgroups {
     /// `None` where the kernel has no cgroups.
     pub(super) fn read(machine: &Machine) -> Read<Option<Self>> {
-        let Some(memberships) = machine.value_if_there("/proc/self/cgroup", parse::memberships)? else {
+        let Some(memberships) = machine.value_if_there("/proc/self/cgroup", parse::memberships)?
+        else {
             // Without a /proc the absence of one file says nothing.
             machine.text("/proc/self/status")?;
             return Ok(None);
@@ -81,19 +82,25 @@ impl Cgroups {
 
     /// The levels that bind for `controller`; `None` if the kernel has no such controller.
     pub(super) fn hierarchy(&self, machine: &Machine, controller: &str) -> Read<Option<Hierarchy>> {
-        let has = |membership: &&Membership| membership.controllers.iter().any(|name| name == controller);
+        let has =
+            |membership: &&Membership| membership.controllers.iter().any(|name| name == controller);
         let v1 = self.memberships.iter().find(has);
-        let Some(membership) = v1.or_else(|| self.memberships.iter().find(|membership| membership.unified))
+        let Some(membership) =
+            v1.or_else(|| self.memberships.iter().find(|membership| membership.unified))
         else {
             return Ok(None);
         };
         let fits = |mount: &&Mount| match membership.unified {
             true => mount.kind == "cgroup2",
-            false => mount.kind == "cgroup" && mount.options.iter().any(|option| option == controller),
+            false => {
+                mount.kind == "cgroup" && mount.options.iter().any(|option| option == controller)
+            }
         };
         let path = &membership.path;
         if path.split('/').any(|part| part == "..") {
-            return Err(Unread::new(format!("the cgroup {path} is outside of what this namespace shows")));
+            return Err(Unread::new(format!(
+                "the cgroup {path} is outside of what this namespace shows"
+            )));
         }
         let mut mounts = self.mounts.iter().filter(fits).peekable();
         if mounts.peek().is_none() {
@@ -104,7 +111,9 @@ impl Cgroups {
         // A later mount hides an earlier one at the same place, and the whole hierarchy tells more than a part of it.
         let shown = mounts.filter_map(|mount| Some((mount, below(path, &mount.root)?)));
         let Some((mount, inner)) = shown.min_by_key(|(mount, _)| mount.root.len()) else {
-            return Err(Unread::new(format!("the mounted part of the cgroups does not show {path}")));
+            return Err(Unread::new(format!(
+                "the mounted part of the cgroups does not show {path}"
+            )));
         };
         let point = mount.point.trim_end_matches('/');
         let mut levels = vec![format!("{point}{inner}")];
@@ -122,8 +131,8 @@ impl Cgroups {
             true => machine.is_file(&format!("{top}/cgroup.type"))?,
             false => !machine.is_file(&format!("{top}/release_agent"))?,
         };
-        let counts_hugepages =
-            membership.unified && mount.options.iter().any(|option| option == "memory_hugetlb_accounting");
+        let counts_hugepages = membership.unified
+            && mount.options.iter().any(|option| option == "memory_hugetlb_accounting");
         Ok(Some(Hierarchy { unified: membership.unified, levels, hidden, counts_hugepages }))
     }
 }
@@ -141,7 +150,8 @@ impl Hierarchy {
         for folder in &self.levels {
             match room(machine, folder, gauge) {
                 Ok(Some(room)) => {
-                    if rooms.tightest.as_ref().is_none_or(|tightest| room.left() < tightest.left()) {
+                    if rooms.tightest.as_ref().is_none_or(|tightest| room.left() < tightest.left())
+                    {
                         rooms.tightest = Some(room);
                     }
                 }
@@ -155,12 +165,17 @@ impl Hierarchy {
     /// The fewest processors that a quota of any level is worth, in thousandths; `None` is no quota.
     pub(super) fn cpu_quota(&self, machine: &Machine) -> Read<Option<u64>> {
         let quota = |folder: &String| match self.unified {
-            true => machine.value_if_there(&format!("{folder}/cpu.max"), parse::cpu_max).map(Option::flatten),
+            true => machine
+                .value_if_there(&format!("{folder}/cpu.max"), parse::cpu_max)
+                .map(Option::flatten),
             false => {
-                let quota = machine.value_if_there(&format!("{folder}/cpu.cfs_quota_us"), parse::limit)?;
+                let quota =
+                    machine.value_if_there(&format!("{folder}/cpu.cfs_quota_us"), parse::limit)?;
                 let Some(Some(quota)) = quota else { return Ok(None) };
                 let path = format!("{folder}/cpu.cfs_period_us");
-                machine.value(&path, |text| parse::cpu_quota(Some(quota), parse::number(text)?)?).map(Some)
+                machine
+                    .value(&path, |text| parse::cpu_quota(Some(quota), parse::number(text)?)?)
+                    .map(Some)
             }
         };
         let quotas: Vec<Option<u64>> = self.levels.iter().map(quota).collect::<Read<_>>()?;
@@ -170,7 +185,8 @@ impl Hierarchy {
     /// Whether some level forbids swap.
     pub(super) fn forbids_swap(&self, machine: &Machine) -> Read<bool> {
         let forbids = |folder: &String| {
-            let limit = machine.value_if_there(&format!("{folder}/memory.swap.max"), parse::limit)?;
+            let limit =
+                machine.value_if_there(&format!("{folder}/memory.swap.max"), parse::limit)?;
             Ok(limit == Some(Some(0)))
         };
         self.levels.iter().map(forbids).try_fold(false, |any, forbids| Ok(any | forbids?))

@@ -59,11 +59,22 @@ pub enum Value {
 impl Check {
     /// A check that needs nothing yet and is fine.
     pub(super) fn new(name: impl Into<Cow<'static, str>>, value: Value) -> Self {
-        Check { name: name.into(), value, need: None, verdict: Verdict::Ok, why: String::new(), fix: None }
+        Check {
+            name: name.into(),
+            value,
+            need: None,
+            verdict: Verdict::Ok,
+            why: String::new(),
+            fix: None,
+        }
     }
 
     /// What could not be read.
-    pub(super) fn unknown(name: impl Into<Cow<'static, str>>, need: Option<Value>, unread: &Unread) -> Self {
+    pub(super) fn unknown(
+        name: impl Into<Cow<'static, str>>,
+        need: Option<Value>,
+        unread: &Unread,
+    ) -> Self {
         let check = Check::new(name, Value::Unknown).judge(Verdict::Unknown, unread.why());
         Check { need, ..check }
     }

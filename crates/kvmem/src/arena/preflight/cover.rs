@@ -29,21 +29,26 @@ struct Rung {
 impl Cover {
     pub(super) fn of(wish: &Wish, pools: &[Pool], base_bytes: u64) -> Self {
         let mut left = wish.size_bytes();
-        let mut cover = Cover { rungs: Vec::new(), ordinary_bytes: 0, hugetlb_bytes: 0, mapped_bytes: 0 };
+        let mut cover =
+            Cover { rungs: Vec::new(), ordinary_bytes: 0, hugetlb_bytes: 0, mapped_bytes: 0 };
         for &page in wish.pages() {
             cover.rungs.push(Rung { page, asked_bytes: left });
             match pools.iter().find(|pool| pool.page == page) {
                 Some(pool) => {
                     let pages = left.div_ceil(bytes_of(page));
                     // On the last rung it is these pages or nothing.
-                    let usable =
-                        if wish.is_last(page) { pages } else { pool.usable_in_cgroup().unwrap_or(0) };
+                    let usable = if wish.is_last(page) {
+                        pages
+                    } else {
+                        pool.usable_in_cgroup().unwrap_or(0)
+                    };
                     let taken = pages.min(usable).saturating_mul(bytes_of(page));
                     cover.hugetlb_bytes = cover.hugetlb_bytes.saturating_add(taken);
                     left = left.saturating_sub(taken);
                 }
                 None => {
-                    let unit = if page == PageSize::Thp { bytes_of(page) } else { base_bytes.max(1) };
+                    let unit =
+                        if page == PageSize::Thp { bytes_of(page) } else { base_bytes.max(1) };
                     let taken = left.div_ceil(unit).saturating_mul(unit);
                     cover.ordinary_bytes = cover.ordinary_bytes.saturating_add(taken);
                     left = 0;

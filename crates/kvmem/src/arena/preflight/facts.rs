@@ -58,7 +58,8 @@ impl Pool {
         let mut usable = self.free.clone()?;
         match &self.nodes {
             Ok(nodes) => {
-                usable = usable.min(nodes.iter().map(|(_, free)| *free).fold(0, u64::saturating_add))
+                usable =
+                    usable.min(nodes.iter().map(|(_, free)| *free).fold(0, u64::saturating_add))
             }
             // A kernel without NUMA has no files of nodes.
             Err(unread) if unread.absent => {}
@@ -109,8 +110,10 @@ impl Pool {
                 false => ("limit_in_bytes", "usage_in_bytes"),
             };
             let rooms = |infix: &str| {
-                let (limit, usage) =
-                    (format!("hugetlb.{name}.{infix}{limit}"), format!("hugetlb.{name}.{infix}{usage}"));
+                let (limit, usage) = (
+                    format!("hugetlb.{name}.{infix}{limit}"),
+                    format!("hugetlb.{name}.{infix}{usage}"),
+                );
                 hierarchy.rooms(machine, Gauge { limit: &limit, usage: &usage, reclaimable: None })
             };
             rooms("").tighter(rooms("rsvd."))
@@ -138,7 +141,10 @@ impl Rooms {
     /// The tighter of two limits of the same thing.
     fn tighter(self, other: Rooms) -> Rooms {
         Rooms {
-            tightest: [self.tightest, other.tightest].into_iter().flatten().min_by_key(|room| room.left()),
+            tightest: [self.tightest, other.tightest]
+                .into_iter()
+                .flatten()
+                .min_by_key(|room| room.left()),
             unread: self.unread.or(other.unread),
             hidden: self.hidden,
         }
@@ -151,7 +157,9 @@ impl<'a> Facts<'a> {
         let nodes_online = machine.value("/sys/devices/system/node/online", parse::list);
         let nodes = allowed_nodes(&status, &nodes_online);
         let wanted = nodes.clone().map(|mut nodes| {
-            nodes.retain(|node| wish.wanted_nodes().is_empty() || wish.wanted_nodes().contains(node));
+            nodes.retain(|node| {
+                wish.wanted_nodes().is_empty() || wish.wanted_nodes().contains(node)
+            });
             nodes
         });
         let cgroups = Cgroups::read(machine);
@@ -161,8 +169,8 @@ impl<'a> Facts<'a> {
             Err(unread) => Err(unread.clone()),
         };
         let hugetlb = hierarchy("hugetlb");
-        let pools =
-            [PageSize::Huge1G, PageSize::Huge2M].map(|page| Pool::read(machine, page, &wanted, &hugetlb));
+        let pools = [PageSize::Huge1G, PageSize::Huge2M]
+            .map(|page| Pool::read(machine, page, &wanted, &hugetlb));
         let cover = Cover::of(wish, &pools, machine.system().page_bytes);
         Facts {
             machine,
@@ -192,7 +200,11 @@ impl<'a> Facts<'a> {
     }
 
     /// A field of `/proc/self/status`.
-    pub(super) fn status<T>(&self, key: &str, parse: impl FnOnce(&str, &str) -> Option<T>) -> Read<T> {
+    pub(super) fn status<T>(
+        &self,
+        key: &str,
+        parse: impl FnOnce(&str, &str) -> Option<T>,
+    ) -> Read<T> {
         field(&self.status, "/proc/self/status", key, parse)
     }
 
@@ -222,7 +234,8 @@ impl<'a> Facts<'a> {
 
     /// Whether this process has a capability where it counts: in the first namespace of users.
     pub(super) fn has_capability(&self, bit: u32) -> Read<bool> {
-        let has = self.status("CapEff", |text, key| parse::mask_bit(parse::field(text, key)?, bit))?;
+        let has =
+            self.status("CapEff", |text, key| parse::mask_bit(parse::field(text, key)?, bit))?;
         if !has {
             return Ok(false);
         }

@@ -112,7 +112,9 @@ impl Machine {
             loop {
                 match file.read(&mut buffer) {
                     Ok(0) => return Ok(lines),
-                    Ok(len) => lines += buffer[..len].iter().filter(|&&byte| byte == b'\n').count() as u64,
+                    Ok(len) => {
+                        lines += buffer[..len].iter().filter(|&&byte| byte == b'\n').count() as u64
+                    }
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(error) => return Err(error),
                 }

@@ -24,7 +24,9 @@ pub(super) fn limit(text: &str) -> Option<Option<u64>> {
 pub(super) fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     let (word, _) = rest.split_once(']')?;
-    Some(word).filter(|word| !word.is_empty() && !word.contains(char::is_whitespace)).map(str::to_owned)
+    Some(word)
+        .filter(|word| !word.is_empty() && !word.contains(char::is_whitespace))
+        .map(str::to_owned)
 }
 
 /// A list of numbers, ascending: `0-3,8`. An empty line is an empty list.
@@ -84,7 +86,13 @@ pub(super) fn node_field_bytes(text: &str, key: &str) -> Option<u64> {
 
 /// The value of `key` in lines `key N`.
 pub(super) fn stat(text: &str, key: &str) -> Option<u64> {
-    text.lines().filter_map(|line| line.split_once(' ')).find(|(name, _)| *name == key)?.1.trim().parse().ok()
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(name, _)| *name == key)?
+        .1
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// A bit of a mask in hexadecimal, such as `CapEff`.
@@ -178,7 +186,8 @@ pub(super) fn memberships(text: &str) -> Option<Vec<Membership>> {
         let controllers = parts.next()?;
         let path = parts.next()?.to_owned();
         let unified = number == 0 && controllers.is_empty();
-        let controllers = controllers.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let controllers =
+            controllers.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
         path.starts_with('/').then_some(Membership { controllers, path, unified })
     };
     text.lines().map(membership).collect()

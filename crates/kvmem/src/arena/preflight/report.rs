@@ -68,14 +68,19 @@ impl Report {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ok, {} warn, {} fail, {} unknown", self.ok, self.warn, self.fail, self.unknown)
+        write!(
+            f,
+            "{} ok, {} warn, {} fail, {} unknown",
+            self.ok, self.warn, self.fail, self.unknown
+        )
     }
 }
 
 /// A table: a line for each check; under those that are not fine the reason, and what would change it, one way a line.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let need = |check: &Check| check.need.as_ref().map_or_else(|| "-".to_owned(), Value::to_string);
+        let need =
+            |check: &Check| check.need.as_ref().map_or_else(|| "-".to_owned(), Value::to_string);
         let widest = |text: &dyn Fn(&Check) -> String, title: &str| {
             let widths = self.checks.iter().map(|check| text(check).chars().count());
             widths.chain([title.len()]).max().unwrap_or_default()

@@ -117,7 +117,12 @@ impl std::fmt::Display for Wish {
             write!(f, " on nodes {}", join(self.nodes.iter().map(ToString::to_string).collect()))?;
         }
         let or = |is: bool, yes, no| if is { yes } else { no };
-        write!(f, ", {}, {}", or(self.shared, "shared", "private"), or(self.pinned, "pinned", "not pinned"))
+        write!(
+            f,
+            ", {}, {}",
+            or(self.shared, "shared", "private"),
+            or(self.pinned, "pinned", "not pinned")
+        )
     }
 }
 

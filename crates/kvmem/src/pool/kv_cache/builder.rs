@@ -131,7 +131,10 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are taken, and do not take what is. What cannot be taken must leave
     /// nothing older behind. A taker that cannot see to that answers `Err`, or panics: from then on the key is not leased, until the cache is
     /// [cleared](KvCache::clear_with).
-    pub fn on_evict<T: Taken>(mut self, taker: impl Fn(Pinned<K>) -> T + Send + Sync + 'static) -> Self {
+    pub fn on_evict<T: Taken>(
+        mut self,
+        taker: impl Fn(Pinned<K>) -> T + Send + Sync + 'static,
+    ) -> Self {
         self.taker = Some(Arc::new(move |pinned| taker(pinned).is_taken()));
         self
     }

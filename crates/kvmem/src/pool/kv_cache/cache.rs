@@ -109,7 +109,12 @@ impl<K: Hash + Eq> KvCache<K> {
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
-    pub fn insert_with(&self, key: K, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), KvCacheError> {
+    pub fn insert_with(
+        &self,
+        key: K,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), KvCacheError> {
         let mut room = self.reserve(key, len)?;
         fill(room.bytes_mut());
         if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
@@ -267,7 +272,8 @@ impl<K: Hash + Eq> KvCache<K> {
         }
         let charged = (self.len(), self.bytes());
         if charged.0 < blocks || charged.1 < bytes {
-            let what = format!("{blocks} blocks of {bytes} bytes are held, {charged:?} are charged");
+            let what =
+                format!("{blocks} blocks of {bytes} bytes are held, {charged:?} are charged");
             return Err(CheckError { invariant: 4, what });
         }
         Ok(())

@@ -71,7 +71,9 @@ pub enum KvCacheSetupError {
         of: &'static str,
     },
     /// More blocks than can be named.
-    #[error("at most {limit} blocks can be held, {asked} were asked for: set a lower limit, or none")]
+    #[error(
+        "at most {limit} blocks can be held, {asked} were asked for: set a lower limit, or none"
+    )]
     TooManyBlocks {
         /// Blocks asked for.
         asked: u64,

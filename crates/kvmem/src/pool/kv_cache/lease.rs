@@ -40,7 +40,9 @@ impl<K> Lease<K> {
     /// in steps can end early. False in a forked child. O(1).
     #[must_use]
     pub fn is_unbroken(&self) -> bool {
-        let Some(cache) = self.cache.as_ref().filter(|cache| !cache.process.is_gone()) else { return false };
+        let Some(cache) = self.cache.as_ref().filter(|cache| !cache.process.is_gone()) else {
+            return false;
+        };
         cache.shard(self.hash).change_leases(|leases| leases.is_live(self.hash, self.number))
     }
 

@@ -83,7 +83,8 @@ impl<W> Leases<W> {
     /// A lease, by its number, if what the lower tier has can be relied upon. The caller knows that there is no value.
     pub fn lease(&mut self, hash: u64) -> Option<u64> {
         let barred = self.all_barred > 0 || self.barred.contains(&hash);
-        if barred || self.handing.iter().any(|handing| handing.hash == hash) || self.lost.has(hash) {
+        if barred || self.handing.iter().any(|handing| handing.hash == hash) || self.lost.has(hash)
+        {
             return None;
         }
         if let Some(live) = self.live.find_mut(hash, |live| live.hash == hash) {
@@ -102,7 +103,9 @@ impl<W> Leases<W> {
 
     /// Its holder lets go of a lease, broken or not.
     pub fn give_up(&mut self, hash: u64, number: u64) {
-        if let Ok(mut entry) = self.live.find_entry(hash, |live| live.hash == hash && live.number == number) {
+        if let Ok(mut entry) =
+            self.live.find_entry(hash, |live| live.hash == hash && live.number == number)
+        {
             entry.get_mut().holders -= 1;
             if entry.get().holders == 0 {
                 entry.remove();
@@ -116,7 +119,10 @@ impl<W> Leases<W> {
         if let Ok(entry) = self.live.find_entry(hash, |live| live.hash == hash) {
             entry.remove();
         }
-        self.handing.iter().filter(|handing| handing.hash == hash).for_each(|handing| mark(&handing.what));
+        self.handing
+            .iter()
+            .filter(|handing| handing.hash == hash)
+            .for_each(|handing| mark(&handing.what));
     }
 
     /// As `supersede`, for all.
@@ -249,12 +255,15 @@ mod tests {
     #[test]
     fn what_is_on_its_way_is_barred_and_marked() {
         let mut leases = quiet();
-        let (first, second) = (leases.hand_over(1, Cell::new(false)), leases.hand_over(1, Cell::new(false)));
+        let (first, second) =
+            (leases.hand_over(1, Cell::new(false)), leases.hand_over(1, Cell::new(false)));
         let other = leases.hand_over(2, Cell::new(false));
         leases.supersede(1, |mark| mark.set(true));
         assert!(leases.handing.iter().all(|handing| handing.what.get() == (handing.hash == 1)));
         leases.handed_over(first, true);
-        assert!(leases.lease(1).is_none() && leases.lease(2).is_none() && leases.lease(3).is_some());
+        assert!(
+            leases.lease(1).is_none() && leases.lease(2).is_none() && leases.lease(3).is_some()
+        );
         leases.handed_over(second, true);
         leases.handed_over(other, true);
         assert!(leases.lease(1).is_some() && leases.lease(2).is_some());
@@ -280,6 +289,9 @@ mod tests {
         leases.handed_over(number, false);
         leases.unbar_all(true, before);
         assert!((1..4).all(|hash| leases.lease(hash).is_some()));
-        assert!(leases.lease(4).is_none(), "it was lost after it had been told to forget, for all one knows");
+        assert!(
+            leases.lease(4).is_none(),
+            "it was lost after it had been told to forget, for all one knows"
+        );
     }
 }

@@ -32,7 +32,13 @@ pub(super) struct Ledger {
 impl Ledger {
     pub(super) fn new(limits: Limits) -> Self {
         let zero = || AtomicU64::new(0);
-        Ledger { bytes: zero(), blocks: zero(), commits: Clock::default(), refusals: zero(), limits }
+        Ledger {
+            bytes: zero(),
+            blocks: zero(),
+            commits: Clock::default(),
+            refusals: zero(),
+            limits,
+        }
     }
 
     /// Charges a block of `len` bytes; false, and nothing charged, if that would exceed a limit.

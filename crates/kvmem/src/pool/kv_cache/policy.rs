@@ -81,7 +81,9 @@ impl Eviction {
     /// The policy of one of so many shards.
     pub(super) fn make(&self, across: &Across, shards: usize) -> Chosen {
         match (self, across) {
-            (Eviction::Custom(make), _) => Chosen::Own(Own { policy: make(), calling: false, instead: None }),
+            (Eviction::Custom(make), _) => {
+                Chosen::Own(Own { policy: make(), calling: false, instead: None })
+            }
             (_, Across::Worth(reuse)) => {
                 Chosen::Scan(Box::new(ScanResistant::new(Arc::clone(reuse), shards)))
             }

@@ -84,7 +84,10 @@ impl<K: Hash + Eq> Reservation<K> {
                 charge.cache = Some(Arc::clone(&cache));
                 let Some(held) = Arc::into_inner(held) else { unreachable!("nobody has seen it") };
                 let (key, block, padding) = held.into_parts();
-                Err(Superseded { reservation: Reservation { hash, key, block, padding, charge }, found })
+                Err(Superseded {
+                    reservation: Reservation { hash, key, block, padding, charge },
+                    found,
+                })
             }
         }
     }
@@ -93,7 +96,10 @@ impl<K: Hash + Eq> Reservation<K> {
     pub(super) fn put(self) -> bool {
         let Reservation { hash, key, block, padding, mut charge } = self;
         let held = Arc::new(Held::new(key, block, padding));
-        charge.cache.take().is_some_and(|cache| cache.commit(hash, Charged::taken(held, &cache.ledger)))
+        charge
+            .cache
+            .take()
+            .is_some_and(|cache| cache.commit(hash, Charged::taken(held, &cache.ledger)))
     }
 }
 
@@ -133,6 +139,9 @@ impl<K> Reservation<K> {
 
 impl<K: fmt::Debug> fmt::Debug for Reservation<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("key", &self.key).field("range", &self.block.range()).finish()
+        f.debug_struct("Reservation")
+            .field("key", &self.key)
+            .field("range", &self.block.range())
+            .finish()
     }
 }

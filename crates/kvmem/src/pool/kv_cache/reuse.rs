@@ -178,9 +178,12 @@ fn worths(counts: &Counts) -> Table {
         let known = sum(known_used) + sum(known_forgotten);
         // What is expected of it, and is not known yet: its share of uses, at any age alike on the scale of logarithms.
         let share = (sum(known_used) + PRIOR * share_of_all) / (known + PRIOR);
-        let used: [f32; BUCKETS] = std::array::from_fn(|at| known_used[at] + PRIOR * share / BUCKETS as f32);
+        let used: [f32; BUCKETS] =
+            std::array::from_fn(|at| known_used[at] + PRIOR * share / BUCKETS as f32);
         let ended: [f32; BUCKETS] = std::array::from_fn(|at| {
-            used[at] + known_forgotten[at] + if at == BUCKETS - 1 { PRIOR * (1.0 - share) } else { 0.0 }
+            used[at]
+                + known_forgotten[at]
+                + if at == BUCKETS - 1 { PRIOR * (1.0 - share) } else { 0.0 }
         });
         // Those that came to the beginning of each bucket.
         let mut came = [0.0f32; BUCKETS + 1];
@@ -222,7 +225,10 @@ mod tests {
         for age in (0..5000).chain([1 << 20, 1 << 27, 1 << 40]) {
             let at = bucket(age);
             assert!(at >= last && at < BUCKETS, "{age}");
-            assert!(edge(at) <= (age + 1) as f32 && (at == BUCKETS - 1 || ((age + 1) as f32) < edge(at + 1)));
+            assert!(
+                edge(at) <= (age + 1) as f32
+                    && (at == BUCKETS - 1 || ((age + 1) as f32) < edge(at + 1))
+            );
             last = at;
         }
         assert_eq!(last, BUCKETS - 1);
@@ -238,14 +244,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_once_is_worth_less_than_what_comes_again_and_what_outlived_its_uses_less_than_before() {
+    fn what_is_used_once_is_worth_less_than_what_comes_again_and_what_outlived_its_uses_less_than_before()
+     {
         let reuse = Reuse::default();
         for _ in 0..20 {
             let mut events = Vec::new();
             for number in 0..100 {
                 // New ones are seldom used; those that were, are used at an age of about 1000 or never.
                 let new = if number < 5 { Event::used(0, 500) } else { Event::forgotten(0, 4000) };
-                let old = if number < 80 { Event::used(1, 900 + number) } else { Event::forgotten(1, 4000) };
+                let old = if number < 80 {
+                    Event::used(1, 900 + number)
+                } else {
+                    Event::forgotten(1, 4000)
+                };
                 events.extend([new, old]);
             }
             reuse.count(&mut events);

@@ -119,7 +119,12 @@ impl<K> Inner<K> {
 
 impl<K: Hash + Eq> Inner<K> {
     /// A block for a value of `len` bytes that has been charged, and by how many bytes it is longer.
-    pub(super) fn room(&self, hash: u64, key: &K, len: usize) -> Result<(Block, u32), KvCacheError> {
+    pub(super) fn room(
+        &self,
+        hash: u64,
+        key: &K,
+        len: usize,
+    ) -> Result<(Block, u32), KvCacheError> {
         let asked = len as u64;
         if asked == 0 {
             return Err(KvCacheError::Empty);
@@ -131,14 +136,17 @@ impl<K: Hash + Eq> Inner<K> {
         let mut turn = Turn { next: self.place(hash), begun: false };
         let own = Some((hash, key));
         // The pool first: it knows at once of what can never be.
-        let block = self.until(&mut turn, own, asked, || match self.source.allocate(&self.pool, len) {
-            Ok(block) => Ok(Some(block)),
-            Err(PoolError::Refused(AllocError::NoRoom { .. } | AllocError::BooksFull { .. })) => Ok(None),
-            Err(PoolError::Refused(AllocError::TooLarge { asked, limit })) => {
-                Err(KvCacheError::TooLarge { asked, limit })
-            }
-            Err(error) => Err(KvCacheError::Pool(error)),
-        })?;
+        let block =
+            self.until(&mut turn, own, asked, || match self.source.allocate(&self.pool, len) {
+                Ok(block) => Ok(Some(block)),
+                Err(PoolError::Refused(
+                    AllocError::NoRoom { .. } | AllocError::BooksFull { .. },
+                )) => Ok(None),
+                Err(PoolError::Refused(AllocError::TooLarge { asked, limit })) => {
+                    Err(KvCacheError::TooLarge { asked, limit })
+                }
+                Err(error) => Err(KvCacheError::Pool(error)),
+            })?;
         // What is credited later is the length of what was got.
         let got = block.len() as u64;
         let padding = got.checked_sub(asked).and_then(|more| u32::try_from(more).ok());
@@ -368,7 +376,12 @@ impl<K: Hash + Eq> Inner<K> {
     /// A block has left its index to make room. Without a taker it goes under the lock of its shard: whoever comes to the shard
     /// afterwards finds the bytes free, unless they are pinned. A taker is called without the lock, and until it has returned the key is
     /// not leased.
-    fn evicted(&self, shard: &Shard<K>, mut books: Writing<'_, Books<K>, Desk>, charged: Charged<'_, K>) {
+    fn evicted(
+        &self,
+        shard: &Shard<K>,
+        mut books: Writing<'_, Books<K>, Desk>,
+        charged: Charged<'_, K>,
+    ) {
         shard.publish(&mut books);
         let Some(taker) = &self.taker else { return drop(charged) };
         let number = books.hand_over(charged.held());
@@ -384,7 +397,12 @@ impl<K> Drop for Inner<K> {
         if self.process.is_gone() {
             // A thread of the parent may have been changing these tables, and the rest is the parent's to end.
             mem::forget(mem::take(&mut self.shards));
-            mem::forget((self.pool.clone(), self.source.clone(), self.taker.clone(), self.eviction.clone()));
+            mem::forget((
+                self.pool.clone(),
+                self.source.clone(),
+                self.taker.clone(),
+                self.eviction.clone(),
+            ));
         }
     }
 }

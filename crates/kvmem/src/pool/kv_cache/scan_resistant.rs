@@ -246,7 +246,11 @@ impl Candidates {
 
     /// The one that goes. `other` is what LRU's candidate is worth if that stands elsewhere.
     pub(super) fn choice(&self, other: Option<f32>) -> First {
-        if self.least.worth < CLEARLY * other.unwrap_or(self.oldest.worth) { self.least } else { self.oldest }
+        if self.least.worth < CLEARLY * other.unwrap_or(self.oldest.worth) {
+            self.least
+        } else {
+            self.oldest
+        }
     }
 }
 
@@ -302,14 +306,24 @@ mod tests {
             // Each of these is used once.
             (0..60).for_each(|key| toy.used(1000 + round * 60 + key));
         }
-        let left = |toy: &Toy, from: u64| (from..from + 100).filter(|&key| toy.find(key).is_some()).count();
+        let left = |toy: &Toy, from: u64| {
+            (from..from + 100).filter(|&key| toy.find(key).is_some()).count()
+        };
         (0..1000).for_each(|key| toy.used(1_000_000 + key));
-        assert!(left(&toy, 0) >= 90, "{} of 100 outlived a scan of five times the room", left(&toy, 0));
+        assert!(
+            left(&toy, 0) >= 90,
+            "{} of 100 outlived a scan of five times the room",
+            left(&toy, 0)
+        );
         // Others are used again and again: these stay, and the former go.
         for _ in 0..150 {
             (2_000_000..2_000_150).for_each(|key| toy.used(key));
         }
-        assert!(left(&toy, 2_000_000) >= 90 && left(&toy, 0) <= 50, "{} of the former", left(&toy, 0));
+        assert!(
+            left(&toy, 2_000_000) >= 90 && left(&toy, 0) <= 50,
+            "{} of the former",
+            left(&toy, 0)
+        );
     }
 
     #[test]
@@ -370,12 +384,16 @@ mod tests {
     #[test]
     fn an_older_block_stays_only_before_one_that_is_worth_clearly_less() {
         let first = |ring, rank, worth| First { ring, rank, worth };
-        let of = |old: f32, least: f32| Candidates { oldest: first(3, 10, old), least: first(0, 90, least) };
+        let of = |old: f32, least: f32| Candidates {
+            oldest: first(3, 10, old),
+            least: first(0, 90, least),
+        };
         assert_eq!(of(1.0, 0.5).choice(None).ring, 0);
         assert_eq!(of(1.0, 0.7).choice(None).ring, 3);
         // LRU's candidate stands in another shard.
         assert_eq!(of(1.0, 0.7).choice(Some(2.0)).ring, 0);
-        let both = of(1.0, 0.5).and(Candidates { oldest: first(1, 5, 3.0), least: first(2, 7, 0.6) });
+        let both =
+            of(1.0, 0.5).and(Candidates { oldest: first(1, 5, 3.0), least: first(2, 7, 0.6) });
         assert_eq!((both.oldest.rank, both.least.worth), (5, 0.5));
     }
 }

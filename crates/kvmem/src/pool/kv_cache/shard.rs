@@ -136,7 +136,8 @@ impl<K> Shard<K> {
 
     /// Calls of `get` that found their key, and those that did not.
     pub(super) fn asked(&self) -> (u64, u64) {
-        let add = |(hits, misses), desk: &Desk| (hits + desk.hits.get(), misses + desk.misses.get());
+        let add =
+            |(hits, misses), desk: &Desk| (hits + desk.hits.get(), misses + desk.misses.get());
         self.books.stripes().fold((0, 0), add)
     }
 }
@@ -236,7 +237,12 @@ impl<K: Eq> Books<K> {
 
     /// Ends a lease. If it is unbroken, a value may be put; else the one that is there, if any, is the answer. If `Eq` panics, the lease
     /// has not ended.
-    pub(super) fn redeem(&mut self, hash: u64, key: &K, number: u64) -> Result<(), Option<Arc<Held<K>>>> {
+    pub(super) fn redeem(
+        &mut self,
+        hash: u64,
+        key: &K,
+        number: u64,
+    ) -> Result<(), Option<Arc<Held<K>>>> {
         let there = self.find(hash, key).cloned();
         let live = self.leases.is_live(hash, number);
         self.leases.give_up(hash, number);
@@ -313,7 +319,8 @@ impl<K: Eq> Books<K> {
         key: &K,
         ledger: &'a Ledger,
     ) -> Option<(Slot, Charged<'a, K>)> {
-        let entry = self.index.find_entry(hash, |held| held.key == *key && !is_pinned(held)).ok()?;
+        let entry =
+            self.index.find_entry(hash, |held| held.key == *key && !is_pinned(held)).ok()?;
         let held = entry.remove().0;
         Some((self.vacate(&held), Charged::taken(held, ledger)))
     }
@@ -328,7 +335,11 @@ impl<K: Eq> Books<K> {
 
     /// Takes out the block that goes next; `None` if all are pinned. The one returned is not. `other`: what LRU's candidate of all
     /// shards is worth.
-    pub(super) fn evict<'a>(&mut self, other: Option<f32>, ledger: &'a Ledger) -> Option<Charged<'a, K>> {
+    pub(super) fn evict<'a>(
+        &mut self,
+        other: Option<f32>,
+        ledger: &'a Ledger,
+    ) -> Option<Charged<'a, K>> {
         self.changed();
         self.policy.get_mut().set_other(other);
         let Books { index, hashes, policy, .. } = self;

@@ -75,7 +75,11 @@ impl Exporter {
     }
 
     /// As [`cache`](Self::cache), under a name of its own: where a pool has several.
-    pub fn cache_called<K: Send + Sync + 'static>(mut self, name: &str, cache: &KvCache<K>) -> Exporter {
+    pub fn cache_called<K: Send + Sync + 'static>(
+        mut self,
+        name: &str,
+        cache: &KvCache<K>,
+    ) -> Exporter {
         let labels = vec![pool_label(cache.pool().name()), Label::new("cache", name.to_owned())];
         let cache = cache.clone();
         self.caches.push(Cache { labels, stats: Box::new(move || cache.stats()) });
@@ -186,7 +190,8 @@ impl Observed {
         let Some(latency) = self.pool.latency() else { return };
         let histogram = histogram!(names::ALLOCATE_SECONDS.name, self.labels.iter());
         for &(time, count) in &latency.times {
-            let before = recorded.iter().find(|(other, _)| *other == time).map_or(0, |(_, count)| *count);
+            let before =
+                recorded.iter().find(|(other, _)| *other == time).map_or(0, |(_, count)| *count);
             if count > before {
                 histogram.record_many(time.as_secs_f64(), (count - before) as usize);
             }
@@ -209,6 +214,9 @@ pub(super) fn registration_failed(pool: &str, registrar: &str) {
 impl fmt::Debug for Exporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pools: Vec<_> = self.pools.iter().map(|observed| observed.pool.name()).collect();
-        f.debug_struct("Exporter").field("pools", &pools).field("caches", &self.caches.len()).finish()
+        f.debug_struct("Exporter")
+            .field("pools", &pools)
+            .field("caches", &self.caches.len())
+            .finish()
     }
 }

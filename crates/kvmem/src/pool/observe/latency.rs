@@ -47,7 +47,10 @@ impl LatencyFigures {
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let wanted = (self.measured() as f64 * share.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
         let mut seen = 0;
-        self.times.iter().find(|(_, count)| (seen += count, seen >= wanted).1).map(|(time, _)| *time)
+        self.times
+            .iter()
+            .find(|(_, count)| (seen += count, seen >= wanted).1)
+            .map(|(time, _)| *time)
     }
 }
 
@@ -64,7 +67,11 @@ impl Latency {
             start.elapsed().as_nanos() as u64
         });
         let clock = clock.min().unwrap_or(0);
-        Latency { one_in: one_in.max(1), clock, buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect() }
+        Latency {
+            one_in: one_in.max(1),
+            clock,
+            buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+        }
     }
 
     /// Runs a request, and sees how long it takes if it is its turn.
@@ -105,7 +112,8 @@ impl Latency {
     pub(in crate::pool) fn figures(&self) -> LatencyFigures {
         // Relaxed: counts.
         let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).enumerate();
-        let times = counts.filter(|(_, count)| *count > 0).map(|(bucket, count)| (middle(bucket), count));
+        let times =
+            counts.filter(|(_, count)| *count > 0).map(|(bucket, count)| (middle(bucket), count));
         LatencyFigures { one_in: self.one_in, times: times.collect() }
     }
 }
@@ -142,13 +150,17 @@ mod tests {
     #[test]
     fn the_middle_of_a_bucket_is_near_all_that_is_in_it() {
         let mut last = 0;
-        for nanos in (0..5000).chain((13..41).flat_map(|log2| [1 << log2, 3 << (log2 - 1), (2 << log2) - 1]))
+        for nanos in
+            (0..5000).chain((13..41).flat_map(|log2| [1 << log2, 3 << (log2 - 1), (2 << log2) - 1]))
         {
             let bucket = bucket(nanos);
             assert!(bucket >= last, "buckets are in order");
             last = bucket;
             let middle = middle(bucket).as_nanos() as u64;
-            assert!(middle.abs_diff(nanos) * 8 <= nanos, "{nanos} ns are in a bucket of {middle} ns");
+            assert!(
+                middle.abs_diff(nanos) * 8 <= nanos,
+                "{nanos} ns are in a bucket of {middle} ns"
+            );
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
     }

@@ -41,8 +41,16 @@ pub struct Failures {
 impl Failures {
     /// Each reason, as the label `reason` calls it, and how often.
     pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let Failures { no_room, not_ready, too_large, zero_size, bad_align, no_ranges, books_full, other } =
-            *self;
+        let Failures {
+            no_room,
+            not_ready,
+            too_large,
+            zero_size,
+            bad_align,
+            no_ranges,
+            books_full,
+            other,
+        } = *self;
         [
             ("no_room", no_room),
             ("not_ready", not_ready),

@@ -77,7 +77,9 @@ fn of(error: &PoolError) -> Option<Failed<'_>> {
             Failed::Register(device)
         }
         RegisterError::Refused { error, .. } => Failed::Register(&error.device),
-        RegisterError::Kept { kept } => Failed::Register(kept.first().map_or("", |error| &error.device)),
+        RegisterError::Kept { kept } => {
+            Failed::Register(kept.first().map_or("", |error| &error.device))
+        }
         _ => Failed::Register(""),
     })
 }

@@ -49,7 +49,8 @@ impl Abi {
     /// The file has this ABI, if it is a library at all and has the functions.
     pub(super) unsafe fn load(path: &Path) -> std::result::Result<Abi, String> {
         // SAFETY: the caller's promise.
-        let library = unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
+        let library =
+            unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the driver's type stands in the field that this goes into, and the library goes beside it.
@@ -92,6 +93,8 @@ impl Abi {
 
 impl std::fmt::Debug for Abi {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Abi").field("register", &self.mem_host_register_name).finish_non_exhaustive()
+        f.debug_struct("Abi")
+            .field("register", &self.mem_host_register_name)
+            .finish_non_exhaustive()
     }
 }

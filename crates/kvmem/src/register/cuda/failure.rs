@@ -50,7 +50,8 @@ pub(super) fn check(abi: &Abi, call: &'static str, result: abi::Result) -> Resul
         }
     }
     // SAFETY: names are strings of the library, which is loaded.
-    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
+    let name =
+        (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
     Err(Failure { call, result, name })
 }
 
@@ -77,12 +78,16 @@ impl Failure {
         match self.result {
             INVALID_VALUE | INVALID_CONTEXT => Errno::EINVAL,
             OUT_OF_MEMORY => Errno::ENOMEM,
-            NOT_INITIALIZED | DEINITIALIZED | STUB_LIBRARY | NO_DEVICE | INVALID_DEVICE => Errno::ENODEV,
+            NOT_INITIALIZED | DEINITIALIZED | STUB_LIBRARY | NO_DEVICE | INVALID_DEVICE => {
+                Errno::ENODEV
+            }
             DEVICE_UNAVAILABLE => Errno::EBUSY,
             ALREADY_REGISTERED => Errno::EEXIST,
             NOT_REGISTERED => Errno::ENOENT,
             NOT_PERMITTED => Errno::EPERM,
-            NOT_SUPPORTED | SYSTEM_DRIVER_MISMATCH | COMPAT_NOT_SUPPORTED_ON_DEVICE => Errno::EOPNOTSUPP,
+            NOT_SUPPORTED | SYSTEM_DRIVER_MISMATCH | COMPAT_NOT_SUPPORTED_ON_DEVICE => {
+                Errno::EOPNOTSUPP
+            }
             SYSTEM_NOT_READY => Errno::EAGAIN,
             _ => Errno::EIO,
         }
@@ -91,7 +96,9 @@ impl Failure {
     /// What can be done if memory was not registered, or a key not taken back.
     pub(super) fn refusal(&self) -> Refusal {
         let remedy = match self.result {
-            INVALID_VALUE => "the range must be mapped, and not be memory that CUDA has given out itself",
+            INVALID_VALUE => {
+                "the range must be mapped, and not be memory that CUDA has given out itself"
+            }
             OUT_OF_MEMORY => {
                 "the driver could not pin so much, or map it for the GPU: register less, or in smaller chunks"
             }
@@ -123,7 +130,9 @@ impl Failure {
                 "a GPU is needed that CUDA_VISIBLE_DEVICES does not hide; in a container --gpus all, or the devices /dev/nvidia*"
             }
             OUT_OF_MEMORY => "the GPU's memory is used up by other processes: see nvidia-smi",
-            DEVICE_UNAVAILABLE => "another process has the GPU for itself (compute mode): see nvidia-smi",
+            DEVICE_UNAVAILABLE => {
+                "another process has the GPU for itself (compute mode): see nvidia-smi"
+            }
             SYSTEM_NOT_READY => {
                 "wait for the fabric manager (nvidia-fabricmanager), which brings the GPUs up"
             }

@@ -110,13 +110,15 @@ impl Cuda {
     /// [`NotAvailable`] if there is no such GPU, or it cannot be used. Nothing is held then.
     pub fn open(&self, ordinal: u32) -> Result<Gpu, NotAvailable> {
         let count = self.count()?;
-        let index = c_int::try_from(ordinal).ok().filter(|index| *index < count).ok_or_else(|| {
-            let last = count - 1;
-            let reason = format!("there is no cuda:{ordinal}: there are cuda:0 to cuda:{last}");
-            not_available(reason, "name one of those; CUDA_VISIBLE_DEVICES may hide some")
-        })?;
+        let index =
+            c_int::try_from(ordinal).ok().filter(|index| *index < count).ok_or_else(|| {
+                let last = count - 1;
+                let reason = format!("there is no cuda:{ordinal}: there are cuda:0 to cuda:{last}");
+                not_available(reason, "name one of those; CUDA_VISIBLE_DEVICES may hide some")
+            })?;
         let (device, model) = self.device(index)?;
-        let context = Context::retain(&self.0, device).map_err(|failure| not_usable(index, &failure))?;
+        let context =
+            Context::retain(&self.0, device).map_err(|failure| not_usable(index, &failure))?;
         Ok(Gpu::new(ordinal, model, context))
     }
 
@@ -125,7 +127,8 @@ impl Cuda {
         let mut count = 0;
         // SAFETY: the output has the type that the call fills.
         let result = unsafe { (self.0.device_get_count)(&mut count) };
-        let failed = |failure: Failure| not_available(format!("no GPU: {failure}"), failure.start_remedy());
+        let failed =
+            |failure: Failure| not_available(format!("no GPU: {failure}"), failure.start_remedy());
         check(&self.0, "cuDeviceGetCount", result).map_err(failed)?;
         if count > 0 {
             return Ok(count);
@@ -146,7 +149,11 @@ impl Cuda {
         let mut name = [0u8; 256];
         // SAFETY: the buffer is longer than is said, so that a zero follows in any case.
         let result = unsafe {
-            (self.0.device_get_name)(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int - 1, device)
+            (self.0.device_get_name)(
+                name.as_mut_ptr().cast::<c_char>(),
+                name.len() as c_int - 1,
+                device,
+            )
         };
         check(&self.0, "cuDeviceGetName", result).map_err(failed)?;
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());

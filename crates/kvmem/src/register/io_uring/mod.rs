@@ -142,8 +142,8 @@ impl IoUring {
     pub fn new(index: usize) -> Result<IoUring, NotAvailable> {
         // Asked before there is a ring, for which the last descriptor may be needed.
         let counted = !memlock::exempt();
-        let ring =
-            retry(|| sys::ring_setup(1)).map_err(|errno| refusal::unavailable(Call::IoUringSetup, errno))?;
+        let ring = retry(|| sys::ring_setup(1))
+            .map_err(|errno| refusal::unavailable(Call::IoUringSetup, errno))?;
         retry(|| sys::ring_table(ring.as_fd(), SLOTS))
             .map_err(|errno| refusal::unavailable(Call::RingTable, errno))?;
         let side = side_ring(ring.as_fd());
@@ -286,7 +286,8 @@ type Filled = Result<(), (Call, Errno)>;
 /// As [`Registrar::register`].
 unsafe fn pin(ring: BorrowedFd<'_>, slot: u32, at: NonNull<u8>, len: usize) -> Filled {
     // SAFETY: the caller's promise.
-    retry(|| unsafe { sys::ring_fill(ring, slot, at, len) }).map_err(|errno| (Call::RingFill, errno))
+    retry(|| unsafe { sys::ring_fill(ring, slot, at, len) })
+        .map_err(|errno| (Call::RingFill, errno))
 }
 
 /// A ring with one slot.

@@ -38,7 +38,8 @@ fn explain(call: Call, errno: Errno, setting: Option<&str>) -> (&'static str, St
     match (errno, setting) {
         (Errno::EPERM, Some("1")) => (
             ": kernel.io_uring_disabled is 1, which refuses it to users outside of one group",
-            "sysctl kernel.io_uring_disabled=0, or sysctl kernel.io_uring_group=$(id -g)".to_owned(),
+            "sysctl kernel.io_uring_disabled=0, or sysctl kernel.io_uring_group=$(id -g)"
+                .to_owned(),
         ),
         (Errno::EPERM, Some("2")) => (
             ": kernel.io_uring_disabled is 2, which refuses it to all",
@@ -48,7 +49,9 @@ fn explain(call: Call, errno: Errno, setting: Option<&str>) -> (&'static str, St
             ": the kernel has no io_uring, or a seccomp profile hides it",
             format!("run a kernel of 5.19 or later; {SECCOMP}"),
         ),
-        (Errno::EPERM | Errno::EACCES, _) => (": probably by a seccomp profile", SECCOMP.to_owned()),
+        (Errno::EPERM | Errno::EACCES, _) => {
+            (": probably by a seccomp profile", SECCOMP.to_owned())
+        }
         (Errno::EINVAL, _) if call == Call::RingTable => {
             (": the kernel knows no sparse tables", "run a kernel of 5.19 or later".to_owned())
         }
@@ -86,18 +89,27 @@ fn other(errno: Errno) -> &'static str {
         Errno::EEXIST => {
             "the ring takes work from one thread alone (IORING_SETUP_SINGLE_ISSUER): make it without that flag"
         }
-        Errno::EBADF | Errno::EOPNOTSUPP => "the descriptor is no ring: give one that io_uring_setup made",
+        Errno::EBADF | Errno::EOPNOTSUPP => {
+            "the descriptor is no ring: give one that io_uring_setup made"
+        }
         Errno::EACCES => {
             "the ring is restricted: allow it to register buffers (IORING_REGISTER_RESTRICTIONS)"
         }
         Errno::EPERM | Errno::ENOSYS => SECCOMP,
-        Errno::ENOMEM => "free memory of the machine or of the cgroup: the kernel has none for its books",
+        Errno::ENOMEM => {
+            "free memory of the machine or of the cgroup: the kernel has none for its books"
+        }
         _ => "",
     }
 }
 
 /// A buffer that was not taken. `memlock` is the limit that holds for the ring.
-pub(super) fn registering(call: Call, errno: Errno, len: usize, memlock: Option<Memlock>) -> Refusal {
+pub(super) fn registering(
+    call: Call,
+    errno: Errno,
+    len: usize,
+    memlock: Option<Memlock>,
+) -> Refusal {
     let refusal = |remedy: &'static str| Refusal::new(call.to_string(), errno, remedy);
     if call != Call::RingFill {
         return refusal(other(errno));
@@ -126,7 +138,8 @@ pub(super) fn registering(call: Call, errno: Errno, len: usize, memlock: Option<
 
 /// No slot is left.
 pub(super) fn full() -> Refusal {
-    Refusal::new(Call::RingFill.to_string(), Errno::ENOSPC, "").barrier(Barrier::Keys { limit: 0, need: 1 })
+    Refusal::new(Call::RingFill.to_string(), Errno::ENOSPC, "")
+        .barrier(Barrier::Keys { limit: 0, need: 1 })
 }
 
 /// A key that does not stand.

@@ -50,7 +50,8 @@ impl Slots {
     /// From now on there are only so many slots. Those that are beyond stay until they are given back.
     pub(super) fn shrink(&mut self, most: u32) {
         self.most = self.most.min(most);
-        let holes = self.used.iter().take(self.most as usize).filter(|slot| **slot == Slot::Free).count();
+        let holes =
+            self.used.iter().take(self.most as usize).filter(|slot| **slot == Slot::Free).count();
         self.free = holes as u32 + self.most.saturating_sub(self.used.len() as u32);
     }
 
@@ -62,7 +63,8 @@ impl Slots {
             self.free -= 1;
             return Some(Taken { slot: end as u32, is_last: true });
         }
-        let hole = self.used.iter().take(self.most as usize).position(|slot| *slot == Slot::Free)?;
+        let hole =
+            self.used.iter().take(self.most as usize).position(|slot| *slot == Slot::Free)?;
         self.used[hole] = Slot::Busy;
         self.free -= 1;
         Some(Taken { slot: hole as u32, is_last: false })

@@ -97,7 +97,9 @@ mod tests {
         const SPACE: usize = 64;
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut below = |most: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % most
         };
         let (mut cover, mut counts, mut live) = (Cover::new(), [0u32; SPACE], Vec::new());

@@ -104,9 +104,13 @@ fn pages_of(at: NonNull<u8>, len: usize) -> Result<Range<usize>, Errno> {
 }
 
 /// Makes a call for a range, again as long as it is interrupted.
-fn retry(range: &Range<usize>, call: impl Fn(NonNull<u8>, usize) -> Result<(), Errno>) -> Result<(), Errno> {
+fn retry(
+    range: &Range<usize>,
+    call: impl Fn(NonNull<u8>, usize) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     // The first page belongs to nobody, and is never in a range that is mapped.
-    let at = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)).ok_or(Errno::ENOMEM)?;
+    let at =
+        NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)).ok_or(Errno::ENOMEM)?;
     loop {
         match call(at, range.len()) {
             Err(Errno::EINTR) => {}
@@ -138,7 +142,9 @@ fn refused(errno: Errno, limit: Option<Memlock>, new_bytes: u64) -> Refusal {
     match (errno, limit) {
         // EPERM: the limit is 0. ENOMEM has other causes too.
         (Errno::EPERM, Some(limit)) => refusal("").barrier(barrier(limit, new_bytes)),
-        (Errno::ENOMEM, Some(limit)) if exceeds(&limit) => refusal("").barrier(barrier(limit, new_bytes)),
+        (Errno::ENOMEM, Some(limit)) if exceeds(&limit) => {
+            refusal("").barrier(barrier(limit, new_bytes))
+        }
         (Errno::ENOMEM, _) => refusal(
             "not all of it is mapped for reading and writing, or the process has too many mappings: raise vm.max_map_count",
         ),
@@ -148,7 +154,9 @@ fn refused(errno: Errno, limit: Option<Memlock>, new_bytes: u64) -> Refusal {
         (Errno::EPERM | Errno::ENOSYS, _) => {
             refusal("allow mlock and munlock in the seccomp profile of the container")
         }
-        (Errno::EINVAL, _) => refusal("there are no bytes to lock, or more than there are addresses"),
+        (Errno::EINVAL, _) => {
+            refusal("there are no bytes to lock, or more than there are addresses")
+        }
         _ => refusal(""),
     }
 }
@@ -189,9 +197,13 @@ impl Registrar for Mlock {
         // Out of the books first, so that of two who give the same key back one is refused.
         let Some(pages) = lock(&self.keys).remove(&key.handle) else {
             let remedy = "it was given back before, or another registrar gave it";
-            let detail =
-                format!("{} has given out no key with the handle {} that stands", self.name, key.handle);
-            return Err(Refusal::new(Call::Unlock.to_string(), Errno::ENOENT, remedy).detail(detail));
+            let detail = format!(
+                "{} has given out no key with the handle {} that stands",
+                self.name, key.handle
+            );
+            return Err(
+                Refusal::new(Call::Unlock.to_string(), Errno::ENOENT, remedy).detail(detail)
+            );
         };
         unlock(&mut lock(&LOCKED), &pages).map_err(|errno| {
             lock(&self.keys).insert(key.handle, pages);
@@ -233,7 +245,9 @@ mod tests {
     #[test]
     fn pages_are_whole() {
         let page = sys::page_size();
-        let at = |address: usize| NonNull::new(std::ptr::without_provenance_mut(address)).expect("not null");
+        let at = |address: usize| {
+            NonNull::new(std::ptr::without_provenance_mut(address)).expect("not null")
+        };
         assert_eq!(pages_of(at(page), 1), Ok(page..2 * page));
         assert_eq!(pages_of(at(2 * page - 1), 2), Ok(page..3 * page));
         assert_eq!(pages_of(at(page), 2 * page), Ok(page..3 * page));

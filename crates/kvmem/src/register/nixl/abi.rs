@@ -55,20 +55,31 @@ pub(super) type Destroy<T> = unsafe extern "C" fn(*mut T) -> Status;
 pub(super) struct Abi {
     pub(super) create_agent: unsafe extern "C" fn(*const c_char, *mut *mut RawAgent) -> Status,
     pub(super) destroy_agent: Destroy<RawAgent>,
-    pub(super) get_available_plugins: unsafe extern "C" fn(*mut RawAgent, *mut *mut StringList) -> Status,
+    pub(super) get_available_plugins:
+        unsafe extern "C" fn(*mut RawAgent, *mut *mut StringList) -> Status,
     pub(super) string_list_size: unsafe extern "C" fn(*mut StringList, *mut usize) -> Status,
-    pub(super) string_list_get: unsafe extern "C" fn(*mut StringList, usize, *mut *const c_char) -> Status,
+    pub(super) string_list_get:
+        unsafe extern "C" fn(*mut StringList, usize, *mut *const c_char) -> Status,
     pub(super) destroy_string_list: Destroy<StringList>,
-    pub(super) get_plugin_params:
-        unsafe extern "C" fn(*mut RawAgent, *const c_char, *mut *mut MemList, *mut *mut Params) -> Status,
+    pub(super) get_plugin_params: unsafe extern "C" fn(
+        *mut RawAgent,
+        *const c_char,
+        *mut *mut MemList,
+        *mut *mut Params,
+    ) -> Status,
     pub(super) mem_list_size: unsafe extern "C" fn(*mut MemList, *mut usize) -> Status,
     pub(super) mem_list_get: unsafe extern "C" fn(*mut MemList, usize, *mut MemType) -> Status,
     pub(super) destroy_mem_list: Destroy<MemList>,
     /// Since NIXL 1.1 or so.
-    pub(super) params_add: Option<unsafe extern "C" fn(*mut Params, *const c_char, *const c_char) -> Status>,
+    pub(super) params_add:
+        Option<unsafe extern "C" fn(*mut Params, *const c_char, *const c_char) -> Status>,
     pub(super) destroy_params: Destroy<Params>,
-    pub(super) create_backend:
-        unsafe extern "C" fn(*mut RawAgent, *const c_char, *mut Params, *mut *mut RawBackend) -> Status,
+    pub(super) create_backend: unsafe extern "C" fn(
+        *mut RawAgent,
+        *const c_char,
+        *mut Params,
+        *mut *mut RawBackend,
+    ) -> Status,
     /// Ends the handle. The backend itself goes with its agent.
     pub(super) destroy_backend: Destroy<RawBackend>,
     pub(super) create_opt_args: unsafe extern "C" fn(*mut *mut OptArgs) -> Status,
@@ -79,9 +90,12 @@ pub(super) struct Abi {
     pub(super) reg_dlist_add_desc:
         unsafe extern "C" fn(*mut RegList, usize, usize, u64, *const c_void, usize) -> Status,
     pub(super) destroy_reg_dlist: Destroy<RegList>,
-    pub(super) register_mem: unsafe extern "C" fn(*mut RawAgent, *mut RegList, *mut OptArgs) -> Status,
-    pub(super) deregister_mem: unsafe extern "C" fn(*mut RawAgent, *mut RegList, *mut OptArgs) -> Status,
-    pub(super) get_local_md: unsafe extern "C" fn(*mut RawAgent, *mut *mut c_void, *mut usize) -> Status,
+    pub(super) register_mem:
+        unsafe extern "C" fn(*mut RawAgent, *mut RegList, *mut OptArgs) -> Status,
+    pub(super) deregister_mem:
+        unsafe extern "C" fn(*mut RawAgent, *mut RegList, *mut OptArgs) -> Status,
+    pub(super) get_local_md:
+        unsafe extern "C" fn(*mut RawAgent, *mut *mut c_void, *mut usize) -> Status,
     /// Frees what `get_local_md` has given. Libraries without it give what `free` takes.
     pub(super) mem_free: unsafe extern "C" fn(*mut c_void),
     // Goes last: the functions above are part of it.
@@ -95,7 +109,8 @@ impl Abi {
     /// The file has this ABI, if it is a library at all and has the functions.
     pub(super) unsafe fn load(path: &Path) -> Result<Abi, String> {
         // SAFETY: the caller's promise.
-        let library = unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
+        let library =
+            unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the header's type stands in the field that this goes into, and the library goes beside it.
@@ -105,9 +120,13 @@ impl Abi {
             };
         }
         // SAFETY: it is not called.
-        let sorted = unsafe { library.symbol::<unsafe extern "C" fn()>(c"nixl_capi_reg_dlist_is_sorted") };
+        let sorted =
+            unsafe { library.symbol::<unsafe extern "C" fn()>(c"nixl_capi_reg_dlist_is_sorted") };
         if sorted.is_ok() {
-            return Err(format!("{} is of a NIXL before 1.0, which has another ABI", path.display()));
+            return Err(format!(
+                "{} is of a NIXL before 1.0, which has another ABI",
+                path.display()
+            ));
         }
         Ok(Abi {
             create_agent: function!(c"nixl_capi_create_agent")?,
@@ -148,6 +167,8 @@ impl Abi {
 
 impl std::fmt::Debug for Abi {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Abi").field("takes_parameters", &self.params_add.is_some()).finish_non_exhaustive()
+        f.debug_struct("Abi")
+            .field("takes_parameters", &self.params_add.is_some())
+            .finish_non_exhaustive()
     }
 }

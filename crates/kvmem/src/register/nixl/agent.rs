@@ -74,7 +74,10 @@ impl AgentBuilder {
     pub fn open(self) -> Result<Agent, NotAvailable> {
         let AgentBuilder { nixl, name, agent, backend, parameters } = self;
         if agent.is_empty() {
-            return Err(not_available("an agent without a name".to_owned(), "give it one that no peer has"));
+            return Err(not_available(
+                "an agent without a name".to_owned(),
+                "give it one that no peer has",
+            ));
         }
         let words = |pair: &(String, String)| Ok((c_string(&pair.0)?, c_string(&pair.1)?));
         let parameters: Result<Vec<_>, NotAvailable> = parameters.iter().map(words).collect();
@@ -167,11 +170,14 @@ impl Registrar for Agent {
         let key = Key { handle: address as u64, lkey: len as u64, rkey: None };
         let mut link = self.link();
         if self.live.has(key) {
-            let refusal =
-                Refusal::new(call, Errno::EEXIST, "use the key that stands, or give it back before");
-            return Err(
-                refusal.detail(format!("{len} bytes at {address:#x} have a key; the library was not asked"))
+            let refusal = Refusal::new(
+                call,
+                Errno::EEXIST,
+                "use the key that stands, or give it back before",
             );
+            return Err(refusal.detail(format!(
+                "{len} bytes at {address:#x} have a key; the library was not asked"
+            )));
         }
         // SAFETY: the caller's promise.
         match unsafe { link.register(address, len) } {

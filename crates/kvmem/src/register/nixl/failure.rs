@@ -26,8 +26,7 @@ const UNKNOWN: Status = -11;
 const NOT_SUPPORTED: Status = -12;
 
 /// Where the library says why: it has no texts that a caller could ask for.
-const LOG: &str =
-    "NIXL writes why to standard error, all of it with NIXL_LOG_LEVEL=DEBUG (and UCX_LOG_LEVEL=info for UCX)";
+const LOG: &str = "NIXL writes why to standard error, all of it with NIXL_LOG_LEVEL=DEBUG (and UCX_LOG_LEVEL=info for UCX)";
 
 /// The call that makes an agent.
 pub(super) const CREATE_AGENT: &str = "nixl_capi_create_agent";
@@ -95,7 +94,9 @@ impl Failure {
     /// Why a key was not taken back.
     pub(super) fn deregister(self) -> Refusal {
         self.refusal(match self.status {
-            NOT_FOUND => "somebody else has given it back to the agent: leave that to its registrar",
+            NOT_FOUND => {
+                "somebody else has given it back to the agent: leave that to its registrar"
+            }
             REPOST_ACTIVE | NOT_ALLOWED => "transfers still use it: end them first",
             _ => LOG,
         })

@@ -26,7 +26,11 @@ unsafe impl Send for Link {}
 /// Makes an agent.
 pub(super) fn agent(abi: &Abi, name: &CStr) -> Result<Owned<RawAgent>, Failure> {
     // SAFETY: the name is a string, and the output has the type that the call fills, with an agent that the other function ends.
-    unsafe { Owned::made(CREATE_AGENT, abi.destroy_agent, |agent| (abi.create_agent)(name.as_ptr(), agent)) }
+    unsafe {
+        Owned::made(CREATE_AGENT, abi.destroy_agent, |agent| {
+            (abi.create_agent)(name.as_ptr(), agent)
+        })
+    }
 }
 
 /// The names of the backends that an agent could have. Each is a plugin, not loaded yet.
@@ -43,7 +47,9 @@ pub(super) fn plugins(abi: &Abi, agent: &Owned<RawAgent>) -> Result<Vec<String>,
     let name = |at| {
         let mut name = null();
         // SAFETY: as above.
-        check("nixl_capi_string_list_get", unsafe { (abi.string_list_get)(list.raw(), at, &mut name) })?;
+        check("nixl_capi_string_list_get", unsafe {
+            (abi.string_list_get)(list.raw(), at, &mut name)
+        })?;
         if name.is_null() {
             return Err(Failure::nothing("nixl_capi_string_list_get"));
         }
@@ -62,11 +68,13 @@ fn settings(
     let call = "nixl_capi_get_plugin_params";
     let (mut mems, mut params) = (null_mut(), null_mut());
     // SAFETY: the agent lives, the name is a string, and the outputs have the types that the call fills.
-    let status = unsafe { (abi.get_plugin_params)(agent.raw(), backend.as_ptr(), &mut mems, &mut params) };
+    let status =
+        unsafe { (abi.get_plugin_params)(agent.raw(), backend.as_ptr(), &mut mems, &mut params) };
     check(call, status)?;
     // SAFETY: the call has filled both, and these functions end them.
-    let (params, mems) =
-        unsafe { (Owned::of(call, abi.destroy_params, params), Owned::of(call, abi.destroy_mem_list, mems)) };
+    let (params, mems) = unsafe {
+        (Owned::of(call, abi.destroy_params, params), Owned::of(call, abi.destroy_mem_list, mems))
+    };
     Ok((params?, mems?))
 }
 
@@ -134,7 +142,9 @@ impl Link {
         .map_err(failed)?;
         // SAFETY: the output has the type that the call fills.
         let args = unsafe {
-            Owned::made("nixl_capi_create_opt_args", abi.destroy_opt_args, |args| (abi.create_opt_args)(args))
+            Owned::made("nixl_capi_create_opt_args", abi.destroy_opt_args, |args| {
+                (abi.create_opt_args)(args)
+            })
         }
         .map_err(failed)?;
         // SAFETY: both live; the backend does as long as its agent, which goes after the arguments.
@@ -152,8 +162,9 @@ impl Link {
             })
         }?;
         // SAFETY: the list lives. The memory is not touched, and of bytes for the backend there are none.
-        let status =
-            unsafe { (self.abi.reg_dlist_add_desc)(list.raw(), address, len, super::DEVICE, null(), 0) };
+        let status = unsafe {
+            (self.abi.reg_dlist_add_desc)(list.raw(), address, len, super::DEVICE, null(), 0)
+        };
         check("nixl_capi_reg_dlist_add_desc", status)?;
         Ok(list)
     }
@@ -165,7 +176,8 @@ impl Link {
     pub(super) unsafe fn register(&mut self, address: usize, len: usize) -> Result<(), Failure> {
         let list = self.descriptor(address, len)?;
         // SAFETY: all three live; the caller's promise.
-        let status = unsafe { (self.abi.register_mem)(self.agent.raw(), list.raw(), self.args.raw()) };
+        let status =
+            unsafe { (self.abi.register_mem)(self.agent.raw(), list.raw(), self.args.raw()) };
         check("nixl_capi_register_mem", status)
     }
 
@@ -173,7 +185,8 @@ impl Link {
     pub(super) fn deregister(&mut self, address: usize, len: usize) -> Result<(), Failure> {
         let list = self.descriptor(address, len)?;
         // SAFETY: all three live. What is not registered is not found.
-        let status = unsafe { (self.abi.deregister_mem)(self.agent.raw(), list.raw(), self.args.raw()) };
+        let status =
+            unsafe { (self.abi.deregister_mem)(self.agent.raw(), list.raw(), self.args.raw()) };
         check("nixl_capi_deregister_mem", status)
     }
 

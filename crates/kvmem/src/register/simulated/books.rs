@@ -131,7 +131,8 @@ impl Books {
 
     /// What a key is for, if it stands. One that does not is counted.
     pub(super) fn standing(&mut self, handle: u64) -> Option<Range<usize>> {
-        let range = self.keys.get(&handle).filter(|live| live.settled).map(|live| live.range.clone());
+        let range =
+            self.keys.get(&handle).filter(|live| live.settled).map(|live| live.range.clone());
         self.counts.strange_keys += u64::from(range.is_none());
         range
     }

@@ -93,8 +93,9 @@ impl Builder {
             std::iter::repeat_with(books).take(self.nics).collect(),
         );
         let stage = Arc::new(Stage::new(world, self.patience));
-        let nic =
-            |number| Arc::new(Nic { stage: Arc::clone(&stage), name: format!("simulated:{number}"), number });
+        let nic = |number| {
+            Arc::new(Nic { stage: Arc::clone(&stage), name: format!("simulated:{number}"), number })
+        };
         let nics = (0..self.nics).map(nic).collect();
         Machine { stage, nics, cores: self.cores }
     }

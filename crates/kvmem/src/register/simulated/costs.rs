@@ -32,7 +32,8 @@ pub struct Costs {
 
 impl Default for Costs {
     fn default() -> Costs {
-        let deregister = CallCosts { ms_per_gib: 2.5, untouched_ms_per_gib: 0.0, ..CallCosts::default() };
+        let deregister =
+            CallCosts { ms_per_gib: 2.5, untouched_ms_per_gib: 0.0, ..CallCosts::default() };
         Costs { register: CallCosts::default(), deregister, populate: PopulateCosts::default() }
     }
 }
@@ -102,7 +103,11 @@ impl Costs {
     pub(super) fn check(&self) -> Result<(), CostError> {
         let not_less = |name, value: f64| {
             let allowed = "a number that is not less than 0";
-            (value.is_finite() && value >= 0.0).then_some(()).ok_or(CostError { name, value, allowed })
+            (value.is_finite() && value >= 0.0).then_some(()).ok_or(CostError {
+                name,
+                value,
+                allowed,
+            })
         };
         for call in [&self.register, &self.deregister] {
             not_less("us_per_call", call.us_per_call)?;
@@ -221,9 +226,15 @@ mod tests {
         // Three others: 7.5 × 2.5.
         assert_eq!(PLAIN.work(GIB, 0, 3), Work { free: 18_750_000, serial: 2_500_000, turns: 1 });
         // And half of it untouched: 20 × (1 + 2 × 3).
-        assert_eq!(PLAIN.work(GIB, GIB / 2, 3), Work { free: 158_750_000, serial: 2_500_000, turns: 1 });
+        assert_eq!(
+            PLAIN.work(GIB, GIB / 2, 3),
+            Work { free: 158_750_000, serial: 2_500_000, turns: 1 }
+        );
         // 1 + 11 × 9 = 100 ms, and the lock eleven times.
-        assert_eq!(PLAIN.work(11 * GIB, 0, 0), Work { free: 75_000_000, serial: 25_000_000, turns: 11 });
+        assert_eq!(
+            PLAIN.work(11 * GIB, 0, 0),
+            Work { free: 75_000_000, serial: 25_000_000, turns: 11 }
+        );
         assert_eq!(PLAIN.refused(), Work { free: 750_000, serial: 250_000, turns: 1 });
     }
 
@@ -259,7 +270,8 @@ mod tests {
         assert_eq!(with(&|costs| costs.deregister.contention = f64::INFINITY), Err("contention"));
         assert_eq!(with(&|costs| costs.deregister.serial_share = 1.5), Err("serial_share"));
         assert_eq!(with(&|costs| costs.populate.most_gib_per_s = 0.0), Err("most_gib_per_s"));
-        let error = CostError { name: "serial_share", value: 1.5, allowed: "a share between 0 and 1" };
+        let error =
+            CostError { name: "serial_share", value: 1.5, allowed: "a share between 0 and 1" };
         assert!(error.to_string().contains("serial_share = 1.5"));
     }
 }

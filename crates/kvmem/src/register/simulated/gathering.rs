@@ -85,7 +85,10 @@ impl State {
     /// The clock of a thread. One that has left still knows when.
     pub(super) fn time_of(&self, thread: ThreadId) -> u64 {
         let seats = self.gathering.iter().flat_map(|gathering| &gathering.seats);
-        seats.filter(|seat| seat.thread == Some(thread)).map(|seat| seat.time).fold(self.time, u64::max)
+        seats
+            .filter(|seat| seat.thread == Some(thread))
+            .map(|seat| seat.time)
+            .fold(self.time, u64::max)
     }
 
     /// Begins a gathering, of which this thread has the first seat. Nobody is gathered yet.
@@ -96,7 +99,8 @@ impl State {
         seats.extend((1..threads.min(MOST_THREADS)).map(|_| seat(None)));
         self.gatherings += 1;
         let place = Place { gathering: self.gatherings, seat: 0, turn: Arc::clone(&seats[0].turn) };
-        self.gathering = Some(Gathering { name: self.gatherings, seats, time, alive: Instant::now() });
+        self.gathering =
+            Some(Gathering { name: self.gatherings, seats, time, alive: Instant::now() });
         place
     }
 
@@ -105,7 +109,11 @@ impl State {
         let gathering = self.gathering.as_ref()?;
         let here = |seat: &Seat| seat.thread == Some(thread) && !matches!(seat.part, Part::Left);
         let seat = gathering.seats.iter().position(here)?;
-        Some(Place { gathering: gathering.name, seat, turn: Arc::clone(&gathering.seats[seat].turn) })
+        Some(Place {
+            gathering: gathering.name,
+            seat,
+            turn: Arc::clone(&gathering.seats[seat].turn),
+        })
     }
 
     /// A thread takes its seat. `None` if there is no such seat, or not for it.
@@ -126,7 +134,8 @@ impl State {
 
     /// Whether a thread need not wait to begin.
     pub(super) fn may_act(&mut self, place: &Place) -> bool {
-        self.seat(place.gathering, place.seat).is_none_or(|seat| !matches!(seat.part, Part::Entered))
+        self.seat(place.gathering, place.seat)
+            .is_none_or(|seat| !matches!(seat.part, Part::Entered))
     }
 
     /// A thread makes a call.
@@ -165,7 +174,8 @@ impl State {
         let Some(gathering) = &mut self.gathering else { return false };
         gathering.alive = Instant::now();
         loop {
-            let acts = |seat: &Seat| matches!(seat.part, Part::Empty | Part::Acts | Part::Answered(_));
+            let acts =
+                |seat: &Seat| matches!(seat.part, Part::Empty | Part::Acts | Part::Answered(_));
             if gathering.seats.iter().any(acts) {
                 return false;
             }
@@ -174,7 +184,8 @@ impl State {
                 Part::Calls(call) => Some((seat.time, call.rank(), number)),
                 _ => None,
             };
-            let Some((now, _, number)) = gathering.seats.iter().enumerate().filter_map(order).min() else {
+            let Some((now, _, number)) = gathering.seats.iter().enumerate().filter_map(order).min()
+            else {
                 if gathering.seats.iter().any(|seat| matches!(seat.part, Part::Late)) {
                     return false;
                 }

@@ -76,7 +76,11 @@ impl Machine {
     ///
     /// # Errors
     /// [`OutOfBounds`](ArenaError::OutOfBounds).
-    pub fn discard(&self, region: &Region, range: impl RangeBounds<usize>) -> Result<(), ArenaError> {
+    pub fn discard(
+        &self,
+        region: &Region,
+        range: impl RangeBounds<usize>,
+    ) -> Result<(), ArenaError> {
         let addresses = addresses(region, region.resolve(range)?);
         self.stage.look(|state| state.world.memory.discard(addresses));
         Ok(())

@@ -67,7 +67,8 @@ impl Registrar for Nic {
         let Some(end) = start.checked_add(len) else {
             return Err(Refusal::new(REGISTER, Errno::EFAULT, "name bytes that have addresses"));
         };
-        let call = self.stage.call(Call::new(Request::Register { nic: self.number, range: start..end }));
+        let call =
+            self.stage.call(Call::new(Request::Register { nic: self.number, range: start..end }));
         call.refusal.map_or(Ok(call.key), Err)
     }
 

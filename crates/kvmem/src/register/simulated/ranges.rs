@@ -31,7 +31,9 @@ impl Ranges {
         }
         let (mut start, mut end) = (range.start, range.end);
         // Those that only touch it become one with it, too.
-        while let Some((&from, &to)) = self.ends.range(..=end).next_back().filter(|&(_, &to)| to >= start) {
+        while let Some((&from, &to)) =
+            self.ends.range(..=end).next_back().filter(|&(_, &to)| to >= start)
+        {
             self.ends.remove(&from);
             (start, end) = (start.min(from), end.max(to));
         }

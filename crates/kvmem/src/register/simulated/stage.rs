@@ -113,8 +113,9 @@ impl Stage {
     pub(super) fn leave(self: &Arc<Self>) {
         let this = Arc::downgrade(self);
         // Not within `with`: dropping it looks at the stage, and must not find the list borrowed.
-        let mine: Result<Vec<Taken>, _> = TAKEN
-            .try_with(|list| list.borrow_mut().extract_if(.., |taken| taken.stage.ptr_eq(&this)).collect());
+        let mine: Result<Vec<Taken>, _> = TAKEN.try_with(|list| {
+            list.borrow_mut().extract_if(.., |taken| taken.stage.ptr_eq(&this)).collect()
+        });
         drop(mine);
     }
 
@@ -158,7 +159,8 @@ impl Stage {
     fn wait<'a>(&self, state: MutexGuard<'a, State>, word: &Condvar) -> MutexGuard<'a, State> {
         let rest = |state: &State| self.patience.saturating_sub(state.still_for());
         let at_most = rest(&state).max(Duration::from_millis(1));
-        let (mut state, _) = word.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner);
+        let (mut state, _) =
+            word.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner);
         if rest(&state).is_zero() && state.lose_patience() {
             self.go_on(&mut state);
         }
@@ -173,7 +175,8 @@ impl Stage {
     }
 
     fn remember(self: &Arc<Self>, place: &Place) {
-        let taken = Taken { stage: Arc::downgrade(self), gathering: place.gathering, seat: place.seat };
+        let taken =
+            Taken { stage: Arc::downgrade(self), gathering: place.gathering, seat: place.seat };
         // A thread whose thread-locals are gone already cannot be watched: it has to leave by itself, which it has done when
         // `taken` is dropped here.
         let _ = TAKEN.try_with(|list| list.borrow_mut().push(taken));

@@ -173,7 +173,8 @@ impl World {
 
     /// Whether a call goes well; if so its key and bytes are reserved.
     fn verdict(&mut self, call: &mut Call) -> Result<(), Refusal> {
-        let injected = |what, errno| Err(Refusal::new(what, errno, "").detail("a fault that was injected"));
+        let injected =
+            |what, errno| Err(Refusal::new(what, errno, "").detail("a fault that was injected"));
         match call.request {
             Request::Populate { .. } => Ok(()),
             Request::Register { nic, ref range } => {
@@ -188,11 +189,13 @@ impl World {
                 if let Some(Memlock { account, limit_bytes, used_bytes }) = memlock
                     && bytes > limit_bytes.saturating_sub(used_bytes)
                 {
-                    let barrier = Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes: bytes };
+                    let barrier =
+                        Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes: bytes };
                     return Err(Refusal::new(REGISTER, Errno::ENOMEM, "").barrier(barrier));
                 }
                 if untouched > self.memory.left() {
-                    let remedy = "the simulated machine has no memory left: give it more, or ask for less";
+                    let remedy =
+                        "the simulated machine has no memory left: give it more, or ask for less";
                     return Err(Refusal::new(REGISTER, Errno::ENOMEM, remedy));
                 }
                 call.untouched = untouched;
@@ -218,7 +221,8 @@ impl World {
 
     fn end(&mut self, call: &mut Call, now: u64) {
         if !matches!(call.request, Request::Populate { .. }) {
-            let makes_resident = call.untouched > 0 && matches!(call.request, Request::Register { .. });
+            let makes_resident =
+                call.untouched > 0 && matches!(call.request, Request::Register { .. });
             self.flight.land(makes_resident);
             if let Some(nic) = self.nic_of(call) {
                 nic.flight.land(makes_resident);
@@ -258,7 +262,9 @@ impl World {
 
     fn nic_of(&mut self, call: &Call) -> Option<&mut Books> {
         match call.request {
-            Request::Register { nic, .. } | Request::Deregister { nic, .. } => self.nics.get_mut(nic),
+            Request::Register { nic, .. } | Request::Deregister { nic, .. } => {
+                self.nics.get_mut(nic)
+            }
             Request::Populate { .. } => None,
         }
     }
@@ -270,8 +276,9 @@ impl World {
     /// The limit on pinned bytes for a NIC, with what all NICs of the same account hold.
     fn memlock(&self, nic: usize) -> Option<Memlock> {
         let memlock = self.nics[nic].limits.memlock?;
-        let same =
-            |books: &&Books| books.limits.memlock.is_some_and(|other| other.account == memlock.account);
+        let same = |books: &&Books| {
+            books.limits.memlock.is_some_and(|other| other.account == memlock.account)
+        };
         let held = self.nics.iter().filter(same).map(Books::held_bytes);
         Some(Memlock { used_bytes: held.fold(memlock.used_bytes, u64::saturating_add), ..memlock })
     }

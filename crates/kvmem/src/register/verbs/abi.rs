@@ -83,7 +83,9 @@ const _: () = {
     assert!(size_of::<Mr>() == 48 && align_of::<Mr>() == 8);
     assert!(offset_of!(Mr, context) == 0 && offset_of!(Mr, pd) == 8);
     assert!(offset_of!(Mr, addr) == 16 && offset_of!(Mr, length) == 24);
-    assert!(offset_of!(Mr, handle) == 32 && offset_of!(Mr, lkey) == 36 && offset_of!(Mr, rkey) == 40);
+    assert!(
+        offset_of!(Mr, handle) == 32 && offset_of!(Mr, lkey) == 36 && offset_of!(Mr, rkey) == 40
+    );
     assert!(size_of::<DeviceAttr>() == 232 && align_of::<DeviceAttr>() == 8);
     assert!(offset_of!(DeviceAttr, max_mr_size) == 80 && offset_of!(DeviceAttr, max_mr) == 136);
     assert!(offset_of!(DeviceAttr, _phys_port_cnt) == 227);
@@ -123,7 +125,8 @@ impl Abi {
     /// The file has this ABI, if it is a library at all and has the functions.
     pub(super) unsafe fn load(path: &Path) -> Result<Abi, String> {
         // SAFETY: the caller's promise.
-        let library = unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
+        let library =
+            unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the header's type stands in the field that this goes into, and the library goes beside it.

@@ -135,12 +135,13 @@ impl Verbs {
         match Devices::ask(&self.0) {
             Ok(list) if list.iter().next().is_some() => Ok(list),
             Ok(_) => Err(no_device("the library finds none")),
-            Err(errno @ (Errno::ENOSYS | Errno::ENOENT | Errno::ENODEV)) => {
-                Err(no_device(&format!("the kernel has no RDMA here (ibv_get_device_list: {errno})")))
-            }
-            Err(errno) => {
-                Err(not_available(format!("ibv_get_device_list: {errno}"), refusal::open_remedy(errno)))
-            }
+            Err(errno @ (Errno::ENOSYS | Errno::ENOENT | Errno::ENODEV)) => Err(no_device(
+                &format!("the kernel has no RDMA here (ibv_get_device_list: {errno})"),
+            )),
+            Err(errno) => Err(not_available(
+                format!("ibv_get_device_list: {errno}"),
+                refusal::open_remedy(errno),
+            )),
         }
     }
 }

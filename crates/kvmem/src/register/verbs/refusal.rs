@@ -23,7 +23,10 @@ pub(super) fn deregister((call, errno): Failed) -> Refusal {
 
 /// The limit that was hit. The number alone does not say: `ENOMEM` stands for three of them.
 fn barrier(errno: Errno, limits: &Limits, need_bytes: u64) -> Option<Barrier> {
-    if !matches!(errno, Errno::ENOMEM | Errno::EINVAL | Errno::EPERM | Errno::EAGAIN | Errno::ENOSPC) {
+    if !matches!(
+        errno,
+        Errno::ENOMEM | Errno::EINVAL | Errno::EPERM | Errno::EAGAIN | Errno::ENOSPC
+    ) {
         return None;
     }
     if need_bytes > limits.max_bytes {
@@ -57,7 +60,9 @@ fn remedy(errno: Errno) -> &'static str {
         Errno::EINVAL => {
             "remote_write and remote_atomic need local_write as well; else the device does not take memory of this kind"
         }
-        Errno::EFAULT => "all of the range must be mapped for reading, and for writing if the access says so",
+        Errno::EFAULT => {
+            "all of the range must be mapped for reading, and for writing if the access says so"
+        }
         Errno::EOPNOTSUPP => {
             "the device does not know one of the access flags, or the kernel does not pin pages of such a file for writing: ask \
              for less access, or use anonymous memory, memfd or hugetlbfs"

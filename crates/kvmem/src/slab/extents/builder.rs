@@ -31,7 +31,9 @@ pub enum ExtentSetupError {
         most: u64,
     },
     /// Too many sizes were named.
-    #[error("{asked} hot sizes were named, more than {most}; leave out those that are rarely asked for")]
+    #[error(
+        "{asked} hot sizes were named, more than {most}; leave out those that are rarely asked for"
+    )]
     HotSizes {
         /// How many were named.
         asked: usize,

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::offset::{
-    AllocError, BinReport, Builder, CheckError, Ground, LONG, Metrics, OffsetAllocator, Range, SpaceError,
+    AllocError, BinReport, Builder, CheckError, Ground, LONG, Metrics, OffsetAllocator, Range,
+    SpaceError,
 };
 
 use crate::slab::stats::ClassStats;
@@ -212,8 +213,13 @@ impl ExtentCache {
     ///
     /// # Errors
     /// As there.
-    pub fn allocate_scattered(&self, total: u64, max_ranges: usize) -> Result<Vec<Extent>, AllocError> {
-        let pieces = self.instance.serve(|| self.allocator().allocate_scattered(total, max_ranges))?;
+    pub fn allocate_scattered(
+        &self,
+        total: u64,
+        max_ranges: usize,
+    ) -> Result<Vec<Extent>, AllocError> {
+        let pieces =
+            self.instance.serve(|| self.allocator().allocate_scattered(total, max_ranges))?;
         Ok(pieces.into_iter().map(Extent::new).collect())
     }
 
@@ -297,7 +303,8 @@ impl ExtentCache {
     /// of about one moment. O(threads × classes).
     pub fn metrics(&self) -> Metrics {
         let cached = self.instance.magazines.stats();
-        let ranges: usize = cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
+        let ranges: usize =
+            cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
         let longest = cached.classes.iter().filter(|class| class.in_threads + class.in_depot > 0);
         let longest = longest.map(|class| class.round_bytes as u64).max().unwrap_or(0);
         let mut metrics = self.allocator().metrics();
@@ -318,11 +325,16 @@ impl ExtentCache {
         // What goes from the books to a cache meanwhile is in one of the two, or in both, or in none.
         let (left, cached) = (0..LOOKS).find_map(|_| magazines.still(look)).unwrap_or_else(look);
         let held = |class: &&ClassStats| class.in_threads + class.in_depot > 0;
-        let longest = cached.classes.iter().filter(held).map(|class| class.round_bytes as u64).max();
-        let ranges: usize = cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
+        let longest =
+            cached.classes.iter().filter(held).map(|class| class.round_bytes as u64).max();
+        let ranges: usize =
+            cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
         Glance {
             capacity: left.capacity,
-            allocated: left.capacity.saturating_sub(left.free).saturating_sub(cached.stranded_bytes),
+            allocated: left
+                .capacity
+                .saturating_sub(left.free)
+                .saturating_sub(cached.stranded_bytes),
             largest_free: left.largest.max(longest.unwrap_or(0)),
             live: left.live.saturating_sub(ranges as u64),
             cached: cached.stranded_bytes,
@@ -358,9 +370,10 @@ impl ExtentCache {
             let mut nodes: Vec<u32> = cached.iter().map(|range| range.node()).collect();
             nodes.sort_unstable();
             match nodes.windows(2).find(|pair| pair[0] == pair[1]) {
-                Some(pair) => {
-                    Err(CheckError { invariant: 3, what: format!("node {} is cached twice", pair[0]) })
-                }
+                Some(pair) => Err(CheckError {
+                    invariant: 3,
+                    what: format!("node {} is cached twice", pair[0]),
+                }),
                 None => Ok(()),
             }
         })

@@ -79,7 +79,9 @@ impl Extent {
         let instance = self.instance();
         let parts = match self.into_allocation().free_range(sub.clone()) {
             // Cached ranges stand on the books.
-            Err((whole, AllocError::BooksFull { .. })) => instance.magazines.reap(|| whole.free_range(sub)),
+            Err((whole, AllocError::BooksFull { .. })) => {
+                instance.magazines.reap(|| whole.free_range(sub))
+            }
             parts => parts,
         };
         let (left, right) = parts.map_err(|(whole, error)| (Extent::new(whole), error))?;
@@ -132,6 +134,9 @@ fn free(allocation: Allocation) {
 
 impl fmt::Debug for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Extent").field("offset", &self.offset()).field("size", &self.size()).finish()
+        f.debug_struct("Extent")
+            .field("offset", &self.offset())
+            .field("size", &self.size())
+            .finish()
     }
 }

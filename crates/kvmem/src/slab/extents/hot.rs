@@ -160,7 +160,8 @@ impl HotSizes {
         while self.places[at % PLACES].load(Ordering::Relaxed) != 0 {
             at += 1;
         }
-        self.places[at % PLACES].store(u64::from(size) << 32 | (class as u64 + 1), Ordering::Relaxed);
+        self.places[at % PLACES]
+            .store(u64::from(size) << 32 | (class as u64 + 1), Ordering::Relaxed);
     }
 
     /// A request for a size that is not hot; whether it ought to be.
@@ -171,7 +172,8 @@ impl HotSizes {
         if !learns || size.wrapping_sub(1) >= u64::from(self.largest.load(Ordering::Relaxed)) {
             return false;
         }
-        self.strangers.store(self.strangers.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        self.strangers
+            .store(self.strangers.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
         let candidate = &self.candidates[hash::<{ CANDIDATES.ilog2() }>(size as u32)];
         let seen = candidate.load(Ordering::Relaxed);
         let count = seen as u32;
@@ -240,10 +242,14 @@ mod tests {
     fn sizes_that_come_again_are_learnt_and_others_are_not() {
         let hot = HotSizes::new();
         hot.open(true, 1 << 30);
-        assert!((1..100_000).all(|i| !hot.note(u64::from(i * 7919u32 % (1 << 30)))), "all are different");
+        assert!(
+            (1..100_000).all(|i| !hot.note(u64::from(i * 7919u32 % (1 << 30)))),
+            "all are different"
+        );
         let hot = HotSizes::new();
         hot.open(true, 1 << 30);
-        let asked = (0..1000u32).position(|i| learn(&hot, if i % 2 == 0 { 4096 } else { i + 10_000 }));
+        let asked =
+            (0..1000u32).position(|i| learn(&hot, if i % 2 == 0 { 4096 } else { i + 10_000 }));
         assert!(asked.is_some_and(|asked| asked < 40), "{asked:?}");
         assert!(!hot.note((1 << 30) + 1) && !hot.note(0), "too large to be hot");
         hot.close();
@@ -267,6 +273,9 @@ mod tests {
         }
         // Those that were learnt were strangers until then.
         assert!(asked + CLASSES as u32 * REQUESTS >= FORGET_AFTER, "{asked}");
-        assert_eq!((hot.class_of(77), hot.class_of(5), hot.class_of(1000)), (Some(0), Some(1), None));
+        assert_eq!(
+            (hot.class_of(77), hot.class_of(5), hot.class_of(1000)),
+            (Some(0), Some(1), None)
+        );
     }
 }

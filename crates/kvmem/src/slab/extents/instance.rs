@@ -17,7 +17,8 @@ use crate::sync::{FIRST, Mutex, Stable};
 use super::hot::{CLASSES, HotSizes};
 use super::raw::RawTable;
 
-static INSTANCES: Stable<Place> = Stable::new([const { Place::new(ptr::null_mut()) }; FIRST], Place::default);
+static INSTANCES: Stable<Place> =
+    Stable::new([const { Place::new(ptr::null_mut()) }; FIRST], Place::default);
 
 /// Null until there is an instance.
 type Place = AtomicPtr<Instance>;
@@ -87,7 +88,8 @@ impl Instance {
 
     /// Opens that of a space, which nobody uses yet.
     pub(super) fn open(ground: Ground, opening: &Opening<'_>) -> &'static Instance {
-        let settings = || Settings { stranded_bytes: Some(0), crowd: CROWD, ..Settings::new(CLASSES) };
+        let settings =
+            || Settings { stranded_bytes: Some(0), crowd: CROWD, ..Settings::new(CLASSES) };
         let instance = Self::of(ground.index()).unwrap_or_else(|| {
             let new: &'static Instance = Box::leak(Box::new(Instance {
                 ground,

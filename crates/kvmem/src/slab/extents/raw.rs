@@ -11,7 +11,9 @@
 
 use std::ops;
 
-use crate::offset::{AllocError, Allocation, Ground, LONG, Range, RawAllocation, RawError, RawHandle};
+use crate::offset::{
+    AllocError, Allocation, Ground, LONG, Range, RawAllocation, RawError, RawHandle,
+};
 use crate::sync::{AtomicU32, AtomicU64, FIRST, Ordering, Patience, Stable, fence};
 
 use super::cache::ExtentCache;
@@ -103,7 +105,8 @@ impl Entry {
     /// The range under a seal that the caller has taken.
     fn allocation(&self, ground: Ground, slot: u32) -> Allocation {
         // Relaxed, both: the caller's `take`.
-        let (offset, size) = (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
+        let (offset, size) =
+            (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
         ground.allocation(Range::new(offset, size, slot))
     }
 }
@@ -124,7 +127,8 @@ impl RawTable {
     /// Seals that are whole.
     fn whole(&self) -> u64 {
         // Relaxed: a number, of about one moment while others go on.
-        self.0.iter().filter(|(_, entry)| entry.seal.load(Ordering::Relaxed) & WHOLE != 0).count() as u64
+        self.0.iter().filter(|(_, entry)| entry.seal.load(Ordering::Relaxed) & WHOLE != 0).count()
+            as u64
     }
 
     /// Frees all that is named by a seal: nobody has the space any more.
@@ -147,7 +151,9 @@ impl RawTable {
             if seal & BUSY != 0 {
                 let allocation =
                     ground.allocation(Range::new(entry.offset.load(Ordering::Relaxed), LONG, slot));
-                entry.size.store(u32::try_from(allocation.size()).unwrap_or(LONG), Ordering::Relaxed);
+                entry
+                    .size
+                    .store(u32::try_from(allocation.size()).unwrap_or(LONG), Ordering::Relaxed);
                 allocation.forget();
                 entry.seal.store(seal & !BUSY, Ordering::Relaxed);
             }
@@ -215,7 +221,8 @@ impl ExtentCache {
     /// # Errors
     /// As [`free_raw`](Self::free_raw).
     pub fn resolve_raw(&self, handle: RawHandle) -> Result<ops::Range<u64>, RawError> {
-        let (offset, size) = self.entry(handle)?.look(handle.generation).ok_or_else(|| stale(handle))?;
+        let (offset, size) =
+            self.entry(handle)?.look(handle.generation).ok_or_else(|| stale(handle))?;
         if size != LONG {
             return Ok(offset..offset + u64::from(size));
         }
@@ -249,7 +256,9 @@ impl ExtentCache {
     /// # Errors
     /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Extent::shrink`] says.
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_taken(handle, |allocation| Ok(self.instance.serve(|| allocation.shrink(new_size))?))
+        self.with_taken(handle, |allocation| {
+            Ok(self.instance.serve(|| allocation.shrink(new_size))?)
+        })
     }
 
     /// As [`Extent::extend`], raw; the handle stays good.
@@ -257,7 +266,9 @@ impl ExtentCache {
     /// # Errors
     /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Extent::extend`] says.
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_taken(handle, |allocation| Ok(self.instance.serve(|| allocation.extend(new_size))?))
+        self.with_taken(handle, |allocation| {
+            Ok(self.instance.serve(|| allocation.extend(new_size))?)
+        })
     }
 
     /// Turns a raw extent into an RAII one; the handle is stale afterwards. O(1).

@@ -53,7 +53,10 @@ fn books_full_of_cached_ranges_are_not_full() {
     let whole = held.remove(3);
     let start = whole.offset();
     let (left, right) = whole.free_range(start + 10..start + 20).expect("the caches are emptied");
-    assert_eq!((left.map(|left| left.size()), right.map(|right| right.size())), (Some(10), Some(980)));
+    assert_eq!(
+        (left.map(|left| left.size()), right.map(|right| right.size())),
+        (Some(10), Some(980))
+    );
 }
 
 /// Everything that a request could wait for is taken, and figures are read all the same. A lock taken would be for ever.
@@ -79,8 +82,12 @@ fn a_glance_knows_of_what_was_resized() {
     let space = named(1 << 20, &[4096]);
     let _held = space.allocate(70_000).unwrap();
     for capacity in [3 << 20, 1 << 22, 100_000] {
-        if capacity > space.capacity() { space.grow(capacity) } else { space.shrink_to(capacity) }.unwrap();
+        if capacity > space.capacity() { space.grow(capacity) } else { space.shrink_to(capacity) }
+            .unwrap();
         let glance = space.glance();
-        assert_eq!((glance.capacity, glance.allocated, space.capacity()), (capacity, 70_000, capacity));
+        assert_eq!(
+            (glance.capacity, glance.allocated, space.capacity()),
+            (capacity, 70_000, capacity)
+        );
     }
 }

@@ -99,7 +99,10 @@ impl Drop for AtEnd {
         self.0.put_each(0, || rounds.pop());
         self.0.get_batch(0, 10, &mut rounds);
         self.0.put_each(0, || rounds.pop());
-        assert_eq!(self.0.get_cached(0).map(|round| self.0.put(0, round)).is_some(), self.0.may_hold());
+        assert_eq!(
+            self.0.get_cached(0).map(|round| self.0.put(0, round)).is_some(),
+            self.0.may_hold()
+        );
     }
 }
 
@@ -150,7 +153,9 @@ fn frees_cross_and_threads_die_and_return() {
                     to.send((0..100).map(|_| magazines.get(0).expect("many")).collect()).unwrap();
                 }
             });
-            scope.spawn(move || from.into_iter().flatten().for_each(|round| magazines.put(0, round)));
+            scope.spawn(move || {
+                from.into_iter().flatten().for_each(|round| magazines.put(0, round))
+            });
             scope.spawn(move || (0..20).for_each(|_| magazines.trim()));
         });
     }
@@ -266,7 +271,8 @@ fn without_the_kernels_barrier_owners_make_fences() {
 fn a_bound_of_nothing_caches_nothing() {
     let _plan = undisturbed();
     let source = Counting::new(1, 100);
-    let magazines = Magazines::new(source.clone(), Settings { stranded_bytes: Some(0), ..Settings::new(1) });
+    let magazines =
+        Magazines::new(source.clone(), Settings { stranded_bytes: Some(0), ..Settings::new(1) });
     let round = magazines.get(0).expect("a hundred");
     assert_eq!(source.out(), 1);
     magazines.put(0, round);

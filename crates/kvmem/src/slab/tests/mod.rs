@@ -156,7 +156,8 @@ fn a_trim_reaches_every_thread() {
                 let mut held = Vec::new();
                 let mut state = thread as u64 + 1;
                 while !stop.load(Ordering::Relaxed) {
-                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    state =
+                        state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     let class = (state >> 33) as usize % 3;
                     if (state >> 40).is_multiple_of(2) {
                         held.push((class, magazines.get(class).unwrap()));
@@ -241,7 +242,8 @@ fn magazines_grow_where_threads_meet_and_shrink_where_they_do_not() {
         let before = depot.contention();
         depot.seize();
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| depot.give_empty(0, Magazine::new(0, 4).expect("little memory")));
+            let other =
+                scope.spawn(|| depot.give_empty(0, Magazine::new(0, 4).expect("little memory")));
             // So that it has found the lock taken; if it was too slow for that, another turn.
             std::thread::sleep(Duration::from_millis(1));
             // SAFETY: seized by this thread.
@@ -249,7 +251,10 @@ fn magazines_grow_where_threads_meet_and_shrink_where_they_do_not() {
             other.join().unwrap();
         });
         let met = usize::from(depot.contention() > before);
-        assert!(depot.contention() <= before + 1 && (met == 1 || depot.capacity() == *sizes.last().unwrap()));
+        assert!(
+            depot.contention() <= before + 1
+                && (met == 1 || depot.capacity() == *sizes.last().unwrap())
+        );
         if depot.capacity() != *sizes.last().unwrap() {
             sizes.push(depot.capacity());
         }

@@ -34,7 +34,11 @@ impl Worker {
     pub(super) fn run<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> T {
         let (answer, answered) = channel();
         let job = move || answer.send(run()).expect("somebody waits");
-        self.jobs.as_ref().expect("open until the end").send(Box::new(job)).expect("the thread is there");
+        self.jobs
+            .as_ref()
+            .expect("open until the end")
+            .send(Box::new(job))
+            .expect("the thread is there");
         answered.recv().expect("the thread has not failed")
     }
 }
@@ -96,7 +100,8 @@ fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>, nodes: usize) 
     let (settings, topology) = (Settings::new(CLASSES), Pretended::new(nodes));
     let settings = Settings { clock: clock.clone(), stranded_bytes: bound, topology, ..settings };
     let magazines: Arc<Instance> = Arc::new(Magazines::new(source.clone(), settings));
-    let mut workers: Vec<Worker> = (0..THREADS).map(|thread| Worker::start_on(thread % nodes)).collect();
+    let mut workers: Vec<Worker> =
+        (0..THREADS).map(|thread| Worker::start_on(thread % nodes)).collect();
     let mut held: Vec<(usize, usize)> = Vec::new();
     for (thread, op) in ops {
         let on = magazines.clone();
@@ -151,7 +156,8 @@ fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>, nodes: usize) 
             }
         }
         let stats = magazines.stats();
-        let cached: usize = stats.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
+        let cached: usize =
+            stats.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
         assert_eq!(source.out(), held.len() + cached);
         assert!(cached == 0 || magazines.may_hold());
         assert!(stats.threads <= THREADS);

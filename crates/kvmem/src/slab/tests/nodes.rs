@@ -23,8 +23,14 @@ struct Machine {
 fn machine(nodes: usize) -> Machine {
     let (source, clock) = (Counting::new(1, 1_000_000), Arc::new(ManualClock::default()));
     let topology = Pretended::new(nodes);
-    let settings = Settings { clock: clock.clone(), topology: topology.clone(), ..Settings::new(1) };
-    Machine { magazines: Arc::new(Magazines::new(source.clone(), settings)), source, topology, clock }
+    let settings =
+        Settings { clock: clock.clone(), topology: topology.clone(), ..Settings::new(1) };
+    Machine {
+        magazines: Arc::new(Magazines::new(source.clone(), settings)),
+        source,
+        topology,
+        clock,
+    }
 }
 
 impl Machine {

@@ -29,7 +29,8 @@ impl Reservation {
         let mapped_len = len + skip;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping where the kernel likes.
-        let mapped = unsafe { mmap_anonymous(ptr::null_mut(), mapped_len, ProtFlags::empty(), flags) };
+        let mapped =
+            unsafe { mmap_anonymous(ptr::null_mut(), mapped_len, ProtFlags::empty(), flags) };
         Reservation {
             mapped: NonNull::new(mapped.expect("addresses are plenty").cast()).unwrap(),
             mapped_len,

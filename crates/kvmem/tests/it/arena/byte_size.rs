@@ -93,8 +93,9 @@ proptest! {
 
 /// Of every magnitude, and around every unit.
 fn sizes() -> impl Strategy<Value = u64> {
-    let any =
-        (0u32..63, any::<u64>()).prop_map(|(bits, number)| (number >> (63 - bits)).clamp(1, i64::MAX as u64));
-    let near = (0u32..63, 0u64..5).prop_map(|(bits, off)| ((1u64 << bits) + off).saturating_sub(2).max(1));
+    let any = (0u32..63, any::<u64>())
+        .prop_map(|(bits, number)| (number >> (63 - bits)).clamp(1, i64::MAX as u64));
+    let near =
+        (0u32..63, 0u64..5).prop_map(|(bits, off)| ((1u64 << bits) + off).saturating_sub(2).max(1));
     prop_oneof![any, near, Just(i64::MAX as u64)]
 }

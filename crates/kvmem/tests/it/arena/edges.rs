@@ -16,7 +16,9 @@ fn sizes_round_up_to_whole_pages_and_no_further() {
         (2 * MIB + 1, 2 * MIB + page),
         (5 * MIB + 7, 5 * MIB + page),
     ] {
-        for region in [base(asked), ordinary(asked)].map(|builder| builder.map().expect("little memory")) {
+        for region in
+            [base(asked), ordinary(asked)].map(|builder| builder.map().expect("little memory"))
+        {
             assert_eq!((region.asked(), region.len(), region.mapped()), (asked, usable, usable));
             assert_eq!(region.base().addr().get() % page, 0);
             let receipt = region.receipt();
@@ -59,8 +61,12 @@ fn every_usable_byte_can_be_written_and_read() {
 fn what_cannot_be_is_an_error() {
     let map = |size| base(size).map().map(drop);
     assert_eq!(map(0), Err(ArenaError::ZeroSize));
-    for size in [usize::MAX, usize::MAX - page() + 1, isize::MAX as usize, isize::MAX as usize + 1] {
-        assert!(matches!(map(size), Err(ArenaError::TooLarge { asked, .. }) if asked >= size), "{size}");
+    for size in [usize::MAX, usize::MAX - page() + 1, isize::MAX as usize, isize::MAX as usize + 1]
+    {
+        assert!(
+            matches!(map(size), Err(ArenaError::TooLarge { asked, .. }) if asked >= size),
+            "{size}"
+        );
     }
     // More than any processor's address space, less than the limit of sizes.
     let error = map(1 << 60).expect_err("beyond all addresses");
@@ -82,7 +88,10 @@ fn policies_for_nodes_that_are_not_there_are_refused() {
     assert!(matches!(map(Numa::Interleave(vec![])), Err(ArenaError::NoNodes { .. })));
     for node in [1023, 1024, u32::MAX] {
         let error = map(Numa::Bind(vec![0, node])).expect_err("no such node");
-        assert!(matches!(error, ArenaError::NoSuchNode { node: found, .. } if found == node), "{error}");
+        assert!(
+            matches!(error, ArenaError::NoSuchNode { node: found, .. } if found == node),
+            "{error}"
+        );
     }
 }
 

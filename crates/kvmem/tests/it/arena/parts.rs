@@ -11,7 +11,8 @@ fn mapped(at: usize) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
     maps.lines().any(|line| {
         let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
-        (usize::from_str_radix(from, 16).unwrap()..usize::from_str_radix(to, 16).unwrap()).contains(&at)
+        (usize::from_str_radix(from, 16).unwrap()..usize::from_str_radix(to, 16).unwrap())
+            .contains(&at)
     })
 }
 
@@ -54,12 +55,18 @@ fn split_in_equal_parts() {
     let region = base(10 * page).map().expect("little memory");
     let at = region.base().addr().get();
     let parts = region.split(3 * page).expect("parts");
-    let ranges: Vec<_> = parts.iter().map(|part| (part.base().addr().get() - at, part.len())).collect();
-    assert_eq!(ranges, [(0, 3 * page), (3 * page, 3 * page), (6 * page, 3 * page), (9 * page, page)]);
+    let ranges: Vec<_> =
+        parts.iter().map(|part| (part.base().addr().get() - at, part.len())).collect();
+    assert_eq!(
+        ranges,
+        [(0, 3 * page), (3 * page, 3 * page), (6 * page, 3 * page), (9 * page, page)]
+    );
     // What a part does stays within it.
     parts[1].populate(.., Populate::Auto, &Watch::new()).expect("little memory");
-    let resident: Vec<_> =
-        parts.iter().map(|part| part.residency(..).expect("asked").resident_bytes as usize).collect();
+    let resident: Vec<_> = parts
+        .iter()
+        .map(|part| part.residency(..).expect("asked").resident_bytes as usize)
+        .collect();
     assert_eq!(resident, [0, 3 * page, 0, 0]);
     assert!(matches!(parts[0].discard(..4 * page), Err(ArenaError::OutOfBounds { .. })));
     parts[1].discard(page..2 * page).expect("whole pages");
@@ -106,7 +113,10 @@ fn memory_of_others_keeps_its_owner_to_the_end() {
     assert!(region.is_resident(..).expect("asked"));
     // SAFETY: nobody writes.
     assert!(unsafe { region.bytes() }.iter().all(|byte| *byte == 3));
-    assert!(matches!(region.discard(0..0), Err(ArenaError::Foreign { .. } | ArenaError::Misaligned { .. })));
+    assert!(matches!(
+        region.discard(0..0),
+        Err(ArenaError::Foreign { .. } | ArenaError::Misaligned { .. })
+    ));
     assert!(region.advise(.., Advice::Random).is_err());
     region.populate(.., Populate::Auto, &Watch::new()).expect("it is there");
     let (left, mut right) = region.split_at(1).expect("within");

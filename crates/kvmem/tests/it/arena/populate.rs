@@ -12,7 +12,8 @@ use kvmem::arena::{ArenaError, Cancel, Populate, Progress, Watch};
 fn any_number_of_threads_makes_everything_resident() {
     for threads in [1, 2, 3, 64, usize::MAX] {
         for size in [1, page(), 7 * page(), 5 * MIB + 1, 65 * MIB + 1] {
-            let region = base(size).populate(Populate::threads(threads)).map().expect("little memory");
+            let region =
+                base(size).populate(Populate::threads(threads)).map().expect("little memory");
             assert!(region.is_resident(..).expect("asked"), "{size} bytes by {threads}");
             let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
             assert!((1..=threads.min(cores.max(1))).contains(&region.receipt().threads));
@@ -33,7 +34,8 @@ fn auto_measures_and_leaves_nothing_out() {
 fn later_and_in_parts_without_changing_a_byte() {
     let mut region = base(8 * MIB).map().expect("little memory");
     assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
-    let done = region.populate(MIB..3 * MIB, Populate::threads(2), &Watch::new()).expect("little memory");
+    let done =
+        region.populate(MIB..3 * MIB, Populate::threads(2), &Watch::new()).expect("little memory");
     assert_eq!(done.bytes, 2 << 20);
     assert!(done.seconds > 0.0 && done.gib_per_s() > 0.0);
     assert!(region.is_resident(MIB..3 * MIB).expect("asked"));
@@ -108,8 +110,12 @@ fn cancelled_before_it_began() {
 
 #[test]
 fn a_budget_ends_the_work_and_keeps_what_is_done() {
-    let error = base(MIB).populate(Populate::Auto).time_budget(Duration::ZERO).map().expect_err("no time");
-    assert!(matches!(error, ArenaError::OverBudget { done: 0, total, .. } if total == 1 << 20), "{error}");
+    let error =
+        base(MIB).populate(Populate::Auto).time_budget(Duration::ZERO).map().expect_err("no time");
+    assert!(
+        matches!(error, ArenaError::OverBudget { done: 0, total, .. } if total == 1 << 20),
+        "{error}"
+    );
 
     let region = base(200 * MIB).map().expect("addresses");
     let done = Arc::new(AtomicU64::new(0));

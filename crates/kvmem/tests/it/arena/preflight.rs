@@ -14,7 +14,8 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 fn wish(size_bytes: u64, ladder: &str) -> Wish {
-    Wish::new(size_bytes, ladder.parse::<Ladder>().expect("a ladder")).expect("a wish that makes sense")
+    Wish::new(size_bytes, ladder.parse::<Ladder>().expect("a ladder"))
+        .expect("a wish that makes sense")
 }
 
 /// The check of that name, after its value and verdict have been compared.

@@ -3,7 +3,9 @@
 use std::num::NonZeroUsize;
 
 use super::{MIB, base, ordinary, page, thp_works};
-use kvmem::arena::{ArenaError, Backing, Fallback, Ladder, Numa, PageSize, Populate, Receipt, Region};
+use kvmem::arena::{
+    ArenaError, Backing, Fallback, Ladder, Numa, PageSize, Populate, Receipt, Region,
+};
 
 #[test]
 fn of_populated_base_pages() {
@@ -12,7 +14,10 @@ fn of_populated_base_pages() {
     assert_eq!(receipt.backing, Some(Backing::Private));
     assert_eq!(receipt.threads, 1);
     let [part] = &receipt.ranges[..] else { panic!("{receipt:?}") };
-    assert_eq!((part.range.clone(), part.asked, part.got), (0..region.len(), PageSize::Base, PageSize::Base));
+    assert_eq!(
+        (part.range.clone(), part.asked, part.got),
+        (0..region.len(), PageSize::Base, PageSize::Base)
+    );
     assert_eq!((part.resident_bytes, part.resident_error_bytes), (region.len() as u64, 0));
     assert!(part.huge_bytes.is_none_or(|huge| huge == 0), "{receipt:?}");
     assert!(part.seconds > 0.0 && part.gib_per_s > 0.0);
@@ -65,8 +70,10 @@ fn of_a_place_that_was_asked_for() {
 
 #[test]
 fn for_people_and_for_machines() {
-    let region =
-        ordinary(2 * MIB + 1).populate(Populate::Threads(NonZeroUsize::MIN)).map().expect("little memory");
+    let region = ordinary(2 * MIB + 1)
+        .populate(Populate::Threads(NonZeroUsize::MIN))
+        .map()
+        .expect("little memory");
     let receipt = region.receipt();
     let json = serde_json::to_string(receipt).expect("plain data");
     let mut read = serde_json::from_str::<Receipt>(&json).expect("what was written");
@@ -81,21 +88,29 @@ fn for_people_and_for_machines() {
     }
     assert_eq!(&read, receipt);
     let text = receipt.to_string();
-    assert!(text.starts_with("asked 2.00 MiB, mapped 2.00 MiB, usable 2.00 MiB, private; "), "{text}");
+    assert!(
+        text.starts_with("asked 2.00 MiB, mapped 2.00 MiB, usable 2.00 MiB, private; "),
+        "{text}"
+    );
     assert!(text.contains("shorter than one thp page") || !thp_works(), "{text}");
     assert!(text.contains("populated in "), "{text}");
 }
 
 #[test]
 fn strict_hugepages_are_all_or_nothing() {
-    let map = || Region::builder(8 * MIB).ladder(Ladder::only(PageSize::Thp)).populate(Populate::Auto).map();
+    let map = || {
+        Region::builder(8 * MIB).ladder(Ladder::only(PageSize::Thp)).populate(Populate::Auto).map()
+    };
     match map() {
         Ok(region) => {
             let [part] = &region.receipt().ranges[..] else { panic!("{:?}", region.receipt()) };
             assert!(part.huge_bytes.is_none_or(|huge| huge == 8 << 20), "{part:?}");
         }
         Err(ArenaError::NoPages { page: PageSize::Thp, reason, .. }) => {
-            assert!(matches!(reason, Fallback::ThpOff { .. } | Fallback::ThpPartial { .. }), "{reason}");
+            assert!(
+                matches!(reason, Fallback::ThpOff { .. } | Fallback::ThpPartial { .. }),
+                "{reason}"
+            );
         }
         Err(error) => panic!("{error}"),
     }

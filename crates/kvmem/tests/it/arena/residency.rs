@@ -24,7 +24,8 @@ fn touched_pages_are_resident_and_no_others() {
 fn discarded_pages_are_gone_and_read_as_zero() {
     let page = page();
     for shared in [false, true] {
-        let region = base(16 * page).memfd(shared).populate(Populate::Auto).map().expect("little memory");
+        let region =
+            base(16 * page).memfd(shared).populate(Populate::Auto).map().expect("little memory");
         // SAFETY: nobody else knows of this memory.
         unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.fill(7);
         region.discard(2 * page..5 * page).expect("whole pages");
@@ -78,7 +79,9 @@ fn advice_changes_no_byte() {
         match region.advise(.., advice) {
             Ok(()) => {}
             // An older kernel, or one that is short of hugepages.
-            Err(ArenaError::Refused { call: Call::Advise, errno, .. }) => println!("{advice:?}: {errno}"),
+            Err(ArenaError::Refused { call: Call::Advise, errno, .. }) => {
+                println!("{advice:?}: {errno}")
+            }
             Err(error) => panic!("{advice:?}: {error}"),
         }
     }

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use super::{MIB, base, ordinary, page};
 use kvmem::arena::{
-    ArenaError, Backing, Call, Errno, Fallback, Numa, PageSize, Populate, ReadOnlyRegion, Region, Watch,
+    ArenaError, Backing, Call, Errno, Fallback, Numa, PageSize, Populate, ReadOnlyRegion, Region,
+    Watch,
 };
 
 /// This test again in a process of its own, as the child of that name.
@@ -38,7 +39,9 @@ fn a_second_process_attaches_and_both_see_the_same() {
     }
     let region = base(LEN).memfd(true).populate(Populate::Auto).map().expect("little memory");
     // SAFETY: the child is not there yet.
-    for (n, byte) in unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.iter_mut().enumerate() {
+    for (n, byte) in
+        unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.iter_mut().enumerate()
+    {
         *byte = n as u8;
     }
     let fd = region.share().expect("a descriptor").expect("shared memory has one");
@@ -76,7 +79,10 @@ fn only_sealed_memory_of_the_right_size_is_attached() {
     for (flags, had) in [(libc::MFD_ALLOW_SEALING, 0), (0, libc::F_SEAL_SEAL)] {
         let error = Region::attach(memfd(flags), None).expect_err("unsealed");
         let ArenaError::Unsealed { seals, wanted } = error else { panic!("{error}") };
-        assert_eq!((seals, wanted), (had, libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW));
+        assert_eq!(
+            (seals, wanted),
+            (had, libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
+        );
     }
     let plain = File::open("/proc/self/exe").expect("our own file");
     let error = Region::attach(plain, None).expect_err("not memory");
@@ -141,7 +147,8 @@ fn can_collapse() -> bool {
     let numbers: Vec<u32> =
         release.split(['.', '-']).map_while(|number| number.parse().ok()).take(2).collect();
     let denied = read("/sys/kernel/mm/transparent_hugepage/shmem_enabled").contains("[deny]");
-    let off = read("/proc/self/status").lines().any(|line| line.replace('\t', " ") == "THP_enabled: 0");
+    let off =
+        read("/proc/self/status").lines().any(|line| line.replace('\t', " ") == "THP_enabled: 0");
     numbers >= vec![6, 1] && !denied && !off
 }
 
@@ -163,9 +170,11 @@ fn populated_shared_memory_is_in_hugepages_whatever_the_setting() {
         );
     }
     // Another mapping of it is of hugepages too: a first touch brings 2 MiB.
-    let attached =
-        Region::attach(region.share().expect("a descriptor").expect("shared memory has one"), Some(LEN))
-            .expect("our own");
+    let attached = Region::attach(
+        region.share().expect("a descriptor").expect("shared memory has one"),
+        Some(LEN),
+    )
+    .expect("our own");
     assert_eq!(attached.base().addr().get() % PageSize::Thp.bytes(), 0);
     attached.populate(.., Populate::threads(1), &Watch::new()).expect("it is there");
     let found = |region: &Region| region.residency(..).expect("asked").huge_bytes;
@@ -175,7 +184,8 @@ fn populated_shared_memory_is_in_hugepages_whatever_the_setting() {
 #[test]
 fn collapsing_changes_no_byte_and_mends_what_was_discarded() {
     const LEN: usize = 12 * MIB;
-    let region = ordinary(LEN).memfd(true).populate(Populate::threads(1)).map().expect("little memory");
+    let region =
+        ordinary(LEN).memfd(true).populate(Populate::threads(1)).map().expect("little memory");
     // SAFETY: nobody else knows of this memory.
     let bytes = || unsafe { region.slice(..).expect("all of it").as_mut_bytes() };
     let pattern = |at: usize| (at / 4096) as u8 ^ at as u8;
@@ -199,8 +209,8 @@ fn collapsing_changes_no_byte_and_mends_what_was_discarded() {
 
 #[test]
 fn nothing_is_promised_of_shared_memory_that_is_not_collapsed() {
-    let setting =
-        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+        .unwrap_or_default();
     if !setting.contains("[never]") {
         return println!("skipped: faults make hugepages of shared memory here");
     }
@@ -209,7 +219,12 @@ fn nothing_is_promised_of_shared_memory_that_is_not_collapsed() {
     let lazy = ordinary(4 * MIB).memfd(true).map().expect("little memory");
     assert_eq!(got(&lazy), PageSize::Base);
     assert!(matches!(lazy.receipt().ranges[0].fallbacks[..], [Fallback::ThpOff { .. }]));
-    match ordinary(4 * MIB).memfd(true).numa(Numa::Interleave(vec![0])).populate(Populate::Auto).map() {
+    match ordinary(4 * MIB)
+        .memfd(true)
+        .numa(Numa::Interleave(vec![0]))
+        .populate(Populate::Auto)
+        .map()
+    {
         Ok(dealt) => assert_eq!(got(&dealt), PageSize::Base),
         Err(ArenaError::PolicyRefused { .. }) => println!("no policies here"),
         Err(error) => panic!("{error}"),
@@ -228,12 +243,14 @@ fn page_tables_of_other_mappings_are_filled() {
     let fd = region.fd().expect("shared memory has one");
     let flags = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: without an address.
-    let theirs =
-        unsafe { libc::mmap(std::ptr::null_mut(), 2 * MIB, flags.0, flags.1, fd.as_raw_fd(), MIB as i64) };
+    let theirs = unsafe {
+        libc::mmap(std::ptr::null_mut(), 2 * MIB, flags.0, flags.1, fd.as_raw_fd(), MIB as i64)
+    };
     assert_ne!(theirs, libc::MAP_FAILED);
     // SAFETY: without an address.
-    let copy =
-        unsafe { libc::mmap(std::ptr::null_mut(), MIB, flags.0, libc::MAP_PRIVATE, fd.as_raw_fd(), 0) };
+    let copy = unsafe {
+        libc::mmap(std::ptr::null_mut(), MIB, flags.0, libc::MAP_PRIVATE, fd.as_raw_fd(), 0)
+    };
     assert_ne!(copy, libc::MAP_FAILED);
     let at = std::ptr::NonNull::new(theirs.cast::<u8>()).expect("an address");
     // SAFETY: mapped until the end of this test, and no reference is made of it.
@@ -242,7 +259,10 @@ fn page_tables_of_other_mappings_are_filled() {
     // Of whichever part it is asked: all of the file, but no private copy of it.
     let (left, right) = region.split_at(MIB).expect("within");
     for part in [&left, &right] {
-        assert_eq!(part.populate_elsewhere(Populate::threads(2), &watch).expect("resident"), 2 << 20);
+        assert_eq!(
+            part.populate_elsewhere(Populate::threads(2), &watch).expect("resident"),
+            2 << 20
+        );
     }
     assert_eq!(view.residency(..).expect("asked").resident_bytes, 2 << 20);
     drop(view);

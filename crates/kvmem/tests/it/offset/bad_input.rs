@@ -86,8 +86,16 @@ fn sizes_above_the_boundary() {
     let space = space(1000, Some(300));
     for asked in [301, 1000, 1001, u64::MAX] {
         refuses(&space, |space| space.allocate(asked), AllocError::TooLarge { asked, limit: 300 });
-        refuses(&space, |space| space.allocate_aligned(asked, 4), AllocError::TooLarge { asked, limit: 300 });
-        refuses(&space, |space| space.allocate_batch(asked, 4), AllocError::TooLarge { asked, limit: 300 });
+        refuses(
+            &space,
+            |space| space.allocate_aligned(asked, 4),
+            AllocError::TooLarge { asked, limit: 300 },
+        );
+        refuses(
+            &space,
+            |space| space.allocate_batch(asked, 4),
+            AllocError::TooLarge { asked, limit: 300 },
+        );
     }
     // Several ranges may be longer together, up to the capacity.
     let scattered = space.allocate_scattered(1000, 4).unwrap();
@@ -106,7 +114,11 @@ fn alignments() {
     let (space, _low, _high) = used_space();
     for align in [0, 3, 6, 1000, CAPACITY_MAX + 1, u64::MAX] {
         refuses(&space, |space| space.allocate_aligned(10, align), AllocError::BadAlign { align });
-        refuses(&space, |space| space.allocate_aligned_raw(10, align), AllocError::BadAlign { align });
+        refuses(
+            &space,
+            |space| space.allocate_aligned_raw(10, align),
+            AllocError::BadAlign { align },
+        );
     }
     // Good ones that nothing free begins at.
     for align in [1 << 10, CAPACITY_MAX] {
@@ -125,7 +137,9 @@ fn batches() {
     assert_eq!(space.allocate_batch(10, 0).unwrap().len(), 0);
     assert_eq!(figures(space.metrics()), before);
     // 100, 200 and 100 bytes are free: eight times 50 fit, three times 99.
-    for (asked, n) in [(50, 9), (99, 5), (101, 2), (1, 401), (1, usize::MAX), (7, usize::MAX), (200, 2)] {
+    for (asked, n) in
+        [(50, 9), (99, 5), (101, 2), (1, 401), (1, usize::MAX), (7, usize::MAX), (200, 2)]
+    {
         let all = u64::saturating_mul(asked, n as u64);
         let error = AllocError::NoRoom { asked: all, free: 400, largest_free: 200 };
         refuses(&space, |space| space.allocate_batch(asked, n), error);
@@ -133,7 +147,8 @@ fn batches() {
     assert_eq!(space.allocate_batch(50, 8).unwrap().len(), 8);
     assert_eq!(space.allocate_batch(99, 4).unwrap().len(), 4);
     let huge = OffsetAllocator::new(CAPACITY_MAX).unwrap();
-    let error = AllocError::NoRoom { asked: u64::MAX, free: CAPACITY_MAX, largest_free: CAPACITY_MAX };
+    let error =
+        AllocError::NoRoom { asked: u64::MAX, free: CAPACITY_MAX, largest_free: CAPACITY_MAX };
     refuses(&huge, |huge| huge.allocate_batch(2, usize::MAX), error);
 }
 
@@ -163,7 +178,9 @@ fn shrinking_and_extending() {
     cases.extend([201, 1000, u64::MAX].map(|size| (size, true, out_of_bounds(size))));
     cases.extend([0, 1, 199].map(|size| (size, false, out_of_bounds(size))));
     cases.extend([401, 1000].map(|asked| (asked, false, AllocError::Blocked { asked, most: 400 })));
-    cases.extend([1001, u64::MAX].map(|asked| (asked, false, AllocError::TooLarge { asked, limit: 1000 })));
+    cases.extend(
+        [1001, u64::MAX].map(|asked| (asked, false, AllocError::TooLarge { asked, limit: 1000 })),
+    );
     for (size, shrink, error) in &cases {
         let change = |allocation: &mut Allocation| {
             if *shrink { allocation.shrink(*size) } else { allocation.extend(*size) }
@@ -231,13 +248,25 @@ fn sub_ranges() {
 fn moving_the_end() {
     let (space, _low, _high) = used_space();
     for asked in [1, 899, 999] {
-        refuses(&space, |space| space.grow(asked), SpaceError::WrongDirection { capacity: 1000, asked });
+        refuses(
+            &space,
+            |space| space.grow(asked),
+            SpaceError::WrongDirection { capacity: 1000, asked },
+        );
     }
     for asked in [1001, CAPACITY_MAX] {
-        refuses(&space, |space| space.shrink_to(asked), SpaceError::WrongDirection { capacity: 1000, asked });
+        refuses(
+            &space,
+            |space| space.shrink_to(asked),
+            SpaceError::WrongDirection { capacity: 1000, asked },
+        );
     }
     for asked in [1, 500, 899] {
-        refuses(&space, |space| space.shrink_to(asked), SpaceError::InUse { asked, end_of_last: 900 });
+        refuses(
+            &space,
+            |space| space.shrink_to(asked),
+            SpaceError::InUse { asked, end_of_last: 900 },
+        );
     }
     space.grow(1000).unwrap();
     space.shrink_to(1000).unwrap();
@@ -260,13 +289,19 @@ fn errors_say_what_was_asked_what_there_is_and_what_to_do() {
     };
     said(&space.allocate(0).unwrap_err(), &["0", "at least 1"]);
     said(&space.allocate(2000).unwrap_err(), &["2000", "1000", "grow"]);
-    said(&space.allocate(300).unwrap_err(), &["300", "400", "200", "free something", "several ranges"]);
+    said(
+        &space.allocate(300).unwrap_err(),
+        &["300", "400", "200", "free something", "several ranges"],
+    );
     said(&space.allocate_aligned(1, 48).unwrap_err(), &["48", "power of two"]);
     said(&space.allocate_scattered(77, 0).unwrap_err(), &["77", "at least 1"]);
     said(&low.extend(500).unwrap_err(), &["500", "400", "allocate anew"]);
     said(&low.shrink(500).unwrap_err(), &["100", "600", "300"]);
     said(&OffsetAllocator::new(0).unwrap_err(), &["0", "9223372036854775808"]);
-    said(&OffsetAllocator::builder(1).boundary(0).build().unwrap_err(), &["boundary 0", "at least 1"]);
+    said(
+        &OffsetAllocator::builder(1).boundary(0).build().unwrap_err(),
+        &["boundary 0", "at least 1"],
+    );
     said(&space.grow(10).unwrap_err(), &["10", "1000"]);
     said(&space.shrink_to(10).unwrap_err(), &["10", "900", "free or move"]);
     let handle = low.into_raw();

@@ -8,7 +8,8 @@ const RANGES: u32 = 64;
 /// A space whose books are full, and what is alive in it: ranges of 100 bytes, every other one free, and a long free range
 /// behind them.
 fn full(placement: Placement) -> (OffsetAllocator, Vec<Allocation>) {
-    let space = OffsetAllocator::builder(CAPACITY).placement(placement).max_ranges(RANGES).build().unwrap();
+    let space =
+        OffsetAllocator::builder(CAPACITY).placement(placement).max_ranges(RANGES).build().unwrap();
     let mut live = Vec::new();
     let error = loop {
         match space.allocate(100) {
@@ -58,7 +59,8 @@ fn the_hint_does_not_fall_below_the_truth() {
 #[test]
 fn an_exact_fit_needs_no_spare_node() {
     both(|space, mut live| {
-        let exact: Vec<_> = (0..20).map(|_| space.allocate(100).expect("a hole of 100 bytes")).collect();
+        let exact: Vec<_> =
+            (0..20).map(|_| space.allocate(100).expect("a hole of 100 bytes")).collect();
         assert!(matches!(space.allocate(99), Err(AllocError::BooksFull { .. })));
         space.check().unwrap();
         live.extend(exact);
@@ -66,7 +68,10 @@ fn an_exact_fit_needs_no_spare_node() {
         assert_eq!(aligned.offset() % 4, 0);
         assert!(matches!(space.allocate_aligned(99, 4), Err(AllocError::BooksFull { .. })));
         let parts = space.allocate_scattered(200, 2);
-        assert!(matches!(parts, Err(AllocError::BooksFull { .. })), "the longest hole would be cut");
+        assert!(
+            matches!(parts, Err(AllocError::BooksFull { .. })),
+            "the longest hole would be cut"
+        );
         let longest = space.metrics().largest_free;
         let parts = space.allocate_scattered(longest + 100, 2).expect("two whole holes");
         assert_eq!(parts.iter().map(Allocation::size).collect::<Vec<_>>(), [longest, 100]);
@@ -136,7 +141,8 @@ fn a_space_for_no_ranges_is_refused() {
 #[test]
 fn the_reason_outlives_what_is_given_back() {
     for placement in [Placement::Renewal, Placement::BestFit] {
-        let space = OffsetAllocator::builder(1 << 16).placement(placement).max_ranges(66).build().unwrap();
+        let space =
+            OffsetAllocator::builder(1 << 16).placement(placement).max_ranges(66).build().unwrap();
         let error = space.allocate_batch(1023, 64).unwrap_err();
         assert!(matches!(error, AllocError::BooksFull { .. }), "{error}");
         assert_eq!((space.metrics().live, space.metrics().largest_free), (0, 1 << 16));

@@ -119,7 +119,8 @@ impl Worker<'_> {
                 }
                 _ => {
                     if !live.is_empty() {
-                        let parcel = live.swap_remove(self.random.below(live.len() as u64) as usize);
+                        let parcel =
+                            live.swap_remove(self.random.below(live.len() as u64) as usize);
                         self.dispose(parcel);
                     }
                 }
@@ -154,8 +155,13 @@ fn stress(space: &OffsetAllocator, seed: u64) {
             let mut looks = 0u64;
             while !done.load(Ordering::Relaxed) {
                 let metrics = space.metrics();
-                assert_eq!((metrics.capacity, metrics.allocated + metrics.free), (capacity, capacity));
-                assert!(metrics.largest_free <= metrics.free && space.largest_free_hint() <= capacity);
+                assert_eq!(
+                    (metrics.capacity, metrics.allocated + metrics.free),
+                    (capacity, capacity)
+                );
+                assert!(
+                    metrics.largest_free <= metrics.free && space.largest_free_hint() <= capacity
+                );
                 if looks.is_multiple_of(64) {
                     space.check().unwrap();
                     let map = space.map();
@@ -196,7 +202,8 @@ fn eight_threads_with_renewal_placement() {
 
 #[test]
 fn eight_threads_with_best_fit_and_boundary() {
-    let space = OffsetAllocator::builder(1 << 16).boundary(5000).placement(Placement::BestFit).build();
+    let space =
+        OffsetAllocator::builder(1 << 16).boundary(5000).placement(Placement::BestFit).build();
     stress(&space.unwrap(), 2);
 }
 

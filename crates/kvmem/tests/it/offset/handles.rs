@@ -40,7 +40,10 @@ fn sizes_of_more_than_32_bits() {
         1 << 63,
     ] {
         let mut granted = space.allocate(size).unwrap();
-        assert_eq!((granted.size(), granted.range()), (size, granted.offset()..granted.offset() + size));
+        assert_eq!(
+            (granted.size(), granted.range()),
+            (size, granted.offset()..granted.offset() + size)
+        );
         assert_eq!(space.metrics().allocated, size);
         assert!(format!("{granted:?}").contains(&size.to_string()));
         // Across the edge and back.
@@ -51,7 +54,8 @@ fn sizes_of_more_than_32_bits() {
         drop(granted);
         assert_eq!(space.metrics().largest_free, 1 << 63);
     }
-    let (left, right) = space.allocate(1 << 63).unwrap().free_range(1 << 40..(1 << 40) + 1).unwrap();
+    let (left, right) =
+        space.allocate(1 << 63).unwrap().free_range(1 << 40..(1 << 40) + 1).unwrap();
     assert_eq!(left.unwrap().range(), 0..1 << 40);
     assert_eq!(right.unwrap().range(), (1 << 40) + 1..1 << 63);
     assert_eq!(space.metrics().largest_free, 1 << 63);

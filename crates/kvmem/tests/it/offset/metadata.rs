@@ -71,7 +71,10 @@ fn the_books_do_not_creep() {
         if round == 0 {
             after_first = left;
         }
-        assert!(left <= after_first + 16_384, "round {round}: {left} bytes, {after_first} after the first");
+        assert!(
+            left <= after_first + 16_384,
+            "round {round}: {left} bytes, {after_first} after the first"
+        );
     }
 }
 
@@ -137,7 +140,10 @@ fn segments_leave_the_books() {
         }
         let left = space.metrics();
         assert_eq!((left.free_ranges, left.largest_free), (1, 64 << 10));
-        assert!(left.metadata_bytes < at_start.metadata_bytes + (64 << 10), "{at_start:?} → {left:?}");
+        assert!(
+            left.metadata_bytes < at_start.metadata_bytes + (64 << 10),
+            "{at_start:?} → {left:?}"
+        );
         space.check().unwrap();
     }
 }

@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement, RawError, RawHandle, SpaceError};
+use kvmem::offset::{
+    AllocError, Allocation, OffsetAllocator, Placement, RawError, RawHandle, SpaceError,
+};
 
 use kvmem_testkit::random::Random;
 
@@ -81,7 +83,8 @@ impl Model {
 
     /// A range was granted: it has to be free, and within one segment.
     fn grant(&mut self, range: Range<u64>, align: u64) {
-        let free = self.pieces().iter().any(|piece| piece.start <= range.start && range.end <= piece.end);
+        let free =
+            self.pieces().iter().any(|piece| piece.start <= range.start && range.end <= piece.end);
         assert!(free && !range.is_empty(), "{range:?} was granted, free are {:?}", self.pieces());
         assert!(range.start.is_multiple_of(align), "{range:?} is not aligned to {align}");
         self.in_order &= range.start == self.end_of_last() && self.gaps().len() == 1;
@@ -100,7 +103,14 @@ impl Model {
     }
 
     /// Whether a request may fail in this way. `fits` says whether it fits into what is free.
-    fn may_refuse(&self, asked: u64, limit: u64, fits: bool, exact: bool, error: AllocError) -> bool {
+    fn may_refuse(
+        &self,
+        asked: u64,
+        limit: u64,
+        fits: bool,
+        exact: bool,
+        error: AllocError,
+    ) -> bool {
         match error {
             AllocError::ZeroSize => asked == 0,
             AllocError::TooLarge { asked: said, limit: most } => {
@@ -113,7 +123,9 @@ impl Model {
                     && (self.longest()..=free).contains(&largest_free)
             }
             // Whether it would be aligned is not looked at then.
-            error => !(exact && self.boundary.is_none()) && asked <= self.longest() && self.full(&error),
+            error => {
+                !(exact && self.boundary.is_none()) && asked <= self.longest() && self.full(&error)
+            }
         }
     }
 }
@@ -132,7 +144,8 @@ impl Test {
         let mut random = Random::new(seed);
         let capacity = [1 << 10, 4097, 1 << 20, (1 << 20) - 1, 1 << 63][random.below(5) as usize];
         let boundary = match random.below(3) {
-            0 => Some(capacity / (1 + random.below(40)) + random.below(3)).filter(|&boundary| boundary > 0),
+            0 => Some(capacity / (1 + random.below(40)) + random.below(3))
+                .filter(|&boundary| boundary > 0),
             _ => None,
         };
         let max_ranges = (random.below(3) == 0).then(|| 16 + random.below(100) as u32);
@@ -152,7 +165,8 @@ impl Test {
     /// A size that is special now: that of something free or used, or of all of it, or one byte more or less.
     fn size(&mut self) -> u64 {
         let pieces = self.model.pieces();
-        let piece = pieces.get(self.one_of(pieces.len())).map_or(1, |piece| piece.end - piece.start);
+        let piece =
+            pieces.get(self.one_of(pieces.len())).map_or(1, |piece| piece.end - piece.start);
         let place = self.one_of(self.model.used.len());
         let used = self.model.used.iter().nth(place);
         let used = used.map_or(1, |(start, end)| end - start);
@@ -199,17 +213,27 @@ impl Test {
         let (model, longest) = (&self.model, self.model.longest());
         assert_eq!(
             (metrics.capacity, metrics.free, metrics.allocated, metrics.live, metrics.largest_free),
-            (model.capacity, model.free(), model.capacity - model.free(), model.used.len() as u64, longest)
+            (
+                model.capacity,
+                model.free(),
+                model.capacity - model.free(),
+                model.used.len() as u64,
+                longest
+            )
         );
-        assert!(self.space.largest_free_hint() >= longest && self.space.capacity() == model.capacity);
+        assert!(
+            self.space.largest_free_hint() >= longest && self.space.capacity() == model.capacity
+        );
         let map = self.space.map();
         let used = map.iter().filter(|range| range.used);
         assert!(
             used.map(|range| (range.offset, range.offset + range.size))
                 .eq(model.used.iter().map(|(s, e)| (*s, *e)))
         );
-        let free =
-            map.iter().filter(|range| !range.used).map(|range| range.offset..range.offset + range.size);
+        let free = map
+            .iter()
+            .filter(|range| !range.used)
+            .map(|range| range.offset..range.offset + range.size);
         assert!(free.eq(model.gaps()));
         assert_eq!(self.space.bins().iter().map(|bin| bin.bytes).sum::<u64>(), model.free());
         if let Some(most) = model.max_ranges {
@@ -244,13 +268,13 @@ impl Test {
             Err(error) => {
                 let fits = align.is_power_of_two()
                     && self.model.pieces().iter().any(|piece| {
-                        start(piece).is_some_and(|start| start <= piece.end && piece.end - start >= size)
+                        start(piece)
+                            .is_some_and(|start| start <= piece.end && piece.end - start >= size)
                     });
-                let exact =
-                    align.is_power_of_two()
-                        && self.model.pieces().iter().any(|piece| {
-                            piece.end - piece.start == size && start(piece) == Some(piece.start)
-                        });
+                let exact = align.is_power_of_two()
+                    && self.model.pieces().iter().any(|piece| {
+                        piece.end - piece.start == size && start(piece) == Some(piece.start)
+                    });
                 let right = self.model.may_refuse(size, self.model.limit(), fits, exact, error);
                 self.refuse(&format!("{size} at {align}"), right, &error);
             }
@@ -281,13 +305,15 @@ impl Test {
                 let limit = self.model.limit();
                 let right = match error {
                     AllocError::BooksFull { .. } => {
-                        let ranges = self.model.used.len() as u64 + self.model.pieces().len() as u64;
+                        let ranges =
+                            self.model.used.len() as u64 + self.model.pieces().len() as u64;
                         let most = self.model.max_ranges.unwrap_or(u32::MAX);
                         n.saturating_mul(2).saturating_add(ranges + 4) > most.into()
                     }
                     AllocError::NoRoom { .. } => {
                         let all = size.saturating_mul(n);
-                        size <= limit && self.model.may_refuse(all, u64::MAX, there >= n, false, error)
+                        size <= limit
+                            && self.model.may_refuse(all, u64::MAX, there >= n, false, error)
                     }
                     _ => self.model.may_refuse(size, limit, there >= n, false, error),
                 };
@@ -298,7 +324,8 @@ impl Test {
 
     fn scattered(&mut self) {
         let (total, most) = (self.size(), self.one_of(9));
-        let mut lengths: Vec<u64> = self.model.pieces().iter().map(|piece| piece.end - piece.start).collect();
+        let mut lengths: Vec<u64> =
+            self.model.pieces().iter().map(|piece| piece.end - piece.start).collect();
         lengths.sort_unstable();
         let fits = lengths.iter().rev().take(most).sum::<u64>() >= total;
         match self.space.allocate_scattered(total, most) {
@@ -316,10 +343,12 @@ impl Test {
             Err(error) => {
                 let full = matches!(error, AllocError::BooksFull { .. })
                     && self.model.max_ranges.is_some_and(|limit| {
-                        let ranges = (self.model.used.len() + self.model.pieces().len() + 2 * most) as u64;
+                        let ranges =
+                            (self.model.used.len() + self.model.pieces().len() + 2 * most) as u64;
                         ranges + 4 > limit.into()
                     });
-                let right = full || self.model.may_refuse(total, self.model.capacity, fits, false, error);
+                let right =
+                    full || self.model.may_refuse(total, self.model.capacity, fits, false, error);
                 self.refuse(&format!("{total} in {most}"), right, &error);
             }
         }
@@ -348,7 +377,9 @@ impl Test {
         for _ in 0..1 + self.random.below(30) {
             let place = self.one_of(self.held.len());
             if let Some((_, Held::Own(_))) = self.held.get(place) {
-                let (start, Held::Own(allocation)) = self.held.swap_remove(place) else { unreachable!() };
+                let (start, Held::Own(allocation)) = self.held.swap_remove(place) else {
+                    unreachable!()
+                };
                 self.model.release(start);
                 run.push(allocation);
             }
@@ -378,10 +409,12 @@ impl Test {
         let start = self.held[place].0;
         let range = start..self.model.used[&start];
         let size = range.end - start;
-        let room = self.model.pieces().iter().find(|piece| piece.start == range.end).map_or(0, |piece| {
-            let edge = self.model.boundary.is_some_and(|boundary| range.end.is_multiple_of(boundary));
-            if edge { 0 } else { piece.end - piece.start }
-        });
+        let room =
+            self.model.pieces().iter().find(|piece| piece.start == range.end).map_or(0, |piece| {
+                let edge =
+                    self.model.boundary.is_some_and(|boundary| range.end.is_multiple_of(boundary));
+                if edge { 0 } else { piece.end - piece.start }
+            });
         let asked = match self.random.below(4) {
             0 => size + room,
             1 => (size + room).saturating_add(1),
@@ -414,7 +447,10 @@ impl Test {
                 asked > size + room && asked <= limit && (said, most) == (asked, size + room)
             }
             (false, Err(AllocError::ZeroSize)) => asked == 0,
-            (_, Err(AllocError::OutOfBounds { allocation_start, allocation_end, start: from, end })) => {
+            (
+                _,
+                Err(AllocError::OutOfBounds { allocation_start, allocation_end, start: from, end }),
+            ) => {
                 let wrong = if grow { asked < size } else { asked > size };
                 wrong
                     && (allocation_start, allocation_end, from) == (range.start, range.end, start)
@@ -439,7 +475,10 @@ impl Test {
         let (start, held) = self.held.swap_remove(place);
         let Held::Own(allocation) = held else { return self.held.push((start, held)) };
         let end = self.model.used[&start];
-        let (a, b) = (start + self.random.below(end - start + 1), start + self.random.below(end - start + 1));
+        let (a, b) = (
+            start + self.random.below(end - start + 1),
+            start + self.random.below(end - start + 1),
+        );
         let part = match self.random.below(6) {
             0 => start..end,
             1 => start..b,
@@ -452,7 +491,10 @@ impl Test {
                 assert!(part.start < part.end && part.start >= start && part.end <= end);
                 self.model.release(start);
                 for (rest, range) in [(left, start..part.start), (right, part.end..end)] {
-                    assert_eq!(rest.as_ref().map(Allocation::range), (!range.is_empty()).then_some(range));
+                    assert_eq!(
+                        rest.as_ref().map(Allocation::range),
+                        (!range.is_empty()).then_some(range)
+                    );
                     if let Some(rest) = rest {
                         self.model.used.insert(rest.offset(), rest.range().end);
                         self.held.push((rest.offset(), Held::Own(rest)));
@@ -463,7 +505,12 @@ impl Test {
                 assert_eq!(allocation.range(), start..end);
                 self.held.push((start, Held::Own(allocation)));
                 let right = match error {
-                    AllocError::OutOfBounds { start: from, end: to, allocation_start, allocation_end } => {
+                    AllocError::OutOfBounds {
+                        start: from,
+                        end: to,
+                        allocation_start,
+                        allocation_end,
+                    } => {
                         (part.is_empty() || part.end > end)
                             && (from, to, allocation_start, allocation_end)
                                 == (part.start, part.end, start, end)
@@ -483,7 +530,9 @@ impl Test {
             1 => last.saturating_sub(1),
             2 => last + self.random.below(capacity - last + 1),
             3 => capacity.saturating_add(self.random.below(5000)),
-            4 => self.model.boundary.map_or(capacity, |boundary| capacity.next_multiple_of(boundary)),
+            4 => {
+                self.model.boundary.map_or(capacity, |boundary| capacity.next_multiple_of(boundary))
+            }
             _ => [0, 1, u64::MAX, 1 << 63][self.one_of(4)],
         };
         // With a boundary, the model reads every segment.

@@ -23,7 +23,12 @@ fn mixed(random: &mut Random) -> u64 {
 }
 
 /// Allocates until `n` ranges follow each other from `at` on.
-fn fill_in_order(space: &OffsetAllocator, random: &mut Random, mut at: u64, n: u32) -> Vec<Allocation> {
+fn fill_in_order(
+    space: &OffsetAllocator,
+    random: &mut Random,
+    mut at: u64,
+    n: u32,
+) -> Vec<Allocation> {
     (0..n)
         .map(|i| {
             let granted = space.allocate(mixed(random)).unwrap();
@@ -36,7 +41,8 @@ fn fill_in_order(space: &OffsetAllocator, random: &mut Random, mut at: u64, n: u
 
 #[test]
 fn mixed_sizes_lie_end_to_end() {
-    for (seed, placement) in (0..10).flat_map(|seed| PLACEMENTS.map(|placement| (seed, placement))) {
+    for (seed, placement) in (0..10).flat_map(|seed| PLACEMENTS.map(|placement| (seed, placement)))
+    {
         let space = space(8 << 30, placement);
         let mut random = Random::new(seed);
         let _live = fill_in_order(&space, &mut random, 0, 5000);
@@ -60,7 +66,8 @@ fn mixed_sizes_lie_end_to_end() {
 /// where they were.
 #[test]
 fn objects_are_restored_where_they_were() {
-    for (seed, placement) in (0..20).flat_map(|seed| PLACEMENTS.map(|placement| (seed, placement))) {
+    for (seed, placement) in (0..20).flat_map(|seed| PLACEMENTS.map(|placement| (seed, placement)))
+    {
         let mut random = Random::new(seed);
         let store = space(64 << 20, placement);
         let mut objects: Vec<Allocation> = Vec::new();
@@ -123,7 +130,8 @@ fn filled_segments_follow_each_other() {
         .into_iter()
         .flat_map(|boundary| PLACEMENTS.map(|placement| (boundary, placement)))
     {
-        let builder = OffsetAllocator::builder(64 * boundary).boundary(boundary).placement(placement);
+        let builder =
+            OffsetAllocator::builder(64 * boundary).boundary(boundary).placement(placement);
         let space = builder.build().unwrap();
         let mut random = Random::new(boundary);
         let (mut at, mut live) = (0, Vec::new());

@@ -105,7 +105,8 @@ fn handles_of_other_allocators_are_foreign() {
 #[test]
 fn made_up_handles_are_refused() {
     let space = OffsetAllocator::new(1 << 20).unwrap();
-    let good: Vec<RawHandle> = (1..=100).map(|size| space.allocate_raw(size).unwrap().handle).collect();
+    let good: Vec<RawHandle> =
+        (1..=100).map(|size| space.allocate_raw(size).unwrap().handle).collect();
     let known: HashSet<RawHandle> = good.iter().copied().collect();
     let id = good[0].to_bits() >> 64;
     let mut random = Random::new(11);
@@ -121,7 +122,10 @@ fn made_up_handles_are_refused() {
         let handle = RawHandle::from_bits(bits);
         assert_eq!(handle.to_bits(), bits);
         if !known.contains(&handle) {
-            assert!(space.resolve_raw(handle).is_err() && space.free_raw(handle).is_err(), "{bits:#x}");
+            assert!(
+                space.resolve_raw(handle).is_err() && space.free_raw(handle).is_err(),
+                "{bits:#x}"
+            );
         }
     }
     assert_eq!(space.metrics().live, 100);
@@ -130,8 +134,8 @@ fn made_up_handles_are_refused() {
     }
     // RAII allocations have no handle that could be guessed.
     let _own = space.allocate(100).unwrap();
-    let freed =
-        (0..400u128).filter(|slot| space.free_raw(RawHandle::from_bits(id << 64 | slot << 32)).is_ok());
+    let freed = (0..400u128)
+        .filter(|slot| space.free_raw(RawHandle::from_bits(id << 64 | slot << 32)).is_ok());
     assert_eq!(freed.count(), 0);
     for (handle, size) in good.into_iter().zip(1..) {
         assert_eq!(space.free_raw(handle), Ok(size));
@@ -143,7 +147,10 @@ fn made_up_handles_are_refused() {
 fn refusals_make_no_handle() {
     let space = OffsetAllocator::new(100).unwrap();
     let all = space.allocate_raw(100).unwrap();
-    assert_eq!(space.allocate_raw(1), Err(AllocError::NoRoom { asked: 1, free: 0, largest_free: 0 }));
+    assert_eq!(
+        space.allocate_raw(1),
+        Err(AllocError::NoRoom { asked: 1, free: 0, largest_free: 0 })
+    );
     assert_eq!(space.free_raw(all.handle), Ok(100));
 }
 
@@ -152,11 +159,15 @@ fn refusals_make_no_handle() {
 fn handles_leave_nothing_behind() {
     let space = OffsetAllocator::new(1 << 30).unwrap();
     let before = space.metrics().metadata_bytes;
-    let handles: Vec<RawHandle> = (0..50_000).map(|_| space.allocate_raw(100).unwrap().handle).collect();
+    let handles: Vec<RawHandle> =
+        (0..50_000).map(|_| space.allocate_raw(100).unwrap().handle).collect();
     let peak = space.metrics().metadata_bytes;
     for handle in handles {
         space.free_raw(handle).unwrap();
     }
     let after = space.metrics().metadata_bytes;
-    assert!(peak > before + 50_000 * 16 && after < before + 32_768, "{before} → {peak} → {after} bytes");
+    assert!(
+        peak > before + 50_000 * 16 && after < before + 32_768,
+        "{before} → {peak} → {after} bytes"
+    );
 }

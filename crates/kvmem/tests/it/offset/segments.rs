@@ -12,7 +12,8 @@ const PLACEMENTS: [Placement; 2] = [Placement::Renewal, Placement::BestFit];
 #[test]
 fn an_aligned_request_leaves_the_names_to_others() {
     for placement in PLACEMENTS {
-        let builder = OffsetAllocator::builder(1 << 30).boundary(4097).max_ranges(100).placement(placement);
+        let builder =
+            OffsetAllocator::builder(1 << 30).boundary(4097).max_ranges(100).placement(placement);
         let space = builder.build().unwrap();
         let first = space.allocate_aligned(4097, 4096).unwrap();
         assert_eq!(first.offset(), 0);
@@ -59,7 +60,8 @@ fn a_refused_request_costs_no_names() {
 #[test]
 fn whole_ranges_come_and_go_when_names_are_out() {
     for placement in PLACEMENTS {
-        let builder = OffsetAllocator::builder(40 * 4096).boundary(4096).max_ranges(40).placement(placement);
+        let builder =
+            OffsetAllocator::builder(40 * 4096).boundary(4096).max_ranges(40).placement(placement);
         let space = builder.build().unwrap();
         let mut live = Vec::new();
         let error = loop {

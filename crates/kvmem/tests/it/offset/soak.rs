@@ -12,7 +12,9 @@ use kvmem_testkit::soak::soak;
 
 pub(super) fn setting(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
-        Ok(value) => value.replace('_', "").parse().unwrap_or_else(|error| panic!("{name}={value}: {error}")),
+        Ok(value) => {
+            value.replace('_', "").parse().unwrap_or_else(|error| panic!("{name}={value}: {error}"))
+        }
         Err(_) => default,
     }
 }

@@ -35,7 +35,11 @@ fn every_request_up_to_the_range_fits() {
     for capacity in [1, 2, 63, 64, 65, 127, 128, 129, 324, 1000, 4095, 4097] {
         let space = OffsetAllocator::new(capacity).unwrap();
         for size in 1..=capacity {
-            assert_eq!(space.allocate(size).map(|granted| granted.size()), Ok(size), "of {capacity}");
+            assert_eq!(
+                space.allocate(size).map(|granted| granted.size()),
+                Ok(size),
+                "of {capacity}"
+            );
         }
         assert_eq!(
             space.allocate(capacity + 1).map(drop),
@@ -51,13 +55,16 @@ fn the_largest_allocation_is_the_whole_space() {
         assert_eq!(space.largest_free_hint(), capacity);
         // Twice: the range that was freed is as good as the one that was never used.
         for _ in 0..2 {
-            let all = space.allocate(capacity).unwrap_or_else(|error| panic!("{capacity}: {error}"));
+            let all =
+                space.allocate(capacity).unwrap_or_else(|error| panic!("{capacity}: {error}"));
             assert_eq!(all.range(), 0..capacity);
             assert_eq!((space.metrics().free, space.largest_free_hint()), (0, 0));
         }
         // And after the space was in pieces.
-        let pieces =
-            space.allocate_batch(capacity.div_ceil(7), capacity.div_euclid(capacity.div_ceil(7)) as usize);
+        let pieces = space.allocate_batch(
+            capacity.div_ceil(7),
+            capacity.div_euclid(capacity.div_ceil(7)) as usize,
+        );
         drop(pieces.unwrap());
         assert!(space.allocate(capacity).is_ok(), "{capacity}");
     }
@@ -96,7 +103,10 @@ fn the_hint_is_never_below_the_truth() {
         [(PLACEMENTS[0], None), (PLACEMENTS[1], None), (PLACEMENTS[0], Some(3 << 20))]
     {
         let builder = OffsetAllocator::builder(1 << 34).placement(placement);
-        let space = boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary)).build().unwrap();
+        let space = boundary
+            .map_or(builder.clone(), |boundary| builder.boundary(boundary))
+            .build()
+            .unwrap();
         let mut random = Random::new(1);
         let mut live: Vec<Allocation> = Vec::new();
         // Up to some 50,000 ranges on the books, and down again.
@@ -134,8 +144,13 @@ fn what_was_freed_can_be_had_again() {
             let gone = live.swap_remove(random.below(live.len() as u64) as usize);
             let (offset, size) = (gone.offset(), gone.size());
             drop(gone);
-            let again = space.allocate(size).unwrap_or_else(|error| panic!("step {step}, {size}: {error}"));
-            assert_eq!((again.offset(), space.largest_free_hint()), (offset, 0), "nothing else was free");
+            let again =
+                space.allocate(size).unwrap_or_else(|error| panic!("step {step}, {size}: {error}"));
+            assert_eq!(
+                (again.offset(), space.largest_free_hint()),
+                (offset, 0),
+                "nothing else was free"
+            );
             live.push(again);
         }
         space.check().unwrap();
@@ -151,7 +166,8 @@ fn one_freed_and_one_asked_for_never_fails() {
         let mut live = Vec::new();
         for _ in 0..30_000 {
             // Crumbs and bulk, so that crumbs are set apart.
-            let size = 1 + if random.below(3) == 0 { random.below(90) } else { random.below(200_000) };
+            let size =
+                1 + if random.below(3) == 0 { random.below(90) } else { random.below(200_000) };
             match space.allocate(size) {
                 Ok(granted) => live.push(granted),
                 Err(_) => {

@@ -29,7 +29,11 @@ fn blocks_come_only_from_what_is_ready() {
         match pool.allocate(PART / 4) {
             Ok(mut block) => {
                 // In order of addresses, and with its keys.
-                assert!(block.range().end <= pool.ready_bytes(), "{block:?} of {}", pool.ready_bytes());
+                assert!(
+                    block.range().end <= pool.ready_bytes(),
+                    "{block:?} of {}",
+                    pool.ready_bytes()
+                );
                 assert_eq!(block.keys().expect("registered").len(), 2);
                 block.bytes_mut().fill(1);
                 blocks.push(block);
@@ -45,7 +49,10 @@ fn blocks_come_only_from_what_is_ready() {
     assert!(not_ready > 0, "all of it was there at once");
     assert_eq!(pool.wait_ready(u64::MAX, LONG), pool.capacity());
     assert!(!pool.is_under_way());
-    assert!(matches!(pool.allocate(1).unwrap_err(), PoolError::Refused(_)), "full, and no more will come");
+    assert!(
+        matches!(pool.allocate(1).unwrap_err(), PoolError::Refused(_)),
+        "full, and no more will come"
+    );
     assert_eq!(live(&fakes), 2 * 9);
     let report = pool.report();
     assert_eq!(report.registered.expect("all").keys, 18);
@@ -61,7 +68,10 @@ fn figures_leave_out_what_is_not_ready() {
     let first = pool.wait_ready(PART as u64, LONG);
     assert!(first >= PART as u64);
     let before = pool.metrics();
-    assert!(before.capacity < pool.capacity() && before.allocated == 0 && before.live == 0, "{before:?}");
+    assert!(
+        before.capacity < pool.capacity() && before.allocated == 0 && before.live == 0,
+        "{before:?}"
+    );
     assert_eq!(
         pool.wait_ready(u64::MAX, Duration::from_millis(1)).min(pool.capacity() - 1),
         pool.ready_bytes().min(pool.capacity() - 1)
@@ -106,8 +116,12 @@ fn it_can_be_cancelled_and_what_is_ready_serves_on() {
 
 #[test]
 fn without_registrars_it_only_populates() {
-    let (pool, report) = small(MIB).in_background(true).boundary(PART as u64).build().expect("little memory");
-    assert_eq!((pool.wait_ready(u64::MAX, LONG), report.boundary_bytes), (MIB as u64, Some(PART as u64)));
+    let (pool, report) =
+        small(MIB).in_background(true).boundary(PART as u64).build().expect("little memory");
+    assert_eq!(
+        (pool.wait_ready(u64::MAX, LONG), report.boundary_bytes),
+        (MIB as u64, Some(PART as u64))
+    );
     assert_eq!(pool.report().populated.expect("all of it").bytes, MIB as u64);
     assert_eq!(pool.allocate_batch(PART, 8).expect("all of it").len(), 8);
 }
@@ -142,7 +156,8 @@ fn last_clone_in_a_listener(policy: Policy) {
 #[test]
 fn a_panic_of_a_registrar_ends_it_and_harms_nobody() {
     let mut fakes = Fake::some(1, PART as u64);
-    fakes[0] = fakes[0].clone().with(super::fake::Faults { panic_at: Some(3), ..Default::default() });
+    fakes[0] =
+        fakes[0].clone().with(super::fake::Faults { panic_at: Some(3), ..Default::default() });
     let (pool, _) = slow(&fakes, 1).build().expect("little memory");
     assert_eq!(pool.wait_ready(u64::MAX, LONG), 2 * PART as u64);
     assert!(pool.report().stopped.expect("it was told").contains("panicked"));

@@ -30,7 +30,8 @@ fn every_kind_of_request() {
     for (n, block) in blocks.iter().enumerate() {
         assert!(block.bytes().iter().all(|byte| *byte == n as u8));
         assert_eq!(
-            block.as_ptr().addr() - blocks[0].as_ptr().addr().wrapping_sub(blocks[0].offset() as usize),
+            block.as_ptr().addr()
+                - blocks[0].as_ptr().addr().wrapping_sub(blocks[0].offset() as usize),
             block.offset() as usize
         );
     }
@@ -57,11 +58,16 @@ fn addresses_are_aligned_however_far() {
     // What an alignment beyond the pages has cut off is free again.
     let asked: usize = blocks.iter().map(Block::len).sum();
     assert_eq!(pool.metrics().allocated, asked as u64);
-    for (align, error) in [(0, AllocError::BadAlign { align: 0 }), (24, AllocError::BadAlign { align: 24 })] {
+    for (align, error) in
+        [(0, AllocError::BadAlign { align: 0 }), (24, AllocError::BadAlign { align: 24 })]
+    {
         assert_eq!(pool.allocate_aligned(100, align).unwrap_err(), PoolError::Refused(error));
     }
     for align in [1, 1 << 40] {
-        assert_eq!(pool.allocate_aligned(0, align).unwrap_err(), PoolError::Refused(AllocError::ZeroSize));
+        assert_eq!(
+            pool.allocate_aligned(0, align).unwrap_err(),
+            PoolError::Refused(AllocError::ZeroSize)
+        );
     }
     assert!(matches!(
         pool.allocate_aligned(usize::MAX, 1 << 40).unwrap_err(),
@@ -73,7 +79,9 @@ fn addresses_are_aligned_however_far() {
         let error = pool.allocate_aligned(1, align).unwrap_err();
         let PoolError::Refused(refused) = &error else { panic!("{error}") };
         let said = match *refused {
-            AllocError::AlignTooLarge { asked, align, limit: most } if most == limit => (asked, align),
+            AllocError::AlignTooLarge { asked, align, limit: most } if most == limit => {
+                (asked, align)
+            }
             AllocError::NoRoom { asked, .. } => (asked, align as u64),
             ref other => panic!("{other}"),
         };
@@ -86,12 +94,19 @@ fn addresses_are_aligned_however_far() {
 fn what_cannot_be_is_told() {
     let pool = pool(MIB);
     assert_eq!(pool.allocate(0).unwrap_err(), PoolError::Refused(AllocError::ZeroSize));
-    assert!(matches!(pool.allocate(2 * MIB).unwrap_err(), PoolError::Refused(AllocError::TooLarge { .. })));
+    assert!(matches!(
+        pool.allocate(2 * MIB).unwrap_err(),
+        PoolError::Refused(AllocError::TooLarge { .. })
+    ));
     let _half = pool.allocate(MIB / 2 + 1).expect("room");
     let error = pool.allocate(MIB / 2).unwrap_err();
-    let PoolError::Refused(AllocError::NoRoom { asked, free, .. }) = error else { panic!("{error}") };
+    let PoolError::Refused(AllocError::NoRoom { asked, free, .. }) = error else {
+        panic!("{error}")
+    };
     assert_eq!((asked, free), (MIB as u64 / 2, MIB as u64 / 2 - 1));
-    assert!(pool.allocate_batch(MIB / 8, 5).is_err() && pool.allocate_scattered(MIB / 2, 9).is_err());
+    assert!(
+        pool.allocate_batch(MIB / 8, 5).is_err() && pool.allocate_scattered(MIB / 2, 9).is_err()
+    );
 }
 
 #[test]
@@ -140,9 +155,13 @@ fn parts_of_a_block() {
     #[allow(clippy::reversed_empty_ranges)]
     for bad in [900..1001, 10..9, usize::MAX..usize::MAX] {
         let error = block.sub(bad.clone()).unwrap_err();
-        assert_eq!(error, PoolError::OutOfBounds { range: bad.start as u64..bad.end as u64, len: 1000 });
+        assert_eq!(
+            error,
+            PoolError::OutOfBounds { range: bad.start as u64..bad.end as u64, len: 1000 }
+        );
     }
-    let chunks: Vec<_> = block.chunks(300).map(|part| (part.offset() - block.offset(), part.len())).collect();
+    let chunks: Vec<_> =
+        block.chunks(300).map(|part| (part.offset() - block.offset(), part.len())).collect();
     assert_eq!(chunks, [(0, 300), (300, 300), (600, 300), (900, 100)]);
     assert_eq!(block.chunks(0).count(), 0);
 }

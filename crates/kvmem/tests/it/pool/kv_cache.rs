@@ -18,11 +18,19 @@ use kvmem::pool::{KvCache, Pool};
 
 /// A pool of base pages that caches nothing for itself, so that what is freed is free.
 fn pool(bytes: usize) -> Pool {
-    Pool::builder(bytes).ladder(PageSize::Base).learn(false).build().expect("base pages are to be had").0
+    Pool::builder(bytes)
+        .ladder(PageSize::Base)
+        .learn(false)
+        .build()
+        .expect("base pages are to be had")
+        .0
 }
 
 /// A cache with one shard: which block goes next is then known.
-fn one_shard(pool: &Pool, wish: impl FnOnce(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>) -> KvCache<u64> {
+fn one_shard(
+    pool: &Pool,
+    wish: impl FnOnce(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>,
+) -> KvCache<u64> {
     wish(KvCache::<u64>::builder(pool).shards(1)).build().expect("sensible settings")
 }
 

@@ -25,14 +25,20 @@ fn the_table_is_what_is_documented() {
     let rows = text.lines().filter(|line| line.starts_with("| `kvmem_"));
     let documented: Vec<Vec<String>> = rows
         .map(|row| {
-            row.split('|').map(|cell| cell.trim().replace('`', "")).filter(|cell| !cell.is_empty()).collect()
+            row.split('|')
+                .map(|cell| cell.trim().replace('`', ""))
+                .filter(|cell| !cell.is_empty())
+                .collect()
         })
         .collect();
     let there: Vec<Vec<String>> = METRICS
         .iter()
         .map(|what| {
-            let labels = if what.labels.is_empty() { "–".to_owned() } else { what.labels.join(", ") };
-            [what.name, &what.kind.to_string(), what.unit, &labels, what.help].map(str::to_owned).into()
+            let labels =
+                if what.labels.is_empty() { "–".to_owned() } else { what.labels.join(", ") };
+            [what.name, &what.kind.to_string(), what.unit, &labels, what.help]
+                .map(str::to_owned)
+                .into()
         })
         .collect();
     assert_eq!(documented, there);
@@ -41,7 +47,10 @@ fn the_table_is_what_is_documented() {
 #[test]
 fn names_are_as_prometheus_wants_them() {
     for what in METRICS {
-        assert!(what.name.starts_with("kvmem_pool_") || what.name.starts_with("kvmem_cache_"), "{what:?}");
+        assert!(
+            what.name.starts_with("kvmem_pool_") || what.name.starts_with("kvmem_cache_"),
+            "{what:?}"
+        );
         let end = what.name.rsplit('_').next().expect("a name");
         let kind = what.kind.to_string();
         assert_eq!(end == "total", kind == "counter", "{what:?}");

@@ -21,12 +21,16 @@ fn faulty(register: &[u64]) -> Vec<Fake> {
 fn parts_that_fail_are_left_out() {
     for in_background in [false, true] {
         let fakes = faulty(&[2, 3, 8]);
-        let built =
-            small(MIB).registrars(registrars(&fakes)).quarantine(true).in_background(in_background).build();
+        let built = small(MIB)
+            .registrars(registrars(&fakes))
+            .quarantine(true)
+            .in_background(in_background)
+            .build();
         let (pool, _) = built.expect("most of it");
         assert_eq!(pool.wait_ready(u64::MAX, Duration::from_secs(60)), (5 * PART) as u64);
         let report = pool.report();
-        let bad: Vec<_> = report.quarantined.iter().map(|bad| bad.range.start as usize / PART).collect();
+        let bad: Vec<_> =
+            report.quarantined.iter().map(|bad| bad.range.start as usize / PART).collect();
         assert_eq!(bad, [1, 2, 7]);
         assert!(
             report
@@ -83,7 +87,9 @@ fn users_condemn_what_they_find_bad() {
     assert_eq!(pool.ready_bytes(), (MIB - 5000) as u64);
     assert_eq!((pool.metrics().allocated, pool.metrics().free), (0, (MIB - 5000) as u64));
     let mut blocks: Vec<Block> = std::iter::from_fn(|| pool.allocate(1000).ok()).collect();
-    assert!(blocks.iter().all(|block| block.range().end <= range.start || block.offset() >= range.end));
+    assert!(
+        blocks.iter().all(|block| block.range().end <= range.start || block.offset() >= range.end)
+    );
     // Another pool's block is only freed there.
     let (other, _) = small(MIB).build().expect("little memory");
     other.condemn(blocks.pop().expect("many"), "not ours");

@@ -17,7 +17,8 @@ const PART: u64 = 256 << 10;
 #[test]
 fn every_block_has_one_key_with_each() {
     let fakes = Fake::some(3, PART);
-    let (pool, report) = small(2 * MIB).registrars(registrars(&fakes)).build().expect("little memory");
+    let (pool, report) =
+        small(2 * MIB).registrars(registrars(&fakes)).build().expect("little memory");
     assert_eq!((report.boundary_bytes, report.part_bytes), (Some(PART), PART));
     assert_eq!(report.devices, ["fake:0", "fake:1", "fake:2"]);
     assert_eq!(live(&fakes), 3 * 8);
@@ -30,13 +31,17 @@ fn every_block_has_one_key_with_each() {
         let part = block.offset() / PART;
         assert_eq!(part, (block.range().end - 1) / PART, "it straddles an edge: {block:?}");
         let found = block.keys().expect("registered");
-        assert_eq!(found.iter().map(|(device, _)| device.as_str()).collect::<Vec<_>>(), report.devices);
+        assert_eq!(
+            found.iter().map(|(device, _)| device.as_str()).collect::<Vec<_>>(),
+            report.devices
+        );
         assert_eq!(block.key("fake:1").expect("registered"), found[1].1);
         assert_eq!(block.sub(5..70_001).expect("within").keys().expect("registered"), found);
         // The same for all of a part, and for no two parts.
         assert_eq!(keys.entry(part).or_insert_with(|| found.clone()), &found);
     }
-    let distinct: std::collections::BTreeSet<u64> = keys.values().map(|found| found[0].1.handle).collect();
+    let distinct: std::collections::BTreeSet<u64> =
+        keys.values().map(|found| found[0].1.handle).collect();
     assert_eq!(distinct.len(), 8);
     let error = blocks[0].key("mlx5_7").unwrap_err();
     let PoolError::Register(error) = error else { panic!("{error}") };
@@ -67,17 +72,26 @@ fn one_key_for_all_where_nothing_asks_for_more() {
     uneven.push(Fake::new("small", Limits { max_bytes: 300_000, ..Limits::none("") }));
     let (pool, report) = small(MIB).registrars(registrars(&uneven)).build().expect("little memory");
     assert_eq!(report.boundary_bytes, Some(300_000 / 4096 * 4096));
-    assert!(report.choices.iter().any(|choice| choice.what == "boundary" && choice.why.contains("small")));
+    assert!(
+        report
+            .choices
+            .iter()
+            .any(|choice| choice.what == "boundary" && choice.why.contains("small"))
+    );
     assert_eq!(pool.boundary(), report.boundary_bytes);
     // What is asked for is kept to, in whole pages.
-    let (_, report) =
-        small(MIB).registrars(registrars(&Fake::some(1, PART))).boundary(100_000).build().expect("ok");
+    let (_, report) = small(MIB)
+        .registrars(registrars(&Fake::some(1, PART)))
+        .boundary(100_000)
+        .build()
+        .expect("ok");
     assert_eq!(report.boundary_bytes, Some(98_304));
     // Without registrars it is the offsets' alone.
     let (pool, report) = small(MIB).boundary(100_000).build().expect("little memory");
     assert_eq!((pool.boundary(), report.part_bytes), (Some(98_304), MIB as u64));
     // A tebibyte in parts of a page is refused, before it costs anything.
-    let builder = Pool::builder("1 TiB").ladder(PageSize::Thp).populate(Populate::None).in_background(true);
+    let builder =
+        Pool::builder("1 TiB").ladder(PageSize::Thp).populate(Populate::None).in_background(true);
     let error = builder.boundary(4096).build().unwrap_err();
     assert_eq!(error, PoolError::Boundary { asked: 4096, least: 1 << 20 });
     let error = small(MIB).boundary(100).build().unwrap_err();
@@ -170,7 +184,8 @@ fn bytes_go_out_and_come_in_by_the_key_of_a_block() {
         Ok(ring) => ring,
         Err(why) => return println!("skipped: {why}"),
     };
-    let built = small(MIB).max_size(2 * MIB).boundary(PART).registrar(ring).in_background(true).build();
+    let built =
+        small(MIB).max_size(2 * MIB).boundary(PART).registrar(ring).in_background(true).build();
     let pool = match built {
         Ok((pool, _)) => pool,
         Err(why) => return println!("skipped: {why}"),

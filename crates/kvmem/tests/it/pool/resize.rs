@@ -16,8 +16,9 @@ fn resident(pool: &Pool) -> u64 {
     let base = block.as_ptr().addr() - block.offset() as usize;
     let mut pages = vec![0u8; report.most_bytes as usize / 4096];
     // SAFETY: the range is mapped as long as the block, and the vector has a byte for each page.
-    let asked =
-        unsafe { libc::mincore(base as *mut libc::c_void, report.most_bytes as usize, pages.as_mut_ptr()) };
+    let asked = unsafe {
+        libc::mincore(base as *mut libc::c_void, report.most_bytes as usize, pages.as_mut_ptr())
+    };
     assert_eq!(asked, 0);
     pages.iter().filter(|page| **page & 1 == 1).count() as u64 * 4096
 }
@@ -83,7 +84,10 @@ fn if_growing_fails_nothing_has_changed() {
     let block = pool.allocate(PART).expect("room");
     let error = pool.grow_to(2 * MIB as u64).unwrap_err();
     assert!(matches!(error, PoolError::Register(_)), "{error}");
-    assert_eq!((pool.capacity(), live(&fakes), block.keys().expect("registered").len()), (MIB as u64, 8, 2));
+    assert_eq!(
+        (pool.capacity(), live(&fakes), block.keys().expect("registered").len()),
+        (MIB as u64, 8, 2)
+    );
     pool.grow_to(2 * MIB as u64).expect("the second time it is not refused");
     assert_eq!(live(&fakes), 16);
 }
@@ -93,8 +97,11 @@ fn keys_that_are_not_taken_back_keep_their_pages() {
     let mut fakes = Fake::some(1, PART as u64);
     // The first key that is given back, every time that is tried for shrinking.
     fakes[0] = fakes[0].clone().with(Faults { deregister: vec![(1, 3)], ..Faults::default() });
-    let (pool, _) =
-        small(2 * PART).max_size(4 * PART).registrars(registrars(&fakes)).build().expect("little memory");
+    let (pool, _) = small(2 * PART)
+        .max_size(4 * PART)
+        .registrars(registrars(&fakes))
+        .build()
+        .expect("little memory");
     let before = resident(&pool);
     let error = pool.shrink_to(1).unwrap_err();
     assert!(
@@ -130,8 +137,11 @@ fn without_registrars_it_goes_by_pages() {
 #[test]
 fn blocks_are_used_while_the_end_moves() {
     let fakes = Fake::some(1, PART as u64);
-    let (pool, _) =
-        small(2 * PART).max_size(16 * PART).registrars(registrars(&fakes)).build().expect("little memory");
+    let (pool, _) = small(2 * PART)
+        .max_size(16 * PART)
+        .registrars(registrars(&fakes))
+        .build()
+        .expect("little memory");
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..3u8 {

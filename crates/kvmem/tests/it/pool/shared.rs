@@ -16,7 +16,10 @@ fn again(test: &str, fd: OwnedFd, words: &[u64]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command.args([&format!("pool::shared::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
     let words: Vec<String> = words.iter().map(u64::to_string).collect();
-    command.env("KVMEM_TEST_CHILD", test).env("KVMEM_TEST_WORDS", words.join(" ")).stdin(Stdio::from(fd));
+    command
+        .env("KVMEM_TEST_CHILD", test)
+        .env("KVMEM_TEST_WORDS", words.join(" "))
+        .stdin(Stdio::from(fd));
     command
 }
 
@@ -71,8 +74,8 @@ fn a_second_process_reads_and_writes() {
 fn who_may_only_read_cannot_write() {
     let test = "who_may_only_read_cannot_write";
     if let Some((fd, block)) = child(test) {
-        let error =
-            AttachedPool::attach(fd.try_clone().expect("a descriptor"), Access::ReadWrite).unwrap_err();
+        let error = AttachedPool::attach(fd.try_clone().expect("a descriptor"), Access::ReadWrite)
+            .unwrap_err();
         assert!(
             matches!(&error, PoolError::Memory(inner) if matches!(**inner, ArenaError::Refused { .. })),
             "{error}"
@@ -88,7 +91,8 @@ fn who_may_only_read_cannot_write() {
     let mut block = pool.allocate(LEN).expect("room");
     block.bytes_mut().fill(7);
     let fd = pool.share_read_only().expect("a descriptor");
-    let output = again(test, fd, &block.reference().expect("shared").to_bits()).output().expect("a child");
+    let output =
+        again(test, fd, &block.reference().expect("shared").to_bits()).output().expect("a child");
     assert!(output.status.success(), "{output:?}");
 }
 
@@ -128,10 +132,14 @@ fn write_by(fd: i32, path: &std::ffi::CStr) -> i32 {
         if libc::pwrite(fd, byte.as_ptr().cast(), 1, 0) != -1 {
             return 1;
         }
-        if libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, fd, 0) != libc::MAP_FAILED {
+        if libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, fd, 0)
+            != libc::MAP_FAILED
+        {
             return 2;
         }
-        if libc::open(path.as_ptr(), libc::O_RDWR) != -1 || libc::open(path.as_ptr(), libc::O_WRONLY) != -1 {
+        if libc::open(path.as_ptr(), libc::O_RDWR) != -1
+            || libc::open(path.as_ptr(), libc::O_WRONLY) != -1
+        {
             return 3;
         }
         if libc::fchmod(fd, 0o777) != -1 {
@@ -160,13 +168,15 @@ fn a_process_of_another_user_cannot_open_it_for_writing() {
     block.bytes_mut().fill(7);
     assert_eq!(block.offset(), 0);
     let fd = pool.share_read_only().expect("a descriptor");
-    let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero");
+    let path =
+        std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero");
     assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 0);
     // Somebody has opened it up again: the next descriptor is as good as the first.
     // SAFETY: takes a number.
     assert_eq!(unsafe { libc::fchmod(fd.as_raw_fd(), 0o777) }, 0);
     let fd = pool.share_read_only().expect("a descriptor");
-    let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero");
+    let path =
+        std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero");
     assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 0);
     assert!(block.bytes().iter().all(|byte| *byte == 7));
     // What is shared for writing can be written by another user, as it was.
@@ -220,7 +230,8 @@ fn the_other_goes_on_when_the_pool_is_killed() {
     let null = OwnedFd::from(std::fs::File::open("/dev/null").expect("a device"));
     let mut owner = again(test, null, &[]).stdout(Stdio::piped()).spawn().expect("a child");
     let line = wait_for(&mut owner, "ready");
-    let words: Vec<u64> = line.split(' ').skip(1).map(|word| word.parse().expect("a number")).collect();
+    let words: Vec<u64> =
+        line.split(' ').skip(1).map(|word| word.parse().expect("a number")).collect();
     let path = format!("/proc/{}/fd/{}", owner.id(), words[0]);
     let fd = match std::fs::File::open(&path) {
         Ok(file) => OwnedFd::from(file),
@@ -244,11 +255,15 @@ fn references_are_checked() {
     let (one, two) = (shared(), shared());
     assert_ne!(one.number(), two.number());
     let block = one.allocate(10).expect("room");
-    let here =
-        AttachedPool::attach(one.share_read_only().expect("a descriptor"), Access::ReadOnly).expect("ours");
+    let here = AttachedPool::attach(one.share_read_only().expect("a descriptor"), Access::ReadOnly)
+        .expect("ours");
     let there =
-        AttachedPool::attach(two.share_read_only().expect("a descriptor"), Access::ReadOnly).expect("ours");
-    assert_eq!((here.len(), here.access(), Some(here.number())), (MIB, Access::ReadOnly, one.number()));
+        AttachedPool::attach(two.share_read_only().expect("a descriptor"), Access::ReadOnly)
+            .expect("ours");
+    assert_eq!(
+        (here.len(), here.access(), Some(here.number())),
+        (MIB, Access::ReadOnly, one.number())
+    );
     let good = block.reference().expect("shared");
     assert_eq!(
         block.sub(2..5).expect("within").reference().expect("shared"),
@@ -278,7 +293,8 @@ fn references_are_checked() {
 
 #[test]
 fn the_size_cannot_be_changed() {
-    let pool = small(MIB).max_size(4 * MIB).backing(Backing::Shared).build().expect("little memory").0;
+    let pool =
+        small(MIB).max_size(4 * MIB).backing(Backing::Shared).build().expect("little memory").0;
     // SAFETY: nobody writes by it.
     let file = std::fs::File::from(unsafe { pool.share() }.expect("a descriptor"));
     for len in [0, MIB as u64, 8 * MIB as u64] {
@@ -290,5 +306,8 @@ fn the_size_cannot_be_changed() {
     let mut all = pool.allocate(4 * MIB).expect("all of it");
     all.bytes_mut()[4 * MIB - 1] = 3;
     // SAFETY: nobody writes any more.
-    assert_eq!(unsafe { seen.bytes(all.reference().expect("shared")) }.expect("all of it")[4 * MIB - 1], 3);
+    assert_eq!(
+        unsafe { seen.bytes(all.reference().expect("shared")) }.expect("all of it")[4 * MIB - 1],
+        3
+    );
 }

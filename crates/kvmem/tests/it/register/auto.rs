@@ -13,7 +13,8 @@ fn region(gib: usize) -> Arc<Region> {
 
 /// Registers and gives back; the seconds of all of it, and what was done.
 fn run(machine: &Machine, region: &Arc<Region>, policy: Policy) -> (f64, Outcome) {
-    let builder = RegistrationSet::builder().registrars(machine.nics()).policy(policy).host(machine.host());
+    let builder =
+        RegistrationSet::builder().registrars(machine.nics()).policy(policy).host(machine.host());
     let start = machine.host().now();
     let mut set = builder.register(Arc::clone(region)).expect("nothing stands in the way");
     set.deregister().expect("nothing fails");
@@ -40,18 +41,32 @@ fn auto_is_near_the_better_of_the_fixed_ways_on_both_published_machines() {
             // What was published, and the same ways as the library does them.
             let (sequential, _) = run(&published.machine(resident), &region, Policy::Sequential);
             let (parallel, _) = run(&published.machine(resident), &region, Policy::all_at_once());
-            assert!(seconds <= 1.10 * sequential.min(parallel), "{name}, {resident}: {seconds} s, {outcome}");
+            assert!(
+                seconds <= 1.10 * sequential.min(parallel),
+                "{name}, {resident}: {seconds} s, {outcome}"
+            );
             for way in fixed {
                 let all = way.register + way.deregister.unwrap_or(0.0);
-                assert!(seconds <= 1.10 * all, "{name}, {resident}: {seconds} s beside {all} s, {outcome}");
+                assert!(
+                    seconds <= 1.10 * all,
+                    "{name}, {resident}: {seconds} s beside {all} s, {outcome}"
+                );
             }
             let trial = outcome.trial.expect("there was something to find out");
-            let wins = published.resident_parallel.register < published.resident_sequential.register;
-            assert_eq!(outcome.chosen(), if wins { "parallel" } else { "sequential" }, "{name}: {trial:?}");
+            let wins =
+                published.resident_parallel.register < published.resident_sequential.register;
+            assert_eq!(
+                outcome.chosen(),
+                if wins { "parallel" } else { "sequential" },
+                "{name}: {trial:?}"
+            );
             assert_eq!(outcome.populated.bytes > 0, !resident);
             assert_eq!(outcome.keys, published.nics, "one key for everything");
             // The same once more, to the nanosecond.
-            assert_eq!(run(&published.machine(resident), &region, Policy::Auto), (seconds, outcome));
+            assert_eq!(
+                run(&published.machine(resident), &region, Policy::Auto),
+                (seconds, outcome)
+            );
         }
     }
 }
@@ -75,11 +90,20 @@ fn chunks_are_tried_on_where_there_are_enough() {
 #[test]
 fn more_threads_are_taken_as_long_as_they_gain() {
     // A lock around half of each call: two at once gain, more than four do not.
-    let call =
-        CallCosts { ms_per_gib: 20.0, serial_share: 0.4, serial_bytes: 64 << 20, ..CallCosts::default() };
+    let call = CallCosts {
+        ms_per_gib: 20.0,
+        serial_share: 0.4,
+        serial_bytes: 64 << 20,
+        ..CallCosts::default()
+    };
     let costs = Costs { register: call, ..Costs::default() };
-    let machine =
-        Machine::builder().costs(costs).cores(64).nics(8).resident(true).build().expect("sound costs");
+    let machine = Machine::builder()
+        .costs(costs)
+        .cores(64)
+        .nics(8)
+        .resident(true)
+        .build()
+        .expect("sound costs");
     let (_, outcome) = run(&machine, &region(64), Policy::Auto);
     let trial = outcome.trial.expect("there was something to find out");
     assert!((2..=4).contains(&outcome.threads), "{outcome}");
@@ -111,7 +135,10 @@ fn a_slice_that_is_never_given_back_is_told() {
     let region = region(64);
     let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
     let error = builder.register(Arc::clone(&region)).unwrap_err();
-    assert!(matches!(&error, RegisterError::Kept { kept } if kept[0].device == "simulated:0"), "{error}");
+    assert!(
+        matches!(&error, RegisterError::Kept { kept } if kept[0].device == "simulated:0"),
+        "{error}"
+    );
     assert_eq!(machine.live_keys(), 1);
     assert!(region.discard(..4096).is_err(), "its pages stay");
 }
@@ -122,8 +149,10 @@ fn giving_back_in_parallel_is_never_slower() {
         let region = region((published.len_bytes >> 30) as usize);
         let give_back = |policy| {
             let machine = published.machine(true);
-            let builder =
-                RegistrationSet::builder().registrars(machine.nics()).host(machine.host()).policy(policy);
+            let builder = RegistrationSet::builder()
+                .registrars(machine.nics())
+                .host(machine.host())
+                .policy(policy);
             let mut set = builder.register(Arc::clone(&region)).expect("nothing stands in the way");
             set.deregister().expect("nothing fails").seconds
         };

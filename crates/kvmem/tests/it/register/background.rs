@@ -17,7 +17,10 @@ fn region() -> Region {
 
 /// Two that take their time, so that there is something to be seen on the way.
 fn slow() -> Vec<Fake> {
-    Fake::some(2, MIB as u64).into_iter().map(|fake| fake.taking(Duration::from_millis(5))).collect()
+    Fake::some(2, MIB as u64)
+        .into_iter()
+        .map(|fake| fake.taking(Duration::from_millis(5)))
+        .collect()
 }
 
 fn builder(fakes: &[Fake]) -> RegistrationBuilder {
@@ -33,11 +36,21 @@ fn the_beginning_can_be_used_while_the_rest_is_worked_on() {
     let key = work.key_for("fake:1", MIB..2 * MIB).expect("it is registered");
     if !work.is_finished() {
         let far = work.key_for("fake:1", 15 * MIB..16 * MIB);
-        assert!(far.is_ok() || matches!(far, Err(RegisterError::OutOfBounds { len, .. }) if len < 16 * MIB));
+        assert!(
+            far.is_ok()
+                || matches!(far, Err(RegisterError::OutOfBounds { len, .. }) if len < 16 * MIB)
+        );
     }
-    assert!(matches!(work.key_for("fake:1", MIB - 1..MIB + 1), Err(RegisterError::Straddles { .. })));
+    assert!(matches!(
+        work.key_for("fake:1", MIB - 1..MIB + 1),
+        Err(RegisterError::Straddles { .. })
+    ));
     assert!(matches!(work.key_for("nobody", 0..1), Err(RegisterError::NoSuchDevice { .. })));
-    assert_eq!(work.wait_ready(u64::MAX, LONG), 16 * MIB as u64, "ends with all, not with the time");
+    assert_eq!(
+        work.wait_ready(u64::MAX, LONG),
+        16 * MIB as u64,
+        "ends with all, not with the time"
+    );
     assert!(work.is_finished());
     let progress = work.progress();
     assert_eq!((progress.phase, progress.done_bytes), (Phase::Register, 32 * MIB as u64));
@@ -54,7 +67,8 @@ fn what_is_populated_comes_range_by_range() {
     let fakes = Fake::some(2, 4 * MIB as u64);
     let phases = Arc::new(std::sync::Mutex::new(Vec::new()));
     let log = Arc::clone(&phases);
-    let builder = RegistrationSet::builder().registrars(registrars(&fakes)).policy(Policy::all_at_once());
+    let builder =
+        RegistrationSet::builder().registrars(registrars(&fakes)).policy(Policy::all_at_once());
     let builder = builder.progress(move |progress| {
         let mut log = log.lock().unwrap();
         if log.last() != Some(&progress.phase) {
@@ -69,7 +83,8 @@ fn what_is_populated_comes_range_by_range() {
 
 #[test]
 fn a_timeout_is_not_an_end() {
-    let work = builder(&slow()).register_in_background(region()).expect("nothing stands in the way");
+    let work =
+        builder(&slow()).register_in_background(region()).expect("nothing stands in the way");
     let ready = work.wait_ready(u64::MAX, Duration::from_millis(1));
     assert!(ready < 16 * MIB as u64 && !work.is_finished());
 }

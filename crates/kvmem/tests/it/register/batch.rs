@@ -12,8 +12,9 @@ use super::fake::{Fake, Faults, live, registrars};
 const MIB: usize = 1 << 20;
 
 fn regions(mib: &[usize]) -> Vec<Arc<Region>> {
-    let region =
-        |mib: &usize| Region::builder(mib * MIB).ladder(PageSize::Base).populate(Populate::Auto).map();
+    let region = |mib: &usize| {
+        Region::builder(mib * MIB).ladder(PageSize::Base).populate(Populate::Auto).map()
+    };
     mib.iter().map(|mib| Arc::new(region(mib).expect("a little memory"))).collect()
 }
 
@@ -32,7 +33,11 @@ fn every_region_goes_to_every_registrar() {
                 assert_eq!(chunks.len(), region.len() / MIB);
                 assert_eq!(chunks.last().expect("some").end, region.len());
             }
-            assert_eq!((set.outcome().len_bytes, set.outcome().keys), (8 << 20, 24), "of all of the batch");
+            assert_eq!(
+                (set.outcome().len_bytes, set.outcome().keys),
+                (8 << 20, 24),
+                "of all of the batch"
+            );
         }
         drop(sets);
         assert_eq!(live(&fakes), 0);
@@ -46,7 +51,8 @@ fn one_budget_of_threads_holds_for_all() {
         .into_iter()
         .map(|fake| fake.meeting(3).taking(Duration::from_millis(2)))
         .collect();
-    let builder = RegistrationSet::builder().registrars(registrars(&fakes)).policy(Policy::parallel(3));
+    let builder =
+        RegistrationSet::builder().registrars(registrars(&fakes)).policy(Policy::parallel(3));
     let sets = builder.register_batch(regions(&[1, 1, 2])).expect("nothing stands in the way");
     assert_eq!(sets[0].outcome().threads, 3);
     assert_eq!(fakes[0].most.load(Ordering::SeqCst), 3, "so many at once, and no more");
@@ -58,7 +64,8 @@ fn a_failure_in_one_region_undoes_all() {
     for nth in 1..=6 {
         let mut fakes = Fake::some(2, MIB as u64);
         fakes[1] = fakes[1].clone().with(Faults { register: vec![nth], ..Faults::default() });
-        let builder = RegistrationSet::builder().registrars(registrars(&fakes)).policy(Policy::Auto);
+        let builder =
+            RegistrationSet::builder().registrars(registrars(&fakes)).policy(Policy::Auto);
         let error = builder.register_batch(regions.clone()).unwrap_err();
         let RegisterError::Refused { error, .. } = error else { panic!("{error}") };
         assert_eq!(error.chunk, (nth as usize - 1) % 2, "counted within its region");

@@ -57,9 +57,15 @@ fn gpus_are_found_and_give_keys() {
     let cuda = load(&library).expect("compiled just now");
     assert_eq!(cuda.devices().expect("two"), ["Stand-in 0", "Stand-in 1"]);
     let gpus = [0, 1].map(|ordinal| cuda.open(ordinal).expect("there are two"));
-    assert_eq!((gpus[1].name(), gpus[1].model(), gpus[0].name()), ("cuda:1", "Stand-in 1", "cuda:0"));
+    assert_eq!(
+        (gpus[1].name(), gpus[1].model(), gpus[0].name()),
+        ("cuda:1", "Stand-in 1", "cuda:0")
+    );
     let limits = gpus[1].limits();
-    assert_eq!((limits.device.as_str(), limits.max_bytes, limits.max_keys), ("cuda:1", 256 << 30, u64::MAX));
+    assert_eq!(
+        (limits.device.as_str(), limits.max_bytes, limits.max_keys),
+        ("cuda:1", 256 << 30, u64::MAX)
+    );
     assert_eq!(limits.memlock, None);
     let keys = [register(&gpus[0], 0, 2), register(&gpus[1], 2, 1), register(&gpus[1], 3, 1)];
     let keys = keys.map(|key| key.expect("pages of their own"));
@@ -86,7 +92,12 @@ fn flags_are_exactly_what_was_asked_for() {
     assert_eq!(library.get_at("flags", 0), 3);
     drop(plain);
     for bits in 0..16u64 {
-        let all = [HostFlags::PORTABLE, HostFlags::DEVICE_MAP, HostFlags::IO_MEMORY, HostFlags::READ_ONLY];
+        let all = [
+            HostFlags::PORTABLE,
+            HostFlags::DEVICE_MAP,
+            HostFlags::IO_MEMORY,
+            HostFlags::READ_ONLY,
+        ];
         let some = all.into_iter().enumerate().filter(|(at, _)| bits & 1 << at != 0);
         let flags = some.fold(HostFlags::NONE, |flags, (_, flag)| flags | flag);
         let gpu = gpu(&library, 1).with_flags(flags);
@@ -105,7 +116,10 @@ fn a_range_is_registered_once() {
     for (gpu, page, pages) in [(&one, 2, 2), (&other, 2, 2), (&other, 0, 3), (&other, 3, 4)] {
         let refused = register(gpu, page, pages).expect_err("a part of it is known");
         assert_eq!((refused.call.as_ref(), refused.errno), ("cuMemHostRegister_v2", Errno::EEXIST));
-        assert_eq!(refused.detail.as_deref(), Some("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (712)"));
+        assert_eq!(
+            refused.detail.as_deref(),
+            Some("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (712)")
+        );
         assert!(refused.to_string().contains("register it with one GPU only"), "{refused}");
     }
     one.deregister(key).expect("it stands");
@@ -174,8 +188,11 @@ fn a_library_without_a_function_is_none() {
     // Of those that have two names one is enough, and none is too few.
     let library = StandIn::new("cuda", &["cuMemHostRegister_v2", "cuMemHostRegister"]);
     assert!(load(&library).expect_err("both are missing").reason.contains("cuMemHostRegister:"));
-    let library = StandIn::new("cuda", &["cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease"]);
-    assert!(load(&library).expect_err("both are missing").reason.contains("cuDevicePrimaryCtxRelease:"));
+    let library =
+        StandIn::new("cuda", &["cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease"]);
+    assert!(
+        load(&library).expect_err("both are missing").reason.contains("cuDevicePrimaryCtxRelease:")
+    );
 }
 
 #[test]
@@ -185,7 +202,10 @@ fn library_driver_and_gpu_are_told_apart() {
     for path in [text.as_path(), Path::new("/nonexistent/libcuda.so.1"), Path::new("/dev/null")] {
         // SAFETY: none of them is a library.
         let error = unsafe { Cuda::load_from(path) }.expect_err("no library");
-        assert!(error.reason.starts_with("no library: ") && error.remedy.contains("--gpus all"), "{error}");
+        assert!(
+            error.reason.starts_with("no library: ") && error.remedy.contains("--gpus all"),
+            "{error}"
+        );
     }
     for (number, reason, remedy) in [
         (999, "no driver: cuInit: CUDA_ERROR_UNKNOWN (999)", "kernel module"),
@@ -208,7 +228,10 @@ fn library_driver_and_gpu_are_told_apart() {
     library.set("devices", 2);
     for ordinal in [2, u32::MAX] {
         let error = cuda.open(ordinal).expect_err("there are two");
-        assert!(error.reason.contains(&format!("no cuda:{ordinal}: there are cuda:0 to cuda:1")), "{error}");
+        assert!(
+            error.reason.contains(&format!("no cuda:{ordinal}: there are cuda:0 to cuda:1")),
+            "{error}"
+        );
     }
     for (call, number, reason, remedy) in [
         (
@@ -217,8 +240,18 @@ fn library_driver_and_gpu_are_told_apart() {
             "no GPU: cuDeviceGetCount: CUDA_ERROR_NO_DEVICE (100)",
             "CUDA_VISIBLE_DEVICES",
         ),
-        ("cuDeviceGet", 101, "cuda:1: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101)", "that is there"),
-        ("cuDeviceGetName", 1, "cuda:1: cuDeviceGetName: CUDA_ERROR_INVALID_VALUE (1)", "nvidia-smi"),
+        (
+            "cuDeviceGet",
+            101,
+            "cuda:1: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101)",
+            "that is there",
+        ),
+        (
+            "cuDeviceGetName",
+            1,
+            "cuda:1: cuDeviceGetName: CUDA_ERROR_INVALID_VALUE (1)",
+            "nvidia-smi",
+        ),
         (
             "cuDevicePrimaryCtxRetain",
             2,
@@ -325,7 +358,10 @@ fn what_is_not_taken_back_keeps_its_context() {
     assert_eq!(gpu.live_keys(), 1, "it stands");
     library.fail("cuMemHostUnregister", 1, u64::MAX, 999);
     drop(gpu);
-    assert_eq!(["live_ranges", "retained", "released", "pushed"].map(|what| library.get(what)), [1, 1, 0, 0]);
+    assert_eq!(
+        ["live_ranges", "retained", "released", "pushed"].map(|what| library.get(what)),
+        [1, 1, 0, 0]
+    );
 }
 
 #[test]
@@ -336,7 +372,13 @@ fn things_go_in_the_order_opposite_to_that_in_which_they_came() {
     register(&gpu, 0, 1).expect("a key");
     drop(cuda);
     let log = library.log();
-    let made = ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDevicePrimaryCtxRetain"];
+    let made = [
+        "cuInit",
+        "cuDeviceGetCount",
+        "cuDeviceGet",
+        "cuDeviceGetName",
+        "cuDevicePrimaryCtxRetain",
+    ];
     assert_eq!(log[..5], made);
     let (push, pop) = ("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2");
     assert_eq!(log[5..], [push, "cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2", pop]);
@@ -378,8 +420,8 @@ fn eight_threads_share_a_gpu() {
             let (gpu, library) = (&gpu, &library);
             scope.spawn(move || {
                 for _ in 0..20 {
-                    let keys =
-                        [0, 1].map(|page| register(gpu, 2 * thread + page, 1).expect("pages of its own"));
+                    let keys = [0, 1]
+                        .map(|page| register(gpu, 2 * thread + page, 1).expect("pages of its own"));
                     for key in keys {
                         gpu.deregister(key).expect("it stands");
                         gpu.deregister(key).expect_err("it is gone");
@@ -415,7 +457,8 @@ fn the_real_driver_registers_memory() {
     let region = Region::builder(8 << 20).ladder(PageSize::Base).map().expect("little memory");
     let half = 4 << 20;
     // SAFETY: two halves of the region, which is mapped until the end of this test.
-    let keys = [0, half].map(|at| unsafe { gpu.register(region.base().add(at), half) }.expect("pinned"));
+    let keys =
+        [0, half].map(|at| unsafe { gpu.register(region.base().add(at), half) }.expect("pinned"));
     assert!(keys.iter().all(|key| key.lkey != 0 && key.rkey.is_none()));
     // SAFETY: see above.
     let refused = unsafe { gpu.register(region.base(), half) }.expect_err("known already");

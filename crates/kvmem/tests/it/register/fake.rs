@@ -159,6 +159,8 @@ impl Registrar for Fake {
             return Err(Refusal::new("fake_dereg_mr", Errno::EBUSY, "tell the fake not to"));
         }
         let known = books.live.remove(&key.handle);
-        known.map(drop).ok_or_else(|| Refusal::new("fake_dereg_mr", Errno::EINVAL, "that key is not out"))
+        known
+            .map(drop)
+            .ok_or_else(|| Refusal::new("fake_dereg_mr", Errno::EINVAL, "that key is not out"))
     }
 }

@@ -133,7 +133,9 @@ fn buffers_beside_stay_whatever_is_registered_and_given_back() {
     let ring = worker.adopt(RingTable::New(8)).expect("the ring is fit for it");
     let part = |number: usize| (number * 4096, 4096);
     let mut keys: Vec<Key> = (0..8)
-        .map(|number| register(&ring, &region, part(number).0, part(number).1).expect("a slot is left"))
+        .map(|number| {
+            register(&ring, &region, part(number).0, part(number).1).expect("a slot is left")
+        })
         .collect();
     // Holes are filled in any order, and what stands after them stands.
     for (round, hole) in [3, 0, 7, 6, 2, 5, 1, 4, 4, 0, 7].into_iter().enumerate() {
@@ -160,7 +162,8 @@ fn slots_of_others_are_left_alone() {
     let fill = |slot: u32, offset: usize| {
         let vector = libc::iovec { iov_base: at(&region, offset).as_ptr().cast(), iov_len: 4096 };
         // SAFETY: the region outlives the ring.
-        unsafe { worker.ring.submitter().register_buffers_update(slot, &[vector], None) }.expect("a slot");
+        unsafe { worker.ring.submitter().register_buffers_update(slot, &[vector], None) }
+            .expect("a slot");
     };
     for slot in 0..12 {
         fill(slot, slot as usize * 4096);
@@ -172,7 +175,9 @@ fn slots_of_others_are_left_alone() {
     }
     for _ in 0..2 {
         let keys: Vec<Key> = (0..4)
-            .map(|number| register(&ring, &region, (20 + number) * 4096, 4096).expect("a slot is left"))
+            .map(|number| {
+                register(&ring, &region, (20 + number) * 4096, 4096).expect("a slot is left")
+            })
             .collect();
         assert!(keys.iter().all(|key| (4..8).contains(&key.lkey)), "{keys:?}");
         assert_eq!(
@@ -200,11 +205,15 @@ fn slots_run_out_and_come_back() {
     let region = base(4 * 4096);
     let Some(worker) = Worker::new() else { return };
     let ring = worker.adopt(RingTable::New(3)).expect("the ring is fit for it");
-    let keys: Vec<Key> =
-        (0..3).map(|number| register(&ring, &region, number * 4096, 4096).expect("three")).collect();
+    let keys: Vec<Key> = (0..3)
+        .map(|number| register(&ring, &region, number * 4096, 4096).expect("three"))
+        .collect();
     assert_eq!(ring.limits().max_keys, 0);
     let error = register(&ring, &region, 3 * 4096, 4096).expect_err("all taken");
-    assert_eq!((error.errno, &error.barrier), (Errno::ENOSPC, &Some(Barrier::Keys { limit: 0, need: 1 })));
+    assert_eq!(
+        (error.errno, &error.barrier),
+        (Errno::ENOSPC, &Some(Barrier::Keys { limit: 0, need: 1 }))
+    );
     assert!(error.to_string().contains("give back keys"), "{error}");
     ring.deregister(keys[1]).expect("it stands");
     register(&ring, &region, 3 * 4096, 4096).expect("one is free again");
@@ -225,8 +234,9 @@ fn a_ring_of_its_own_has_room_for_all_the_kernel_allows() {
     assert!(limits.memlock.is_none_or(|memlock| memlock.account == Account::Rings));
     let region = base(4096);
     // Each counts by itself, so that few could be too many.
-    let most =
-        limits.memlock.map_or(limits.max_keys, |memlock| limits.max_keys.min(memlock.limit_bytes / 8192));
+    let most = limits
+        .memlock
+        .map_or(limits.max_keys, |memlock| limits.max_keys.min(memlock.limit_bytes / 8192));
     let keys: Vec<Key> =
         (0..most).map(|_| register(&ring, &region, 0, 4096).expect("a slot is left")).collect();
     assert_eq!(ring.limits().max_keys, limits.max_keys - most);
@@ -367,7 +377,8 @@ fn a_ring_that_does_not_fit_is_refused() {
     else {
         return println!("skipped in part: the kernel has no such rings");
     };
-    let ring = Arc::new(IoUring::adopt("single", single, RingTable::New(4)).expect("the same thread"));
+    let ring =
+        Arc::new(IoUring::adopt("single", single, RingTable::New(4)).expect("the same thread"));
     let region = base(4096);
     let there = Arc::clone(&ring);
     std::thread::scope(|scope| {
@@ -389,7 +400,8 @@ fn work_that_is_under_way_is_finished() {
         let key = register(&ring, &region, 0, 4096).expect("a little memory");
         let at = region.base();
         let entry =
-            opcode::ReadFixed::new(types::Fd(reader.as_raw_fd()), at.as_ptr(), 4, key.lkey as u16).build();
+            opcode::ReadFixed::new(types::Fd(reader.as_raw_fd()), at.as_ptr(), 4, key.lkey as u16)
+                .build();
         worker.submit(&entry);
         ring.deregister(key).expect("it stands");
         std::io::Write::write_all(&mut writer, b"late").expect("a reader");
@@ -408,7 +420,8 @@ fn eight_threads_at_once_on_one_ring_and_on_eight() {
     }
     let region = base(8 * 16 * 4096);
     let one = [IoUring::new(0).expect("rings are allowed")];
-    let eight: Vec<IoUring> = (0..8).map(|index| IoUring::new(index).expect("rings are allowed")).collect();
+    let eight: Vec<IoUring> =
+        (0..8).map(|index| IoUring::new(index).expect("rings are allowed")).collect();
     for rings in [&one[..], &eight[..]] {
         let free: Vec<u64> = rings.iter().map(|ring| ring.limits().max_keys).collect();
         std::thread::scope(|scope| {
@@ -418,7 +431,8 @@ fn eight_threads_at_once_on_one_ring_and_on_eight() {
                     for round in 0..40 {
                         let keys: Vec<Key> = (0..16)
                             .map(|page| {
-                                register(ring, region, (thread * 16 + page) * 4096, 4096).expect("room")
+                                register(ring, region, (thread * 16 + page) * 4096, 4096)
+                                    .expect("room")
                             })
                             .collect();
                         // In an order that differs, so that there are holes.

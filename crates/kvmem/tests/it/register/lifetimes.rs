@@ -37,7 +37,10 @@ fn keys_are_found_by_device_and_range() {
     let error = set.key_for("fake:0", MIB - 1..MIB + 1).unwrap_err();
     assert!(matches!(error, RegisterError::Straddles { edge, .. } if edge == MIB), "{error}");
     assert!(matches!(set.key_for("fake:0", ..), Err(RegisterError::Straddles { .. })));
-    assert!(matches!(set.key_for("fake:0", 0..4 * MIB + 1), Err(RegisterError::OutOfBounds { .. })));
+    assert!(matches!(
+        set.key_for("fake:0", 0..4 * MIB + 1),
+        Err(RegisterError::OutOfBounds { .. })
+    ));
     #[allow(clippy::reversed_empty_ranges)]
     let backwards = set.key_for("fake:0", 5..3);
     assert!(matches!(backwards, Err(RegisterError::OutOfBounds { .. })));
@@ -51,7 +54,8 @@ fn dropping_in_any_order_gives_everything_back() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let region = region(3);
         let memory = Arc::downgrade(&region);
-        let mut parts: Vec<_> = register(&fakes, region).into_registrations().into_iter().map(Some).collect();
+        let mut parts: Vec<_> =
+            register(&fakes, region).into_registrations().into_iter().map(Some).collect();
         for (step, which) in order.into_iter().enumerate() {
             assert!(memory.upgrade().is_some());
             parts[which] = None;
@@ -124,7 +128,10 @@ fn progress_never_falls_and_ends_with_all() {
         assert!(of.iter().all(|progress| progress.total_bytes == all), "{phase}");
         assert_eq!(of.last().expect("some").done_bytes, all, "{phase}");
         // The pieces of one registrar, or thread, follow each other.
-        assert!(of.iter().all(|p| p.piece.is_some_and(|piece| piece.ended <= p.elapsed)), "{phase}");
+        assert!(
+            of.iter().all(|p| p.piece.is_some_and(|piece| piece.ended <= p.elapsed)),
+            "{phase}"
+        );
         for worker in 0..3 {
             let pieces = of.iter().filter_map(|progress| progress.piece);
             let mut own: Vec<_> = pieces.filter(|piece| piece.worker == worker).collect();
@@ -134,7 +141,8 @@ fn progress_never_falls_and_ends_with_all() {
             assert!(own.windows(2).all(|two| two[0].ended <= two[1].began), "{phase}, {worker}");
         }
     }
-    let ready: Vec<u64> = seen.iter().filter(|p| p.phase == Phase::Register).map(|p| p.ready_bytes).collect();
+    let ready: Vec<u64> =
+        seen.iter().filter(|p| p.phase == Phase::Register).map(|p| p.ready_bytes).collect();
     assert!(ready.is_sorted() && ready.last() == Some(&(8 * MIB as u64)));
     assert!(seen.windows(2).all(|pair| pair[0].phase <= pair[1].phase));
 }
@@ -143,14 +151,18 @@ fn progress_never_falls_and_ends_with_all() {
 fn eight_threads_register_and_deregister_at_once() {
     let fakes = Fake::some(4, MIB as u64);
     let whole = Arc::try_unwrap(region(32)).expect("nobody else has it");
-    let parts: Vec<_> = whole.split(4 * MIB).expect("not empty").into_iter().map(Arc::new).collect();
+    let parts: Vec<_> =
+        whole.split(4 * MIB).expect("not empty").into_iter().map(Arc::new).collect();
     thread::scope(|scope| {
         for part in &parts {
             scope.spawn(|| {
                 for round in 0..20 {
-                    let policy = [Policy::Sequential, Policy::all_at_once(), Policy::Auto][round % 3];
-                    let builder = RegistrationSet::builder().registrars(registrars(&fakes)).policy(policy);
-                    let mut set = builder.register(Arc::clone(part)).expect("nothing stands in the way");
+                    let policy =
+                        [Policy::Sequential, Policy::all_at_once(), Policy::Auto][round % 3];
+                    let builder =
+                        RegistrationSet::builder().registrars(registrars(&fakes)).policy(policy);
+                    let mut set =
+                        builder.register(Arc::clone(part)).expect("nothing stands in the way");
                     for device in ["fake:0", "fake:3"] {
                         set.key_for(device, MIB..2 * MIB).expect("it is registered");
                     }

@@ -27,7 +27,9 @@ fn region(pages: usize) -> Option<Region> {
         println!("skipped: pages have {} bytes", PageSize::Base.bytes());
         return None;
     }
-    Some(Region::builder(bytes).ladder(Ladder::only(PageSize::Base)).map().expect("a little memory"))
+    Some(
+        Region::builder(bytes).ladder(Ladder::only(PageSize::Base)).map().expect("a little memory"),
+    )
 }
 
 fn register(mlock: &Mlock, region: &Region, range: Range<usize>) -> Key {
@@ -45,7 +47,8 @@ fn locked(region: &Region) -> Vec<usize> {
         let mut words = line.split(' ');
         let first = words.next().unwrap_or("");
         if let Some((from, to)) = first.split_once('-')
-            && let (Ok(from), Ok(to)) = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
+            && let (Ok(from), Ok(to)) =
+                (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
         {
             mapping = from.max(start)..to.min(start + region.len());
         } else if first == "VmFlags:" && words.any(|flag| flag == "lo") {
@@ -141,12 +144,20 @@ fn what_is_not_mapped_is_refused_and_nothing_stays_locked() {
     let mlock = Mlock::default();
     let at = region.base();
     // SAFETY: nothing is there to be locked, which is what is tested.
-    let refused = |at: NonNull<u8>, len| unsafe { mlock.register(at, len) }.expect_err("cannot be locked");
+    let refused =
+        |at: NonNull<u8>, len| unsafe { mlock.register(at, len) }.expect_err("cannot be locked");
     assert_eq!(refused(at, 0).errno, Errno::EINVAL);
     assert_eq!(refused(at, usize::MAX).errno, Errno::EINVAL);
     // SAFETY: the kernel chooses the address.
     let hole = unsafe {
-        libc::mmap(std::ptr::null_mut(), 3 * PAGE, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        libc::mmap(
+            std::ptr::null_mut(),
+            3 * PAGE,
+            3,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
     };
     let hole = NonNull::new(hole.cast::<u8>()).expect("an address");
     // SAFETY: the page in the middle is this test's, and not used.
@@ -168,7 +179,8 @@ fn what_is_not_mapped_is_refused_and_nothing_stays_locked() {
 fn eight_threads_over_the_same_pages() {
     let _turn = turn();
     let Some(region) = region(64) else { return };
-    let registrars: Vec<Mlock> = (0..8).map(|number| Mlock::new(format!("mlock:{number}"))).collect();
+    let registrars: Vec<Mlock> =
+        (0..8).map(|number| Mlock::new(format!("mlock:{number}"))).collect();
     std::thread::scope(|scope| {
         for (number, mlock) in registrars.iter().enumerate() {
             let region = &region;
@@ -178,7 +190,10 @@ fn eight_threads_over_the_same_pages() {
                     let own = start + 1..start + 2 + (number + round) % 20;
                     let key = register(mlock, region, own.start * PAGE..own.end * PAGE);
                     let now = locked(region);
-                    assert!(own.clone().all(|page| now.contains(&page)), "{own:?} is not in {now:?}");
+                    assert!(
+                        own.clone().all(|page| now.contains(&page)),
+                        "{own:?} is not in {now:?}"
+                    );
                     mlock.deregister(key).expect("it stands");
                 }
             });
@@ -190,6 +205,9 @@ fn eight_threads_over_the_same_pages() {
 #[test]
 fn limits_are_those_of_the_process() {
     let limits = Mlock::new("pages").limits();
-    assert_eq!((limits.device.as_str(), limits.max_bytes, limits.max_keys), ("pages", u64::MAX, u64::MAX));
+    assert_eq!(
+        (limits.device.as_str(), limits.max_bytes, limits.max_keys),
+        ("pages", u64::MAX, u64::MAX)
+    );
     assert!(limits.memlock.is_none_or(|memlock| memlock.account == Account::Locked));
 }

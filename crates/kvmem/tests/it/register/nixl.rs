@@ -101,7 +101,9 @@ fn agents_have_names_of_their_own() {
     let made = library.calls("nixl_capi_create_agent");
     let error = nixl.agent("").open().expect_err("no name");
     assert!(error.reason.contains("without a name"), "{error}");
-    for wrong in [nixl.agent("a\0b"), nixl.agent("a").backend("U\0"), nixl.agent("a").parameter("k", "\0")] {
+    for wrong in
+        [nixl.agent("a\0b"), nixl.agent("a").backend("U\0"), nixl.agent("a").parameter("k", "\0")]
+    {
         let error = wrong.open().expect_err("no string for C");
         assert!(error.reason.contains("has a zero in it"), "{error}");
     }
@@ -112,7 +114,8 @@ fn agents_have_names_of_their_own() {
 fn metadata_is_of_what_is_registered_now() {
     let library = stand_in();
     let agent = load(&library).agent("one").open().expect("an agent");
-    let told = || String::from_utf8(metadata(&agent).expect("bytes")).expect("the stand-in's are text");
+    let told =
+        || String::from_utf8(metadata(&agent).expect("bytes")).expect("the stand-in's are text");
     assert_eq!(told(), "one has 0");
     let key = register(&agent, 0, 1).expect("a key");
     assert_eq!(told(), "one has 1");
@@ -140,7 +143,8 @@ fn parameters_reach_the_backend() {
     let library = StandIn::new("nixl", &["nixl_capi_params_add"]);
     let nixl = load(&library);
     nixl.open("UCX").expect("without parameters it is not missed");
-    let error = nixl.agent("one").parameter("num_workers", "2").open().expect_err("it cannot be told");
+    let error =
+        nixl.agent("one").parameter("num_workers", "2").open().expect_err("it cannot be told");
     assert!(error.reason.contains("no function nixl_capi_params_add"), "{error}");
     assert_nothing_lives(&library);
 }
@@ -174,7 +178,8 @@ fn keys_that_are_not_live_are_not_passed_on() {
     let key = register(&one, 0, 64).expect("a key");
     let foreign = register(&other, 128, 64).expect("a key");
     let asked = library.calls("nixl_capi_deregister_mem");
-    let forged = [Key { lkey: 63, ..key }, Key { rkey: Some(0), ..key }, Key { handle: 0, ..key }, foreign];
+    let forged =
+        [Key { lkey: 63, ..key }, Key { rkey: Some(0), ..key }, Key { handle: 0, ..key }, foreign];
     for wrong in forged {
         let refused = one.deregister(wrong).expect_err("not live");
         assert_eq!(refused.errno, Errno::ENOENT);
@@ -272,7 +277,8 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
 
 /// Whether a call has part in giving back what is left when an agent goes.
 fn giving_back(call: &str) -> bool {
-    ["nixl_capi_deregister_mem", "nixl_capi_create_reg_dlist", "nixl_capi_reg_dlist_add_desc"].contains(&call)
+    ["nixl_capi_deregister_mem", "nixl_capi_create_reg_dlist", "nixl_capi_reg_dlist_add_desc"]
+        .contains(&call)
 }
 
 #[test]
@@ -296,10 +302,17 @@ fn what_cannot_be_given_back_keeps_its_agent() {
     library.log();
     drop(agent);
     let log = library.log();
-    assert_eq!(log.iter().filter(|call| *call == "nixl_capi_deregister_mem").count(), 3, "three times");
+    assert_eq!(
+        log.iter().filter(|call| *call == "nixl_capi_deregister_mem").count(),
+        3,
+        "three times"
+    );
     assert!(!log.iter().any(|call| call.starts_with("nixl_capi_destroy_agent")), "{log:?}");
     // Agent, backend and arguments; the lists of descriptors are gone.
-    assert_eq!((library.get("live_ranges"), library.get("live_objects"), library.get("misuse")), (1, 3, 0));
+    assert_eq!(
+        (library.get("live_ranges"), library.get("live_objects"), library.get("misuse")),
+        (1, 3, 0)
+    );
 }
 
 #[test]
@@ -320,8 +333,13 @@ fn things_go_in_the_order_opposite_to_that_in_which_they_came() {
     library.log();
     drop(agent);
     let gone = library.log();
-    let expected =
-        ["deregister_mem", "destroy_reg_dlist", "destroy_opt_args", "destroy_backend", "destroy_agent"];
+    let expected = [
+        "deregister_mem",
+        "destroy_reg_dlist",
+        "destroy_opt_args",
+        "destroy_backend",
+        "destroy_agent",
+    ];
     let expected = expected.map(|call| format!("nixl_capi_{call}"));
     assert_eq!(gone[gone.len() - expected.len()..], expected);
     assert_nothing_lives(&library);
@@ -340,7 +358,8 @@ fn an_agent_takes_one_call_at_a_time() {
                     let key = register(agent, worker * 4096 + at, 1).expect("bytes of its own");
                     metadata(agent).expect("bytes");
                     agent.with_raw(|raw, _| {
-                        type GetMd = unsafe extern "C" fn(NonNull<u8>, *mut *mut u8, *mut usize) -> i32;
+                        type GetMd =
+                            unsafe extern "C" fn(NonNull<u8>, *mut *mut u8, *mut usize) -> i32;
                         let (mut data, mut len) = (std::ptr::null_mut(), 0);
                         // SAFETY: the types are those of the header, and the agent lives.
                         unsafe {
@@ -350,7 +369,9 @@ fn an_agent_takes_one_call_at_a_time() {
                                 &mut len,
                             );
                             assert_eq!(status, 0);
-                            library.function::<unsafe extern "C" fn(*mut u8)>("nixl_capi_mem_free")(data);
+                            library.function::<unsafe extern "C" fn(*mut u8)>("nixl_capi_mem_free")(
+                                data,
+                            );
                         }
                     });
                     agent.deregister(key).expect("it stands");
@@ -361,8 +382,9 @@ fn an_agent_takes_one_call_at_a_time() {
     library.latency(Duration::ZERO);
     assert_eq!(agent.live_keys(), 0);
     // A panic of the caller's leaves the agent usable.
-    let panicked =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| agent.with_raw(|_, _| panic!("mine"))));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        agent.with_raw(|_, _| panic!("mine"))
+    }));
     panicked.expect_err("it was told");
     register(&agent, 0, 1).expect("a key");
     drop(agent);
@@ -371,7 +393,9 @@ fn an_agent_takes_one_call_at_a_time() {
 
 /// A region of base pages.
 fn region(bytes: usize) -> Arc<Region> {
-    Arc::new(Region::builder(bytes).ladder(Ladder::only(PageSize::Base)).map().expect("a little memory"))
+    Arc::new(
+        Region::builder(bytes).ladder(Ladder::only(PageSize::Base)).map().expect("a little memory"),
+    )
 }
 
 #[test]
@@ -473,9 +497,11 @@ fn a_library_without_a_function_is_none() {
 
 #[test]
 fn what_is_no_library_is_not_available() {
-    for path in
-        ["/nonexistent/libnixl_capi.so", "/dev/null", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]
-    {
+    for path in [
+        "/nonexistent/libnixl_capi.so",
+        "/dev/null",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+    ] {
         // SAFETY: none of them is a library.
         let error = unsafe { Nixl::load_from(Path::new(path)) }.expect_err("no library");
         assert!(error.reason.starts_with("no library: ") && error.reason.contains(path), "{error}");

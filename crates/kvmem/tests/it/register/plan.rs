@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{PageSize, Populate, Receipt, Region};
 use kvmem::register::{
-    Account, Barrier, Limits, Memlock, Plan, Policy, RegisterError, RegistrationSet, Terms, TrialPlan, plan,
+    Account, Barrier, Limits, Memlock, Plan, Policy, RegisterError, RegistrationSet, Terms,
+    TrialPlan, plan,
 };
 use proptest::prelude::*;
 
@@ -61,15 +62,24 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &Terms) {
         let mut end = 0;
         for chunk in &lane.chunks {
             assert_eq!(chunk.start, end, "no gap, no overlap");
-            assert!(!chunk.is_empty() && chunk.len() as u64 <= cap(limits), "{chunk:?} within {limits:?}");
+            assert!(
+                !chunk.is_empty() && chunk.len() as u64 <= cap(limits),
+                "{chunk:?} within {limits:?}"
+            );
             end = chunk.end;
         }
         assert_eq!(end, len, "nothing is cut off");
         for edge in lane.chunks.iter().skip(1).map(|chunk| chunk.start) {
             let (page, base) = (page_at(receipt, edge).bytes(), PageSize::Base.bytes());
-            let unit = [page, base, 1].into_iter().find(|unit| *unit as u64 <= least).expect("one byte fits");
+            let unit = [page, base, 1]
+                .into_iter()
+                .find(|unit| *unit as u64 <= least)
+                .expect("one byte fits");
             assert!(edge.is_multiple_of(unit), "edge {edge:#x} on a boundary of {unit}");
-            assert!(finest.binary_search(&edge).is_ok(), "edge {edge:#x} is one of the finest registrar's");
+            assert!(
+                finest.binary_search(&edge).is_ok(),
+                "edge {edge:#x} is one of the finest registrar's"
+            );
             let boundary = plan.boundary_bytes.expect("there are edges");
             assert!((edge as u64).is_multiple_of(boundary));
         }
@@ -92,7 +102,10 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &Terms) {
     let nobody = terms.policy == Policy::Sequential || terms.populate == Populate::None;
     assert_eq!(populated, if nobody { 0 } else { absent });
     assert!(plan.populate.iter().all(whole));
-    assert!(plan.populate.windows(2).all(|pair| pair[0].end < pair[1].start), "disjoint, joined, in order");
+    assert!(
+        plan.populate.windows(2).all(|pair| pair[0].end < pair[1].start),
+        "disjoint, joined, in order"
+    );
     assert_eq!(plan.populate_threads == 0, plan.populate.is_empty());
     assert!(plan.populate_threads <= terms.cores);
 
@@ -103,7 +116,9 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &Terms) {
             assert_eq!(plan.threads, 1, "untouched memory is one registrar's at a time")
         }
         Policy::Parallel(threads) => assert_eq!(plan.threads, threads.get().min(limits.len())),
-        Policy::Auto => assert!(plan.threads <= terms.cores && (plan.trial.is_some() == (plan.threads > 1))),
+        Policy::Auto => {
+            assert!(plan.threads <= terms.cores && (plan.trial.is_some() == (plan.threads > 1)))
+        }
     }
     let shortest = plan.lanes.iter().map(|lane| lane.chunks.len()).min().expect("a lane");
     match plan.trial {
@@ -175,8 +190,11 @@ fn terms() -> impl Strategy<Value = Terms> {
         (1..12usize).prop_map(Policy::parallel),
         Just(Policy::all_at_once()),
     ];
-    let populate =
-        prop_oneof![Just(Populate::Auto), Just(Populate::None), (1..9usize).prop_map(Populate::threads),];
+    let populate = prop_oneof![
+        Just(Populate::Auto),
+        Just(Populate::None),
+        (1..9usize).prop_map(Populate::threads),
+    ];
     (policy, 1..129usize, populate, prop::option::weighted(0.3, bytes()), any::<bool>()).prop_map(
         |(policy, cores, populate, chunk_bytes, by_range)| Terms {
             populate,
@@ -230,7 +248,8 @@ fn limits_are_held_against_the_need_before_anything_is_done() {
     let barrier = Barrier::Keys { limit: 15, need: 16 };
     assert_eq!(error, RegisterError::Limited { device: "mlx5_0".to_owned(), barrier });
 
-    let memlock = |account, limit_bytes| Some(Memlock { account, limit_bytes, used_bytes: 1 << 20 });
+    let memlock =
+        |account, limit_bytes| Some(Memlock { account, limit_bytes, used_bytes: 1 << 20 });
     let mut limits = nics(3, u64::MAX);
     limits[0].memlock = memlock(Account::Rings, 40 << 20);
     limits[1].memlock = memlock(Account::Pinned, 17 << 20);
@@ -273,7 +292,8 @@ fn a_tebibyte_is_planned_in_no_time() {
         })
         .collect();
     let start = Instant::now();
-    let plan = plan(&region, &rings, &Terms::new(Policy::Auto, 64)).expect("nothing stands in the way");
+    let plan =
+        plan(&region, &rings, &Terms::new(Policy::Auto, 64)).expect("nothing stands in the way");
     // The benchmark holds it against a millisecond; this is for a machine that is busy, without optimization.
     assert!(start.elapsed() < Duration::from_secs(1));
     assert_eq!(plan.keys(), 8 * 8192);
@@ -298,7 +318,10 @@ fn memory_that_begins_anywhere_is_cut_on_pages() {
     let chunks = &plan.lanes[0].chunks;
     assert_eq!((chunks.len(), chunks[0].clone()), (6, 0..8 * page - 100));
     assert!(
-        chunks.iter().skip(1).all(|chunk| (region.base().addr().get() + chunk.start).is_multiple_of(page))
+        chunks
+            .iter()
+            .skip(1)
+            .all(|chunk| (region.base().addr().get() + chunk.start).is_multiple_of(page))
     );
 }
 
@@ -308,8 +331,10 @@ fn a_part_of_a_region_is_planned_as_it_lies() {
     let (_, part) = region.split_at((4 << 20) + 4096).expect("within");
     let limits = Limits { max_bytes: 1 << 20, ..Limits::none("nic") };
     let builder = RegistrationSet::builder().registrar(super::fake::Fake::new("nic", limits));
-    let plan =
-        builder.policy(Policy::Parallel(NonZeroUsize::MIN)).plan(&part).expect("nothing stands in the way");
+    let plan = builder
+        .policy(Policy::Parallel(NonZeroUsize::MIN))
+        .plan(&part)
+        .expect("nothing stands in the way");
     assert_eq!(plan.len_bytes, (4 << 20) - 4096);
     assert_eq!(plan.populate, std::slice::from_ref(&(0..(4 << 20) - 4096)));
     assert_eq!(plan.lanes[0].chunks.len(), 4);

@@ -20,7 +20,8 @@ fn are_called_at_once(many: usize, policy: Policy, populated: Populate, populate
         .into_iter()
         .map(|fake| fake.meeting(many).taking(Duration::from_millis(2)))
         .collect();
-    let builder = RegistrationSet::builder().registrars(registrars(&fakes)).policy(policy).populate(populate);
+    let builder =
+        RegistrationSet::builder().registrars(registrars(&fakes)).policy(policy).populate(populate);
     let set = builder.register(region(populated)).expect("nothing stands in the way");
     assert_eq!(fakes[0].most.load(Ordering::SeqCst), many, "{policy:?}");
     assert_eq!(set.outcome().threads > 1, many > 1);
@@ -55,7 +56,8 @@ fn reading_is_not_touching() {
     // What was only read is the kernel's common page of zeros: registering would have to find every page.
     let region = region(Populate::None);
     // SAFETY: nobody writes to it.
-    let sum: u64 = unsafe { region.bytes() }.iter().step_by(4096).map(|byte| u64::from(*byte)).sum();
+    let sum: u64 =
+        unsafe { region.bytes() }.iter().step_by(4096).map(|byte| u64::from(*byte)).sum();
     assert_eq!(sum, 0);
     if !region.residency(..).expect("a way to know").method.eq(&kvmem::arena::Method::Scan) {
         println!("skipped: this kernel cannot tell the common page of zeros from others");
@@ -69,7 +71,8 @@ fn reading_is_not_touching() {
 #[test]
 fn residency_is_what_is_so_now() {
     let builder = RegistrationSet::builder().registrars(registrars(&Fake::some(2, u64::MAX)));
-    let plan = |region: &Region| builder.plan(region).expect("nothing stands in the way").populate.len();
+    let plan =
+        |region: &Region| builder.plan(region).expect("nothing stands in the way").populate.len();
     let there = region(Populate::threads(1));
     assert_eq!(plan(&there), 0);
     there.discard(..).expect("nothing is registered");

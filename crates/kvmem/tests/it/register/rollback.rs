@@ -42,7 +42,9 @@ fn every_chunk_of_every_registrar_may_fail() {
                 assert_eq!(error.refusal.errno, Errno::ENOMEM);
                 assert!(kept.is_empty());
                 let text = error.to_string();
-                for part in ["fake_reg_mr", "ENOMEM", "tell the fake not to", &format!("chunk {chunk}")] {
+                for part in
+                    ["fake_reg_mr", "ENOMEM", "tell the fake not to", &format!("chunk {chunk}")]
+                {
                     assert!(text.contains(part), "{part} in {text}");
                 }
             }
@@ -60,7 +62,10 @@ fn of_several_failures_the_first_is_told() {
     fakes[1] = fakes[1].clone().with(Faults { register: vec![3], ..Faults::default() });
     // One after another, chunk by chunk: the second chunk of the last comes before the third of the one before.
     let error = builder(&fakes, Policy::Sequential).register(region).unwrap_err();
-    assert!(matches!(&error, RegisterError::Refused { error, .. } if error.device == "fake:2"), "{error}");
+    assert!(
+        matches!(&error, RegisterError::Refused { error, .. } if error.device == "fake:2"),
+        "{error}"
+    );
     assert_eq!(live(&fakes), 0);
     assert_eq!(fakes[1].calls(), 2, "after a failure no more is tried");
 }
@@ -75,8 +80,11 @@ fn a_deregistration_that_fails_while_rolling_back_is_tried_again() {
                 let faults = Faults { deregister: vec![(nth, 2)], ..Faults::default() };
                 *fake = fake.clone().with(faults);
             }
-            let faults =
-                Faults { register: vec![CHUNKS as u64], deregister: vec![(nth, 2)], ..Faults::default() };
+            let faults = Faults {
+                register: vec![CHUNKS as u64],
+                deregister: vec![(nth, 2)],
+                ..Faults::default()
+            };
             fakes[1] = fakes[1].clone().with(faults);
             let error = builder(&fakes, policy).register(Arc::clone(&region)).unwrap_err();
             assert_eq!(live(&fakes), 0, "{policy}, {nth}");
@@ -93,12 +101,17 @@ fn a_key_that_is_never_taken_back_keeps_the_memory_mapped() {
     let region = region();
     let base = region.base();
     let mut fakes = Fake::some(2, CHUNK as u64);
-    fakes[0] = fakes[0].clone().with(Faults { deregister: vec![(2, u64::MAX)], ..Faults::default() });
+    fakes[0] =
+        fakes[0].clone().with(Faults { deregister: vec![(2, u64::MAX)], ..Faults::default() });
     fakes[1] = fakes[1].clone().with(Faults { register: vec![4], ..Faults::default() });
     let watch = Arc::downgrade(&region);
     let error = builder(&fakes, Policy::Sequential).register(region).unwrap_err();
     let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
-    assert_eq!((error.device.as_str(), error.chunk), ("fake:1", 3), "the first failure is told first");
+    assert_eq!(
+        (error.device.as_str(), error.chunk),
+        ("fake:1", 3),
+        "the first failure is told first"
+    );
     let chunks: Vec<usize> = kept.iter().map(|kept: &ChunkError| kept.chunk).collect();
     assert_eq!(chunks, [1, 2, 3], "then those that stay");
     assert!(kept.iter().all(|kept| kept.device == "fake:0" && kept.refusal.errno == Errno::EBUSY));
@@ -114,7 +127,8 @@ fn a_registration_that_cannot_end_says_so_and_can_be_tried_again() {
     let mut fakes = Fake::some(NICS, CHUNK as u64);
     // Three tries for each of its keys.
     fakes[1] = fakes[1].clone().with(Faults { deregister: vec![(1, 12)], ..Faults::default() });
-    let mut set = builder(&fakes, Policy::Auto).register(Arc::clone(&region)).expect("nothing fails yet");
+    let mut set =
+        builder(&fakes, Policy::Auto).register(Arc::clone(&region)).expect("nothing fails yet");
     let error = set.deregister().unwrap_err();
     let RegisterError::Kept { kept } = &error else { panic!("{error}") };
     assert_eq!((kept.len(), kept[0].device.as_str(), kept[0].chunk), (CHUNKS, "fake:1", 0));
@@ -135,7 +149,8 @@ fn a_registrar_that_panics_takes_nothing_with_it() {
         let mut fakes = Fake::some(NICS, CHUNK as u64);
         fakes[1] = fakes[1].clone().with(Faults { panic_at: Some(2), ..Faults::default() });
         let builder = builder(&fakes, policy);
-        let result = catch_unwind(AssertUnwindSafe(|| builder.register(Arc::clone(&region)).map(drop)));
+        let result =
+            catch_unwind(AssertUnwindSafe(|| builder.register(Arc::clone(&region)).map(drop)));
         assert!(result.is_err(), "the panic is passed on");
         assert_eq!(live(&fakes), 0);
         region.discard(..).expect("nothing is registered");
@@ -144,17 +159,24 @@ fn a_registrar_that_panics_takes_nothing_with_it() {
 
 #[test]
 fn a_panic_in_a_trial_of_slices_takes_nothing_with_it() {
-    let region = Region::builder(320 << 20).ladder(Ladder::only(PageSize::Base)).populate(Populate::Auto);
+    let region =
+        Region::builder(320 << 20).ladder(Ladder::only(PageSize::Base)).populate(Populate::Auto);
     let region = Arc::new(region.map().expect("some memory"));
     for nth in 1..=3 {
         let mut fakes = Fake::some(8, u64::MAX);
-        if builder(&fakes, Policy::Auto).plan(&region).expect("nothing stands in the way").trial.is_none() {
+        if builder(&fakes, Policy::Auto)
+            .plan(&region)
+            .expect("nothing stands in the way")
+            .trial
+            .is_none()
+        {
             println!("skipped: with one core there is nothing to try");
             return;
         }
         fakes[1] = fakes[1].clone().with(Faults { panic_at: Some(nth), ..Faults::default() });
         let builder = builder(&fakes, Policy::Auto);
-        let result = catch_unwind(AssertUnwindSafe(|| builder.register(Arc::clone(&region)).map(drop)));
+        let result =
+            catch_unwind(AssertUnwindSafe(|| builder.register(Arc::clone(&region)).map(drop)));
         assert!(result.is_err(), "the panic is passed on");
         assert_eq!(live(&fakes), 0);
     }
@@ -166,7 +188,8 @@ fn a_listener_that_panics_takes_nothing_with_it() {
     let region = region();
     let fakes = Fake::some(NICS, CHUNK as u64);
     let builder = builder(&fakes, Policy::all_at_once());
-    let builder = builder.progress(|progress| assert!(progress.ready_bytes < 2 * CHUNK as u64, "far enough"));
+    let builder =
+        builder.progress(|progress| assert!(progress.ready_bytes < 2 * CHUNK as u64, "far enough"));
     let result = catch_unwind(AssertUnwindSafe(|| builder.register(Arc::clone(&region)).map(drop)));
     assert!(result.is_err());
     assert_eq!(live(&fakes), 0);
@@ -197,7 +220,8 @@ fn cancelled_work_is_undone() {
 fn a_budget_of_no_time_is_not_enough() {
     let fakes = Fake::some(1, CHUNK as u64);
     let budget = std::time::Duration::ZERO;
-    let error = builder(&fakes, Policy::Sequential).time_budget(budget).register(region()).unwrap_err();
+    let error =
+        builder(&fakes, Policy::Sequential).time_budget(budget).register(region()).unwrap_err();
     assert!(matches!(error, RegisterError::OverBudget { done: 0, .. }), "{error}");
     assert_eq!(live(&fakes), 0);
 }

@@ -21,7 +21,12 @@ fn addresses(bytes: usize) -> Region {
     Region::builder(bytes).map().expect("addresses cost nothing")
 }
 
-fn register(nic: &dyn Registrar, region: &Region, offset: usize, len: usize) -> Result<Key, Refusal> {
+fn register(
+    nic: &dyn Registrar,
+    region: &Region,
+    offset: usize,
+    len: usize,
+) -> Result<Key, Refusal> {
     assert!(offset + len <= region.len());
     // SAFETY: within the region, which outlives the key; a simulated NIC does not write.
     unsafe { nic.register(region.base().add(offset), len) }
@@ -37,7 +42,11 @@ impl Drop for Left<'_> {
 }
 
 /// Lets `threads` threads do `work(number)` at once, this one included, and gives back what they answer.
-fn together<T: Send>(machine: &Machine, threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+fn together<T: Send>(
+    machine: &Machine,
+    threads: usize,
+    work: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
     let gate = Rendezvous::new(threads);
     let act = |number| {
         machine.enter(number);
@@ -85,7 +94,9 @@ fn fixed(machine: &Machine, region: &Region, parallel: bool) -> (f64, f64) {
         true => {
             together(machine, nics.len(), |n| nics[n].deregister(keys[n]).expect("it stands"));
         }
-        false => nics.iter().zip(&keys).for_each(|(nic, key)| nic.deregister(*key).expect("it stands")),
+        false => {
+            nics.iter().zip(&keys).for_each(|(nic, key)| nic.deregister(*key).expect("it stands"))
+        }
     });
     assert_eq!((machine.live_keys(), machine.impatient()), (0, 0));
     (taken, given)

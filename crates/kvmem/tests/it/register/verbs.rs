@@ -54,7 +54,10 @@ fn devices_are_found_and_give_keys() {
     let keys = [register(&nics[0], 4096), register(&nics[0], 1), register(&nics[1], 4096)];
     let keys = keys.map(|key| key.expect("within all limits"));
     // The stand-in counts its keys up: lkey, rkey, lkey, …
-    assert_eq!(keys.map(|key| (key.lkey, key.rkey)), [0, 2, 4].map(|n| (0x100 + n, Some(0x101 + n as u32))));
+    assert_eq!(
+        keys.map(|key| (key.lkey, key.rkey)),
+        [0, 2, 4].map(|n| (0x100 + n, Some(0x101 + n as u32)))
+    );
     assert_eq!((nics[0].live_keys(), nics[1].live_keys(), library.get("live_regions")), (2, 1, 3));
     for (nic, key) in [(&nics[0], keys[0]), (&nics[1], keys[2]), (&nics[0], keys[1])] {
         nic.deregister(key).expect("it stands");
@@ -71,7 +74,9 @@ fn limits_are_those_of_the_device() {
         library.set("max_mr_size", size);
         assert_eq!(nic(&library).limits().max_bytes, bytes);
     }
-    for (count, keys) in [(3, 3), (0, u64::MAX), (u64::MAX, u64::MAX), (i32::MAX as u64, i32::MAX as u64)] {
+    for (count, keys) in
+        [(3, 3), (0, u64::MAX), (u64::MAX, u64::MAX), (i32::MAX as u64, i32::MAX as u64)]
+    {
         library.set("max_mr", count);
         assert_eq!(nic(&library).limits().max_keys, keys);
     }
@@ -118,7 +123,8 @@ fn access_is_exactly_what_was_asked_for() {
     let plain = "ibv_reg_mr".to_owned();
     assert_eq!((ask(None).0, ask(None).1), (7, plain.clone()));
     for bits in 0..16 {
-        let all = [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
+        let all =
+            [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
         let some = all.into_iter().enumerate().filter(|(at, _)| bits & 1 << at != 0);
         let access = some.fold(Access::NONE, |access, (_, flag)| access | flag);
         let (asked, call, result) = ask(Some(access));
@@ -248,9 +254,11 @@ fn every_way_to_say_a_number_is_understood() {
     let nic = nic(&library);
     let key = register(&nic, 1).expect("a key");
     // Returned; returned negative; −1 with errno.
-    for (returned, errno) in
-        [(Errno::EBUSY.number(), Errno::EBUSY), (-Errno::EBUSY.number(), Errno::EBUSY), (-1, Errno::EIO)]
-    {
+    for (returned, errno) in [
+        (Errno::EBUSY.number(), Errno::EBUSY),
+        (-Errno::EBUSY.number(), Errno::EBUSY),
+        (-1, Errno::EIO),
+    ] {
         library.fail("ibv_dereg_mr", 1, 1, returned);
         assert_eq!(nic.deregister(key).expect_err("refused").errno, errno, "{returned}");
     }
@@ -313,7 +321,8 @@ fn keys_that_are_not_live_are_not_passed_on() {
     nic.deregister(key).expect("it stands");
     let asked = library.calls("ibv_dereg_mr");
     let never = Key { handle: 0, lkey: 0, rkey: None };
-    let forged = [Key { rkey: None, ..foreign }, Key { lkey: 0, ..foreign }, Key { handle: 8, ..foreign }];
+    let forged =
+        [Key { rkey: None, ..foreign }, Key { lkey: 0, ..foreign }, Key { handle: 8, ..foreign }];
     for wrong in [key, foreign, never, Key { handle: u64::MAX, ..key }] {
         let refused = nic.deregister(wrong).expect_err("not live");
         assert_eq!((refused.call.as_ref(), refused.errno), ("ibv_dereg_mr", Errno::ENOENT));
@@ -382,16 +391,22 @@ fn no_device_is_said_and_why() {
     let library = stand_in();
     let verbs = load(&library);
     let error = verbs.open("mlx5_7").expect_err("there are two");
-    assert!(error.reason.contains("no device is called mlx5_7: there are mlx5_0, mlx5_1"), "{error}");
+    assert!(
+        error.reason.contains("no device is called mlx5_7: there are mlx5_0, mlx5_1"),
+        "{error}"
+    );
     library.set("devices", 0);
-    for error in [verbs.devices().expect_err("none"), verbs.open("mlx5_0").map(drop).expect_err("none")] {
+    for error in
+        [verbs.devices().expect_err("none"), verbs.open("mlx5_0").map(drop).expect_err("none")]
+    {
         assert!(error.reason.starts_with("no device: the library finds none"), "{error}");
         assert!(error.remedy.contains("--device=/dev/infiniband"), "{error}");
     }
     library.set("devices", 2);
-    for (errno, word) in
-        [(libc::ENOSYS, "no device: the kernel has no RDMA"), (libc::EPERM, "ibv_get_device_list: EPERM")]
-    {
+    for (errno, word) in [
+        (libc::ENOSYS, "no device: the kernel has no RDMA"),
+        (libc::EPERM, "ibv_get_device_list: EPERM"),
+    ] {
         library.fail("ibv_get_device_list", 1, 1, errno);
         let error = verbs.devices().expect_err("refused");
         assert!(error.reason.contains(word), "{error}");
@@ -444,14 +459,19 @@ fn keys_can_be_had_in_a_domain_of_somebody_else() {
     // SAFETY: the types are those of the header, and of what the stand-in gives only what it has given is used.
     let (context, pd) = unsafe {
         type List = *mut *mut c_void;
-        let list =
-            library.function::<unsafe extern "C" fn(*mut c_int) -> List>("ibv_get_device_list")(&mut 0);
-        let open = library.function::<unsafe extern "C" fn(*mut c_void) -> *mut c_void>("ibv_open_device");
+        let list = library
+            .function::<unsafe extern "C" fn(*mut c_int) -> List>("ibv_get_device_list")(
+            &mut 0
+        );
+        let open =
+            library.function::<unsafe extern "C" fn(*mut c_void) -> *mut c_void>("ibv_open_device");
         let context = open(*list);
         library.function::<unsafe extern "C" fn(List)>("ibv_free_device_list")(list);
         (
             context,
-            library.function::<unsafe extern "C" fn(*mut c_void) -> *mut c_void>("ibv_alloc_pd")(context),
+            library.function::<unsafe extern "C" fn(*mut c_void) -> *mut c_void>("ibv_alloc_pd")(
+                context,
+            ),
         )
     };
     let pd = NonNull::new(pd).expect("a domain");
@@ -468,10 +488,15 @@ fn keys_can_be_had_in_a_domain_of_somebody_else() {
     library.log();
     drop(nic);
     assert_eq!(library.log(), ["ibv_dereg_mr"], "the rest is not ours");
-    assert_eq!(["live_regions", "live_domains", "live_contexts"].map(|what| library.get(what)), [0, 1, 1]);
+    assert_eq!(
+        ["live_regions", "live_domains", "live_contexts"].map(|what| library.get(what)),
+        [0, 1, 1]
+    );
     // SAFETY: nobody uses them any more.
     unsafe {
-        library.function::<unsafe extern "C" fn(*mut c_void) -> c_int>("ibv_dealloc_pd")(pd.as_ptr());
+        library.function::<unsafe extern "C" fn(*mut c_void) -> c_int>("ibv_dealloc_pd")(
+            pd.as_ptr(),
+        );
         library.function::<unsafe extern "C" fn(*mut c_void) -> c_int>("ibv_close_device")(context);
     }
     assert_nothing_lives(&library);
@@ -533,9 +558,10 @@ fn the_real_library_is_understood() {
         println!("there are devices here: {:?}", verbs.devices());
         return;
     }
-    for error in
-        [verbs.devices().expect_err("no device"), verbs.open("mlx5_0").map(drop).expect_err("no device")]
-    {
+    for error in [
+        verbs.devices().expect_err("no device"),
+        verbs.open("mlx5_0").map(drop).expect_err("no device"),
+    ] {
         println!("{error}");
         assert!(error.reason.starts_with("no device: "), "{error}");
         assert!(error.to_string().contains("--device=/dev/infiniband"), "{error}");
@@ -564,10 +590,14 @@ fn the_layouts_are_those_of_the_header() {
         _Static_assert(IBV_ACCESS_OPTIONAL_RANGE == 0x3ff00000, `flags`);
     "
     .replace('`', "\"");
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layouts-{}.c", std::process::id()));
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layouts-{}.c", std::process::id()));
     fs::write(&file, code).expect("a folder for tests");
-    let output =
-        std::process::Command::new("cc").arg("-fsyntax-only").arg(&file).output().expect("a C compiler");
+    let output = std::process::Command::new("cc")
+        .arg("-fsyntax-only")
+        .arg(&file)
+        .output()
+        .expect("a C compiler");
     fs::remove_file(&file).expect("written just now");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -29,7 +29,10 @@ impl Model {
         let (block, size, byte) = self.0.remove(&start).expect("just found");
         // SAFETY: the block is ours, and was written whole.
         let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
-        assert!(bytes.iter().all(|found| *found == byte), "{size} bytes at {start:#x} were changed");
+        assert!(
+            bytes.iter().all(|found| *found == byte),
+            "{size} bytes at {start:#x} were changed"
+        );
         // SAFETY: ours, of this size, and not used any more.
         unsafe { slices.free(block, size) };
     }
@@ -81,7 +84,10 @@ fn every_size_up_to_the_limit_and_beyond() {
     for size in 1..=8192 + 64 {
         model.alloc(&slices, size, size as u8);
         let usable = slices.usable(size);
-        assert!(usable >= size && (usable - size < 16 || (usable - size) * 16 <= size), "{size}: {usable}");
+        assert!(
+            usable >= size && (usable - size < 16 || (usable - size) * 16 <= size),
+            "{size}: {usable}"
+        );
     }
     assert_eq!(slices.stats().system_blocks, 64);
     while !model.0.is_empty() {
@@ -93,7 +99,10 @@ fn every_size_up_to_the_limit_and_beyond() {
 fn what_cannot_be_is_a_value() {
     let slices = plain();
     assert_eq!(slices.alloc(0), Err(SliceError::ZeroSize));
-    assert!(matches!(slices.alloc(usize::MAX), Err(SliceError::TooLarge { asked: usize::MAX, .. })));
+    assert!(matches!(
+        slices.alloc(usize::MAX),
+        Err(SliceError::TooLarge { asked: usize::MAX, .. })
+    ));
     let most = isize::MAX as usize - 15;
     assert_eq!(slices.alloc(most), Err(SliceError::NoMemory { asked: most }));
     assert_eq!(
@@ -114,7 +123,11 @@ fn zeroed_and_copied() {
         }
         let block = slices.alloc_zeroed(size).unwrap();
         // SAFETY: the block is ours and was written whole.
-        assert!(unsafe { std::slice::from_raw_parts(block.as_ptr(), size) }.iter().all(|byte| *byte == 0));
+        assert!(
+            unsafe { std::slice::from_raw_parts(block.as_ptr(), size) }
+                .iter()
+                .all(|byte| *byte == 0)
+        );
         let text: Vec<u8> = (0..size).map(|byte| byte as u8).collect();
         let copy = slices.copy(&text).unwrap();
         // SAFETY: as above.
@@ -156,12 +169,18 @@ fn a_batch_is_as_one_by_one() {
     for (always_malloc, debug_blocks) in all {
         let settings = SliceSettings { always_malloc, debug_blocks };
         for stranded in [0, 50_000, u64::MAX] {
-            let slices = SliceAllocator::builder().settings(settings).stranded(stranded).build().unwrap();
+            let slices =
+                SliceAllocator::builder().settings(settings).stranded(stranded).build().unwrap();
             let mut blocks = Vec::new();
-            for (size, count) in [(40, 0), (40, 1), (40, 16), (40, 17), (40, 5000), (40, 1), (9000, 20)] {
+            for (size, count) in
+                [(40, 0), (40, 1), (40, 16), (40, 17), (40, 5000), (40, 1), (9000, 20)]
+            {
                 let before = blocks.clone();
                 assert_eq!(slices.alloc_batch(size, count, &mut blocks), Ok(count));
-                assert_eq!((blocks.len(), &blocks[..before.len()]), (before.len() + count, &before[..]));
+                assert_eq!(
+                    (blocks.len(), &blocks[..before.len()]),
+                    (before.len() + count, &before[..])
+                );
                 for block in &blocks[before.len()..] {
                     // SAFETY: the block is ours.
                     unsafe { block.write_bytes(count as u8, size) };
@@ -192,12 +211,19 @@ fn a_batch_is_as_one_by_one() {
 #[test]
 fn a_batch_ends_with_the_memory() {
     let region = ExclusiveRegion::new(Region::builder(1 << 20).map().unwrap()).unwrap();
-    let slices = SliceAllocator::builder().settings(SliceSettings::default()).region(region).build().unwrap();
+    let slices = SliceAllocator::builder()
+        .settings(SliceSettings::default())
+        .region(region)
+        .build()
+        .unwrap();
     let mut blocks = Vec::new();
     for _ in 0..3 {
         let got = slices.alloc_batch(500, usize::MAX, &mut blocks).expect("a megabyte");
         assert!(got == blocks.len() && (1500..=2100).contains(&got), "{got}");
-        assert_eq!(slices.alloc_batch(500, 3, &mut blocks), Err(SliceError::NoMemory { asked: 500 }));
+        assert_eq!(
+            slices.alloc_batch(500, 3, &mut blocks),
+            Err(SliceError::NoMemory { asked: 500 })
+        );
         assert_eq!(blocks.len(), got);
         // SAFETY: ours, of this size, freed once.
         unsafe { slices.free_batch(&blocks, 500) };

@@ -32,7 +32,10 @@ fn misuse_is_told_and_does_no_harm() {
         // SAFETY: with debugging on, anything may be freed; the write is to memory that still is there.
         unsafe {
             slices.free(block, size + 1);
-            assert_eq!(take(&seen), [SliceFault::WrongSize { address, allocated: size, freed: size + 1 }]);
+            assert_eq!(
+                take(&seen),
+                [SliceFault::WrongSize { address, allocated: size, freed: size + 1 }]
+            );
             slices.free(block, 0);
             assert_eq!(take(&seen), [SliceFault::WrongSize { address, allocated: size, freed: 0 }]);
 
@@ -44,10 +47,16 @@ fn misuse_is_told_and_does_no_harm() {
             let mut elsewhere = 0u64;
             let foreign = NonNull::from(&mut elsewhere).cast::<u8>();
             slices.free(foreign, 8);
-            assert_eq!(take(&seen), [SliceFault::Foreign { address: foreign.addr().get(), size: 8 }]);
+            assert_eq!(
+                take(&seen),
+                [SliceFault::Foreign { address: foreign.addr().get(), size: 8 }]
+            );
             let other = slices.alloc(size).unwrap();
             slices.free(other.add(16), size);
-            assert_eq!(take(&seen), [SliceFault::Foreign { address: other.addr().get() + 16, size }]);
+            assert_eq!(
+                take(&seen),
+                [SliceFault::Foreign { address: other.addr().get() + 16, size }]
+            );
 
             block.add(7).write(1);
             slices.trim();

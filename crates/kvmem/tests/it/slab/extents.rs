@@ -48,12 +48,18 @@ fn named_sizes_are_cached_from_the_first() {
         drop(space.allocate(size).unwrap());
     }
     let stats = space.stats();
-    let cached: Vec<bool> = stats.classes.iter().map(|class| class.in_threads + class.in_depot > 0).collect();
+    let cached: Vec<bool> =
+        stats.classes.iter().map(|class| class.in_threads + class.in_depot > 0).collect();
     assert_eq!(cached, [true, true]);
     ask_often(&space, 77);
     assert_eq!(hot_sizes(&space).len(), 2, "nothing is learnt");
-    assert_eq!((space.metrics().allocated, space.metrics().live, space.metrics().free), (0, 0, 1 << 30));
-    assert!(stats.cached_bytes <= stats.charged_bytes && stats.charged_bytes <= stats.stranded_bound);
+    assert_eq!(
+        (space.metrics().allocated, space.metrics().live, space.metrics().free),
+        (0, 0, 1 << 30)
+    );
+    assert!(
+        stats.cached_bytes <= stats.charged_bytes && stats.charged_bytes <= stats.stranded_bound
+    );
 }
 
 #[test]
@@ -89,20 +95,33 @@ fn what_cannot_be_hot_is_said() {
     let refused = |asked, most| Err(ExtentSetupError::HotSize { asked, most });
     assert_eq!(build(vec![0], None), refused(0, u64::from(u32::MAX) - 1));
     assert_eq!(build(vec![1 << 32], None), refused(1 << 32, u64::from(u32::MAX) - 1));
-    assert_eq!(build(vec![u64::from(u32::MAX)], None), refused(u64::from(u32::MAX), u64::from(u32::MAX) - 1));
+    assert_eq!(
+        build(vec![u64::from(u32::MAX)], None),
+        refused(u64::from(u32::MAX), u64::from(u32::MAX) - 1)
+    );
     assert_eq!(build(vec![u64::from(u32::MAX) - 1], None), Ok(()));
     assert_eq!(build(vec![100, 101], Some(100)), refused(101, 100));
     assert_eq!(build(vec![1], Some(0)), refused(1, 0));
     assert_eq!(build((1..=32).collect(), None), Ok(()));
-    assert_eq!(build((1..=33).collect(), None), Err(ExtentSetupError::HotSizes { asked: 33, most: 32 }));
+    assert_eq!(
+        build((1..=33).collect(), None),
+        Err(ExtentSetupError::HotSizes { asked: 33, most: 32 })
+    );
     let error = ExtentCache::builder(OffsetAllocator::builder(0)).build().map(drop);
-    assert_eq!(error, Err(ExtentSetupError::Space(SpaceError::Capacity { asked: 0, limit: 1 << 63 })));
-    assert_eq!(ExtentCache::new(0).map(drop), Err(SpaceError::Capacity { asked: 0, limit: 1 << 63 }));
+    assert_eq!(
+        error,
+        Err(ExtentSetupError::Space(SpaceError::Capacity { asked: 0, limit: 1 << 63 }))
+    );
+    assert_eq!(
+        ExtentCache::new(0).map(drop),
+        Err(SpaceError::Capacity { asked: 0, limit: 1 << 63 })
+    );
 }
 
 #[test]
 fn sizes_of_4_gib_and_more_are_not_cached() {
-    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 45)).stranded(1 << 44).build().unwrap();
+    let space =
+        ExtentCache::builder(OffsetAllocator::builder(1 << 45)).stranded(1 << 44).build().unwrap();
     for size in [(1 << 32) - 2, (1 << 32) - 1, 1 << 32, (1 << 32) + 4096, 3 << 32] {
         for _ in 0..20 {
             let extent = space.allocate(size).unwrap();
@@ -165,7 +184,9 @@ fn the_map_tells_what_is_cached() {
     let kept = space.allocate(50).unwrap();
     let cached = space.allocate(100).unwrap().range();
     let map = space.map();
-    let state = |at: u64| map.iter().find(|range| range.offset == at).map(|range| (range.size, range.state));
+    let state = |at: u64| {
+        map.iter().find(|range| range.offset == at).map(|range| (range.size, range.state))
+    };
     assert_eq!(state(kept.offset()), Some((50, ExtentState::Used)));
     assert_eq!(state(cached.start), Some((100, ExtentState::Cached)));
     assert_eq!(map.iter().map(|range| range.size).sum::<u64>(), 10_000);
@@ -196,7 +217,10 @@ fn extents_outlive_their_space() {
             scope.spawn(move || drop(rest));
         });
         drop((left, right));
-        assert_eq!((next.metrics().allocated, next.stats().cached_ranges, next.stats().reaps), (0, 0, 0));
+        assert_eq!(
+            (next.metrics().allocated, next.stats().cached_ranges, next.stats().reaps),
+            (0, 0, 0)
+        );
         assert_eq!(hot_sizes(&next), [(100, true)]);
         ask_often(&next, 100);
         assert_eq!(next.allocate(1 << 20).map(|whole| whole.size()), Ok(1 << 20));

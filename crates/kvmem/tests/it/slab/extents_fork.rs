@@ -69,13 +69,17 @@ fn a_child_finds_the_space_in_order() {
                 while !done.load(Ordering::Relaxed) {
                     // New sizes become hot, and others are forgotten.
                     size = (size + 391) % 3000 + 1;
-                    let held: Vec<Extent> = (0..60).map_while(|_| space.allocate(size).ok()).collect();
+                    let held: Vec<Extent> =
+                        (0..60).map_while(|_| space.allocate(size).ok()).collect();
                     let raw: Vec<_> = (0..20).map_while(|_| space.allocate_raw(100).ok()).collect();
                     drop(held);
                     raw.into_iter().for_each(|raw| assert_eq!(space.free_raw(raw.handle), Ok(100)));
                     match size % 5 {
                         0 => space.trim(),
-                        1 => assert_eq!(space.map().iter().map(|range| range.size).sum::<u64>(), CAPACITY),
+                        1 => assert_eq!(
+                            space.map().iter().map(|range| range.size).sum::<u64>(),
+                            CAPACITY
+                        ),
                         _ => (),
                     }
                 }
@@ -139,10 +143,13 @@ fn a_child_finds_handles_that_were_changed() {
         });
         let _end = End(&done);
         for round in 0..60 {
-            let status = forked(|| match space.resolve_raw(raw).map(|range| range.end - range.start) {
-                Ok(100 | 300) => i32::from(space.free_raw(raw).is_err() || space.check().is_err()),
-                _ => 2,
-            });
+            let status =
+                forked(|| match space.resolve_raw(raw).map(|range| range.end - range.start) {
+                    Ok(100 | 300) => {
+                        i32::from(space.free_raw(raw).is_err() || space.check().is_err())
+                    }
+                    _ => 2,
+                });
             assert_eq!(status, 0, "round {round}");
         }
     });

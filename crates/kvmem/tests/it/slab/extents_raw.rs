@@ -73,9 +73,11 @@ fn a_handle_does_not_come_back() {
 fn handles_of_other_spaces_are_foreign() {
     let (space, other) = (named(1000, &[10]), named(1000, &[10]));
     let layer = OffsetAllocator::new(1000).unwrap();
-    let (own, theirs) = (space.allocate_raw(10).unwrap().handle, other.allocate_raw(10).unwrap().handle);
+    let (own, theirs) =
+        (space.allocate_raw(10).unwrap().handle, other.allocate_raw(10).unwrap().handle);
     let below = layer.allocate_raw(10).unwrap().handle;
-    let foreign = |to: RawHandle, of: RawHandle| RawError::Foreign { allocator: id(to), handle_of: id(of) };
+    let foreign =
+        |to: RawHandle, of: RawHandle| RawError::Foreign { allocator: id(to), handle_of: id(of) };
     refuses_all(&space, theirs, foreign(own, theirs));
     refuses_all(&other, own, foreign(theirs, own));
     refuses_all(&space, below, foreign(own, below));
@@ -109,7 +111,8 @@ fn handles_of_the_books_are_stale() {
 #[test]
 fn made_up_handles_are_refused() {
     let space = named(1 << 20, &(1..=30).collect::<Vec<_>>());
-    let good: Vec<RawHandle> = (1..=100).map(|size| space.allocate_raw(size).unwrap().handle).collect();
+    let good: Vec<RawHandle> =
+        (1..=100).map(|size| space.allocate_raw(size).unwrap().handle).collect();
     (1..=30).for_each(|size| drop(space.allocate(size).unwrap()));
     let known: HashSet<RawHandle> = good.iter().copied().collect();
     let id = good[0].to_bits() >> 64;
@@ -123,7 +126,10 @@ fn made_up_handles_are_refused() {
         };
         let handle = RawHandle::from_bits(bits);
         if !known.contains(&handle) {
-            assert!(space.resolve_raw(handle).is_err() && space.free_raw(handle).is_err(), "{bits:#x}");
+            assert!(
+                space.resolve_raw(handle).is_err() && space.free_raw(handle).is_err(),
+                "{bits:#x}"
+            );
         }
     }
     assert_eq!(space.metrics().live, 100);
@@ -139,7 +145,8 @@ fn handles_that_are_left_go_with_the_space() {
     for _ in 0..20 {
         let space = named(1 << 20, &[100]);
         let mut own = space.allocate(100).unwrap();
-        let left: Vec<_> = (0..50).map(|i| space.allocate_raw(100 + i % 2 * 5000).unwrap()).collect();
+        let left: Vec<_> =
+            (0..50).map(|i| space.allocate_raw(100 + i % 2 * 5000).unwrap()).collect();
         space.free_raw(left[7].handle).unwrap();
         drop(space);
         assert_eq!(own.extend((1 << 20) - own.offset()), Ok(()));
@@ -218,7 +225,8 @@ fn who_resolves_sees_one_length_or_the_other() {
             assert_eq!(space.extend_raw(raw.handle, long), Ok(()));
             assert_eq!(space.shrink_raw(raw.handle, 50), Ok(()));
             let most = (1 << 40) - raw.offset;
-            let refused = RawError::Refused(AllocError::TooLarge { asked: (1 << 40) + 1, limit: 1 << 40 });
+            let refused =
+                RawError::Refused(AllocError::TooLarge { asked: (1 << 40) + 1, limit: 1 << 40 });
             assert_eq!(space.extend_raw(raw.handle, (1 << 40) + 1), Err(refused), "of {most}");
             assert_eq!(space.extend_raw(raw.handle, 100), Ok(()));
         }

@@ -95,7 +95,8 @@ impl Worker<'_> {
                 }
                 15 => {
                     if let Some(Parcel::Own(extent)) = live.last_mut() {
-                        let (range, shorter) = (extent.range(), 1 + self.random.below(extent.size()));
+                        let (range, shorter) =
+                            (extent.range(), 1 + self.random.below(extent.size()));
                         self.bytes.leave(range.start + shorter..range.end);
                         extent.shrink(shorter).unwrap();
                         if extent.extend(shorter + 16).is_ok() {
@@ -107,7 +108,8 @@ impl Worker<'_> {
                 17 if self.random.once_in(200) => self.space.check().unwrap(),
                 _ => {
                     if !live.is_empty() {
-                        let parcel = live.swap_remove(self.random.below(live.len() as u64) as usize);
+                        let parcel =
+                            live.swap_remove(self.random.below(live.len() as u64) as usize);
                         match self.random.once_in(3) {
                             true => {
                                 let to = self.random.below(THREADS) as usize;
@@ -161,14 +163,18 @@ fn nothing_is_lost_or_given_twice() {
                             let (inbox, outboxes) = (&mut inbox, &outboxes[..]);
                             let random = Random::new(seed + life * THREADS);
                             let mut worker = Worker { space, bytes, random, inbox, outboxes };
-                            thread::scope(|lives| lives.spawn(move || worker.work(600)).join().unwrap());
+                            thread::scope(|lives| {
+                                lives.spawn(move || worker.work(600)).join().unwrap()
+                            });
                         }
                         inbox
                     })
                 })
                 .collect();
             // All inboxes stay until nobody sends any more; what is in them is freed here.
-            for inbox in workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<_>>() {
+            for inbox in
+                workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
+            {
                 for parcel in inbox.try_iter() {
                     match parcel {
                         Parcel::Own(extent) => drop(extent),
@@ -194,8 +200,9 @@ fn nobody_is_refused_while_there_is_one_for_each() {
         [(2, true, false), (3, true, false), (8, true, false), (4, true, true), (4, false, false)]
     {
         let space = named(threads * 100, if hot { &[100] } else { &[] }, threads * 100);
-        let learning =
-            ExtentCache::builder(OffsetAllocator::builder(threads * 100)).stranded(threads * 100).build();
+        let learning = ExtentCache::builder(OffsetAllocator::builder(threads * 100))
+            .stranded(threads * 100)
+            .build();
         for space in [space, learning.unwrap()] {
             let start = Barrier::new(threads as usize);
             thread::scope(|scope| {
@@ -210,7 +217,10 @@ fn nobody_is_refused_while_there_is_one_for_each() {
                                 false => space.allocate(100),
                             };
                             let extent = extent.unwrap_or_else(|error| {
-                                panic!("{threads} threads, round {round}: {error}; {:?}", space.stats())
+                                panic!(
+                                    "{threads} threads, round {round}: {error}; {:?}",
+                                    space.stats()
+                                )
                             });
                             if random.once_in(50) {
                                 thread::yield_now();
@@ -219,7 +229,8 @@ fn nobody_is_refused_while_there_is_one_for_each() {
                             // Some end, and begin anew with empty hands.
                             if random.once_in(1000) {
                                 thread::scope(|inner| {
-                                    inner.spawn(|| drop(space.allocate(100).expect("mine is free")));
+                                    inner
+                                        .spawn(|| drop(space.allocate(100).expect("mine is free")));
                                 });
                             }
                         }
@@ -247,7 +258,11 @@ fn nobody_is_refused_while_one_goes_round() {
                         thread::yield_now();
                     }
                     // The one before has none any more, and the one beside has one at most.
-                    drop(space.allocate(100).unwrap_or_else(|error| panic!("lap {lap} of {me}: {error}")));
+                    drop(
+                        space
+                            .allocate(100)
+                            .unwrap_or_else(|error| panic!("lap {lap} of {me}: {error}")),
+                    );
                     turn.fetch_add(1, Ordering::Release);
                 }
             });
@@ -279,7 +294,8 @@ fn no_more_is_stranded_than_the_bound() {
                     for _ in 0..50 * FACTOR {
                         let n = random.below(200);
                         let size = [64, 1000][random.below(2) as usize];
-                        let held: Vec<_> = (0..n).filter_map(|_| space.allocate(size).ok()).collect();
+                        let held: Vec<_> =
+                            (0..n).filter_map(|_| space.allocate(size).ok()).collect();
                         drop(held);
                     }
                 })
@@ -309,7 +325,8 @@ fn no_more_is_stranded_than_the_bound() {
 /// Sizes are forgotten and learnt anew while others allocate and free ranges of them.
 #[test]
 fn sizes_change_under_way() {
-    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 24)).stranded(1 << 24).build().unwrap();
+    let space =
+        ExtentCache::builder(OffsetAllocator::builder(1 << 24)).stranded(1 << 24).build().unwrap();
     thread::scope(|scope| {
         for seed in 0..4u64 {
             let space = &space;

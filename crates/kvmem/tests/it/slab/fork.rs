@@ -31,7 +31,8 @@ fn a_child_finds_every_lock_free() {
                 while !done.load(Ordering::Relaxed) {
                     // Many at once, so that slabs and pages are asked.
                     size = (size + 391) % 8000 + 1;
-                    let blocks: Vec<NonNull<u8>> = (0..300).map_while(|_| slices.alloc(size).ok()).collect();
+                    let blocks: Vec<NonNull<u8>> =
+                        (0..300).map_while(|_| slices.alloc(size).ok()).collect();
                     for block in blocks {
                         // SAFETY: ours, of this size, freed once.
                         unsafe { slices.free(block, size) };
@@ -57,8 +58,11 @@ fn a_child_without_the_region_is_refused() {
     for inherited in [false, true] {
         let region = Region::builder(1 << 20).dont_fork(!inherited).map().unwrap();
         let region = ExclusiveRegion::new(region).unwrap();
-        let slices =
-            SliceAllocator::builder().settings(SliceSettings::default()).region(region).build().unwrap();
+        let slices = SliceAllocator::builder()
+            .settings(SliceSettings::default())
+            .region(region)
+            .build()
+            .unwrap();
         // This thread has none in its magazines; another one, which lives on in the parent, has.
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
         thread::scope(|scope| {

@@ -82,9 +82,15 @@ fn any_size_and_alignment() {
     let large = ObjectCache::new(|| [3u8; 40_000]);
     let none = ObjectCache::new(|| ());
     let lines: Vec<_> = (0..100).map(|_| line.get_owned().unwrap()).collect();
-    assert!(lines.iter().all(|line| std::ptr::from_ref(&**line).addr() % 64 == 0 && line.0 == [1; 65]));
+    assert!(
+        lines.iter().all(|line| std::ptr::from_ref(&**line).addr() % 64 == 0 && line.0 == [1; 65])
+    );
     let pages: Vec<_> = (0..10).map(|_| page.get().unwrap()).collect();
-    assert!(pages.iter().all(|page| std::ptr::from_ref(&**page).addr() % 4096 == 0 && page.0[4095] == 2));
+    assert!(
+        pages
+            .iter()
+            .all(|page| std::ptr::from_ref(&**page).addr() % 4096 == 0 && page.0[4095] == 2)
+    );
     assert!((0..10).all(|_| large.get().unwrap().iter().all(|byte| *byte == 3)));
     let (one, other) = (none.get().unwrap(), none.get().unwrap());
     assert_eq!((*one, *other), ((), ()));
@@ -104,7 +110,10 @@ fn objects_on_a_region() {
 fn counts<T: Send + 'static>(cache: &ObjectCache<T>, bytes: usize, in_slabs: bool) {
     let of = |stats: ObjectStats| (stats.in_use, stats.cached, stats.constructed);
     let stats = cache.stats();
-    assert_eq!((of(stats), stats.object_bytes, stats.slab_objects > 0), ((0, 0, 0), bytes, in_slabs));
+    assert_eq!(
+        (of(stats), stats.object_bytes, stats.slab_objects > 0),
+        ((0, 0, 0), bytes, in_slabs)
+    );
     let mut objects: Vec<_> = (0..100).map(|_| cache.get().unwrap()).collect();
     let stats = cache.stats();
     assert_eq!((of(stats), stats.cached_bytes), ((100, 0, 100), 0));

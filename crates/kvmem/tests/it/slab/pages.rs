@@ -40,7 +40,8 @@ fn empty_slabs_are_given_back() {
         // SAFETY: ours, of this size.
         unsafe { block.write_bytes(1, 500) };
     }
-    let spans: BTreeSet<usize> = blocks.iter().map(|block| block.addr().get() & !((2 << 20) - 1)).collect();
+    let spans: BTreeSet<usize> =
+        blocks.iter().map(|block| block.addr().get() & !((2 << 20) - 1)).collect();
     let now = || spans.iter().map(|span| resident(*span, 2 << 20)).sum::<usize>();
     assert!(now() > 50_000_000, "{}", now());
 
@@ -63,7 +64,11 @@ fn a_region_is_used_to_its_end_and_held() {
     let region = Region::builder(4 << 20).map().unwrap();
     let range = region.base().addr().get()..region.base().addr().get() + region.len();
     let region = ExclusiveRegion::new(region).unwrap();
-    let slices = SliceAllocator::builder().settings(SliceSettings::default()).region(region).build().unwrap();
+    let slices = SliceAllocator::builder()
+        .settings(SliceSettings::default())
+        .region(region)
+        .build()
+        .unwrap();
     for _ in 0..3 {
         let mut blocks = Vec::new();
         let error = loop {
@@ -126,8 +131,11 @@ fn what_nobody_comes_for_is_given_back_in_time() {
 
 #[test]
 fn what_is_stranded_is_bounded() {
-    let slices =
-        SliceAllocator::builder().settings(SliceSettings::default()).stranded(1 << 20).build().unwrap();
+    let slices = SliceAllocator::builder()
+        .settings(SliceSettings::default())
+        .stranded(1 << 20)
+        .build()
+        .unwrap();
     let mut blocks = Vec::new();
     slices.alloc_batch(500, 20_000, &mut blocks).unwrap();
     free(&slices, blocks, 500);

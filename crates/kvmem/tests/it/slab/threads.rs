@@ -62,7 +62,10 @@ fn crossing(slices: &SliceAllocator) {
         });
     });
     slices.trim();
-    assert_eq!(slices.stats().classes.iter().map(|class| class.in_use + class.cached).sum::<usize>(), 0);
+    assert_eq!(
+        slices.stats().classes.iter().map(|class| class.in_use + class.cached).sum::<usize>(),
+        0
+    );
     assert_eq!(slices.stats().mapped_bytes, 0);
 }
 

@@ -49,7 +49,10 @@ fn memory(facts: &Facts<'_>, checks: &mut Vec<Check>) {
     // v1 has no limit that slows down; its soft limit only says whom to take from first.
     let high = if unified { rooms(gauge("memory.high")) } else { None };
     let fix = |folder: &str, file: &str, limit: u64| {
-        format!("echo {limit} > {folder}/{file}; systemd: MemoryHigh={}", setting_ceil(limit, "G", "M"))
+        format!(
+            "echo {limit} > {folder}/{file}; systemd: MemoryHigh={}",
+            setting_ceil(limit, "G", "M")
+        )
     };
     checks.push(judge(names[1], high.as_ref(), need, Verdict::Warn, "memory", fix));
 }
@@ -98,8 +101,10 @@ pub(super) fn judge(
             match rooms.hidden {
                 true => Check {
                     value: Value::Unknown,
-                    ..check
-                        .judge(Verdict::Unknown, format!("no level that can be seen limits {what}{hidden}"))
+                    ..check.judge(
+                        Verdict::Unknown,
+                        format!("no level that can be seen limits {what}{hidden}"),
+                    )
                 },
                 false => check.judge(Verdict::Ok, format!("no level limits {what}")),
             }

@@ -32,7 +32,9 @@ fn free(facts: &Facts<'_>, wish: &Wish, pool: &Pool, pages: u64) -> Read<Check> 
     }
     let size = human_bytes(pool.bytes());
     if usable >= pages {
-        return Ok(check.judge(Verdict::Ok, format!("enough pages of {size} are free and may be used")));
+        return Ok(
+            check.judge(Verdict::Ok, format!("enough pages of {size} are free and may be used"))
+        );
     }
     let missing = pages - usable;
     let missing_bytes = human_bytes(missing.saturating_mul(pool.bytes()));
@@ -46,9 +48,15 @@ fn free(facts: &Facts<'_>, wish: &Wish, pool: &Pool, pages: u64) -> Read<Check> 
         );
         (Verdict::Warn, why)
     } else if last {
-        (Verdict::Fail, format!("{missing_bytes} are missing, and the ladder has nothing to fall back on"))
+        (
+            Verdict::Fail,
+            format!("{missing_bytes} are missing, and the ladder has nothing to fall back on"),
+        )
     } else if usable == 0 {
-        (Verdict::Warn, format!("no page of {size} is free: all of it falls one step down the ladder"))
+        (
+            Verdict::Warn,
+            format!("no page of {size} is free: all of it falls one step down the ladder"),
+        )
     } else {
         (Verdict::Warn, format!("{missing_bytes} of it fall one step down the ladder"))
     };
@@ -62,7 +70,8 @@ fn free(facts: &Facts<'_>, wish: &Wish, pool: &Pool, pages: u64) -> Read<Check> 
 fn fix(facts: &Facts<'_>, pool: &Pool, total: u64, pages: u64) -> String {
     let default = facts.meminfo_bytes("Hugepagesize") == Ok(pool.bytes());
     let nodes: Vec<u32> = pool.nodes.iter().flatten().map(|(node, _)| *node).collect();
-    let elsewhere = facts.nodes_online.as_ref().is_ok_and(|online| !nodes.is_empty() && *online != nodes);
+    let elsewhere =
+        facts.nodes_online.as_ref().is_ok_and(|online| !nodes.is_empty() && *online != nodes);
     let now = if elsewhere {
         // The plain setting would spread them over all nodes.
         let file = format!("/sys/kernel/mm/hugepages/{}/nr_hugepages_mempolicy", pool.folder());
@@ -76,7 +85,9 @@ fn fix(facts: &Facts<'_>, pool: &Pool, total: u64, pages: u64) -> String {
     let boot = format!("at boot, before memory is broken up: hugepagesz={name} hugepages={total}");
     let amount = setting_ceil(pages.saturating_mul(pool.bytes()), "Gi", "Mi");
     let resource = if pool.page == PageSize::Huge1G { "hugepages-1Gi" } else { "hugepages-2Mi" };
-    format!("{now}; {boot}; Kubernetes, once the node has them: resources.limits {resource}: {amount}")
+    format!(
+        "{now}; {boot}; Kubernetes, once the node has them: resources.limits {resource}: {amount}"
+    )
 }
 
 fn on_node(pool: &Pool, node: u32, free: u64, share: u64) -> Check {

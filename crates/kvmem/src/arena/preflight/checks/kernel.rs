@@ -29,7 +29,8 @@ fn populate(facts: &Facts<'_>) -> Read<Check> {
 /// The kernel's answer decides. The setting only explains it.
 fn io_uring(facts: &Facts<'_>) -> Read<Check> {
     let answer = facts.system().io_uring;
-    let answer = answer.ok_or_else(|| Unread::new("it was not tried whether an io_uring can be made"))?;
+    let answer =
+        answer.ok_or_else(|| Unread::new("it was not tried whether an io_uring can be made"))?;
     let check = |word: &str| Check::new("kernel.io_uring", Value::Text(word.into()));
     let Err(errno) = answer else {
         return Ok(check("allowed").judge(Verdict::Ok, "this process may make an io_uring"));
@@ -40,9 +41,10 @@ fn io_uring(facts: &Facts<'_>) -> Read<Check> {
             "kernel.io_uring_disabled=1 refuses it to users outside of one group".to_owned(),
             "sysctl kernel.io_uring_disabled=0; sysctl kernel.io_uring_group=$(id -g)",
         ),
-        Ok(Some(2)) => {
-            ("kernel.io_uring_disabled=2 refuses it to all".to_owned(), "sysctl kernel.io_uring_disabled=0")
-        }
+        Ok(Some(2)) => (
+            "kernel.io_uring_disabled=2 refuses it to all".to_owned(),
+            "sysctl kernel.io_uring_disabled=0",
+        ),
         _ if errno == Errno::ENOSYS => (
             "the kernel has no io_uring, or a seccomp profile hides it".to_owned(),
             "run a kernel of 5.1 or later; docker run --security-opt seccomp=PROFILE with io_uring_setup, io_uring_enter and io_uring_register allowed",

@@ -22,7 +22,8 @@ fn available(facts: &Facts<'_>) -> Read<Check> {
     let check = Check::new("memory.available", Value::Bytes(available));
     if need > available {
         let missing = need - available;
-        let why = "more ordinary memory than is available: to touch it all gets some process killed";
+        let why =
+            "more ordinary memory than is available: to touch it all gets some process killed";
         let fix = format!(
             "free {} by ending what uses it, or by giving back hugepages that nobody uses; ask for at most {}",
             human_bytes(missing),
@@ -69,23 +70,29 @@ fn overcommit(facts: &Facts<'_>) -> Read<Check> {
             Ok(check.judge(Verdict::Fail, why).fix(fix))
         }
         0 => {
-            let all = facts.meminfo_bytes("MemTotal")?.saturating_add(facts.meminfo_bytes("SwapTotal")?);
+            let all =
+                facts.meminfo_bytes("MemTotal")?.saturating_add(facts.meminfo_bytes("SwapTotal")?);
             let check = Check::new(name, Value::Bytes(all));
             if all >= need {
-                return Ok(
-                    check.judge(Verdict::Ok, "vm.overcommit_memory=0: no more than memory and swap at once")
-                );
+                return Ok(check.judge(
+                    Verdict::Ok,
+                    "vm.overcommit_memory=0: no more than memory and swap at once",
+                ));
             }
             let why = "vm.overcommit_memory=0 refuses a mapping that is larger than memory and swap, but for one with MAP_NORESERVE; \
                        it cannot be touched whole";
-            let fix =
-                format!("ask for at most {}; sysctl vm.overcommit_memory=1", human_bytes(all >> 20 << 20));
+            let fix = format!(
+                "ask for at most {}; sysctl vm.overcommit_memory=1",
+                human_bytes(all >> 20 << 20)
+            );
             Ok(check.judge(Verdict::Warn, why).fix(fix))
         }
         other => {
             let check = Check::new(name, Value::Text(format!("mode {other}")));
-            Ok(check
-                .judge(Verdict::Unknown, "vm.overcommit_memory has a mode that this version does not know"))
+            Ok(check.judge(
+                Verdict::Unknown,
+                "vm.overcommit_memory has a mode that this version does not know",
+            ))
         }
     }
 }

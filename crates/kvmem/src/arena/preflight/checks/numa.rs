@@ -21,7 +21,11 @@ pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
     let share = facts.cover.ordinary_bytes.div_ceil((targets.len() as u64).max(1));
     for node in targets {
         let name = format!("memory.node{node}");
-        checks.push(known(name.clone(), Some(Value::Bytes(share)), on_node(facts, name, node, share)));
+        checks.push(known(
+            name.clone(),
+            Some(Value::Bytes(share)),
+            on_node(facts, name, node, share),
+        ));
     }
 }
 

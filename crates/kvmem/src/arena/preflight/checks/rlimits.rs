@@ -27,7 +27,8 @@ fn left(
     name: &str,
     used: impl FnOnce() -> Read<u64>,
 ) -> Read<Option<(Limit, u64, u64)>> {
-    let limit = limit.ok_or_else(|| Unread::new(format!("the system does not say what {name} is")))?;
+    let limit =
+        limit.ok_or_else(|| Unread::new(format!("the system does not say what {name} is")))?;
     let Some(soft) = limit.soft else { return Ok(None) };
     let used = used()?;
     Ok(Some((limit, soft, used)))
@@ -103,8 +104,11 @@ fn sized(
     if left >= need {
         return check.judge(Verdict::Ok, format!("enough is left below {title}"));
     }
-    let why =
-        format!("{title} is {}, {} are in use: mapping will fail", human_bytes(soft), human_bytes(used));
+    let why = format!(
+        "{title} is {}, {} are in use: mapping will fail",
+        human_bytes(soft),
+        human_bytes(used)
+    );
     let fix = ulimit(option, limit, used.saturating_add(need));
     check.judge(Verdict::Fail, why).fix(format!("{fix}; systemd: {unit}=infinity"))
 }

@@ -13,11 +13,13 @@ pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
 }
 
 fn free(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
-    let space = facts.system().shm.ok_or_else(|| Unread::new("the size of /dev/shm cannot be found out"))?;
+    let space = facts
+        .system()
+        .shm
+        .ok_or_else(|| Unread::new("the size of /dev/shm cannot be found out"))?;
     if space.total_bytes == 0 {
-        return Ok(
-            Check::new("shm.free", Value::Unlimited).judge(Verdict::Ok, "/dev/shm has no size of its own")
-        );
+        return Ok(Check::new("shm.free", Value::Unlimited)
+            .judge(Verdict::Ok, "/dev/shm has no size of its own"));
     }
     let check = Check::new("shm.free", Value::Bytes(space.free_bytes));
     let Some(need) = need else {

@@ -52,16 +52,17 @@ fn defrag(facts: &Facts<'_>, asked: bool) -> Read<Check> {
     let word = facts.thp("defrag")?;
     let check = Check::new("thp.defrag", Value::Text(word.clone()));
     Ok(match word.as_str() {
-        "always" | "madvise" | "defer+madvise" => {
-            check.judge(Verdict::Ok, "the kernel makes room for hugepages where memory asks for them")
-        }
+        "always" | "madvise" | "defer+madvise" => check
+            .judge(Verdict::Ok, "the kernel makes room for hugepages where memory asks for them"),
         "defer" | "never" if asked => {
             let why = "the kernel does not make room for hugepages when memory is touched: in broken-up memory they will be base pages";
             check.judge(Verdict::Warn, why).fix(format!("echo defer+madvise > {FOLDER}/defrag"))
         }
         "defer" | "never" => check.judge(Verdict::Ok, "off, but not asked for"),
-        _ => check
-            .judge(Verdict::Unknown, format!("{FOLDER}/defrag has a word that this version does not know")),
+        _ => check.judge(
+            Verdict::Unknown,
+            format!("{FOLDER}/defrag has a word that this version does not know"),
+        ),
     })
 }
 

@@ -33,7 +33,10 @@ fn take_all<M: Memory>(
             Ok(bytes) => {
                 let at = bytes.cast::<u8>().addr().get();
                 assert_eq!((at % align, bytes.len()), (0, size));
-                assert!(granted.last().is_none_or(|(_, last)| last.end <= at - base), "the cursor went back");
+                assert!(
+                    granted.last().is_none_or(|(_, last)| last.end <= at - base),
+                    "the cursor went back"
+                );
                 for owner in &owners[at - base..at - base + size] {
                     assert_eq!(owner.swap(1, Ordering::Relaxed), 0, "a byte has two owners");
                 }
@@ -122,8 +125,8 @@ fn what_each_writes_stays() {
                     scope.spawn(move || {
                         let mut random = Random::new(u64::from(round) * 8 + u64::from(me));
                         let mut pieces = Vec::new();
-                        while let Ok(piece) =
-                            arena.alloc_uninit(1 + random.below(2000) as usize, 1 << random.below(7))
+                        while let Ok(piece) = arena
+                            .alloc_uninit(1 + random.below(2000) as usize, 1 << random.below(7))
                         {
                             piece.fill(MaybeUninit::new(me ^ round));
                             pieces.push((me ^ round, piece));

@@ -145,7 +145,8 @@ fn a_refusal_writes_nothing() {
     let (len, flags) = (size_of::<Arena>(), MapFlags::PRIVATE);
     // SAFETY: a new mapping where the kernel likes.
     let page =
-        unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }.unwrap();
+        unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }
+            .unwrap();
     let place = page.cast::<Arena>();
     // SAFETY: the page is large and aligned enough.
     unsafe { place.write(arena(4096)) };

@@ -64,7 +64,9 @@ fn full_means_mappings_and_what_fits_still_fits() {
     let pooled = fill(arena.allocate(MIB - 100, 64).unwrap(), 1);
     let mapped = fill(arena.allocate(101, 1).unwrap(), 2);
     let last = fill(arena.allocate(100, 1).unwrap(), 3);
-    assert!(arena.owns(pooled.as_ptr()) && arena.owns(mapped.as_ptr()) && arena.owns(last.as_ptr()));
+    assert!(
+        arena.owns(pooled.as_ptr()) && arena.owns(mapped.as_ptr()) && arena.owns(last.as_ptr())
+    );
     let stats = arena.stats();
     assert_eq!(stats.pool.map(|pool| pool.left), Some(0));
     assert_eq!((stats.pool_allocations, stats.mapped_allocations), (2, 1));
@@ -135,7 +137,10 @@ fn what_makes_no_sense_is_refused_and_not_mapped() {
 fn a_pool_that_cannot_be_mapped_is_an_error() {
     for pool_bytes in [isize::MAX as usize, usize::MAX, 0] {
         let error = ProcessArena::new(ArenaSettings::pool(pool_bytes)).unwrap_err();
-        assert!(matches!(error, SetupError::Map { pool_bytes: told, .. } if told == pool_bytes), "{error}");
+        assert!(
+            matches!(error, SetupError::Map { pool_bytes: told, .. } if told == pool_bytes),
+            "{error}"
+        );
         assert!(error.to_string().contains("KVMEM_DISABLE_ARENA=1"), "{error}");
     }
 }
@@ -168,13 +173,18 @@ fn threads_share_it() {
                     for _ in 0..600 {
                         let size = 1 + random.below(3000) as usize;
                         live.push((
-                            fill(arena.allocate(size, 1 << random.below(14)).unwrap(), me as u8 + 1),
+                            fill(
+                                arena.allocate(size, 1 << random.below(14)).unwrap(),
+                                me as u8 + 1,
+                            ),
                             size,
                         ));
                         if random.below(2) == 0 {
-                            let (address, size) = live.swap_remove(random.below(live.len() as u64) as usize);
+                            let (address, size) =
+                                live.swap_remove(random.below(live.len() as u64) as usize);
                             // SAFETY: it is ours, and as long as that.
-                            let bytes = unsafe { std::slice::from_raw_parts(address.as_ptr(), size) };
+                            let bytes =
+                                unsafe { std::slice::from_raw_parts(address.as_ptr(), size) };
                             assert!(
                                 bytes.iter().all(|byte| *byte == me as u8 + 1),
                                 "somebody else wrote here"

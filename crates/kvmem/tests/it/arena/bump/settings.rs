@@ -45,14 +45,29 @@ fn a_size_turns_it_on() {
 fn off_wins_over_any_size() {
     for name in [OFF, OFF_ALIAS] {
         for yes in ["1", "true", "YES", "On", " 1 "] {
-            assert_eq!(read(&[(SIZE, "8g"), (name, yes)]), Ok(ArenaSettings::off()), "{name}={yes}");
-            assert_eq!(read(&[(SIZE, "nonsense"), (name, yes)]), Ok(ArenaSettings::off()), "{name}={yes}");
+            assert_eq!(
+                read(&[(SIZE, "8g"), (name, yes)]),
+                Ok(ArenaSettings::off()),
+                "{name}={yes}"
+            );
+            assert_eq!(
+                read(&[(SIZE, "nonsense"), (name, yes)]),
+                Ok(ArenaSettings::off()),
+                "{name}={yes}"
+            );
         }
         for no in ["0", "false", "No", "OFF"] {
-            assert_eq!(read(&[(SIZE, "8g"), (name, no)]), Ok(ArenaSettings::pool(8 << 30)), "{name}={no}");
+            assert_eq!(
+                read(&[(SIZE, "8g"), (name, no)]),
+                Ok(ArenaSettings::pool(8 << 30)),
+                "{name}={no}"
+            );
         }
     }
-    assert_eq!(read(&[(SIZE, "8g"), (OFF, "0"), (OFF_ALIAS, "1")]), Ok(ArenaSettings::pool(8 << 30)));
+    assert_eq!(
+        read(&[(SIZE, "8g"), (OFF, "0"), (OFF_ALIAS, "1")]),
+        Ok(ArenaSettings::pool(8 << 30))
+    );
 }
 
 #[test]
@@ -66,9 +81,12 @@ fn mistakes_name_the_variable_that_was_set() {
             [name, "8 gigs", "\"gigs\"", "8GiB", "unset"].iter().all(|part| text.contains(part)),
             "{text}"
         );
-        for (value, part) in
-            [("0", "0 bytes"), ("9E", "more than"), ("-1", "negative"), ("x", "begin with a number")]
-        {
+        for (value, part) in [
+            ("0", "0 bytes"),
+            ("9E", "more than"),
+            ("-1", "negative"),
+            ("x", "begin with a number"),
+        ] {
             let text = read(&[(name, value)]).unwrap_err().to_string();
             assert!(text.contains(name) && text.contains(part), "{text}");
         }

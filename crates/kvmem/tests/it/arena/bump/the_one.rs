@@ -9,13 +9,17 @@ const ROLE: &str = "KVMEM_TEST_ROLE";
 /// Runs [`child`] in a new process.
 fn run(role: &str, environment: &[(&str, &str)]) {
     let mut command = Command::new(std::env::current_exe().expect("this test has a path"));
-    for name in
-        ["KVMEM_ARENA_POOL_SIZE", "KVMEM_DISABLE_ARENA", "MC_MMAP_ARENA_POOL_SIZE", "MC_DISABLE_MMAP_ARENA"]
-    {
+    for name in [
+        "KVMEM_ARENA_POOL_SIZE",
+        "KVMEM_DISABLE_ARENA",
+        "MC_MMAP_ARENA_POOL_SIZE",
+        "MC_DISABLE_MMAP_ARENA",
+    ] {
         command.env_remove(name);
     }
     command.args(["--exact", "arena::bump::the_one::child", "--ignored", "--nocapture"]);
-    let output = command.env(ROLE, role).envs(environment.iter().copied()).output().expect("it can be run");
+    let output =
+        command.env(ROLE, role).envs(environment.iter().copied()).output().expect("it can be run");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains(&format!("played {role}")), "{role}: {text}");
 }
@@ -37,7 +41,10 @@ fn child() {
             }
             // What was asked for, in whole pages of 2 MiB.
             assert_eq!(arena.stats().pool.unwrap().capacity, 4 << 20);
-            assert_eq!(ProcessArena::configure(ArenaSettings::off()).unwrap_err(), SetupError::InUse);
+            assert_eq!(
+                ProcessArena::configure(ArenaSettings::off()).unwrap_err(),
+                SetupError::InUse
+            );
             arena.allocate(100, 64).unwrap();
             assert_eq!(arena.stats().pool_allocations, 1);
         }
@@ -49,7 +56,8 @@ fn child() {
                 assert!(matches!(error, SetupError::Setting(_)), "{error}");
                 assert!(error.to_string().contains("MC_MMAP_ARENA_POOL_SIZE=\"lots\""), "{error}");
             }
-            let error = ProcessArena::configure(ArenaSettings::pool(isize::MAX as usize)).unwrap_err();
+            let error =
+                ProcessArena::configure(ArenaSettings::pool(isize::MAX as usize)).unwrap_err();
             assert!(matches!(error, SetupError::Map { .. }), "{error}");
             let arena = ProcessArena::configure(ArenaSettings::pool(1 << 20)).unwrap();
             assert!(std::ptr::eq(arena, ProcessArena::get().unwrap()));
@@ -60,8 +68,9 @@ fn child() {
             let arena = ProcessArena::get().unwrap();
             let page = rustix::param::page_size();
             let before = mapped_pages();
-            let live: Vec<_> =
-                (0..ROUNDS).map(|_| arena.allocate(page + 1, 1 << 30).unwrap().cast::<u8>()).collect();
+            let live: Vec<_> = (0..ROUNDS)
+                .map(|_| arena.allocate(page + 1, 1 << 30).unwrap().cast::<u8>())
+                .collect();
             // Two pages each; and the heap may have grown a little.
             let grown = mapped_pages() - before;
             assert!(

@@ -68,7 +68,10 @@ fn machine_with_everything() -> Tree {
     ] {
         tree.file(&format!("sys/fs/cgroup/a/{file}"), text);
     }
-    tree.file("sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled", "always [inherit] never\n");
+    tree.file(
+        "sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled",
+        "always [inherit] never\n",
+    );
     tree
 }
 
@@ -119,7 +122,12 @@ fn what_cannot_be_read_is_never_fine() {
             let report = tree.machine().preflight(&wish(GIB, ladder).shared(shared).nodes([0]));
             assert_eq!(report.tally().unknown, report.checks.len(), "{report}");
             assert_eq!(report.verdict, Verdict::Unknown);
-            assert!(report.checks.iter().all(|check| check.value == Value::Unknown && !check.why.is_empty()));
+            assert!(
+                report
+                    .checks
+                    .iter()
+                    .all(|check| check.value == Value::Unknown && !check.why.is_empty())
+            );
         }
     }
 }

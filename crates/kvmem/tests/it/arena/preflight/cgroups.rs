@@ -15,7 +15,10 @@ fn the_tightest_level_counts() {
         "/",
         &[
             ("/", &[("cgroup.controllers", "memory")]),
-            ("/kubepods", &[("cgroup.type", "domain"), ("memory.max", "max"), ("memory.high", "max")]),
+            (
+                "/kubepods",
+                &[("cgroup.type", "domain"), ("memory.max", "max"), ("memory.high", "max")],
+            ),
             (
                 "/kubepods/pod1",
                 &[
@@ -44,7 +47,11 @@ fn the_tightest_level_counts() {
     assert!(check.why.contains("/kubepods/pod1/memory.max is 32 GiB"), "{check:?}");
     fixed_by(
         check,
-        &["docker run --memory=33g", "Kubernetes: resources.limits memory: 33Gi", "systemd: MemoryMax=33G"],
+        &[
+            "docker run --memory=33g",
+            "Kubernetes: resources.limits memory: 33Gi",
+            "systemd: MemoryMax=33G",
+        ],
     );
     // Hugepages of a pool are no memory of the cgroup...
     let report = tree.machine().preflight(&wish(64 * GIB, "2M"));
@@ -86,7 +93,14 @@ fn version_1() {
         "/docker/abc",
         "/",
         &[
-            ("/", &[("release_agent", ""), ("memory.limit_in_bytes", NONE), ("memory.usage_in_bytes", "1")]),
+            (
+                "/",
+                &[
+                    ("release_agent", ""),
+                    ("memory.limit_in_bytes", NONE),
+                    ("memory.usage_in_bytes", "1"),
+                ],
+            ),
             (
                 "/docker",
                 &[
@@ -208,7 +222,8 @@ fn files_that_cannot_be_read() {
         let mut tree = Tree::roomy();
         let files: &[(&str, &str)] =
             &[("cgroup.type", "domain"), ("memory.max", "10737418240"), ("memory.current", "0")];
-        tree.unified("/a", "/", &[("/", &[]), ("/a", files)]).unreadable(&format!("sys/fs/cgroup/a/{file}"));
+        tree.unified("/a", "/", &[("/", &[]), ("/a", files)])
+            .unreadable(&format!("sys/fs/cgroup/a/{file}"));
         let report = tree.machine().preflight(&wish(GIB, "4k"));
         let check = expect(&report, "cgroup.memory.max", Value::Unknown, Verdict::Unknown);
         assert!(check.why.contains(file), "{check:?}");

@@ -128,7 +128,10 @@ fn transparent_hugepages() {
     let report = tree.machine().preflight(&wish(GIB, "thp"));
     expect(&report, "thp.enabled", Value::Text("madvise".into()), Verdict::Fail);
 
-    tree.file("sys/kernel/mm/transparent_hugepage/defrag", "always defer defer+madvise madvise [never]\n");
+    tree.file(
+        "sys/kernel/mm/transparent_hugepage/defrag",
+        "always defer defer+madvise madvise [never]\n",
+    );
     let report = tree.machine().preflight(&wish(GIB, "thp"));
     expect(&report, "thp.defrag", Value::Text("never".into()), Verdict::Warn);
 }
@@ -209,7 +212,11 @@ fn swap_matters_to_what_is_not_pinned() {
     swap(&tree, "4k", true, Verdict::Ok);
     swap(&tree, "2M", false, Verdict::Ok);
     swap(&tree, "4k", false, Verdict::Warn);
-    tree.unified("/a", "/", &[("/", &[]), ("/a", &[("memory.swap.max", "0"), ("cgroup.type", "domain")])]);
+    tree.unified(
+        "/a",
+        "/",
+        &[("/", &[]), ("/a", &[("memory.swap.max", "0"), ("cgroup.type", "domain")])],
+    );
     swap(&tree, "4k", false, Verdict::Ok);
 }
 
@@ -218,7 +225,8 @@ fn numa() -> Tree {
     let mut tree = Tree::roomy();
     tree.file("sys/devices/system/node/online", "0-3\n");
     tree.line("proc/self/status", "Mems_allowed_list", "Mems_allowed_list:\t1-2");
-    for (node, hugepages, free_gib) in [(0, 16_384, 30), (1, 12_288, 30), (2, 4096, 5), (3, 0, 30)] {
+    for (node, hugepages, free_gib) in [(0, 16_384, 30), (1, 12_288, 30), (2, 4096, 5), (3, 0, 30)]
+    {
         let folder = format!("sys/devices/system/node/node{node}");
         let kib = free_gib << 20;
         tree.pool(&format!("{folder}/hugepages"), 2 << 20, hugepages, hugepages)

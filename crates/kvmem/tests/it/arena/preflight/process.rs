@@ -22,7 +22,11 @@ fn pinned_memory() {
     let check = memlock(&tree, &wish(64 * GIB, "2M"), Verdict::Fail);
     fixed_by(
         &check,
-        &["ulimit -l unlimited, as root", "docker run --ulimit memlock=-1", "systemd: LimitMEMLOCK=infinity"],
+        &[
+            "ulimit -l unlimited, as root",
+            "docker run --ulimit memlock=-1",
+            "systemd: LimitMEMLOCK=infinity",
+        ],
     );
     memlock(&tree, &wish(7 * MIB, "4k"), Verdict::Ok);
     memlock(&tree, &wish(64 * GIB, "2M").pinned(false), Verdict::Ok);
@@ -109,7 +113,8 @@ fn rings() {
         };
         tree.system.io_uring = Some(Err(errno));
         let report = tree.machine().preflight(&wish(GIB, "2M"));
-        let check = expect(&report, "kernel.io_uring", Value::Text("refused".into()), Verdict::Warn);
+        let check =
+            expect(&report, "kernel.io_uring", Value::Text("refused".into()), Verdict::Warn);
         assert!(check.fix.as_ref().unwrap().contains(way), "{check:?}");
     };
     refused(Some("2"), Errno::EPERM, "sysctl kernel.io_uring_disabled=0");

@@ -42,7 +42,10 @@ impl Tree {
             .file("proc/sys/vm/max_map_count", "65530\n")
             .file("proc/sys/vm/overcommit_memory", "0\n")
             .file("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
-            .file("sys/kernel/mm/transparent_hugepage/defrag", "always defer defer+madvise [madvise] never\n")
+            .file(
+                "sys/kernel/mm/transparent_hugepage/defrag",
+                "always defer defer+madvise [madvise] never\n",
+            )
             .file(
                 "sys/kernel/mm/transparent_hugepage/shmem_enabled",
                 "always within_size [advise] never deny force\n",
@@ -93,7 +96,13 @@ impl Tree {
     }
 
     /// A pool of hugepages below `folder`.
-    pub(super) fn pool(&mut self, folder: &str, page_bytes: u64, total: u64, free: u64) -> &mut Tree {
+    pub(super) fn pool(
+        &mut self,
+        folder: &str,
+        page_bytes: u64,
+        total: u64,
+        free: u64,
+    ) -> &mut Tree {
         let folder = format!("{folder}/hugepages-{}kB", page_bytes >> 10);
         for (file, value) in [
             ("nr_hugepages", total),

@@ -88,7 +88,9 @@ fn where_all_is_in_other_hands_an_insertion_is_refused() {
     let pool = pool(64 << 10);
     let kept: Arc<Mutex<Vec<Pinned<u64>>>> = Arc::default();
     let keep = Arc::clone(&kept);
-    let cache = one_shard(&pool, |builder| builder.on_evict(move |pinned| keep.lock().unwrap().push(pinned)));
+    let cache = one_shard(&pool, |builder| {
+        builder.on_evict(move |pinned| keep.lock().unwrap().push(pinned))
+    });
     for key in 0..16 {
         cache.insert_with(key, 4096, |_| ()).unwrap();
     }
@@ -139,8 +141,10 @@ fn threads_lose_nothing() {
     let all = 4 * each;
     let seen = thread::scope(|scope| {
         let taking = scope.spawn(move || {
-            given.iter().inspect(|pinned| assert_eq!(pinned.bytes(), [*pinned.key() as u8; 3000])).count()
-                as u64
+            given
+                .iter()
+                .inspect(|pinned| assert_eq!(pinned.bytes(), [*pinned.key() as u8; 3000]))
+                .count() as u64
         });
         let mut putting = Vec::new();
         for thread in 0..4_u64 {

@@ -22,7 +22,9 @@ fn beside_threads(cache: &KvCache<u64>, parent: impl FnOnce()) {
             scope.spawn(move || {
                 let mut state = seed;
                 while !done.load(Ordering::Relaxed) {
-                    state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                    state = state
+                        .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                        .wrapping_add(0x1405_7b7e_f767_814f);
                     let key = (state >> 40) % KEYS;
                     match (state >> 33) % 8 {
                         0..3 => drop(cache.get(&key)),
@@ -69,9 +71,13 @@ fn a_child_is_answered_whatever_the_threads_of_its_parent_were_doing() {
         beside_threads(&cache, || {
             for round in 0..60 {
                 let reservation = cache.reserve(u64::MAX, VALUE).unwrap();
-                let Leased::Lease(lease) = cache.lease(&u64::MAX) else { panic!("nothing is put there") };
+                let Leased::Lease(lease) = cache.lease(&u64::MAX) else {
+                    panic!("nothing is put there")
+                };
                 let leased = cache.reserve(u64::MAX, VALUE).unwrap();
-                let Leased::Lease(open) = cache.lease(&u64::MAX) else { panic!("nothing is put there") };
+                let Leased::Lease(open) = cache.lease(&u64::MAX) else {
+                    panic!("nothing is put there")
+                };
                 let found = (0..KEYS).find_map(|key| cache.get(&key));
                 let status = forked(|| {
                     let key = round % KEYS;
@@ -128,8 +134,9 @@ fn a_child_may_drop_what_it_inherits_and_make_a_cache_of_its_own() {
                     fresh.insert(key, &[key as u8; VALUE]).unwrap();
                 }
                 // A child of the child is another process once more.
-                let deeper =
-                    forked(|| first_wrong([fresh.is_forked(), fresh.get(&1).is_none(), cache.is_forked()]));
+                let deeper = forked(|| {
+                    first_wrong([fresh.is_forked(), fresh.get(&1).is_none(), cache.is_forked()])
+                });
                 let right = fresh.get(&7).is_some_and(|pinned| pinned.bytes() == [7; VALUE]);
                 first_wrong([
                     deeper == 0,
@@ -165,7 +172,8 @@ fn a_callback_may_fork() {
         for key in 0..5u64 {
             let put = cache.insert(key, &[1; VALUE]);
             if child.load(Ordering::Relaxed) {
-                let right = put == Err(KvCacheError::Forked) && cache.is_forked() && !cache.contains(&key);
+                let right =
+                    put == Err(KvCacheError::Forked) && cache.is_forked() && !cache.contains(&key);
                 // SAFETY: ends the child at once.
                 unsafe { libc::_exit(i32::from(!right)) };
             }
@@ -177,7 +185,11 @@ fn a_callback_may_fork() {
         let mut status = 0;
         // SAFETY: waits for our own child.
         unsafe { libc::wait(&mut status) };
-        first_wrong([libc::WIFEXITED(status), libc::WEXITSTATUS(status) == 0, cache.check().is_ok()])
+        first_wrong([
+            libc::WIFEXITED(status),
+            libc::WEXITSTATUS(status) == 0,
+            cache.check().is_ok(),
+        ])
     });
     assert_eq!(status, 0);
 }

@@ -151,7 +151,10 @@ fn pins_tell_when_they_are_superseded() {
     assert!(!pins.iter().any(Pinned::is_superseded));
     cache.insert(0, b"new").unwrap();
     assert!(cache.remove(&1).unwrap().is_superseded());
-    assert_eq!(pins.iter().map(Pinned::is_superseded).collect::<Vec<_>>(), [true, true, false, false]);
+    assert_eq!(
+        pins.iter().map(Pinned::is_superseded).collect::<Vec<_>>(),
+        [true, true, false, false]
+    );
     cache.clear();
     assert!(pins.iter().all(Pinned::is_superseded));
     cache.check().unwrap();
@@ -255,7 +258,8 @@ fn while_the_lower_tier_is_told_nothing_is_leased() {
     // Who could not tell leaves the key barred: what is down there may be old.
     assert_eq!(cache.remove_with(&1, || Err(7)).map(drop), Err(7));
     assert!(
-        catch_unwind(AssertUnwindSafe(|| cache.remove_with(&2, || -> Result<(), ()> { panic!() }))).is_err()
+        catch_unwind(AssertUnwindSafe(|| cache.remove_with(&2, || -> Result<(), ()> { panic!() })))
+            .is_err()
     );
     assert_eq!([1, 2, 3].map(|key| is_busy(&cache, &key)), [true, true, false]);
     cache.check().unwrap();

@@ -29,7 +29,8 @@ fn what_is_too_large_is_told_and_evicts_nothing() {
 fn limits_are_never_exceeded_by_any_number_of_shards() {
     for shards in [1, 4, 64] {
         let pool = pool(1 << 20);
-        let builder = KvCache::<u64>::builder(&pool).shards(shards).bytes_at_most(50_000).blocks_at_most(70);
+        let builder =
+            KvCache::<u64>::builder(&pool).shards(shards).bytes_at_most(50_000).blocks_at_most(70);
         let cache = builder.build().unwrap();
         assert_eq!(cache.shards(), shards);
         for key in 0..2000 {
@@ -67,7 +68,8 @@ fn one_large_value_takes_of_all_shards_alike() {
 #[test]
 fn watermarks_make_room_for_many_at_once() {
     let pool = pool(1 << 20);
-    let wish = |builder: KvCacheBuilder<u64>| builder.bytes_at_most(10_000).watermarks(4_000, 9_000);
+    let wish =
+        |builder: KvCacheBuilder<u64>| builder.bytes_at_most(10_000).watermarks(4_000, 9_000);
     let cache = one_shard(&pool, wish);
     let bytes: Vec<u64> = (0..20)
         .map(|key| {

@@ -442,7 +442,11 @@ fn threads_never_find_a_version_older_than_one_that_was_put() {
             let writers: Vec<_> =
                 (0..WRITERS).map(|me| scope.spawn(move || tiers.write(me, steps))).collect();
             let readers = (0..READERS).map(|me| scope.spawn(move || tiers.read(me, steps)));
-            writers.into_iter().chain(readers.collect::<Vec<_>>()).map(|thread| thread.join().unwrap()).sum()
+            writers
+                .into_iter()
+                .chain(readers.collect::<Vec<_>>())
+                .map(|thread| thread.join().unwrap())
+                .sum()
         });
         assert!(cfg!(miri) || fetched > 1000, "{fetched} came back");
         tiers.cache.check().unwrap();

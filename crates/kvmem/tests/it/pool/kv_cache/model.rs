@@ -60,7 +60,10 @@ impl Value {
 
     fn check(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len);
-        assert!(bytes.iter().enumerate().all(|(at, &byte)| byte == self.byte(at)), "bytes of {self:?}");
+        assert!(
+            bytes.iter().enumerate().all(|(at, &byte)| byte == self.byte(at)),
+            "bytes of {self:?}"
+        );
     }
 }
 
@@ -263,12 +266,25 @@ fn run(limits: Limits, exact: bool, steps: &[Step]) {
     // So much larger than the limit that the pool never refuses: what the pool does is tested apart.
     let pool = pool(1 << 20);
     let cache = one_shard(&pool, |builder| {
-        let builder = builder.bytes_at_most(limits.bytes).blocks_at_most(limits.blocks).exact(exact);
-        if limits.high < limits.bytes { builder.watermarks(limits.low, limits.high) } else { builder }
+        let builder =
+            builder.bytes_at_most(limits.bytes).blocks_at_most(limits.blocks).exact(exact);
+        if limits.high < limits.bytes {
+            builder.watermarks(limits.low, limits.high)
+        } else {
+            builder
+        }
     });
     let (held, pins, writing) = (Vec::new(), Vec::new(), Vec::new());
-    let mut model =
-        Model { limits, exact, held, used: HashSet::new(), pins, writing, evictions: 0, numbers: 0 };
+    let mut model = Model {
+        limits,
+        exact,
+        held,
+        used: HashSet::new(),
+        pins,
+        writing,
+        evictions: 0,
+        numbers: 0,
+    };
     for step in steps {
         // Detached pins hold bytes of the pool beyond the limit: not too many.
         if model.pins.len() > 30 {

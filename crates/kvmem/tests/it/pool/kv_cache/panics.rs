@@ -192,7 +192,9 @@ fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
 fn is_whole(cache: &KvCache<Key>, pool: &Pool, said: &str) {
     let held = |cache: &KvCache<Key>| {
         let pinned = (0..100).filter_map(|number| cache.get(&Key(number)));
-        pinned.fold((0, 0), |(blocks, bytes), pinned| (blocks + 1, bytes + pinned.block().len() as u64))
+        pinned.fold((0, 0), |(blocks, bytes), pinned| {
+            (blocks + 1, bytes + pinned.block().len() as u64)
+        })
     };
     cache.check().unwrap_or_else(|error| panic!("{said}: {error}"));
     let charged = (cache.len(), cache.bytes());
@@ -207,7 +209,11 @@ fn is_whole(cache: &KvCache<Key>, pool: &Pool, said: &str) {
     cache.check().unwrap_or_else(|error| panic!("{said}: {error}"));
     assert_eq!(held(cache), (cache.len(), cache.bytes()), "{said}: held and charged");
     cache.clear();
-    assert_eq!((cache.len(), cache.bytes(), pool.metrics().allocated), (0, 0, 0), "{said}: cleared");
+    assert_eq!(
+        (cache.len(), cache.bytes(), pool.metrics().allocated),
+        (0, 0, 0),
+        "{said}: cleared"
+    );
 }
 
 #[test]
@@ -247,7 +253,8 @@ fn a_panic_at_any_call_of_the_callers_code_leaves_the_cache_whole() {
         }
     }
     let all = [
-        "Drop", "Eq", "Hash", "allocate", "evicted", "fill", "forget", "insert", "remove", "touch", "victim",
+        "Drop", "Eq", "Hash", "allocate", "evicted", "fill", "forget", "insert", "remove", "touch",
+        "victim",
     ];
     assert!(kinds.into_iter().eq(all), "all of them are called");
 }

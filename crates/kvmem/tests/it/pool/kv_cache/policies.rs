@@ -33,7 +33,8 @@ fn a_scan_drives_out_everything_under_lru_and_little_under_the_other() {
         (Eviction::ScanResistant, 4, 420, 500),
     ] {
         let pool = pool(1 << 20);
-        let builder = KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards).blocks_at_most(1000);
+        let builder =
+            KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards).blocks_at_most(1000);
         let cache = builder.build().unwrap();
         // What is learned takes some time.
         for round in 0..40 {
@@ -177,7 +178,9 @@ fn a_policy_knows_of_each_use_once_before_anything_else() {
     cache.clear();
     let touched = std::mem::take(&mut *told.lock().unwrap());
     let of = |half: std::ops::Range<Slot>| {
-        let slots = touched.iter().filter_map(|told| if let Touch(slot) = told { Some(*slot) } else { None });
+        let slots = touched
+            .iter()
+            .filter_map(|told| if let Touch(slot) = told { Some(*slot) } else { None });
         slots.filter(|slot| half.contains(slot)).collect::<Vec<_>>()
     };
     assert_eq!((of(0..100), of(100..200)), ((0..100).collect(), (100..200).collect()));

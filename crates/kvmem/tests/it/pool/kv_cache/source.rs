@@ -83,7 +83,8 @@ fn a_block_of_another_length_is_held_if_it_is_longer_and_refused_if_it_is_shorte
     assert_eq!(room.commit().bytes(), [2; 4000]);
     for (requested, returned) in [(100, 99), (200, 9001)] {
         let error = cache.insert(3, &[3; 200][..requested]).unwrap_err();
-        let expected = KvCacheError::WrongLength { requested: requested as u64, returned, limit: 9000 };
+        let expected =
+            KvCacheError::WrongLength { requested: requested as u64, returned, limit: 9000 };
         assert_eq!(error, expected);
         assert!(error.to_string().contains(&format!("of {returned} bytes")), "{error}");
     }
@@ -134,8 +135,11 @@ impl Drop for Witness {
 fn a_key_goes_before_its_bytes_are_free() {
     let pool = pool(64 << 10);
     let free_when_dropped = Arc::new(AtomicU64::new(0));
-    let key =
-        |number| Witness { number, pool: pool.clone(), free_when_dropped: Arc::clone(&free_when_dropped) };
+    let key = |number| Witness {
+        number,
+        pool: pool.clone(),
+        free_when_dropped: Arc::clone(&free_when_dropped),
+    };
     let cache = KvCache::builder(&pool).shards(1).build().unwrap();
     let whole = pool.capacity() as usize;
     cache.insert_with(key(1), whole, |_| ()).unwrap();
@@ -152,5 +156,9 @@ fn a_key_goes_before_its_bytes_are_free() {
     cache.clear();
     assert_eq!(free_when_dropped.load(Ordering::Relaxed), 0);
     drop(probe);
-    assert_eq!(free_when_dropped.load(Ordering::Relaxed), 1, "a key without bytes sees that all is free");
+    assert_eq!(
+        free_when_dropped.load(Ordering::Relaxed),
+        1,
+        "a key without bytes sees that all is free"
+    );
 }

@@ -72,7 +72,8 @@ impl Book {
     }
 
     fn entry(&self, key: &Key, new: impl FnOnce() -> Entry) -> Entry {
-        let labels = key.labels().map(|label| (label.key().to_owned(), label.value().to_owned())).collect();
+        let labels =
+            key.labels().map(|label| (label.key().to_owned(), label.value().to_owned())).collect();
         self.pages().entries.entry((key.name().to_owned(), labels)).or_insert_with(new).clone()
     }
 
@@ -88,7 +89,12 @@ impl Book {
     /// With which labels there is a metric.
     pub(super) fn of(&self, name: &str) -> Vec<Labels> {
         let pages = self.pages();
-        pages.entries.keys().filter(|(other, _)| other == name).map(|(_, labels)| labels.clone()).collect()
+        pages
+            .entries
+            .keys()
+            .filter(|(other, _)| other == name)
+            .map(|(_, labels)| labels.clone())
+            .collect()
     }
 
     /// How it was described.
@@ -110,7 +116,8 @@ impl Book {
             labels.iter().all(|(key, value)| found.iter().any(|(k, v)| k == key && v == value))
         };
         let pages = self.pages();
-        let found = pages.entries.iter().find(|((other, labels), _)| other == name && wanted(labels));
+        let found =
+            pages.entries.iter().find(|((other, labels), _)| other == name && wanted(labels));
         found.unwrap_or_else(|| panic!("no {name} with {labels:?}")).1.clone()
     }
 

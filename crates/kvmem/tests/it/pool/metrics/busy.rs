@@ -14,7 +14,8 @@ use crate::pool::MIB;
 fn figures_are_read_while_threads_allocate() {
     let built = small(4 * MIB).hot_sizes([4096]).measure_latency(10).build();
     let (pool, report) = built.expect("little memory");
-    let cache: KvCache<u64> = KvCache::builder(&pool).bytes_at_most(1 << 20).build().expect("good settings");
+    let cache: KvCache<u64> =
+        KvCache::builder(&pool).bytes_at_most(1 << 20).build().expect("good settings");
     let exporter = Exporter::new().pool(&pool).cache(&cache);
     let (end, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut scrapes = 0;
@@ -36,14 +37,17 @@ fn figures_are_read_while_threads_allocate() {
                     rounds.fetch_add(1, Ordering::Relaxed);
                     if round % 1024 < 2 {
                         // Threads that come and go, with caches of their own.
-                        thread::scope(|scope| drop(scope.spawn(|| pool.allocate(4096).map(drop)).join()));
+                        thread::scope(|scope| {
+                            drop(scope.spawn(|| pool.allocate(4096).map(drop)).join())
+                        });
                     }
                 }
             }
         };
         let threads = [scope.spawn(work(0)), scope.spawn(work(1))];
         let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(400) || rounds.load(Ordering::Relaxed) < 2000 {
+        while start.elapsed() < Duration::from_millis(400) || rounds.load(Ordering::Relaxed) < 2000
+        {
             let book = published(&exporter);
             let bytes = |name: &str| book.value(&format!("kvmem_pool_{name}_bytes"), &[]) as u64;
             assert_eq!(bytes("capacity"), report.capacity_bytes);
@@ -90,7 +94,8 @@ fn a_publisher_publishes_until_it_is_dropped() {
     metrics::set_global_recorder(book.clone()).expect("nobody else sets one");
     let (pool, _) = small(MIB).name("timed").build().expect("little memory");
     let labels = [("pool", "timed")];
-    let publisher = Exporter::new().pool(&pool).publish_every(Duration::from_millis(5)).expect("a thread");
+    let publisher =
+        Exporter::new().pool(&pool).publish_every(Duration::from_millis(5)).expect("a thread");
     let block = pool.allocate(5000).expect("room");
     let start = Instant::now();
     let allocated = || book.value("kvmem_pool_allocated_bytes", &labels);

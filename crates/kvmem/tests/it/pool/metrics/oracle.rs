@@ -52,12 +52,23 @@ fn compare(pool: &Pool, exporter: &Exporter, oracle: &Oracle, refused: &Refused)
     assert_eq!(bytes("allocations"), oracle.live() as u64);
     assert!(bytes("largest_free_bytes") <= oracle.largest_free());
     assert_eq!(bytes("reaps_total"), pool.stats().reaps);
-    let cached: u64 =
-        pool.map().iter().filter(|range| range.state == ExtentState::Cached).map(|range| range.size).sum();
+    let cached: u64 = pool
+        .map()
+        .iter()
+        .filter(|range| range.state == ExtentState::Cached)
+        .map(|range| range.size)
+        .sum();
     assert_eq!(bytes("cached_bytes"), cached);
-    for reason in
-        ["no_room", "not_ready", "too_large", "zero_size", "bad_align", "no_ranges", "books_full", "other"]
-    {
+    for reason in [
+        "no_room",
+        "not_ready",
+        "too_large",
+        "zero_size",
+        "bad_align",
+        "no_ranges",
+        "books_full",
+        "other",
+    ] {
         let count = book.value("kvmem_pool_allocation_failures_total", &[("reason", reason)]);
         assert_eq!(count as u64, refused.get(reason).copied().unwrap_or(0), "{reason}");
     }
@@ -67,7 +78,8 @@ fn compare(pool: &Pool, exporter: &Exporter, oracle: &Oracle, refused: &Refused)
 #[test]
 fn of_a_pool() {
     for seed in 1..=4 {
-        let (pool, report) = small(MIB).name("kv").hot_sizes([4096, 1000]).build().expect("little memory");
+        let (pool, report) =
+            small(MIB).name("kv").hot_sizes([4096, 1000]).build().expect("little memory");
         let exporter = Exporter::new().pool(&pool);
         let mut oracle = Oracle::new(report.capacity_bytes, report.boundary_bytes);
         let mut draw = Draw(0x9e37_79b9_7f4a_7c15 ^ seed);
@@ -92,7 +104,9 @@ fn of_a_pool() {
             match got {
                 Ok(blocks) => {
                     for block in blocks {
-                        oracle.grant(block.offset(), block.len() as u64).expect("as the oracle allows");
+                        oracle
+                            .grant(block.offset(), block.len() as u64)
+                            .expect("as the oracle allows");
                         held.push(block);
                     }
                 }
@@ -111,7 +125,10 @@ fn of_a_pool() {
                 pool.trim();
                 assert_eq!(pool.metrics().largest_free, oracle.largest_free());
                 let book = compare(&pool, &exporter, &oracle, &refused);
-                assert_eq!(book.value("kvmem_pool_largest_free_bytes", &[]) as u64, oracle.largest_free());
+                assert_eq!(
+                    book.value("kvmem_pool_largest_free_bytes", &[]) as u64,
+                    oracle.largest_free()
+                );
             }
         }
         for reason in ["no_room", "too_large", "zero_size", "bad_align", "no_ranges"] {
@@ -174,14 +191,19 @@ fn of_a_cache() {
                 continue;
             }
             let book = published(&exporter);
-            let figure =
-                |name: &str| book.value(&format!("kvmem_cache_{name}"), &[("cache", "cache")]) as u64;
+            let figure = |name: &str| {
+                book.value(&format!("kvmem_cache_{name}"), &[("cache", "cache")]) as u64
+            };
             // What is held, by asking for each key.
             let held = (0..KEYS).filter(|key| cache.contains(key));
-            let (blocks, bytes) = held.fold((0, 0), |(blocks, bytes), key| (blocks + 1, bytes + lens[&key]));
+            let (blocks, bytes) =
+                held.fold((0, 0), |(blocks, bytes), key| (blocks + 1, bytes + lens[&key]));
             assert_eq!((figure("blocks"), figure("bytes")), (blocks, bytes));
             assert_eq!((figure("hits_total"), figure("misses_total")), (hits, misses));
-            assert_eq!((figure("insertions_total"), figure("removals_total")), (insertions, removals));
+            assert_eq!(
+                (figure("insertions_total"), figure("removals_total")),
+                (insertions, removals)
+            );
             assert_eq!(figure("refusals_total"), refusals);
             // What came in is there, or has gone in one of three ways.
             let gone = figure("evictions_total") + figure("replacements_total") + removals;

@@ -73,8 +73,9 @@ fn quarantine_and_seconds_are_published() {
     assert_eq!((value("ready_bytes"), value("free_bytes")), (capacity - bad, capacity - bad));
     assert_eq!((value("allocated_bytes"), value("allocations")), (0.0, 0.0));
     assert!(value("populate_seconds") > 0.0);
-    let registering =
-        |book: &Book, registrar: &str| book.value("kvmem_pool_register_seconds", &[("registrar", registrar)]);
+    let registering = |book: &Book, registrar: &str| {
+        book.value("kvmem_pool_register_seconds", &[("registrar", registrar)])
+    };
     assert!(registering(&book, "fake:0") >= 7.0 * 0.002, "{}", registering(&book, "fake:0"));
     assert!(registering(&book, "fake:1") >= 7.0 * 0.002, "{}", registering(&book, "fake:1"));
 

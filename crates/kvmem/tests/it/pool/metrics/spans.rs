@@ -56,7 +56,11 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Witness {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
         let path = context.span_scope(id).expect("it is there").map(|span| span.name()).collect();
-        lock(&self.spans).push(Said { level: *attributes.metadata().level(), path, fields: fields.0 });
+        lock(&self.spans).push(Said {
+            level: *attributes.metadata().level(),
+            path,
+            fields: fields.0,
+        });
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
@@ -101,7 +105,8 @@ impl Witness {
 #[test]
 fn the_steps_of_building_are_within_each_other() {
     let fakes = Fake::some(2, 512 << 10);
-    let builder = small(4 * MIB).name("kv").populate(Populate::threads(2)).registrars(registrars(&fakes));
+    let builder =
+        small(4 * MIB).name("kv").populate(Populate::threads(2)).registrars(registrars(&fakes));
     let (witness, pool) = Witness::of(|| builder.build().expect("little memory").0);
     assert_eq!(witness.paths("build"), [("build".to_owned(), Level::INFO)]);
     assert_eq!(witness.paths("map"), [("map < build".to_owned(), Level::INFO)]);
@@ -157,7 +162,8 @@ fn what_fails_and_is_kept_from_use_is_said() {
     for in_background in [false, true] {
         let mut fakes = Fake::some(2, 128 << 10);
         fakes[1] = fakes[1].clone().with(Faults { register: vec![2, 3], ..Faults::default() });
-        let builder = small(MIB).registrars(registrars(&fakes)).quarantine(true).in_background(in_background);
+        let builder =
+            small(MIB).registrars(registrars(&fakes)).quarantine(true).in_background(in_background);
         let (witness, _) = Witness::of(|| {
             let (pool, _) = builder.build().expect("most of it");
             pool.wait_ready(u64::MAX, std::time::Duration::from_secs(60));

@@ -19,7 +19,10 @@ fn what_is_under_the_lock_is_done_one_after_another() {
     let machine = machine(serial, 3, true);
     // 6 ms beside the others, then 4 under the lock. It is asked for by all at 6, and had at 6, 10 and 14. For the second chunks
     // it is asked for at 16, 20 and 24; the third thread has it until 18, so it is had at 18, 22 and 26.
-    assert_eq!(ends(&machine, 3, 2), vec![vec![10_000, 22_000], vec![14_000, 26_000], vec![18_000, 30_000]]);
+    assert_eq!(
+        ends(&machine, 3, 2),
+        vec![vec![10_000, 22_000], vec![14_000, 26_000], vec![18_000, 30_000]]
+    );
     let waited: Vec<u64> = machine.log().iter().map(|entry| entry.waited_ns / 1_000_000).collect();
     assert_eq!(waited, [0, 4, 8, 2, 2, 2]);
 }
@@ -65,8 +68,9 @@ fn the_thread_that_is_first_in_virtual_time_takes_the_next_piece() {
     let next = AtomicUsize::new(0);
     let taken = together(&machine, 2, |n| {
         // Relaxed: the machine lets one thread act at a time, and its lock orders them.
-        let mine =
-            std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|piece| *piece < 10));
+        let mine = std::iter::from_fn(|| {
+            Some(next.fetch_add(1, Ordering::Relaxed)).filter(|piece| *piece < 10)
+        });
         mine.inspect(|_| drop(register(&*nics[n], &region, 0, if n == 0 { GIB } else { GIB / 4 })))
             .collect::<Vec<_>>()
     });
@@ -80,7 +84,9 @@ fn the_log_tells_who_did_what_and_when() {
     let region = addresses(4 * GIB);
     machine.populate(&region, 0..GIB / 4, Populate::threads(1), &Watch::new()).expect("room");
     let nics = machine.nics();
-    let keys = together(&machine, 2, |n| register(&*nics[n], &region, 2 * n * GIB, GIB).expect("no limit"));
+    let keys = together(&machine, 2, |n| {
+        register(&*nics[n], &region, 2 * n * GIB, GIB).expect("no limit")
+    });
     nics[0].deregister(keys[1]).unwrap_err();
     nics[0].deregister(keys[0]).expect("it stands");
     let log = machine.log();

@@ -57,7 +57,8 @@ fn a_thread_that_ends_without_leaving_has_left() {
 #[test]
 fn a_seat_that_nobody_takes_is_given_up() {
     let patience = Duration::from_millis(50);
-    let machine = Machine::builder().nics(1).resident(true).patience(patience).build().expect("good costs");
+    let machine =
+        Machine::builder().nics(1).resident(true).patience(patience).build().expect("good costs");
     let region = addresses(GIB);
     let start = Instant::now();
     machine.gather(3);
@@ -77,7 +78,8 @@ fn a_seat_that_nobody_takes_is_given_up() {
 #[test]
 fn threads_that_wait_for_each_other_come_out_of_it() {
     let patience = Duration::from_millis(50);
-    let machine = Machine::builder().nics(2).resident(true).patience(patience).build().expect("good costs");
+    let machine =
+        Machine::builder().nics(2).resident(true).patience(patience).build().expect("good costs");
     let region = addresses(GIB);
     let nics = machine.nics();
     let meet = Rendezvous::new(2);

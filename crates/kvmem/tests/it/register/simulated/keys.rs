@@ -8,7 +8,8 @@ use super::{GIB, PLAIN, addresses, machine, register};
 
 #[test]
 fn limits_are_told_and_kept() {
-    let memlock = |used_bytes| Memlock { account: Account::Pinned, limit_bytes: 10 << 30, used_bytes };
+    let memlock =
+        |used_bytes| Memlock { account: Account::Pinned, limit_bytes: 10 << 30, used_bytes };
     let limits = NicLimits {
         max_bytes: 4 << 30,
         max_keys: 2,
@@ -34,7 +35,9 @@ fn limits_are_told_and_kept() {
     register(&*nics[1], &region, 0, 4 * GIB).expect("8 GiB and a byte");
     let used_bytes = (9 << 30) + 1;
     assert_eq!(nics[1].limits().memlock, Some(memlock(used_bytes)));
-    assert!(matches!(barrier(1, GIB), Some(Barrier::Memlock { used_bytes: used, .. }) if used == used_bytes));
+    assert!(
+        matches!(barrier(1, GIB), Some(Barrier::Memlock { used_bytes: used, .. }) if used == used_bytes)
+    );
     nics[0].deregister(key).expect("it stands");
     register(&*nics[1], &region, 0, GIB).expect("there is room now");
     assert_eq!(register(&*nics[1], &region, 0, 0).unwrap_err().errno, Errno::EINVAL);
@@ -67,6 +70,9 @@ fn faults_strike_where_they_are_wanted() {
     nic.clear_faults();
     nic.deregister(more).expect("nothing fails any more");
     let counts = machine.counts();
-    assert_eq!((counts.registers, counts.deregisters, counts.refused, counts.strange_keys), (4, 10, 10, 2));
+    assert_eq!(
+        (counts.registers, counts.deregisters, counts.refused, counts.strange_keys),
+        (4, 10, 10, 2)
+    );
     assert_eq!((counts.live_keys, counts.live_bytes, counts.most_live_keys), (0, 0, 2));
 }

@@ -29,7 +29,8 @@ fn populating_takes_time_for_what_is_not_there_and_tells_of_it() {
     let region = addresses(64 * GIB);
     assert_eq!(machine.resident_bytes(&region, 0..64 * GIB), Ok(0));
     // 10 GiB/s a thread, 80 at most.
-    let done = machine.populate(&region, 0..8 * GIB, Populate::threads(2), &Watch::new()).expect("room");
+    let done =
+        machine.populate(&region, 0..8 * GIB, Populate::threads(2), &Watch::new()).expect("room");
     assert_eq!((done.bytes, done.seconds, done.threads), (8 << 30, 0.4, 2));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&seen);
@@ -44,8 +45,14 @@ fn populating_takes_time_for_what_is_not_there_and_tells_of_it() {
     assert!(seen.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1));
     assert_eq!(seen.last(), Some(&(32 << 30, Duration::from_secs_f64(done.seconds))));
     assert_eq!(machine.resident_bytes(&region, GIB..64 * GIB), Ok(31 << 30));
-    assert_eq!(machine.populate(&region, 0..GIB, Populate::None, &watch).expect("nothing").bytes, 0);
-    assert!(matches!(machine.resident_bytes(&region, 0..65 * GIB), Err(ArenaError::OutOfBounds { .. })));
+    assert_eq!(
+        machine.populate(&region, 0..GIB, Populate::None, &watch).expect("nothing").bytes,
+        0
+    );
+    assert!(matches!(
+        machine.resident_bytes(&region, 0..65 * GIB),
+        Err(ArenaError::OutOfBounds { .. })
+    ));
     machine.discard(&region, ..16 * GIB).expect("within");
     machine.touch(&region, 15 * GIB..).expect("within");
     assert_eq!(machine.resident_bytes(&region, 0..64 * GIB), Ok(49 << 30));
@@ -79,9 +86,13 @@ fn memory_comes_to_an_end() {
     let machine = Machine::builder().memory_bytes(2 << 30).build().expect("good costs");
     let region = addresses(4 * GIB);
     assert_eq!(machine.headroom(2 << 30), Ok(()));
-    assert!(matches!(machine.headroom((2 << 30) + 1), Err(ArenaError::NoHeadroom { need: 2147483649, .. })));
-    let populate =
-        |range| machine.populate(&region, range, Populate::Auto, &Watch::new()).map(|done| done.bytes);
+    assert!(matches!(
+        machine.headroom((2 << 30) + 1),
+        Err(ArenaError::NoHeadroom { need: 2147483649, .. })
+    ));
+    let populate = |range| {
+        machine.populate(&region, range, Populate::Auto, &Watch::new()).map(|done| done.bytes)
+    };
     assert_eq!(populate(0..GIB), Ok(1 << 30));
     assert!(matches!(populate(GIB..3 * GIB), Err(ArenaError::NoHeadroom { .. })));
     assert_eq!(populate(0..2 * GIB), Ok(2 << 30), "half of it is there");

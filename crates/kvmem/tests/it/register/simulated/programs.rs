@@ -54,13 +54,19 @@ fn run(
         let mut keys = std::collections::VecDeque::new();
         for step in &program[n] {
             match *step {
-                Step::Register(chunk) => keys.extend(register(&*nics[n], region, chunk * GIB, GIB).ok()),
+                Step::Register(chunk) => {
+                    keys.extend(register(&*nics[n], region, chunk * GIB, GIB).ok())
+                }
                 Step::DeregisterOldest => {
-                    keys.pop_front().into_iter().for_each(|key| nics[n].deregister(key).expect("it stands"));
+                    keys.pop_front()
+                        .into_iter()
+                        .for_each(|key| nics[n].deregister(key).expect("it stands"));
                 }
                 Step::Populate(chunk, threads) => {
                     let range = chunk * GIB..(chunk + 1) * GIB;
-                    machine.populate(region, range, Populate::threads(threads), &Watch::new()).expect("room");
+                    machine
+                        .populate(region, range, Populate::threads(threads), &Watch::new())
+                        .expect("room");
                 }
             }
         }
