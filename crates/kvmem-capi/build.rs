@@ -1,4 +1,5 @@
-//! Gives the shared library the name that the loader looks for: `libkvmem.so.` and the number of the interface.
+//! Gives the shared library the name that the loader looks for: `libkvmem.so.` and the number of
+//! the interface.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

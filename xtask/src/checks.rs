@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every check of the project, one named step after the other.
 //!
-//! A failing step does not stop the run. The last line is the sum over all steps, `N passed, N failed`:
-//! every test counts once, and so does every step that is not made of tests.
+//! A failing step does not stop the run. The last line is the sum over all steps, `N passed, N
+//! failed`: every test counts once, and so does every step that is not made of tests.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -121,7 +121,8 @@ fn clippy(root: &Path, report: &mut Report) {
     }
 }
 
-/// Runs every example of the library: an example that no longer runs is a broken promise of the documentation.
+/// Runs every example of the library: an example that no longer runs is a broken promise of the
+/// documentation.
 fn examples(root: &Path, report: &mut Report) {
     let mut names = Vec::new();
     report.check("examples: list", || {
@@ -136,8 +137,8 @@ fn examples(root: &Path, report: &mut Report) {
     }
 }
 
-/// Model checks: the library is built against loom's atomics, in a target folder of its own because the flags
-/// would otherwise rebuild everything twice.
+/// Model checks: the library is built against loom's atomics, in a target folder of its own because
+/// the flags would otherwise rebuild everything twice.
 fn loom(root: &Path, report: &mut Report) {
     let mut loom =
         cargo_in(root, &["test", "--release", "--locked", "--package", "kvmem", "--test", "loom"]);
@@ -155,8 +156,8 @@ fn shuttle(root: &Path, report: &mut Report) {
     report.command("shuttle", Kind::Tests, &mut shuttle);
 }
 
-/// Every fuzz target: on any toolchain its stored corpus and then random inputs, and coverage-guided as well where
-/// cargo-fuzz and a nightly toolchain are at hand.
+/// Every fuzz target: on any toolchain its stored corpus and then random inputs, and
+/// coverage-guided as well where cargo-fuzz and a nightly toolchain are at hand.
 fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
     let mut names = Vec::new();
     report.check("fuzz: list", || {

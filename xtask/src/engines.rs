@@ -1,12 +1,14 @@
 //! *Engines*: those that kvmem's memory is tested with, and how each comes to the tests.
 //!
-//! All of them are in one place, `target/engines`, which is kept from one run to the next: a virtual environment with the wheels that the
-//! tests can have installed, and folders beside its packages, each named to the tests by a variable, for those that must not be among them.
-//! Tests in Rust look for libraries in there; the environment of the tests in Python is fresh each time and is lent the packages. What
-//! is there is not asked for again, so whichever group of steps comes first gets what it needs, and a lock lets runs at the same time follow
-//! one another.
+//! All of them are in one place, `target/engines`, which is kept from one run to the next: a
+//! virtual environment with the wheels that the tests can have installed, and folders beside its
+//! packages, each named to the tests by a variable, for those that must not be among them. Tests in
+//! Rust look for libraries in there; the environment of the tests in Python is fresh each time and
+//! is lent the packages. What is there is not asked for again, so whichever group of steps comes
+//! first gets what it needs, and a lock lets runs at the same time follow one another.
 //!
-//! PyTorch and what engines' own modules import is large: it is got if `KVMEM_WITH_TORCH` is 1, and else stood in for.
+//! PyTorch and what engines' own modules import is large: it is got if `KVMEM_WITH_TORCH` is 1, and
+//! else stood in for.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -29,7 +31,8 @@ struct Engine {
     name: &'static str,
     /// What pip is asked for.
     wheels: &'static [&'static str],
-    /// Whether these come without what they say that they need, since that would be PyTorch and CUDA's libraries.
+    /// Whether these come without what they say that they need, since that would be PyTorch and
+    /// CUDA's libraries.
     alone: bool,
     /// Debian packages, each with the library that shows that it is there.
     debian: &'static [(&'static str, &'static str)],
@@ -49,7 +52,8 @@ enum Found {
     Folder(&'static str),
 }
 
-/// All of them. Where one cannot be had its tests are skipped by name, or fail if [`REQUIRED`] is 1.
+/// All of them. Where one cannot be had its tests are skipped by name, or fail if [`REQUIRED`] is
+/// 1.
 const ENGINES: [Engine; 6] = [
     Engine {
         name: "Mooncake",
@@ -154,8 +158,9 @@ pub(crate) fn for_rust(root: &Path) {
     Place::new(root).get(|engine| matches!(engine.found, Found::Library(_)));
 }
 
-/// Gets all of them, where that is possible, and lends them to an environment by the same Python: a line in a `.pth` file puts the packages
-/// behind its own. Returns what the tests are to be told by variables.
+/// Gets all of them, where that is possible, and lends them to an environment by the same Python: a
+/// line in a `.pth` file puts the packages behind its own. Returns what the tests are to be told by
+/// variables.
 pub(crate) fn for_python(root: &Path, environment: &Path) -> Vec<(&'static str, PathBuf)> {
     let place = Place::new(root);
     place.get(Engine::is_wanted);
@@ -195,7 +200,8 @@ impl Place {
 
     /// Installs those that are wanted and not there, and says what is missing in the end.
     fn get(&self, wanted: impl Fn(&Engine) -> bool) {
-        // Another run may be at it. Without a lock, which some file systems have not, it is done all the same.
+        // Another run may be at it. Without a lock, which some file systems have not, it is done
+        // all the same.
         let lock = self.folder.parent().and_then(|target| {
             fs::create_dir_all(target).ok()?;
             File::create(target.join("engines.lock")).ok()
@@ -274,7 +280,8 @@ impl Place {
     }
 }
 
-/// In a folder of an engine: what pip was asked for. If that is something else now, it is asked again.
+/// In a folder of an engine: what pip was asked for. If that is something else now, it is asked
+/// again.
 const ASKED: &str = "asked-for.txt";
 
 impl Engine {
@@ -297,7 +304,8 @@ impl Engine {
             format!("{PLACE}/bin/pip install {alone}{target}'{}'", self.wheels.join("' '"));
         let packages: Vec<&str> = self.debian.iter().map(|(package, _)| *package).collect();
         if !packages.is_empty() {
-            // What Debian recommends beside `libibverbs1` are drivers for RDMA cards, which the wheels of NIXL do not get on with.
+            // What Debian recommends beside `libibverbs1` are drivers for RDMA cards, which the
+            // wheels of NIXL do not get on with.
             command +=
                 &format!(" && apt-get install --no-install-recommends {}", packages.join(" "));
         }

@@ -1,4 +1,5 @@
-//! *Layout*: which files of the C interface stand where under a prefix, and what tells build systems so.
+//! *Layout*: which files of the C interface stand where under a prefix, and what tells build
+//! systems so.
 //!
 //! ```text
 //! include/kvmem.h …            lib/pkgconfig/kvmem.pc
@@ -7,8 +8,9 @@
 //! lib/libkvmem.so → …          lib/libkvmem.a
 //! ```
 //!
-//! All of it is relative to where it lies, so the prefix can be moved. The tests of the C interface read this file too, and so
-//! try what is installed and not a copy of it. It uses nothing but the standard library.
+//! All of it is relative to where it lies, so the prefix can be moved. The tests of the C interface
+//! read this file too, and so try what is installed and not a copy of it. It uses nothing but the
+//! standard library.
 
 use std::fs;
 use std::io;

@@ -1,7 +1,7 @@
 //! The project's own chores, run as `cargo xtask <command>`.
 //!
-//! One binary instead of a folder of scripts: what CI runs, what a newcomer runs and what a maintainer runs
-//! are the same code, and the only thing needed beforehand is a Rust toolchain.
+//! One binary instead of a folder of scripts: what CI runs, what a newcomer runs and what a
+//! maintainer runs are the same code, and the only thing needed beforehand is a Rust toolchain.
 //!
 //! - [`checks`] names the steps of `cargo xtask test`,
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
@@ -10,7 +10,8 @@
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
-//! - [`install`] builds the C interface and puts it, by the [`layout`], where C programs look for it,
+//! - [`install`] builds the C interface and puts it, by the [`layout`], where C programs look for
+//!   it,
 //! - [`notices`] collects the licences of what is linked into the wheel,
 //! - [`record`] files a benchmark run under its date and machine, and draws what was filed.
 
@@ -42,26 +43,29 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check everything: format, lints, unit, integration, doc and example tests, the Python package, loom models, fuzz targets,
-    /// documentation. Goes on after a failing step and ends with `N passed, N failed`.
+    /// Check everything: format, lints, unit, integration, doc and example tests, the Python
+    /// package, loom models, fuzz targets, documentation. Goes on after a failing step and ends
+    /// with `N passed, N failed`.
     Test(checks::Options),
-    /// Run the tests under AddressSanitizer, ThreadSanitizer and Miri, as far as a nightly toolchain has them; what is not there is
-    /// told as skipped.
+    /// Run the tests under AddressSanitizer, ThreadSanitizer and Miri, as far as a nightly
+    /// toolchain has them; what is not there is told as skipped.
     Sanitize(sanitize::Options),
     /// Attack the command and the tests: small limits, outputs that fail, hostile files, signals,
     /// several instances at once. Every attack must end in time, with a status that is documented
     /// and an error that says what to do.
     Chaos(chaos::Options),
-    /// Build the C interface and install it: headers, libraries, and what tells pkg-config and CMake of them.
+    /// Build the C interface and install it: headers, libraries, and what tells pkg-config and
+    /// CMake of them.
     Install(install::Options),
-    /// Collect the licences of all crates that are linked into the Python wheel, in `crates/kvmem-python/THIRD-PARTY.md`.
+    /// Collect the licences of all crates that are linked into the Python wheel, in
+    /// `crates/kvmem-python/THIRD-PARTY.md`.
     Notices(notices::Options),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
-    /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json` (offset),
-    /// `bench/record/<date>-<machine>-arena.json` and `bench/record/<date>-<machine>-register.json`.
-    /// Suites on hugepages borrow what the machine lacks of them (vm.nr_hugepages), and give it
-    /// back.
+    /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json`
+    /// (offset), `bench/record/<date>-<machine>-arena.json` and
+    /// `bench/record/<date>-<machine>-register.json`. Suites on hugepages borrow what the
+    /// machine lacks of them (vm.nr_hugepages), and give it back.
     BenchRecord(record::BenchOptions),
     /// Draw the newest recorded run of every suite as one page.
     Report(record::ReportOptions),

@@ -1,9 +1,9 @@
 //! *Notices*: the licences of the crates that are linked into the Python wheel.
 //!
-//! A wheel is a binary distribution, so it carries the notices of all that is compiled into it. They
-//! are collected from the sources that cargo has, for the versions in `Cargo.lock`, and kept in a file
-//! of the repository that the wheel takes with it. A file that does not fit `Cargo.lock` fails the
-//! test run.
+//! A wheel is a binary distribution, so it carries the notices of all that is compiled into it.
+//! They are collected from the sources that cargo has, for the versions in `Cargo.lock`, and kept
+//! in a file of the repository that the wheel takes with it. A file that does not fit `Cargo.lock`
+//! fails the test run.
 //!
 //! Linked are the crates that `cargo tree` shows for the package, with the features that it builds
 //! with. Macro crates and build scripts run at compile time only.
@@ -116,7 +116,8 @@ fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
         .with_context(|| format!("cargo {} printed no text", arguments[0]))
 }
 
-/// The packages of a tree, `name vVERSION` in each line, without those of this workspace, in order of names.
+/// The packages of a tree, `name vVERSION` in each line, without those of this workspace, in order
+/// of names.
 fn linked<'a>(tree: &str, metadata: &'a Value) -> Result<Vec<&'a Value>> {
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
     let names: BTreeSet<(&str, &str)> = tree

@@ -1,8 +1,10 @@
 //! *Python*: the wheel, built and installed into a fresh virtual environment, and its tests.
 //!
-//! What the tests take besides (pytest, NumPy, …) comes from the package index that pip is set to. Where that cannot be had, or there is no
-//! Python that can make virtual environments, what is missing is told by name, and the tests are skipped. The wheel is built with the
-//! profile of tests, in a target folder of its own: maturin sets variables that would else have cargo build PyO3 anew at each turn.
+//! What the tests take besides (pytest, NumPy, …) comes from the package index that pip is set to.
+//! Where that cannot be had, or there is no Python that can make virtual environments, what is
+//! missing is told by name, and the tests are skipped. The wheel is built with the profile of
+//! tests, in a target folder of its own: maturin sets variables that would else have cargo build
+//! PyO3 anew at each turn.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

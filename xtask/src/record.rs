@@ -51,8 +51,9 @@ const SUITES: [(&str, &str); 6] = [
     ("cache", "-cache"),
 ];
 
-/// Runs the full benchmark of every layer and writes its rows to `bench/record/<date>-<machine>.json`, with the layer
-/// before the dot where it is not the offset layer, whose records came first.
+/// Runs the full benchmark of every layer and writes its rows to
+/// `bench/record/<date>-<machine>.json`, with the layer before the dot where it is not the offset
+/// layer, whose records came first.
 pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

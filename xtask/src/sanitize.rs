@@ -6,13 +6,13 @@
 //! | ThreadSanitizer | accesses of two threads that nothing orders | nightly, its component `rust-src` |
 //! | Miri | undefined behaviour of any kind, in what makes no calls of the kernel | nightly, its component `miri` |
 //!
-//! A tool that is not there is told as skipped, with the command that gets it, and is no failure. Each has a target folder of its
-//! own, because its flags would otherwise rebuild everything twice.
+//! A tool that is not there is told as skipped, with the command that gets it, and is no failure.
+//! Each has a target folder of its own, because its flags would otherwise rebuild everything twice.
 //!
-//! ThreadSanitizer knows neither `membarrier` nor fences. Nothing here is ordered by them alone: where an owner's lock uses
-//! them, they decide who may go in, and what one has done is handed to the next by a store with Release that a load with
-//! Acquire reads. That much it sees; so it needs no other code than that which runs elsewhere, and what it
-//! reports is true.
+//! ThreadSanitizer knows neither `membarrier` nor fences. Nothing here is ordered by them alone:
+//! where an owner's lock uses them, they decide who may go in, and what one has done is handed to
+//! the next by a store with Release that a load with Acquire reads. That much it sees; so it needs
+//! no other code than that which runs elsewhere, and what it reports is true.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -82,13 +82,13 @@ fn has_source() -> bool {
     })
 }
 
-/// What runs under the sanitizers beside the library's own tests: all of `tests/it` but what is about registering, which is
-/// other people's code on the far side of calls.
+/// What runs under the sanitizers beside the library's own tests: all of `tests/it` but what is
+/// about registering, which is other people's code on the far side of calls.
 const INTEGRATION: [&str; 4] = ["slab::", "arena::", "offset::", "pool::"];
 /// Cases of each property test there: the sanitizers make all ten times as slow.
 const SANITIZED_CASES: &str = "20";
-/// What runs under Miri of the library's own tests: no layer that is made of calls of the kernel, and little of the one that has
-/// no unsafe code.
+/// What runs under Miri of the library's own tests: no layer that is made of calls of the kernel,
+/// and little of the one that has no unsafe code.
 const INTERPRETED: [&str; 4] = ["slab::", "sync::", "offset::bins::", "offset::raw::"];
 /// Cases there. Miri is hundreds of times as slow.
 const INTERPRETED_CASES: &str = "2";
@@ -133,7 +133,8 @@ fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
         tests.arg("--").args(only);
         tests.env("RUSTFLAGS", flag).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
         tests.env("PROPTEST_CASES", SANITIZED_CASES);
-        // Requests beyond all memory are refused, as elsewhere; and children of a process with threads may have threads.
+        // Requests beyond all memory are refused, as elsewhere; and children of a process with
+        // threads may have threads.
         tests.env("ASAN_OPTIONS", "allocator_may_return_null=1");
         tests.env("TSAN_OPTIONS", "allocator_may_return_null=1:die_after_fork=0");
         tests
@@ -147,7 +148,8 @@ fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
     );
 }
 
-/// The library's tests, interpreted. `cfg(miri)` shortens some, and leaves out those that are about the kernel.
+/// The library's tests, interpreted. `cfg(miri)` shortens some, and leaves out those that are about
+/// the kernel.
 fn interpret(root: &Path, report: &mut Report) {
     let mut tests = nightly(root, &["miri", "test", "--locked", "--package", "kvmem", "--lib"]);
     tests.args(["--target-dir", "target/sanitize/miri", "--"]).args(INTERPRETED);
@@ -156,7 +158,8 @@ fn interpret(root: &Path, report: &mut Report) {
     report.command("Miri: unit", Kind::Tests, &mut tests);
 }
 
-/// The triple of this machine: it must be named, or build scripts would be built with the sanitizer too.
+/// The triple of this machine: it must be named, or build scripts would be built with the sanitizer
+/// too.
 fn host() -> Result<String> {
     let output = Command::new("rustup")
         .args(["run", "nightly", "rustc", "-vV"])

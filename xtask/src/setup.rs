@@ -1,8 +1,9 @@
-//! The tools a full test run needs: rustfmt, clippy, a C linker, and what builds the allocators that the benchmarks meet; and
-//! libraries that some tests would like to meet.
+//! The tools a full test run needs: rustfmt, clippy, a C linker, and what builds the allocators
+//! that the benchmarks meet; and libraries that some tests would like to meet.
 //!
-//! What can be had without asking is installed (rustup components; the linker and the library when running as root where
-//! there is `apt-get`); for anything else the error names the command that gets it.
+//! What can be had without asking is installed (rustup components; the linker and the library when
+//! running as root where there is `apt-get`); for anything else the error names the command that
+//! gets it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -57,7 +58,8 @@ pub(crate) fn linker() -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that the allocators which the benchmarks meet can be built: one takes CMake and a C++ compiler.
+/// Makes sure that the allocators which the benchmarks meet can be built: one takes CMake and a C++
+/// compiler.
 pub(crate) fn cmake() -> Result<()> {
     for (tool, from) in [("c++", "build-essential"), ("cmake", "cmake")] {
         let missing = format!(
@@ -72,7 +74,8 @@ pub(crate) fn cmake() -> Result<()> {
     Ok(())
 }
 
-/// Gets GLib, where that is possible: its slice allocator takes part in a benchmark, which does without where there is none.
+/// Gets GLib, where that is possible: its slice allocator takes part in a benchmark, which does
+/// without where there is none.
 pub(crate) fn glib() {
     let missing = "libglib-2.0.so.0 is missing";
     if !package(missing, "libglib2.0-0", || has_library("libglib-2.0.so.0")).unwrap_or(false) {
@@ -80,7 +83,8 @@ pub(crate) fn glib() {
     }
 }
 
-/// Gets Chromium, where that is possible: tests open the pages of reports with it, and say that they did not where there is none.
+/// Gets Chromium, where that is possible: tests open the pages of reports with it, and say that
+/// they did not where there is none.
 pub(crate) fn chromium() {
     let missing = "chromium is missing";
     let is_there = || {
@@ -96,7 +100,8 @@ pub(crate) fn chromium() {
     }
 }
 
-/// Gets what the tests of the C interface would like to meet, where that is possible: they say what they did without.
+/// Gets what the tests of the C interface would like to meet, where that is possible: they say what
+/// they did without.
 pub(crate) fn c_tools() {
     for (tool, package_name, so) in [
         ("valgrind", "valgrind", "what it would find in the C interface is not looked for"),
@@ -117,8 +122,8 @@ pub(crate) fn c_tools() {
     }
 }
 
-/// Gets the library for RDMA cards, where that is possible. The tests that ask the real one say that they are skipped where it
-/// is not there, so it is no failure.
+/// Gets the library for RDMA cards, where that is possible. The tests that ask the real one say
+/// that they are skipped where it is not there, so it is no failure.
 pub(crate) fn rdma_library() {
     let missing = "libibverbs.so.1 is missing";
     if !package(missing, "libibverbs1", || has_library("libibverbs.so.1")).unwrap_or(false) {
@@ -126,7 +131,8 @@ pub(crate) fn rdma_library() {
     }
 }
 
-/// Whether something is there, if need be after its Debian package was installed: as root, where there is `apt-get`.
+/// Whether something is there, if need be after its Debian package was installed: as root, where
+/// there is `apt-get`.
 pub(crate) fn package(missing: &str, package: &str, is_there: impl Fn() -> bool) -> Result<bool> {
     if is_there() {
         return Ok(true);
@@ -148,7 +154,8 @@ pub(crate) fn by_hand(package: &str) -> String {
     format!("apt-get install {package}")
 }
 
-/// Whether the loader knows a library: by its cache, or in the folders that it looks into without one.
+/// Whether the loader knows a library: by its cache, or in the folders that it looks into without
+/// one.
 pub(crate) fn has_library(name: &str) -> bool {
     let cached = ["ldconfig", "/sbin/ldconfig"].into_iter().any(|ldconfig| {
         let output =

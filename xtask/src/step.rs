@@ -1,10 +1,11 @@
 //! One step of a run: a command whose output is shown as it comes and whose tests are counted.
 //!
-//! A step is either a *test step*, which counts what libtest reports (`test result: ok. 3 passed; 0 failed; …`,
-//! one line per test binary and per batch of doc tests) or pytest (`3 passed, 1 skipped in 0.5s`), or a *plain step*, which counts as
-//! one check.
-//! A test step can go wrong in two further ways, and both count as one failure: it ends badly without a failed test
-//! (it did not compile, or it was killed), and it ends well without having run a single test.
+//! A step is either a *test step*, which counts what libtest reports (`test result: ok. 3 passed; 0
+//! failed; …`, one line per test binary and per batch of doc tests) or pytest (`3 passed, 1 skipped
+//! in 0.5s`), or a *plain step*, which counts as one check.
+//! A test step can go wrong in two further ways, and both count as one failure: it ends badly
+//! without a failed test (it did not compile, or it was killed), and it ends well without having
+//! run a single test.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader};
@@ -123,7 +124,8 @@ impl Report {
     }
 }
 
-/// The checks of a command that ended well or not after reporting `tests`, and what to say about it.
+/// The checks of a command that ended well or not after reporting `tests`, and what to say about
+/// it.
 fn judge(kind: Kind, ended_well: bool, tests: Count) -> (Count, Option<String>) {
     match (kind, ended_well) {
         (Kind::Plain, true) => (Count::PASS, None),
@@ -172,7 +174,8 @@ fn parse_test_result(line: &str) -> Option<Count> {
     Some(Count { passed: number_before("passed")?, failed: number_before("failed")? })
 }
 
-/// Reads `==== 1 failed, 3 passed, 2 skipped in 0.52s ====`, with the rule or without. An error outside of a test counts as a failure.
+/// Reads `==== 1 failed, 3 passed, 2 skipped in 0.52s ====`, with the rule or without. An error
+/// outside of a test counts as a failure.
 fn parse_pytest_result(line: &str) -> Option<Count> {
     let (counts, took) = line.trim().trim_matches('=').trim().split_once(" in ")?;
     took.split_whitespace().next()?.strip_suffix('s')?.parse::<f64>().ok()?;

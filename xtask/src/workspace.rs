@@ -25,7 +25,8 @@ pub(crate) fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// The names of the targets of one kind (`bin`, `example`, …) in the package at `manifest`, in name order.
+/// The names of the targets of one kind (`bin`, `example`, …) in the package at `manifest`, in name
+/// order.
 pub(crate) fn targets(manifest: &Path, kind: &str) -> Result<Vec<String>> {
     targets_in(&metadata(manifest)?, &canonical(manifest)?, kind)
 }

@@ -1,8 +1,8 @@
 //! What time is.
 //!
-//! A loop computes and never waits, so the processor time of its thread is the time it takes. On an idle machine that is wall
-//! time; on a shared one it leaves out what the other processes take, which wall time would charge to whichever
-//! contender happened to run.
+//! A loop computes and never waits, so the processor time of its thread is the time it takes. On an
+//! idle machine that is wall time; on a shared one it leaves out what the other processes take,
+//! which wall time would charge to whichever contender happened to run.
 
 use std::time::Duration;
 

@@ -1,13 +1,14 @@
 //! *Crew*: threads that do the same thing side by side for a given time.
 //!
-//! Contention is what is measured, so the threads must be at work at the same time, and a loop of fixed length easily is
-//! not: the first thread is done before the last has woken up. Here the time is fixed instead. All threads are ready
-//! before the clock starts, none stops before it has run out, and each counts what it did and how long it took. They are
-//! bound to processors one by one, in turn where there are fewer processors than threads.
+//! Contention is what is measured, so the threads must be at work at the same time, and a loop of
+//! fixed length easily is not: the first thread is done before the last has woken up. Here the time
+//! is fixed instead. All threads are ready before the clock starts, none stops before it has run
+//! out, and each counts what it did and how long it took. They are bound to processors one by one,
+//! in turn where there are fewer processors than threads.
 //!
-//! A thread goes through five meetings with the one that leads: *ready* (its own tables are there), *seen* (the leader has
-//! looked at the memory), *start*, *done* and *seen again*. A thread that ends early, also by a panic, still attends those
-//! that are left, so nobody waits for it.
+//! A thread goes through five meetings with the one that leads: *ready* (its own tables are there),
+//! *seen* (the leader has looked at the memory), *start*, *done* and *seen again*. A thread that
+//! ends early, also by a panic, still attends those that are left, so nobody waits for it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};

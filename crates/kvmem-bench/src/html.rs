@@ -1,7 +1,7 @@
 //! *Html*: reports as chapters of a page.
 //!
-//! What a suite is drawn as stands with the suite; here is what all have in common. Each plot has the table of the text report
-//! under it.
+//! What a suite is drawn as stands with the suite; here is what all have in common. Each plot has
+//! the table of the text report under it.
 
 use kvmem_report::{Bars, Chapter, Scale, Section, Verdict};
 
@@ -47,8 +47,8 @@ pub(crate) fn tail(
     chapter.section(absent).section(Section::new("Figures to reach").verdicts(verdicts))
 }
 
-/// Bars of one figure of all rows that have it: in groups by `group`, side by side by `series`; `names` are series
-/// that keep their colours from plot to plot.
+/// Bars of one figure of all rows that have it: in groups by `group`, side by side by `series`;
+/// `names` are series that keep their colours from plot to plot.
 pub(crate) fn bars<R>(
     (title, unit, scale): (&str, &str, Scale),
     names: impl IntoIterator<Item = String>,

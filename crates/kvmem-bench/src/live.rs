@@ -80,8 +80,8 @@ impl<C: Contender> Live<C> {
         }
     }
 
-    /// Allocates `size` bytes, evicting one twentieth of what is alive, and at least one object, until they fit;
-    /// `before` is called with the live bytes before each eviction.
+    /// Allocates `size` bytes, evicting one twentieth of what is alive, and at least one object,
+    /// until they fit; `before` is called with the live bytes before each eviction.
     pub fn put_with_sweeps(&mut self, size: u64, mut before: impl FnMut(u64)) -> Result<(), Stuck> {
         loop {
             if let Some(handle) = self.space.allocate(size) {

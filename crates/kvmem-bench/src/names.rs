@@ -6,7 +6,8 @@ pub trait Named: Copy + PartialEq + 'static {
     const ALL: &'static [Self];
 }
 
-/// Gives an enum with `ALL` and `name` its text forms, and the error about a name that is none of them.
+/// Gives an enum with `ALL` and `name` its text forms, and the error about a name that is none of
+/// them.
 macro_rules! names {
     ($type:ident, $error:ident, $what:literal, $doc:literal) => {
         impl $crate::names::Named for $type {

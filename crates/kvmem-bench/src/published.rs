@@ -1,9 +1,9 @@
 //! The published figures of the allocator that `binned` and `binned-unrounded` model.
 //!
 //! Source: Mooncake Store's allocator performance page and the pull request that introduced its
-//! OffsetAllocator (July 2025; the paired workload was added later). "Rounded" is that allocator after its
-//! optimization for uniform sizes, "exact" before it. The paired workload is published for the former only. The machine
-//! is not named; times compare within one machine only.
+//! OffsetAllocator (July 2025; the paired workload was added later). "Rounded" is that allocator
+//! after its optimization for uniform sizes, "exact" before it. The paired workload is published
+//! for the former only. The machine is not named; times compare within one machine only.
 
 use crate::contender::ContenderId;
 use crate::stats::Util;
@@ -146,7 +146,8 @@ pub const PAIRED_ROUNDED: Mixed = Mixed {
     ns: 352.207986,
 };
 
-/// Whether the figures before the optimization are the ones to set beside `contender`: its own, or its ancestor's.
+/// Whether the figures before the optimization are the ones to set beside `contender`: its own, or
+/// its ancestor's.
 fn beside_exact(contender: ContenderId) -> bool {
     matches!(contender, ContenderId::BinnedUnrounded | ContenderId::OffsetAllocator)
 }

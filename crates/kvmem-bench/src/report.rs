@@ -6,7 +6,8 @@ use crate::contender::ContenderId;
 use crate::machine::Machine;
 use crate::offset::WorkloadId;
 
-/// One contender in one workload. Shares are in 0..=1; a figure that the workload does not have is `None`.
+/// One contender in one workload. Shares are in 0..=1; a figure that the workload does not have is
+/// `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The workload.
@@ -37,7 +38,8 @@ pub struct Row {
     pub util_during: Option<f64>,
     /// Mean utilization ten to twenty turnovers after the change (`shift`).
     pub util_late: Option<f64>,
-    /// Highest peak of live bytes over the pool at which at most one payload in 10,000 failed (`rl`).
+    /// Highest peak of live bytes over the pool at which at most one payload in 10,000 failed
+    /// (`rl`).
     pub live_fraction: Option<f64>,
     /// Highest peak of live bytes over the pool at which nothing failed (`rl`).
     pub live_fraction_no_failure: Option<f64>,

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Shares of the pool, in 0..=1. Percentiles are those of the published table: p99 is the value that 99 % of the samples
-/// reach, so `min ≤ p99 ≤ p90 ≤ p50 ≤ max`.
+/// Shares of the pool, in 0..=1. Percentiles are those of the published table: p99 is the value
+/// that 99 % of the samples reach, so `min ≤ p99 ≤ p90 ≤ p50 ≤ max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Util {
     /// Smallest sample.
@@ -39,7 +39,8 @@ impl Util {
     }
 }
 
-/// The middle of some figures, the lower of the two middle ones when their number is even. `None` of none.
+/// The middle of some figures, the lower of the two middle ones when their number is even. `None`
+/// of none.
 pub fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_unstable_by(f64::total_cmp);
     figures.get(figures.len().saturating_sub(1) / 2).copied()

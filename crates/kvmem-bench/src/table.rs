@@ -1,7 +1,8 @@
 //! The report as text.
 //!
-//! `uniform` has one line for each size with the contenders side by side; the other workloads have one for each row. The
-//! published figure stands beside ours wherever there is one, and a dash where there is none.
+//! `uniform` has one line for each size with the contenders side by side; the other workloads have
+//! one for each row. The published figure stands beside ours wherever there is one, and a dash
+//! where there is none.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -98,7 +99,8 @@ pub(crate) fn uniform(rows: &[&Row], yardsticks: bool) -> Columns {
     let rows = || rows.iter().filter(|row| is_yardstick(row.contender) == yardsticks);
     let present: Vec<ContenderId> =
         ContenderId::ALL.into_iter().filter(|&id| rows().any(|row| row.contender == id)).collect();
-    // One published column for each form of the published allocator is enough, unless it is not there itself.
+    // One published column for each form of the published allocator is enough, unless it is not
+    // there itself.
     let is_model = |id| matches!(id, ContenderId::Binned | ContenderId::BinnedUnrounded);
     let all = !present.contains(&ContenderId::Binned);
     let with_published = |id| all || is_model(id);

@@ -16,7 +16,8 @@ fn small(ops: Vec<Op>, contenders: Vec<ContenderId>) -> (Report, Watch) {
 #[test]
 fn bump_rows_are_reported_in_full() {
     let (report, watch) = small(vec![Op::Bump, Op::BumpFull], vec![]);
-    // Two sizes, three numbers of threads, four contenders of which one works alone; failures on one thread.
+    // Two sizes, three numbers of threads, four contenders of which one works alone; failures on
+    // one thread.
     assert_eq!(report.rows.len(), 2 * (4 + 3 + 3) + 2 * 4);
     assert_eq!((watch.steps.len(), watch.rows), (report.rows.len(), report.rows.len()));
     assert_eq!(watch.planned, watch.done);
@@ -91,7 +92,8 @@ fn a_mapping_without_memory_is_reported() {
         Some(row) => {
             assert_eq!((row.size_bytes, row.contender), (1 << 40, ContenderId::Kvmem));
             assert!(row.ns_per_op > Some(0.0));
-            // The bytes are not what is tested here; that they were looked at, where the system tells, is.
+            // The bytes are not what is tested here; that they were looked at, where the system
+            // tells, is.
             let told = kvmem_bench::machine::resident_bytes().is_some();
             assert_eq!(report.mapped_resident_bytes.is_some(), told);
             assert_eq!(report.goals.len(), 1 + usize::from(told));

@@ -30,7 +30,8 @@ fn rows_are_reported_in_full() {
     for row in &report.rows {
         assert!(row.p50_ns <= row.p99_ns, "{row:?}");
     }
-    // One goal for each of the five kinds of scenarios, twice, where two threads have two processors; and impossible requests.
+    // One goal for each of the five kinds of scenarios, twice, where two threads have two
+    // processors; and impossible requests.
     assert_eq!(report.goals.len(), if report.machine.cores >= 2 { 11 } else { 1 });
 }
 

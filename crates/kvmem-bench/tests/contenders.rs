@@ -88,7 +88,8 @@ fn no_contender_hands_out_a_byte_twice() {
     }
 }
 
-/// Scattered requests: sizes add up, no more ranges than allowed, no overlap, nothing lost on failure.
+/// Scattered requests: sizes add up, no more ranges than allowed, no overlap, nothing lost on
+/// failure.
 struct Scatter;
 
 impl Visitor for Scatter {
@@ -129,8 +130,8 @@ fn scattered_requests_add_up() {
     }
 }
 
-/// The crate is a port of the allocator that the published one was derived from: without rounding, the model must do
-/// as it does, offset for offset.
+/// The crate is a port of the allocator that the published one was derived from: without rounding,
+/// the model must do as it does, offset for offset.
 #[test]
 fn the_model_without_rounding_does_as_the_crate_does() {
     let capacity = 2_000_000_003;

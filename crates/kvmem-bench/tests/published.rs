@@ -1,5 +1,5 @@
-//! The models in the loops give the published figures. The full set is in the benchmark itself; here are the rows that
-//! a short loop can settle.
+//! The models in the loops give the published figures. The full set is in the benchmark itself;
+//! here are the rows that a short loop can settle.
 
 use kvmem_bench::contender::best_fit::BestFit;
 use std::cell::RefCell;
@@ -57,7 +57,8 @@ fn random_agrees_with_and_without_rounding() {
     check::<BinnedUnrounded>();
 }
 
-/// A sixteenth of the published pool in the same units: the same figures from a sixteenth of the rounds.
+/// A sixteenth of the published pool in the same units: the same figures from a sixteenth of the
+/// rounds.
 #[test]
 fn paired_agrees() {
     let rounds = (paired::ROUNDS.0 / 16, paired::ROUNDS.1 / 16);
@@ -84,7 +85,8 @@ fn no_allocator_passes_the_bound_and_the_bare_loop_reaches_it() {
     }
 }
 
-/// What is known of the workloads whose parameters are ours: the published allocator and exact best fit in them.
+/// What is known of the workloads whose parameters are ours: the published allocator and exact best
+/// fit in them.
 #[test]
 fn calibrated_workloads_stay_calibrated() {
     fn mix<C: Contender>() -> f64 {
@@ -150,7 +152,8 @@ impl<C: Contender> Contender for Recorded<C> {
     }
 }
 
-/// Contenders that fail and evict at different times are still asked for the same sizes, and the same again next time.
+/// Contenders that fail and evict at different times are still asked for the same sizes, and the
+/// same again next time.
 #[test]
 fn requests_do_not_depend_on_the_contender() {
     fn served<C: Contender>(seed: u64) -> (Vec<u64>, f64) {

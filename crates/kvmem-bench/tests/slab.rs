@@ -1,4 +1,5 @@
-//! The report of small slab runs: its JSON, its table, its progress, and the processes that measure.
+//! The report of small slab runs: its JSON, its table, its progress, and the processes that
+//! measure.
 
 use std::process::Command;
 

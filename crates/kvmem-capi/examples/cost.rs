@@ -1,4 +1,5 @@
-//! What `tests/c/cost.c` measures from C, from Rust: nanoseconds of the processor's time. The argument says how many.
+//! What `tests/c/cost.c` measures from C, from Rust: nanoseconds of the processor's time. The
+//! argument says how many.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;

@@ -1,7 +1,7 @@
 //! *Cost of C++*: what allocate and free cost through the C++ headers, beside Rust's own path.
 //!
-//! `cargo run --release -p kvmem-capi --example cost_cpp [rounds] [runs]` compiles `cost.cpp` with `$CXX` or g++, loads it, and lets it
-//! time the loops in C++ and those below in turns.
+//! `cargo run --release -p kvmem-capi --example cost_cpp [rounds] [runs]` compiles `cost.cpp` with
+//! `$CXX` or g++, loads it, and lets it time the loops in C++ and those below in turns.
 
 use std::ffi::CStr;
 use std::hint::black_box;
@@ -99,8 +99,8 @@ fn main() {
     assert!(built.success(), "cost.cpp does not compile");
 
     type Loop = extern "C" fn(u32, u64, Clock) -> f64;
-    // SAFETY: both were just built from this crate, and run nothing when they are loaded. The first one is loaded before, under the name by which the
-    // second asks for it.
+    // SAFETY: both were just built from this crate, and run nothing when they are loaded. The first
+    // one is loaded before, under the name by which the second asks for it.
     let greatest = unsafe {
         let _kvmem =
             Library::open(Some(&library), RTLD_NOW | RTLD_GLOBAL).expect("libkvmem_capi.so");

@@ -11,8 +11,8 @@ use crate::region::duplicate;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
-/// The memory of a pool of another process. It stays as long as this, whatever becomes of that process. Owned by the caller:
-/// kvmem_attached_destroy. Any thread, several at once.
+/// The memory of a pool of another process. It stays as long as this, whatever becomes of that
+/// process. Owned by the caller: kvmem_attached_destroy. Any thread, several at once.
 pub struct kvmem_attached_pool {
     _opaque: [u8; 0],
 }
@@ -45,8 +45,8 @@ impl From<BlockRef> for kvmem_block_ref {
     }
 }
 
-/// Maps the memory of a pool: `fd` is what kvmem_pool_share gave there. The descriptor stays the caller's; a duplicate is kept. With `writable` 1 it can
-/// be written.
+/// Maps the memory of a pool: `fd` is what kvmem_pool_share gave there. The descriptor stays the
+/// caller's; a duplicate is kept. With `writable` 1 it can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_attach(
     fd: c_int,
@@ -62,8 +62,9 @@ pub unsafe extern "C" fn kvmem_pool_attach(
     })
 }
 
-/// Where the bytes of a block are in this process. With `writable` 1 to be written, if the pool was attached so (KVMEM_READ_ONLY). That the block is
-/// still what it was is known to its own process alone: the two agree on that. The address is good as long as the attached pool.
+/// Where the bytes of a block are in this process. With `writable` 1 to be written, if the pool was
+/// attached so (KVMEM_READ_ONLY). That the block is still what it was is known to its own process
+/// alone: the two agree on that. The address is good as long as the attached pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_attached_data(
     pool: *const kvmem_attached_pool,

@@ -1,4 +1,5 @@
-//! *Background registration* (L2): the beginning of a region can be used while the rest is registered.
+//! *Background registration* (L2): the beginning of a region can be used while the rest is
+//! registered.
 
 use std::ffi::c_char;
 use std::sync::{Arc, RwLock};
@@ -15,14 +16,16 @@ use crate::registration::{builder, kvmem_registration, kvmem_registration_option
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
-/// A region that a thread of the library is registering. Owned by the caller: kvmem_background_wait or kvmem_background_destroy. Any thread.
+/// A region that a thread of the library is registering. Owned by the caller: kvmem_background_wait
+/// or kvmem_background_destroy. Any thread.
 pub struct kvmem_background {
     _opaque: [u8; 0],
 }
 
 object!(kvmem_background, Background, Background);
 
-/// Begins to register a region, chunk by chunk in order of addresses, and goes on in a thread of its own. As kvmem_register otherwise.
+/// Begins to register a region, chunk by chunk in order of addresses, and goes on in a thread of
+/// its own. As kvmem_register otherwise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_register_in_background(
     region: *const kvmem_region,
@@ -40,8 +43,8 @@ pub unsafe extern "C" fn kvmem_register_in_background(
     })
 }
 
-/// Waits until the first `bytes` bytes can be used with all registrars, the work has ended, or the time is over; `out_ready_bytes` is how many
-/// can be used then. A timeout of 0 only asks.
+/// Waits until the first `bytes` bytes can be used with all registrars, the work has ended, or the
+/// time is over; `out_ready_bytes` is how many can be used then. A timeout of 0 only asks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_background_wait_ready(
     background: *const kvmem_background,
@@ -56,7 +59,8 @@ pub unsafe extern "C" fn kvmem_background_wait_ready(
     })
 }
 
-/// How far it has come; `out_finished` (may be NULL) is 1 if there is nothing more to wait for, else 0.
+/// How far it has come; `out_finished` (may be NULL) is 1 if there is nothing more to wait for,
+/// else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_background_progress(
     background: *const kvmem_background,
@@ -90,8 +94,9 @@ pub unsafe extern "C" fn kvmem_background_key(
     })
 }
 
-/// Waits for the end, and makes a registration of it; the background object is gone then, also if the call fails, but for KVMEM_NULL_ARGUMENT
-/// and KVMEM_BAD_HANDLE. If it fails all keys have been given back.
+/// Waits for the end, and makes a registration of it; the background object is gone then, also if
+/// the call fails, but for KVMEM_NULL_ARGUMENT and KVMEM_BAD_HANDLE. If it fails all keys have been
+/// given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_background_wait(
     background: *mut kvmem_background,

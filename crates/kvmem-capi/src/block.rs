@@ -13,8 +13,9 @@ use crate::offset::handle;
 use crate::pool::{kvmem_pool, of_block};
 use crate::status::kvmem_status;
 
-/// Bytes of a pool, by plain data: it may be copied and kept anywhere. Any bits are safe to hand back: a block that was freed before is found
-/// out and nothing is touched. The bytes are the caller's until kvmem_block_free.
+/// Bytes of a pool, by plain data: it may be copied and kept anywhere. Any bits are safe to hand
+/// back: a block that was freed before is found out and nothing is touched. The bytes are the
+/// caller's until kvmem_block_free.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_block {
@@ -60,16 +61,18 @@ unsafe fn on_block(
     }
 }
 
-/// Frees a block. O(1), some nanoseconds for a hot size. KVMEM_STALE_ALLOCATION if it was freed before. Only the first four members of `block` are
-/// looked at, and nothing is written to it. Any thread.
+/// Frees a block. O(1), some nanoseconds for a hot size. KVMEM_STALE_ALLOCATION if it was freed
+/// before. Only the first four members of `block` are looked at, and nothing is written to it. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_free(block: *const kvmem_block) -> kvmem_status {
     // SAFETY: the caller's promise.
     unsafe { on_block(block, |block, pool| Ok(pool.free_raw(block.handle()).map(drop)?)) }
 }
 
-/// Frees `count` blocks, of one pool or several. Those that cannot be freed are left out: the status is that of the first of them, and `out_freed` (may be
-/// NULL) is set to how many were freed, also then.
+/// Frees `count` blocks, of one pool or several. Those that cannot be freed are left out: the
+/// status is that of the first of them, and `out_freed` (may be NULL) is set to how many were
+/// freed, also then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_free_batch(
     blocks: *const kvmem_block,
@@ -96,7 +99,8 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
     })
 }
 
-/// Gives back the tail: the block is `new_bytes` bytes afterwards, which is written to it, and begins where it did. O(1).
+/// Gives back the tail: the block is `new_bytes` bytes afterwards, which is written to it, and
+/// begins where it did. O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_shrink(
     block: *mut kvmem_block,
@@ -108,8 +112,8 @@ pub unsafe extern "C" fn kvmem_block_shrink(
     }
 }
 
-/// Takes in free bytes that lie behind: the block is `new_bytes` bytes afterwards, which is written to it, and begins where it did. Nothing is moved. O(1).
-/// KVMEM_BLOCKED if they are not free.
+/// Takes in free bytes that lie behind: the block is `new_bytes` bytes afterwards, which is written
+/// to it, and begins where it did. Nothing is moved. O(1). KVMEM_BLOCKED if they are not free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_extend(
     block: *mut kvmem_block,
@@ -155,8 +159,8 @@ pub unsafe extern "C" fn kvmem_block_key(
     unsafe { on_block(block, find) }
 }
 
-/// A block by three numbers, for another process that has attached the pool. It says where the bytes are, and does not keep them.
-/// KVMEM_WRONG_BACKING if the pool's memory is private.
+/// A block by three numbers, for another process that has attached the pool. It says where the
+/// bytes are, and does not keep them. KVMEM_WRONG_BACKING if the pool's memory is private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_reference(
     block: *const kvmem_block,
@@ -171,8 +175,8 @@ pub unsafe extern "C" fn kvmem_block_reference(
     unsafe { on_block(block, refer) }
 }
 
-/// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to be bad. The block is gone afterwards; `why` is
-/// in the pool's report.
+/// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to
+/// be bad. The block is gone afterwards; `why` is in the pool's report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_condemn(
     block: *const kvmem_block,

@@ -12,8 +12,8 @@ use crate::region::kvmem_region;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
-/// Hands out the bytes of a region one after another (layer 1). Owned by the caller: kvmem_bump_destroy. Any thread, several at once,
-/// without a lock.
+/// Hands out the bytes of a region one after another (layer 1). Owned by the caller:
+/// kvmem_bump_destroy. Any thread, several at once, without a lock.
 pub struct kvmem_bump_arena {
     _opaque: [u8; 0],
 }
@@ -23,8 +23,8 @@ object!(kvmem_bump_arena, BumpArena<Bytes>, Bump, |arena| Home::Page(arena.base(
 /// A region that others may have too.
 pub struct Bytes(Arc<Region>);
 
-// SAFETY: as for the region in it, which stays while this does: 1. it does not change; 2. a region is one allocation; 3. it goes with
-// the last that has it.
+// SAFETY: as for the region in it, which stays while this does: 1. it does not change; 2. a region
+// is one allocation; 3. it goes with the last that has it.
 unsafe impl Memory for Bytes {
     fn base(&self) -> NonNull<u8> {
         self.0.base()
@@ -35,8 +35,8 @@ unsafe impl Memory for Bytes {
     }
 }
 
-/// Makes an arena on all of a region. The region stays the caller's, and may be destroyed before the arena, which keeps the memory. Bytes
-/// are not touched.
+/// Makes an arena on all of a region. The region stays the caller's, and may be destroyed before
+/// the arena, which keeps the memory. Bytes are not touched.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_bump_create(
     region: *const kvmem_region,
@@ -50,8 +50,9 @@ pub unsafe extern "C" fn kvmem_bump_create(
     })
 }
 
-/// Hands out `bytes` bytes at a multiple of `align`, a power of two. They are as the memory was, or as they were left before a reset, and
-/// may be used until the arena is reset or destroyed. KVMEM_NO_ROOM costs some nanoseconds.
+/// Hands out `bytes` bytes at a multiple of `align`, a power of two. They are as the memory was, or
+/// as they were left before a reset, and may be used until the arena is reset or destroyed.
+/// KVMEM_NO_ROOM costs some nanoseconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_bump_alloc(
     arena: *const kvmem_bump_arena,
@@ -111,7 +112,8 @@ pub unsafe extern "C" fn kvmem_bump_get_stats(
     })
 }
 
-/// Frees all that was handed out, at once. No other thread uses the arena meanwhile, and nobody uses the bytes any more.
+/// Frees all that was handed out, at once. No other thread uses the arena meanwhile, and nobody
+/// uses the bytes any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_bump_reset(arena: *mut kvmem_bump_arena) -> kvmem_status {
     guard(|| {

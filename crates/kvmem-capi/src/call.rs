@@ -1,7 +1,8 @@
 //! *Call*: what stands between a function of C and what it does.
 //!
-//! Every function goes through [`guard`] or [`on`]: no panic leaves it, and what fails becomes a number and a text. Arguments are read by
-//! the functions below, which see NULL; what else a pointer may be is the caller's promise (see the crate's head).
+//! Every function goes through [`guard`] or [`on`]: no panic leaves it, and what fails becomes a
+//! number and a text. Arguments are read by the functions below, which see NULL; what else a
+//! pointer may be is the caller's promise (see the crate's head).
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
@@ -212,7 +213,8 @@ pub(crate) fn size(bytes: u64) -> usize {
 /// Writes a text with its NUL, as much of it as fits.
 ///
 /// # Safety
-/// There are `capacity` bytes at `buffer`, if it is not NULL, and a number at `needed`, if it is not NULL.
+/// There are `capacity` bytes at `buffer`, if it is not NULL, and a number at `needed`, if it is
+/// not NULL.
 pub(crate) unsafe fn write_text(
     text: &str,
     buffer: *mut c_char,

@@ -7,8 +7,9 @@ use crate::fork::Home;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
-/// A token that ends populating, registering or building early. Owned by the caller: kvmem_cancel_destroy. What it was given to
-/// keeps what it needs of it, so it may be destroyed at any time; then it cannot be used any more. Any thread.
+/// A token that ends populating, registering or building early. Owned by the caller:
+/// kvmem_cancel_destroy. What it was given to keeps what it needs of it, so it may be destroyed at
+/// any time; then it cannot be used any more. Any thread.
 pub struct kvmem_cancel {
     _opaque: [u8; 0],
 }
@@ -25,8 +26,8 @@ pub unsafe extern "C" fn kvmem_cancel_create(out_cancel: *mut *mut kvmem_cancel)
     })
 }
 
-/// Uses a token: what it was given to ends at its next chunk with KVMEM_CANCELLED. It cannot be taken back. Any thread, also while
-/// the work goes on.
+/// Uses a token: what it was given to ends at its next chunk with KVMEM_CANCELLED. It cannot be
+/// taken back. Any thread, also while the work goes on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_cancel_use(cancel: *const kvmem_cancel) -> kvmem_status {
     on(cancel, |cancel| {

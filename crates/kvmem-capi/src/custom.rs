@@ -17,8 +17,9 @@ use crate::table::Object;
 
 /// A registrar of the program's own: a NIC's protection domain, a transfer engine.
 ///
-/// Calls come from any thread, for one registrar one at a time. They return (no longjmp, no C++ exception). `register_bytes` and `deregister`
-/// return 0, or an errno: then nothing is pinned, or the key stands.
+/// Calls come from any thread, for one registrar one at a time. They return (no longjmp, no C++
+/// exception). `register_bytes` and `deregister` return 0, or an errno: then nothing is pinned, or
+/// the key stands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_registrar_callbacks {
@@ -43,7 +44,8 @@ pub struct kvmem_registrar_callbacks {
     >,
     /// Takes a key back.
     pub deregister: Option<unsafe extern "C" fn(user: *mut c_void, key: *const kvmem_key) -> c_int>,
-    /// Is called once, when nothing is registered with it any more and it is in nobody's use; may be NULL.
+    /// Is called once, when nothing is registered with it any more and it is in nobody's use; may
+    /// be NULL.
     pub release: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
@@ -115,7 +117,8 @@ impl Drop for Custom {
     }
 }
 
-/// A registrar that the program brings itself. The structure is copied. If the call fails `release` is not called.
+/// A registrar that the program brings itself. The structure is copied. If the call fails `release`
+/// is not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_custom(
     callbacks: *const kvmem_registrar_callbacks,

@@ -1,7 +1,7 @@
 //! *Fail*: why a call did not do what it was asked for, before it is a number and a text.
 //!
-//! What fails often (no room, a stale allocation) is kept as the value it came as, and made a text when somebody asks for it: a
-//! refusal costs nanoseconds.
+//! What fails often (no room, a stale allocation) is kept as the value it came as, and made a text
+//! when somebody asks for it: a refusal costs nanoseconds.
 
 use std::ffi::c_int;
 use std::fmt;

@@ -7,15 +7,19 @@ use crate::fail::Fail;
 use crate::kv_cache::{key_at, kvmem_kv_cache};
 use crate::status::kvmem_status;
 
-/// Tells a lower tier to forget, and answers 0; or anything else: it may still have what was to be forgotten. Is called once, before the call
-/// that it was given to returns, by the same thread, under no lock of the cache's. It returns (no longjmp, no C++ exception).
+/// Tells a lower tier to forget, and answers 0; or anything else: it may still have what was to be
+/// forgotten. Is called once, before the call that it was given to returns, by the same thread,
+/// under no lock of the cache's. It returns (no longjmp, no C++ exception).
 pub type kvmem_kv_forget_fn = Option<unsafe extern "C" fn(user: *mut c_void) -> c_int>;
 
-/// Takes the value under a key out, as kvmem_kv_remove, where a lower tier has to forget it, too. While `forget` tells it, the key is not leased,
-/// so nobody fetches what is to be forgotten. `out_removed` (may be NULL) is whether there was a value: 1 or 0; `forget` is called in both cases.
+/// Takes the value under a key out, as kvmem_kv_remove, where a lower tier has to forget it, too.
+/// While `forget` tells it, the key is not leased, so nobody fetches what is to be forgotten.
+/// `out_removed` (may be NULL) is whether there was a value: 1 or 0; `forget` is called in both
+/// cases.
 ///
-/// KVMEM_NOT_FORGOTTEN: `forget` has failed. The value is out all the same, and the key is not leased any more, until kvmem_kv_clear_with
-/// succeeds: so what the lower tier may still have does not come back.
+/// KVMEM_NOT_FORGOTTEN: `forget` has failed. The value is out all the same, and the key is not
+/// leased any more, until kvmem_kv_clear_with succeeds: so what the lower tier may still have does
+/// not come back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_remove_with(
     cache: *const kvmem_kv_cache,
@@ -38,10 +42,11 @@ pub unsafe extern "C" fn kvmem_kv_remove_with(
     })
 }
 
-/// Takes every value out, as kvmem_kv_clear, where a lower tier has to forget all, too: as kvmem_kv_remove_with. Keys that are not leased because
-/// something failed before are leased again.
+/// Takes every value out, as kvmem_kv_clear, where a lower tier has to forget all, too: as
+/// kvmem_kv_remove_with. Keys that are not leased because something failed before are leased again.
 ///
-/// KVMEM_NOT_FORGOTTEN: `forget` has failed. The values are out all the same, and no key is leased any more, until this succeeds.
+/// KVMEM_NOT_FORGOTTEN: `forget` has failed. The values are out all the same, and no key is leased
+/// any more, until this succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_clear_with(
     cache: *const kvmem_kv_cache,

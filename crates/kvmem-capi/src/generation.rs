@@ -1,8 +1,9 @@
 //! *Generation*: a lock that a forked child finds free.
 //!
-//! A lock that another thread has when the program forks is never let go in the child, where that thread is not. What it guards here is no data, but a
-//! time in which something must not happen; and to the child nothing happens that its parent's threads do. So each generation of processes has
-//! a lock of its own, and the child is told of its generation before `fork` returns.
+//! A lock that another thread has when the program forks is never let go in the child, where that
+//! thread is not. What it guards here is no data, but a time in which something must not happen;
+//! and to the child nothing happens that its parent's threads do. So each generation of processes
+//! has a lock of its own, and the child is told of its generation before `fork` returns.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

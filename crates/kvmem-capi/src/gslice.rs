@@ -1,6 +1,7 @@
 //! *Process-wide slices* (L4): what stands behind `kvmem/compat/gslice.h`.
 //!
-//! As GLib's, they give no status: a block of no bytes is NULL, and if there is no memory the process ends.
+//! As GLib's, they give no status: a block of no bytes is NULL, and if there is no memory the
+//! process ends.
 
 use std::ffi::c_void;
 use std::panic::catch_unwind;
@@ -34,8 +35,8 @@ fn run<T>(call: impl FnOnce() -> T + std::panic::UnwindSafe) -> T {
     catch_unwind(call).unwrap_or_else(|_| abort())
 }
 
-/// A block of the process's allocator, not initialized, at a multiple of 16; of 0 bytes: NULL. Ends the process if there is no memory. Any
-/// thread.
+/// A block of the process's allocator, not initialized, at a multiple of 16; of 0 bytes: NULL. Ends
+/// the process if there is no memory. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_alloc(bytes: u64) -> *mut c_void {
     run(|| match slices().alloc(size(bytes)) {
@@ -67,7 +68,8 @@ pub unsafe extern "C" fn kvmem_gslice_copy(bytes: u64, data: *const c_void) -> *
     copy
 }
 
-/// Frees a block of the process's allocator; NULL is none. Otherwise as kvmem_slice_free. Any thread.
+/// Frees a block of the process's allocator; NULL is none. Otherwise as kvmem_slice_free. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_free1(bytes: u64, block: *mut c_void) {
     run(|| {
@@ -78,7 +80,8 @@ pub unsafe extern "C" fn kvmem_gslice_free1(bytes: u64, block: *mut c_void) {
     });
 }
 
-/// Frees a chain of blocks of the process's allocator; see kvmem_slice_free_chain. Ends the process if the link lies outside of the block.
+/// Frees a chain of blocks of the process's allocator; see kvmem_slice_free_chain. Ends the process
+/// if the link lies outside of the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_free_chain_with_offset(
     bytes: u64,

@@ -2,13 +2,16 @@
 
 use kvmem::register::Key;
 
-/// The right of a device to reach a range of bytes (layer 2). The names are those of verbs; other devices have one of them or none.
+/// The right of a device to reach a range of bytes (layer 2). The names are those of verbs; other
+/// devices have one of them or none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_key {
-    /// By what its registrar knows it: the index of a fixed buffer, a pointer to a memory region, an address.
+    /// By what its registrar knows it: the index of a fixed buffer, a pointer to a memory region,
+    /// an address.
     pub handle: u64,
-    /// What local work requests say: the lkey; the `buf_index` of a ring; the address on a GPU; 0 where nothing is said.
+    /// What local work requests say: the lkey; the `buf_index` of a ring; the address on a GPU; 0
+    /// where nothing is said.
     pub lkey: u64,
     /// What a remote peer says, if `has_rkey` is 1; else 0.
     pub rkey: u32,

@@ -51,22 +51,26 @@ pub(crate) fn kept(key: &[u8]) -> Result<Key, Fail> {
     Ok(copy.into())
 }
 
-/// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. Owned by the
-/// caller: kvmem_kv_destroy. Pins, reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at once.
+/// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted
+/// when room is needed. A key is any bytes. Owned by the caller: kvmem_kv_destroy. Pins,
+/// reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at
+/// once.
 ///
-/// In a forked child every call on a cache, pin, reservation or lease of the parent returns KVMEM_FORKED, except the
-/// calls that destroy. No call waits for a lock that a thread of the parent held.
+/// In a forked child every call on a cache, pin, reservation or lease of the parent returns
+/// KVMEM_FORKED, except the calls that destroy. No call waits for a lock that a thread of the
+/// parent held.
 pub struct kvmem_kv_cache {
     _opaque: [u8; 0],
 }
 
-/// A pin on a value: it is neither evicted nor freed while this exists. Owned by the caller: kvmem_kv_pin_release. Any thread.
+/// A pin on a value: it is neither evicted nor freed while this exists. Owned by the caller:
+/// kvmem_kv_pin_release. Any thread.
 pub struct kvmem_kv_pin {
     _opaque: [u8; 0],
 }
 
-/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit, kvmem_kv_commit_leased or kvmem_kv_abandon. Any thread, one at a
-/// time.
+/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit,
+/// kvmem_kv_commit_leased or kvmem_kv_abandon. Any thread, one at a time.
 pub struct kvmem_kv_reservation {
     _opaque: [u8; 0],
 }
@@ -90,20 +94,23 @@ pub struct kvmem_kv_options {
     pub max_bytes: u64,
     /// At most so many values are held; UINT64_MAX (the default): about 2^32.
     pub max_blocks: u64,
-    /// An insertion that leaves more bytes than `high_watermark_bytes` evicts down to these. Both UINT64_MAX (the default): no watermarks.
+    /// An insertion that leaves more bytes than `high_watermark_bytes` evicts down to these. Both
+    /// UINT64_MAX (the default): no watermarks.
     pub low_watermark_bytes: u64,
     /// See there.
     pub high_watermark_bytes: u64,
     /// KVMEM_EVICT_LRU (the default) or KVMEM_EVICT_SCAN_RESISTANT.
     pub eviction: u32,
-    /// Into how many shards keys are divided; 1 makes LRU exact; 0 (the default): some for each processor.
+    /// Into how many shards keys are divided; 1 makes LRU exact; 0 (the default): some for each
+    /// processor.
     pub shards: u32,
-    /// Is given each value that is evicted, and `on_evict_user`: a lower tier; NULL (the default): nobody is, and its bytes are free at once.
+    /// Is given each value that is evicted, and `on_evict_user`: a lower tier; NULL (the default):
+    /// nobody is, and its bytes are free at once.
     pub on_evict: kvmem_kv_evict_fn,
     /// Given to it.
     pub on_evict_user: *mut c_void,
-    /// Is called once with `on_evict_user`, by any thread, when the cache is gone with all its leases and reservations; may be NULL. Not if the cache
-    /// could not be made.
+    /// Is called once with `on_evict_user`, by any thread, when the cache is gone with all its
+    /// leases and reservations; may be NULL. Not if the cache could not be made.
     pub on_evict_release: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
@@ -135,7 +142,8 @@ pub unsafe extern "C" fn kvmem_kv_options_init(
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
-/// Makes a cache on a pool, which may have other users too. `options` may be NULL. It holds nothing yet.
+/// Makes a cache on a pool, which may have other users too. `options` may be NULL. It holds nothing
+/// yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_create(
     pool: *const kvmem_pool,
@@ -250,8 +258,9 @@ pub unsafe extern "C" fn kvmem_kv_contains(
     })
 }
 
-/// Copies `bytes` bytes at `data` into a block and puts it under a key, in the place of what is there. Evicts until it fits.
-/// KVMEM_NOTHING_TO_EVICT, KVMEM_TOO_LARGE or KVMEM_ZERO_SIZE if it cannot be.
+/// Copies `bytes` bytes at `data` into a block and puts it under a key, in the place of what is
+/// there. Evicts until it fits. KVMEM_NOTHING_TO_EVICT, KVMEM_TOO_LARGE or KVMEM_ZERO_SIZE if it
+/// cannot be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_insert(
     cache: *const kvmem_kv_cache,
@@ -281,7 +290,8 @@ pub struct kvmem_kv_room {
     pub offset: u64,
 }
 
-/// Makes room for a value of `bytes` bytes, to be written in place, by the processor or a device, and then committed. As kvmem_kv_insert otherwise.
+/// Makes room for a value of `bytes` bytes, to be written in place, by the processor or a device,
+/// and then committed. As kvmem_kv_insert otherwise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_reserve(
     cache: *const kvmem_kv_cache,
@@ -303,7 +313,8 @@ pub unsafe extern "C" fn kvmem_kv_reserve(
     })
 }
 
-/// Puts a value in. The reservation is gone afterwards. `out_value` (may be NULL) is the value, pinned. KVMEM_FORKED in a forked child.
+/// Puts a value in. The reservation is gone afterwards. `out_value` (may be NULL) is the value,
+/// pinned. KVMEM_FORKED in a forked child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_commit(
     reservation: *mut kvmem_kv_reservation,
@@ -324,7 +335,8 @@ pub unsafe extern "C" fn kvmem_kv_abandon(reservation: *mut kvmem_kv_reservation
     destroy(reservation)
 }
 
-/// The key that a value will be put in under: `out_key_bytes` bytes at `out_key`, good as long as the reservation.
+/// The key that a value will be put in under: `out_key_bytes` bytes at `out_key`, good as long as
+/// the reservation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_reservation_cache_key(
     reservation: *const kvmem_kv_reservation,
@@ -369,7 +381,8 @@ pub unsafe extern "C" fn kvmem_kv_pin_clone(
     })
 }
 
-/// The key that a pinned value was put in under: `out_key_bytes` bytes at `out_key`, good until the pin is released.
+/// The key that a pinned value was put in under: `out_key_bytes` bytes at `out_key`, good until the
+/// pin is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_pin_cache_key(
     pin: *const kvmem_kv_pin,
@@ -379,9 +392,10 @@ pub unsafe extern "C" fn kvmem_kv_pin_cache_key(
     on(pin, |pin| put_key(pin.key(), out_key, out_key_bytes))
 }
 
-/// Whether the key of a pinned value has been given another since, or was removed or cleared: 1 or 0. Being evicted does not count: what was
-/// evicted is the latest there was. In a kvmem_kv_evict_fn it is answered rightly until that returns; later changes are not told to what was
-/// evicted.
+/// Whether the key of a pinned value has been given another since, or was removed or cleared: 1 or
+/// 0. Being evicted does not count: what was evicted is the latest there was. In a
+/// kvmem_kv_evict_fn it is answered rightly until that returns; later changes are not told to what
+/// was evicted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_pin_is_superseded(
     pin: *const kvmem_kv_pin,
@@ -414,8 +428,8 @@ pub unsafe extern "C" fn kvmem_kv_pin_release(pin: *mut kvmem_kv_pin) -> kvmem_s
     destroy(pin)
 }
 
-/// Takes the value under a key out: its bytes are free when the last pin on it is released. KVMEM_NOT_FOUND if there is none. A lower tier is told by
-/// kvmem_kv_remove_with.
+/// Takes the value under a key out: its bytes are free when the last pin on it is released.
+/// KVMEM_NOT_FOUND if there is none. A lower tier is told by kvmem_kv_remove_with.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_remove(
     cache: *const kvmem_kv_cache,
@@ -438,7 +452,8 @@ pub unsafe extern "C" fn kvmem_kv_clear(cache: *const kvmem_kv_cache) -> kvmem_s
     })
 }
 
-/// Evicts until at most `bytes` bytes are held, or nothing is left that can go. `out_held_bytes` (may be NULL) is how many are held then.
+/// Evicts until at most `bytes` bytes are held, or nothing is left that can go. `out_held_bytes`
+/// (may be NULL) is how many are held then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_evict_to(
     cache: *const kvmem_kv_cache,
@@ -508,13 +523,15 @@ pub unsafe extern "C" fn kvmem_kv_get_stats(
     })
 }
 
-/// Verifies the invariants, while no other thread is in the cache. O(values). KVMEM_CHECK_FAILED is a defect of this library.
+/// Verifies the invariants, while no other thread is in the cache. O(values). KVMEM_CHECK_FAILED is
+/// a defect of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_check(cache: *const kvmem_kv_cache) -> kvmem_status {
     on(cache, |cache| Ok(cache.check()?))
 }
 
-/// Destroys a cache. Values that are pinned stay until their pins are released. What is held is dropped, not evicted: `on_evict` is given none of it.
+/// Destroys a cache. Values that are pinned stay until their pins are released. What is held is
+/// dropped, not evicted: `on_evict` is given none of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_destroy(cache: *mut kvmem_kv_cache) -> kvmem_status {
     destroy(cache)

@@ -1,8 +1,9 @@
 //! *Last error*: the text of the failure that this thread met last.
 //!
-//! The value is put by, and made a text when it is asked for: most refusals (no room, not found) are looked at by their number only.
-//! Requests that fail because a space is full are the most frequent ones by far. They have a place of their own, which needs no
-//! destructor, so that putting one by is a few stores.
+//! The value is put by, and made a text when it is asked for: most refusals (no room, not found)
+//! are looked at by their number only. Requests that fail because a space is full are the most
+//! frequent ones by far. They have a place of their own, which needs no destructor, so that putting
+//! one by is a few stores.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
@@ -38,9 +39,11 @@ pub(crate) fn put_early(error: AllocError) -> kvmem_status {
     of_alloc(&error)
 }
 
-/// The text of the failure that this thread met last, with the numbers in it and the way out; "" if it has met none.
+/// The text of the failure that this thread met last, with the numbers in it and the way out; "" if
+/// it has met none.
 ///
-/// Never NULL. The text is good until the same thread calls this function again, or ends. A call that succeeds does not change it.
+/// Never NULL. The text is good until the same thread calls this function again, or ends. A call
+/// that succeeds does not change it.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvmem_last_error() -> *const c_char {
     let text = TEXT.try_with(|text| {

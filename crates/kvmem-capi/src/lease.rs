@@ -12,20 +12,22 @@ use crate::kv_cache::{
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
-/// The right to put in under a key what is fetched from a lower tier, unless something is put, removed or cleared under it meanwhile: that breaks
-/// it. Owned by the caller: kvmem_kv_commit_leased or kvmem_kv_lease_release. It outlives its cache. Any thread.
+/// The right to put in under a key what is fetched from a lower tier, unless something is put,
+/// removed or cleared under it meanwhile: that breaks it. Owned by the caller:
+/// kvmem_kv_commit_leased or kvmem_kv_lease_release. It outlives its cache. Any thread.
 pub struct kvmem_kv_lease {
     _opaque: [u8; 0],
 }
 
 object!(kvmem_kv_lease, Lease<Key>, Lease);
 
-/// There is no value, and what a lower tier has is the latest: fetch it, and commit it under `lease`.
+/// There is no value, and what a lower tier has is the latest: fetch it, and commit it under
+/// `lease`.
 pub const KVMEM_LEASED_LEASE: u32 = 0;
 /// There is a value: `value`, pinned; it counts as used.
 pub const KVMEM_LEASED_PRESENT: u32 = 1;
-/// There is no value, and what a lower tier has may be old: one is just being handed over to it, or it is being told to forget one, or it failed
-/// at that. Take it for a miss.
+/// There is no value, and what a lower tier has may be old: one is just being handed over to it, or
+/// it is being told to forget one, or it failed at that. Take it for a miss.
 pub const KVMEM_LEASED_BUSY: u32 = 2;
 
 /// What kvmem_kv_get_lease found.
@@ -40,8 +42,9 @@ pub struct kvmem_kv_leased {
     pub value: kvmem_kv_value,
 }
 
-/// Asks for the right to put in what is fetched from a lower tier. Take it before anything is asked of that. It counts for neither a hit nor a miss.
-/// Several leases of a key may live at once; the first commit breaks the others.
+/// Asks for the right to put in what is fetched from a lower tier. Take it before anything is asked
+/// of that. It counts for neither a hit nor a miss. Several leases of a key may live at once; the
+/// first commit breaks the others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_get_lease(
     cache: *const kvmem_kv_cache,
@@ -72,8 +75,8 @@ pub unsafe extern "C" fn kvmem_kv_get_lease(
     })
 }
 
-/// Whether nothing has been put or removed under the key so far: 1 or 0. That may change at once: what counts is the commit. With this, who
-/// fetches in steps can end early.
+/// Whether nothing has been put or removed under the key so far: 1 or 0. That may change at once:
+/// what counts is the commit. With this, who fetches in steps can end early.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_lease_is_unbroken(
     lease: *const kvmem_kv_lease,
@@ -91,11 +94,12 @@ pub unsafe extern "C" fn kvmem_kv_lease_release(lease: *mut kvmem_kv_lease) -> k
     destroy(lease)
 }
 
-/// Puts a value in, as kvmem_kv_commit, if nothing was put, removed or cleared under the key since the lease was taken. Both are gone afterwards;
-/// `out_value` (may be NULL) is the value, pinned.
+/// Puts a value in, as kvmem_kv_commit, if nothing was put, removed or cleared under the key since
+/// the lease was taken. Both are gone afterwards; `out_value` (may be NULL) is the value, pinned.
 ///
-/// KVMEM_SUPERSEDED: the lease was broken, and is gone; the reservation stays, with what was written, to be abandoned in general; `out_value` is
-/// what the key has now, pinned, or its pin is NULL. KVMEM_INVALID_ARGUMENT: the lease is of another key, or of another cache; both stay.
+/// KVMEM_SUPERSEDED: the lease was broken, and is gone; the reservation stays, with what was
+/// written, to be abandoned in general; `out_value` is what the key has now, pinned, or its pin is
+/// NULL. KVMEM_INVALID_ARGUMENT: the lease is of another key, or of another cache; both stay.
 /// KVMEM_FORKED in a forked child; both stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_commit_leased(

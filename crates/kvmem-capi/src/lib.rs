@@ -1,10 +1,11 @@
 //! # kvmem for C
 //!
-//! `include/kvmem.h` is generated from this crate, its comments included; `docs/c.md` is the page for those who use it. Here is what
-//! those who change it need.
+//! `include/kvmem.h` is generated from this crate, its comments included; `docs/c.md` is the page
+//! for those who use it. Here is what those who change it need.
 //!
 //! - `table.rs`: handles that may be anything, and the objects behind them.
-//! - `call.rs`: what every function goes through: no panic leaves it, arguments are looked at, failures become numbers and texts.
+//! - `call.rs`: what every function goes through: no panic leaves it, arguments are looked at,
+//!   failures become numbers and texts.
 //! - `fork.rs`: what a forked child has of the objects of its parent.
 //! - `generation.rs`: what a fork in the middle of a call leaves to the child.
 //! - `fail.rs`, `status.rs`, `last_error.rs`: how a failure travels.
@@ -13,16 +14,17 @@
 //!
 //! ## Safety
 //!
-//! Functions are `unsafe` in Rust, since C hands them pointers. What a caller in C promises is the same for all of them, and
-//! stands in the head of the header:
+//! Functions are `unsafe` in Rust, since C hands them pointers. What a caller in C promises is the
+//! same for all of them, and stands in the head of the header:
 //!
-//! 1. a pointer to a structure, list, text or out-parameter is NULL, or points to what its type says, aligned, for as long as the call
-//!    lasts (options and texts are copied; callbacks with their user data stay as long as the header says);
+//! 1. a pointer to a structure, list, text or out-parameter is NULL, or points to what its type
+//!    says, aligned, for as long as the call lasts (options and texts are copied; callbacks with
+//!    their user data stay as long as the header says);
 //! 2. an object is not destroyed while another thread uses it;
 //! 3. blocks of a slice allocator are freed as its functions say.
 //!
-//! Handles are not among these promises: they may be NULL, destroyed, of another kind, or any bits at all. Nor are allocations by plain
-//! data.
+//! Handles are not among these promises: they may be NULL, destroyed, of another kind, or any bits
+//! at all. Nor are allocations by plain data.
 #![allow(non_camel_case_types, reason = "the names are those of C")]
 #![allow(clippy::missing_safety_doc, reason = "the promise is the same for all: see the head")]
 

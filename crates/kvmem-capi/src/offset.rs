@@ -15,8 +15,9 @@ use crate::options::{self, Options, flag, hot_sizes};
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// Hands out ranges `[offset, offset + bytes)` of a space (layer 3), and never touches bytes: they may be memory, a file, a GPU's. Owned by the
-/// caller: kvmem_offset_destroy. Any thread, several at once.
+/// Hands out ranges `[offset, offset + bytes)` of a space (layer 3), and never touches bytes: they
+/// may be memory, a file, a GPU's. Owned by the caller: kvmem_offset_destroy. Any thread, several
+/// at once.
 pub struct kvmem_offset_allocator {
     _opaque: [u8; 0],
 }
@@ -41,8 +42,8 @@ macro_rules! either {
     };
 }
 
-/// An allocation by plain data: it may be copied and kept anywhere. Any bits are safe to hand back: one that was freed before, or is of
-/// another allocator, is found out and nothing is touched.
+/// An allocation by plain data: it may be copied and kept anywhere. Any bits are safe to hand back:
+/// one that was freed before, or is of another allocator, is found out and nothing is touched.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct kvmem_allocation {
@@ -98,21 +99,26 @@ pub const KVMEM_PLACEMENT_BEST_FIT: u32 = 1;
 pub struct kvmem_offset_options {
     /// Bytes of this structure, as the program knows it.
     pub struct_size: u64,
-    /// No allocation straddles a multiple of so many bytes, nor is longer; 0 (the default): there is no such boundary.
+    /// No allocation straddles a multiple of so many bytes, nor is longer; 0 (the default): there
+    /// is no such boundary.
     pub boundary_bytes: u64,
-    /// At most so many ranges, used and free together, are on the books; 0 (the default): about 2^32.
+    /// At most so many ranges, used and free together, are on the books; 0 (the default): about
+    /// 2^32.
     pub max_ranges: u32,
     /// KVMEM_PLACEMENT_RENEWAL (the default) or KVMEM_PLACEMENT_BEST_FIT.
     pub placement: u32,
-    /// 1: hot sizes are served from each thread's own magazines, without a lock (layer 4). Default 0.
+    /// 1: hot sizes are served from each thread's own magazines, without a lock (layer 4). Default
+    /// 0.
     pub magazines: u32,
     /// With magazines, 1 (the default): sizes become hot that are asked for again and again.
     pub learn: u32,
-    /// With magazines: sizes in bytes that are hot from the beginning, `hot_size_count` of them, at most 32.
+    /// With magazines: sizes in bytes that are hot from the beginning, `hot_size_count` of them,
+    /// at most 32.
     pub hot_sizes: *const u64,
     /// How many sizes are named.
     pub hot_size_count: u64,
-    /// With magazines: they keep at most so many bytes; UINT64_MAX (the default): a 32nd part of the space.
+    /// With magazines: they keep at most so many bytes; UINT64_MAX (the default): a 32nd part of
+    /// the space.
     pub stranded_bytes: u64,
 }
 
@@ -163,7 +169,8 @@ fn builder(capacity: u64, wanted: &kvmem_offset_options) -> Result<Builder, Fail
     Ok(builder)
 }
 
-/// Makes a space of `capacity_bytes` bytes, 1 to 2^63. `options` may be NULL. About 40 KiB whatever the capacity.
+/// Makes a space of `capacity_bytes` bytes, 1 to 2^63. `options` may be NULL. About 40 KiB whatever
+/// the capacity.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_create(
     capacity_bytes: u64,
@@ -193,8 +200,8 @@ pub unsafe extern "C" fn kvmem_offset_create(
     })
 }
 
-/// Grants `bytes` bytes. O(1). KVMEM_NO_ROOM, KVMEM_TOO_LARGE, KVMEM_ZERO_SIZE or KVMEM_BOOKS_FULL if it cannot be; that costs
-/// nanoseconds too.
+/// Grants `bytes` bytes. O(1). KVMEM_NO_ROOM, KVMEM_TOO_LARGE, KVMEM_ZERO_SIZE or KVMEM_BOOKS_FULL
+/// if it cannot be; that costs nanoseconds too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocate(
     allocator: *const kvmem_offset_allocator,
@@ -257,7 +264,8 @@ pub unsafe extern "C" fn kvmem_offset_allocate_aligned(
     })
 }
 
-/// Grants `count` ranges of `bytes` bytes each, or none. `out_allocations` has room for `count`. O(count).
+/// Grants `count` ranges of `bytes` bytes each, or none. `out_allocations` has room for `count`.
+/// O(count).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocate_batch(
     allocator: *const kvmem_offset_allocator,
@@ -280,8 +288,9 @@ pub unsafe extern "C" fn kvmem_offset_allocate_batch(
     })
 }
 
-/// Grants `total_bytes` bytes in at most `max_ranges` ranges whose sizes add up, or nothing. `out_allocations` has room for `max_ranges`;
-/// `out_count` is set to how many there are. One range if there is one that fits.
+/// Grants `total_bytes` bytes in at most `max_ranges` ranges whose sizes add up, or nothing.
+/// `out_allocations` has room for `max_ranges`; `out_count` is set to how many there are. One range
+/// if there is one that fits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocate_scattered(
     allocator: *const kvmem_offset_allocator,
@@ -345,8 +354,9 @@ fn raw_all(
     }
 }
 
-/// Frees an allocation. O(1). KVMEM_STALE_ALLOCATION if it was freed before, KVMEM_FOREIGN_ALLOCATION if it is of another allocator. Only the
-/// first three members of `allocation` are looked at, and nothing is written to it.
+/// Frees an allocation. O(1). KVMEM_STALE_ALLOCATION if it was freed before,
+/// KVMEM_FOREIGN_ALLOCATION if it is of another allocator. Only the first three members of
+/// `allocation` are looked at, and nothing is written to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_free(
     allocator: *const kvmem_offset_allocator,
@@ -360,8 +370,8 @@ pub unsafe extern "C" fn kvmem_offset_free(
     })
 }
 
-/// Frees `count` allocations. Those that cannot be freed are left out: the status is that of the first of them, and `out_freed` (may be NULL) is
-/// set to how many were freed, also then.
+/// Frees `count` allocations. Those that cannot be freed are left out: the status is that of the
+/// first of them, and `out_freed` (may be NULL) is set to how many were freed, also then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_free_batch(
     allocator: *const kvmem_offset_allocator,
@@ -386,7 +396,8 @@ pub unsafe extern "C" fn kvmem_offset_free_batch(
     })
 }
 
-/// Where an allocation lies, as the books know it, for those who have kept its first three members only.
+/// Where an allocation lies, as the books know it, for those who have kept its first three members
+/// only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_resolve(
     allocator: *const kvmem_offset_allocator,
@@ -441,7 +452,8 @@ pub unsafe extern "C" fn kvmem_offset_allocations(
     })
 }
 
-/// Gives back the tail: the allocation is `new_bytes` bytes afterwards, which is written to it, and begins where it did. O(1).
+/// Gives back the tail: the allocation is `new_bytes` bytes afterwards, which is written to it, and
+/// begins where it did. O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_shrink(
     allocator: *const kvmem_offset_allocator,
@@ -458,8 +470,9 @@ pub unsafe extern "C" fn kvmem_offset_shrink(
     })
 }
 
-/// Takes in free bytes that lie behind: the allocation is `new_bytes` bytes afterwards, which is written to it, and begins where it did. Nothing is
-/// moved. O(1). KVMEM_BLOCKED if they are not free.
+/// Takes in free bytes that lie behind: the allocation is `new_bytes` bytes afterwards, which is
+/// written to it, and begins where it did. Nothing is moved. O(1). KVMEM_BLOCKED if they are not
+/// free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_extend(
     allocator: *const kvmem_offset_allocator,
@@ -485,7 +498,8 @@ pub unsafe extern "C" fn kvmem_offset_grow(
     on(allocator, |space| Ok(either!(space, space => space.grow(capacity_bytes))?))
 }
 
-/// Moves the end of the space down to `capacity_bytes`; KVMEM_IN_USE if something in use lies behind it.
+/// Moves the end of the space down to `capacity_bytes`; KVMEM_IN_USE if something in use lies
+/// behind it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_shrink_to(
     allocator: *const kvmem_offset_allocator,
@@ -582,7 +596,8 @@ impl From<&kvmem::offset::BinReport> for kvmem_bin {
     }
 }
 
-/// The free ranges by size, ascending: bins that hold any. Lists as for kvmem_registration_chunks; about 2000 are always enough.
+/// The free ranges by size, ascending: bins that hold any. Lists as for kvmem_registration_chunks;
+/// about 2000 are always enough.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_bins(
     allocator: *const kvmem_offset_allocator,
@@ -636,8 +651,9 @@ impl kvmem_map_range {
     }
 }
 
-/// The whole space in address order: a range for every allocation, and free ranges joined. O(ranges). Lists as for kvmem_registration_chunks;
-/// while other threads allocate, the next call may find more.
+/// The whole space in address order: a range for every allocation, and free ranges joined.
+/// O(ranges). Lists as for kvmem_registration_chunks; while other threads allocate, the next call
+/// may find more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_map(
     allocator: *const kvmem_offset_allocator,
@@ -676,7 +692,8 @@ pub unsafe extern "C" fn kvmem_offset_trim(
     })
 }
 
-/// Checks the books against their numbered invariants. O(ranges). KVMEM_CHECK_FAILED is a defect of this library.
+/// Checks the books against their numbered invariants. O(ranges). KVMEM_CHECK_FAILED is a defect of
+/// this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_check(
     allocator: *const kvmem_offset_allocator,
@@ -709,7 +726,8 @@ pub unsafe extern "C" fn kvmem_offset_report(
     })
 }
 
-/// Destroys an allocator. Its allocations need not be freed before; freeing them afterwards is KVMEM_BAD_HANDLE and harms nothing.
+/// Destroys an allocator. Its allocations need not be freed before; freeing them afterwards is
+/// KVMEM_BAD_HANDLE and harms nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_destroy(
     allocator: *mut kvmem_offset_allocator,

@@ -1,7 +1,8 @@
 //! *Options*: structures that may be older or newer than the library.
 //!
-//! A program says how long its structure is. What an older one lacks has its default; what a newer one has more must be zero, or it
-//! asks for something that this library does not know. So members are only ever added at the end.
+//! A program says how long its structure is. What an older one lacks has its default; what a newer
+//! one has more must be zero, or it asks for something that this library does not know. So members
+//! are only ever added at the end.
 
 use std::mem::MaybeUninit;
 

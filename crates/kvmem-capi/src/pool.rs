@@ -1,4 +1,5 @@
-//! *Pool*: all four layers in one: memory that is mapped, populated, registered and handed out in blocks.
+//! *Pool*: all four layers in one: memory that is mapped, populated, registered and handed out in
+//! blocks.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Deref;
@@ -22,8 +23,9 @@ use crate::registrars::kvmem_registrars;
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// Memory that is mapped, populated and registered, and handed out in blocks. Owned by the caller: kvmem_pool_destroy. Blocks that are in use then
-/// stay good, with their memory and keys, until they are freed. Any thread, several at once.
+/// Memory that is mapped, populated and registered, and handed out in blocks. Owned by the caller:
+/// kvmem_pool_destroy. Blocks that are in use then stay good, with their memory and keys, until
+/// they are freed. Any thread, several at once.
 pub struct kvmem_pool {
     _opaque: [u8; 0],
 }
@@ -38,15 +40,18 @@ pub struct kvmem_pool_options {
     pub struct_size: u64,
     /// The most bytes that the pool can grow to; 0 (the default): its size.
     pub max_bytes: u64,
-    /// Kinds of pages to try, first choice first, of "1G", "2M", "thp", "4k" with commas between. NULL: "2M,thp,4k".
+    /// Kinds of pages to try, first choice first, of "1G", "2M", "thp", "4k" with commas between.
+    /// NULL: "2M,thp,4k".
     pub pages: *const c_char,
     /// 1: fail if the first kind cannot take everything. Default 0.
     pub strict: u32,
-    /// KVMEM_BACKING_PRIVATE (the default) or KVMEM_BACKING_SHARED, which other processes can attach.
+    /// KVMEM_BACKING_PRIVATE (the default) or KVMEM_BACKING_SHARED, which other processes can
+    /// attach.
     pub backing: u32,
     /// KVMEM_NUMA_ANY (the default), KVMEM_NUMA_BIND or KVMEM_NUMA_INTERLEAVE.
     pub numa_policy: u32,
-    /// KVMEM_POPULATE_AUTO (the default), KVMEM_POPULATE_NONE (a first touch can then end the process), or a number of threads.
+    /// KVMEM_POPULATE_AUTO (the default), KVMEM_POPULATE_NONE (a first touch can then end the
+    /// process), or a number of threads.
     pub populate: u32,
     /// NUMA nodes, `numa_node_count` of them.
     pub numa_nodes: *const u32,
@@ -54,27 +59,34 @@ pub struct kvmem_pool_options {
     pub numa_node_count: u64,
     /// 1: a page without access before and behind. Default 0.
     pub guard_pages: u32,
-    /// 1: kvmem_pool_create returns when the memory is mapped, and a thread makes it ready part by part. Default 0.
+    /// 1: kvmem_pool_create returns when the memory is mapped, and a thread makes it ready part by
+    /// part. Default 0.
     pub in_background: u32,
-    /// 1: parts that cannot be populated or registered are kept from use and reported. Default 0: then there is no pool.
+    /// 1: parts that cannot be populated or registered are kept from use and reported. Default 0:
+    /// then there is no pool.
     pub quarantine: u32,
-    /// 1 (the default): sizes become hot that are asked for again and again, and are served without a lock.
+    /// 1 (the default): sizes become hot that are asked for again and again, and are served
+    /// without a lock.
     pub learn: u32,
-    /// With whom all of the pool is registered; NULL (the default): with nobody. The handle stays the caller's.
+    /// With whom all of the pool is registered; NULL (the default): with nobody. The handle stays
+    /// the caller's.
     pub registrars: *const kvmem_registrars,
     /// "auto", "sequential", "parallel" or "parallel:N". NULL: "auto".
     pub policy: *const c_char,
-    /// Parts of at most so many bytes, whose edges no block straddles; 0 (the default): as the registrars take it best.
+    /// Parts of at most so many bytes, whose edges no block straddles; 0 (the default): as the
+    /// registrars take it best.
     pub boundary_bytes: u64,
     /// Sizes in bytes that are hot from the beginning, `hot_size_count` of them, at most 32.
     pub hot_sizes: *const u64,
     /// How many sizes are named.
     pub hot_size_count: u64,
-    /// All magazines together keep at most so many bytes; UINT64_MAX (the default): a 32nd part of the pool.
+    /// All magazines together keep at most so many bytes; UINT64_MAX (the default): a 32nd part of
+    /// the pool.
     pub stranded_bytes: u64,
     /// Ends building early. Default NULL.
     pub cancel: *const kvmem_cancel,
-    /// Is told how far populating and registering have come; with `in_background` as long as the pool is. Default NULL.
+    /// Is told how far populating and registering have come; with `in_background` as long as the
+    /// pool is. Default NULL.
     pub progress: kvmem_progress_fn,
     /// Given to `progress`.
     pub progress_user: *mut c_void,
@@ -182,8 +194,9 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder
     Ok(builder)
 }
 
-/// Builds a pool of at least `bytes` bytes: maps, populates, registers. `options` may be NULL. Takes as long as the kernel needs to clear and pin that
-/// much memory. If it fails nothing is left behind.
+/// Builds a pool of at least `bytes` bytes: maps, populates, registers. `options` may be NULL.
+/// Takes as long as the kernel needs to clear and pin that much memory. If it fails nothing is left
+/// behind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_create(
     bytes: u64,
@@ -216,10 +229,11 @@ pub(crate) fn block(pool: *mut kvmem_pool, of: &Pool, raw: RawAllocation) -> kvm
     }
 }
 
-/// A block of `bytes` bytes. O(1), some nanoseconds for a hot size. KVMEM_NO_ROOM, KVMEM_TOO_LARGE, KVMEM_NOT_READY and so on if it cannot be.
+/// A block of `bytes` bytes. O(1), some nanoseconds for a hot size. KVMEM_NO_ROOM, KVMEM_TOO_LARGE,
+/// KVMEM_NOT_READY and so on if it cannot be.
 ///
-/// It begins at any byte, since sizes are not rounded: see kvmem_pool_allocate_aligned. What stands in a fresh block is what the last one left
-/// there, or zeros.
+/// It begins at any byte, since sizes are not rounded: see kvmem_pool_allocate_aligned. What stands
+/// in a fresh block is what the last one left there, or zeros.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate(
     pool: *mut kvmem_pool,
@@ -264,7 +278,8 @@ pub unsafe extern "C" fn kvmem_pool_allocate_aligned(
     })
 }
 
-/// `count` blocks of `bytes` bytes each, all of them or none. `out_blocks` has room for `count`. O(count).
+/// `count` blocks of `bytes` bytes each, all of them or none. `out_blocks` has room for `count`.
+/// O(count).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate_batch(
     pool: *mut kvmem_pool,
@@ -284,8 +299,8 @@ pub unsafe extern "C" fn kvmem_pool_allocate_batch(
     })
 }
 
-/// `total_bytes` bytes in at most `max_blocks` blocks, as few and as long as can be had. `out_blocks` has room for `max_blocks`; `out_count` is set to
-/// how many there are.
+/// `total_bytes` bytes in at most `max_blocks` blocks, as few and as long as can be had.
+/// `out_blocks` has room for `max_blocks`; `out_count` is set to how many there are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate_scattered(
     pool: *mut kvmem_pool,
@@ -358,7 +373,8 @@ pub unsafe extern "C" fn kvmem_pool_get_info(
     })
 }
 
-/// What a pool is made of, how it came to be, and on what grounds, as a text or JSON; see kvmem_region_report.
+/// What a pool is made of, how it came to be, and on what grounds, as a text or JSON; see
+/// kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_report(
     pool: *const kvmem_pool,
@@ -401,7 +417,8 @@ pub unsafe extern "C" fn kvmem_pool_bins(
     })
 }
 
-/// All of the pool in order of addresses; see kvmem_offset_map. What is not ready, or is in quarantine, is shown as used.
+/// All of the pool in order of addresses; see kvmem_offset_map. What is not ready, or is in
+/// quarantine, is shown as used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_map(
     pool: *const kvmem_pool,
@@ -416,7 +433,8 @@ pub unsafe extern "C" fn kvmem_pool_map(
     })
 }
 
-/// Waits until so many bytes are ready, no more will be, or the time is over; `out_ready_bytes` is how many are ready then. A timeout of 0 only asks.
+/// Waits until so many bytes are ready, no more will be, or the time is over; `out_ready_bytes` is
+/// how many are ready then. A timeout of 0 only asks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_wait_ready(
     pool: *const kvmem_pool,
@@ -431,14 +449,16 @@ pub unsafe extern "C" fn kvmem_pool_wait_ready(
     })
 }
 
-/// The pool is at least `bytes` long afterwards, in whole parts, up to `max_bytes` of its options. Blocks are handed out meanwhile as ever.
+/// The pool is at least `bytes` long afterwards, in whole parts, up to `max_bytes` of its options.
+/// Blocks are handed out meanwhile as ever.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_grow_to(pool: *const kvmem_pool, bytes: u64) -> kvmem_status {
     on(pool, |pool| Ok(pool.grow_to(bytes)?))
 }
 
-/// The pool is as short as whole parts allow, but not shorter than `bytes`. What lies behind is deregistered, and its pages are given back.
-/// KVMEM_IN_USE if a block lies there. `out_capacity_bytes` (may be NULL) is how long it is then.
+/// The pool is as short as whole parts allow, but not shorter than `bytes`. What lies behind is
+/// deregistered, and its pages are given back. KVMEM_IN_USE if a block lies there.
+/// `out_capacity_bytes` (may be NULL) is how long it is then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_shrink_to(
     pool: *const kvmem_pool,
@@ -463,15 +483,17 @@ pub unsafe extern "C" fn kvmem_pool_trim(pool: *const kvmem_pool) -> kvmem_statu
     })
 }
 
-/// Checks the books against their numbered invariants. KVMEM_CHECK_FAILED is a defect of this library.
+/// Checks the books against their numbered invariants. KVMEM_CHECK_FAILED is a defect of this
+/// library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_check(pool: *const kvmem_pool) -> kvmem_status {
     on(pool, |pool| Ok(pool.check()?))
 }
 
-/// A descriptor of the pool's memory, by which another process attaches it. Owned by the caller: close(2). With `read_only` 1 it can be read by it and
-/// not written; a process of the same user, or of root, can still open it for writing by /proc. Who gets the other kind writes only to blocks that it was
-/// lent. KVMEM_WRONG_BACKING if the memory is private.
+/// A descriptor of the pool's memory, by which another process attaches it. Owned by the caller:
+/// close(2). With `read_only` 1 it can be read by it and not written; a process of the same user,
+/// or of root, can still open it for writing by /proc. Who gets the other kind writes only to
+/// blocks that it was lent. KVMEM_WRONG_BACKING if the memory is private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_share(
     pool: *const kvmem_pool,
@@ -491,9 +513,10 @@ pub unsafe extern "C" fn kvmem_pool_share(
     })
 }
 
-/// Makes a pool's pages resident in all other shared, writable mappings that this process has of its memory, such as those of an engine that was given
-/// the descriptor: else each page is a fault when it is first touched there. `how` is KVMEM_POPULATE_AUTO or a number of threads.
-/// `out_bytes` (may be NULL): how many bytes those mappings have.
+/// Makes a pool's pages resident in all other shared, writable mappings that this process has of
+/// its memory, such as those of an engine that was given the descriptor: else each page is a fault
+/// when it is first touched there. `how` is KVMEM_POPULATE_AUTO or a number of threads. `out_bytes`
+/// (may be NULL): how many bytes those mappings have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_populate_elsewhere(
     pool: *const kvmem_pool,
@@ -512,8 +535,9 @@ pub unsafe extern "C" fn kvmem_pool_populate_elsewhere(
 /// A pool in its table.
 pub(crate) struct Tabled {
     pool: Pool,
-    /// Once it was destroyed: how many blocks of the caller's there still are. The pool stays until the last of them is freed, for they are freed
-    /// through it. Everything else, such as what a cache holds, keeps the memory by itself. Changed under [`CLOSED`].
+    /// Once it was destroyed: how many blocks of the caller's there still are. The pool stays
+    /// until the last of them is freed, for they are freed through it. Everything else, such
+    /// as what a cache holds, keeps the memory by itself. Changed under [`CLOSED`].
     left: AtomicU64,
 }
 
@@ -525,11 +549,13 @@ impl Deref for Tabled {
     }
 }
 
-/// Whoever destroys a pool, or uses a block of one that is destroyed, has this lock, so that nobody looks at a pool that another lets go.
+/// Whoever destroys a pool, or uses a block of one that is destroyed, has this lock, so that nobody
+/// looks at a pool that another lets go.
 static CLOSED: Generations = Generations::new();
 
-/// Destroys a pool. Blocks that are in use stay good, with their memory and keys, and so does what caches hold; all goes with the last of it. No other
-/// call on the pool or its blocks goes on meanwhile.
+/// Destroys a pool. Blocks that are in use stay good, with their memory and keys, and so does what
+/// caches hold; all goes with the last of it. No other call on the pool or its blocks goes on
+/// meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_status {
     guard(|| {

@@ -19,9 +19,11 @@ pub const KVMEM_PHASE_DEREGISTER: u32 = 2;
 pub struct kvmem_progress {
     /// KVMEM_PHASE_POPULATE, KVMEM_PHASE_REGISTER or KVMEM_PHASE_DEREGISTER.
     pub phase: u32,
-    /// The thread (of populating) or the registrar (of registering) that did the last piece, from 0.
+    /// The thread (of populating) or the registrar (of registering) that did the last piece, from
+    /// 0.
     pub worker: u32,
-    /// Bytes done in this phase. From one report to the next it never falls. Registering counts a byte once for each registrar.
+    /// Bytes done in this phase. From one report to the next it never falls. Registering counts a
+    /// byte once for each registrar.
     pub done_bytes: u64,
     /// Bytes that are to be done in it.
     pub total_bytes: u64,
@@ -31,8 +33,9 @@ pub struct kvmem_progress {
     pub elapsed_ns: u64,
 }
 
-/// Is told of progress: after each piece of some ten milliseconds of work, by the threads that work, one call at a time. `progress` is
-/// good for the call only. It must return (no longjmp, no C++ exception), and must not destroy what is being worked on.
+/// Is told of progress: after each piece of some ten milliseconds of work, by the threads that
+/// work, one call at a time. `progress` is good for the call only. It must return (no longjmp, no
+/// C++ exception), and must not destroy what is being worked on.
 pub type kvmem_progress_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, progress: *const kvmem_progress)>;
 

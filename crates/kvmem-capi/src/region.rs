@@ -18,8 +18,9 @@ use crate::progress::{Listener, kvmem_progress_fn};
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// One contiguous range of memory (layer 1). Owned by the caller: kvmem_region_destroy. What was made on it (a bump arena, a registration)
-/// keeps the memory as long as it lives. Any thread, several at once.
+/// One contiguous range of memory (layer 1). Owned by the caller: kvmem_region_destroy. What was
+/// made on it (a bump arena, a registration) keeps the memory as long as it lives. Any thread,
+/// several at once.
 pub struct kvmem_region {
     _opaque: [u8; 0],
 }
@@ -32,7 +33,8 @@ object!(kvmem_region, Arc<Region>, Region, |region| Home::Page(region.base().add
 pub struct kvmem_region_options {
     /// Bytes of this structure, as the program knows it.
     pub struct_size: u64,
-    /// Kinds of pages to try, first choice first, of "1G", "2M", "thp", "4k" with commas between. NULL: "2M,thp,4k".
+    /// Kinds of pages to try, first choice first, of "1G", "2M", "thp", "4k" with commas between.
+    /// NULL: "2M,thp,4k".
     pub pages: *const c_char,
     /// 1: fail if the first kind cannot take everything. Default 0.
     pub strict: u32,
@@ -129,9 +131,10 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_region_options) -> Result<RegionBui
     Ok(builder)
 }
 
-/// Says of every limit of this machine that will bite whether it lets a region of `bytes` bytes with these options be mapped and registered, and what to
-/// do about those that do not, before anything is mapped. `options` may be NULL. `out_fits` (may be NULL) is 1 if nothing stands in the way, else 0. The
-/// rest as for kvmem_region_report.
+/// Says of every limit of this machine that will bite whether it lets a region of `bytes` bytes
+/// with these options be mapped and registered, and what to do about those that do not, before
+/// anything is mapped. `options` may be NULL. `out_fits` (may be NULL) is 1 if nothing stands in
+/// the way, else 0. The rest as for kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_preflight_report(
     bytes: u64,
@@ -168,7 +171,8 @@ pub unsafe extern "C" fn kvmem_preflight_report(
 
 /// Maps a region of at least `bytes` bytes, whole or not at all. `options` may be NULL.
 ///
-/// Without populating it takes some ten system calls; populating takes as long as the kernel needs to clear that much memory.
+/// Without populating it takes some ten system calls; populating takes as long as the kernel needs
+/// to clear that much memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_map(
     bytes: u64,
@@ -184,8 +188,9 @@ pub unsafe extern "C" fn kvmem_region_map(
     })
 }
 
-/// Maps the memory that another process shares: `fd` is what kvmem_region_share gave there. The descriptor stays the caller's; the region
-/// has a duplicate. `expected_bytes`, if not 0, is how long it has to be.
+/// Maps the memory that another process shares: `fd` is what kvmem_region_share gave there. The
+/// descriptor stays the caller's; the region has a duplicate. `expected_bytes`, if not 0, is how
+/// long it has to be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_attach(
     fd: c_int,
@@ -234,9 +239,10 @@ impl Drop for Lent {
     }
 }
 
-/// A region over memory that was made elsewhere: a tensor's bytes, another library's buffer. `release` (may be NULL) is called with `user`
-/// when nobody uses the memory any more, once, by any thread; until then the bytes stay mapped for reading and writing. If the call fails
-/// `release` is not called.
+/// A region over memory that was made elsewhere: a tensor's bytes, another library's buffer.
+/// `release` (may be NULL) is called with `user` when nobody uses the memory any more, once, by any
+/// thread; until then the bytes stay mapped for reading and writing. If the call fails `release` is
+/// not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_wrap(
     data: *mut c_void,
@@ -322,11 +328,12 @@ pub unsafe extern "C" fn kvmem_region_get_info(
     })
 }
 
-/// The receipt of a region as a text (KVMEM_TEXT) or as JSON (KVMEM_JSON): what was asked, what was got, on which nodes, and why not
-/// better.
+/// The receipt of a region as a text (KVMEM_TEXT) or as JSON (KVMEM_JSON): what was asked, what was
+/// got, on which nodes, and why not better.
 ///
-/// At most `capacity` bytes are written to `buffer`, a NUL at the end included; `out_needed` (may be NULL, unless `buffer` is) is set to
-/// how many are needed, also when the call ends with KVMEM_BUFFER_TOO_SMALL. With `buffer` NULL and `capacity` 0 it is only asked.
+/// At most `capacity` bytes are written to `buffer`, a NUL at the end included; `out_needed` (may
+/// be NULL, unless `buffer` is) is set to how many are needed, also when the call ends with
+/// KVMEM_BUFFER_TOO_SMALL. With `buffer` NULL and `capacity` 0 it is only asked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_report(
     region: *const kvmem_region,
@@ -342,8 +349,9 @@ pub unsafe extern "C" fn kvmem_region_report(
     })
 }
 
-/// Makes `[offset, offset + bytes)` resident and writable, without changing a byte of it. `how` is KVMEM_POPULATE_AUTO or a number of
-/// threads; `progress` (may be NULL) is told with `user`, and is not called any more after the call.
+/// Makes `[offset, offset + bytes)` resident and writable, without changing a byte of it. `how` is
+/// KVMEM_POPULATE_AUTO or a number of threads; `progress` (may be NULL) is told with `user`, and is
+/// not called any more after the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_populate(
     region: *const kvmem_region,
@@ -367,8 +375,9 @@ pub unsafe extern "C" fn kvmem_region_populate(
     })
 }
 
-/// Makes the pages of a region's memory file resident in all other shared, writable mappings that this process has of it, such as those of an engine
-/// that was given the descriptor: else each page is a fault when it is first touched there. `how` as above. `out_bytes` (may be NULL):
+/// Makes the pages of a region's memory file resident in all other shared, writable mappings that
+/// this process has of it, such as those of an engine that was given the descriptor: else each page
+/// is a fault when it is first touched there. `how` as above. `out_bytes` (may be NULL):
 /// how many bytes those mappings have; 0 for private memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_populate_elsewhere(
@@ -385,7 +394,8 @@ pub unsafe extern "C" fn kvmem_region_populate_elsewhere(
     })
 }
 
-/// How much of `[offset, offset + bytes)` is resident now, in bytes, and the greatest error of that.  `out_error_bytes` may be NULL.
+/// How much of `[offset, offset + bytes)` is resident now, in bytes, and the greatest error of
+/// that.  `out_error_bytes` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_residency(
     region: *const kvmem_region,
@@ -405,7 +415,8 @@ pub unsafe extern "C" fn kvmem_region_residency(
     })
 }
 
-/// Gives the pages of `[offset, offset + bytes)` back to the kernel: the bytes are zero afterwards. Whole pages only.
+/// Gives the pages of `[offset, offset + bytes)` back to the kernel: the bytes are zero afterwards.
+/// Whole pages only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_discard(
     region: *const kvmem_region,
@@ -415,8 +426,9 @@ pub unsafe extern "C" fn kvmem_region_discard(
     on(region, |region| Ok(region.discard(span(offset, bytes))?))
 }
 
-/// A descriptor of a shared region's memory, to be sent to another process, which attaches it. Owned by the caller: close(2). With
-/// `read_only` 1 the memory can be read by it and not written; a process of the same user, or of root, can still open it for writing by /proc.
+/// A descriptor of a shared region's memory, to be sent to another process, which attaches it.
+/// Owned by the caller: close(2). With `read_only` 1 the memory can be read by it and not written;
+/// a process of the same user, or of root, can still open it for writing by /proc.
 /// KVMEM_WRONG_BACKING if the memory is private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_share(

@@ -12,8 +12,9 @@ use crate::fail::Fail;
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// Some registrars: rings, NICs, GPUs (layer 2). Owned by the caller: kvmem_registrars_destroy. What was registered with them keeps
-/// what it needs, so they may be destroyed at any time. Any thread, several at once.
+/// Some registrars: rings, NICs, GPUs (layer 2). Owned by the caller: kvmem_registrars_destroy.
+/// What was registered with them keeps what it needs, so they may be destroyed at any time. Any
+/// thread, several at once.
 pub struct kvmem_registrars {
     _opaque: [u8; 0],
 }
@@ -46,8 +47,9 @@ impl Registrars {
     }
 }
 
-/// Opens registrars by words with commas between: "io_uring", "io_uring:N" (rings), "mlock", "verbs", "verbs:NIC", "cuda", "cuda:N".
-/// KVMEM_NOT_AVAILABLE says what the first one that cannot be had would need.
+/// Opens registrars by words with commas between: "io_uring", "io_uring:N" (rings), "mlock",
+/// "verbs", "verbs:NIC", "cuda", "cuda:N". KVMEM_NOT_AVAILABLE says what the first one that cannot
+/// be had would need.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_open(
     devices: *const c_char,
@@ -62,8 +64,9 @@ pub unsafe extern "C" fn kvmem_registrars_open(
     })
 }
 
-/// Registrars that are not there, for tests: NICs "simulated:0" and so on, at most 4096, that keep books of their keys and take no time. A key
-/// covers at most `max_key_bytes` bytes, and each NIC gives at most `max_keys` keys (UINT64_MAX: no limit).
+/// Registrars that are not there, for tests: NICs "simulated:0" and so on, at most 4096, that keep
+/// books of their keys and take no time. A key covers at most `max_key_bytes` bytes, and each NIC
+/// gives at most `max_keys` keys (UINT64_MAX: no limit).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_simulated(
     nics: u64,
@@ -91,8 +94,9 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
     })
 }
 
-/// Lets a simulated registrar refuse: the `nth` call from now on, from 0, and the next ones, `times` in all. With `deregister` 0 calls that
-/// ask for keys, with 1 calls that give them back. KVMEM_UNSUPPORTED if it is not simulated.
+/// Lets a simulated registrar refuse: the `nth` call from now on, from 0, and the next ones,
+/// `times` in all. With `deregister` 0 calls that ask for keys, with 1 calls that give them back.
+/// KVMEM_UNSUPPORTED if it is not simulated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_inject(
     registrars: *const kvmem_registrars,
@@ -115,7 +119,8 @@ pub unsafe extern "C" fn kvmem_registrars_inject(
     })
 }
 
-/// Keys that a simulated registrar has given and not got back. KVMEM_UNSUPPORTED if it is not simulated.
+/// Keys that a simulated registrar has given and not got back. KVMEM_UNSUPPORTED if it is not
+/// simulated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_live_keys(
     registrars: *const kvmem_registrars,
@@ -143,7 +148,8 @@ pub unsafe extern "C" fn kvmem_registrars_count(
     })
 }
 
-/// The name of the registrar at `index`, by which keys are asked for. `buffer` as for kvmem_region_report.
+/// The name of the registrar at `index`, by which keys are asked for. `buffer` as for
+/// kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_name(
     registrars: *const kvmem_registrars,
@@ -201,7 +207,8 @@ pub unsafe extern "C" fn kvmem_registrars_destroy(
     destroy(registrars)
 }
 
-/// Which registrars there are on this machine, and what those that are missing would need; as a text or JSON, see kvmem_region_report.
+/// Which registrars there are on this machine, and what those that are missing would need; as a
+/// text or JSON, see kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_discover_report(
     format: u32,

@@ -17,8 +17,9 @@ use crate::registrars::kvmem_registrars;
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// A region, registered with some registrars: all of it with all of them (layer 2). Owned by the caller: kvmem_registration_destroy, which
-/// gives the keys back. It keeps the memory. Any thread, several at once.
+/// A region, registered with some registrars: all of it with all of them (layer 2). Owned by the
+/// caller: kvmem_registration_destroy, which gives the keys back. It keeps the memory. Any thread,
+/// several at once.
 pub struct kvmem_registration {
     _opaque: [u8; 0],
 }
@@ -33,13 +34,15 @@ pub struct kvmem_registration_options {
     pub struct_size: u64,
     /// "auto", "sequential", "parallel" or "parallel:N". NULL: "auto".
     pub policy: *const c_char,
-    /// Who makes resident what is not: KVMEM_POPULATE_AUTO (the default), KVMEM_POPULATE_NONE, or a number of threads.
+    /// Who makes resident what is not: KVMEM_POPULATE_AUTO (the default), KVMEM_POPULATE_NONE, or
+    /// a number of threads.
     pub populate: u32,
     /// 1: each chunk is populated and registered before the next is. Default 0.
     pub by_range: u32,
     /// The most bytes that one key is to cover; 0 (the default): as the registrars like it best.
     pub chunk_bytes: u64,
-    /// Is told how far it has come, of kvmem_registration_deregister too: as long as the registration lives. Default NULL.
+    /// Is told how far it has come, of kvmem_registration_deregister too: as long as the
+    /// registration lives. Default NULL.
     pub progress: kvmem_progress_fn,
     /// Given to `progress`.
     pub progress_user: *mut c_void,
@@ -105,8 +108,8 @@ pub(crate) unsafe fn builder(
     Ok(builder)
 }
 
-/// Registers a region, all of it with all registrars, or nothing. The region stays the caller's, and may be destroyed before the
-/// registration, which keeps the memory. `options` may be NULL.
+/// Registers a region, all of it with all registrars, or nothing. The region stays the caller's,
+/// and may be destroyed before the registration, which keeps the memory. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_register(
     region: *const kvmem_region,
@@ -124,8 +127,8 @@ pub unsafe extern "C" fn kvmem_register(
     })
 }
 
-/// The key with which `device` can reach all of `[offset, offset + bytes)`. KVMEM_STRADDLES if that takes more than one; the registration's
-/// boundary says how to avoid that.
+/// The key with which `device` can reach all of `[offset, offset + bytes)`. KVMEM_STRADDLES if that
+/// takes more than one; the registration's boundary says how to avoid that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_key(
     registration: *const kvmem_registration,
@@ -156,8 +159,9 @@ pub struct kvmem_chunk {
     pub key: kvmem_key,
 }
 
-/// All chunks of a device with their keys, in order; none if they have been given back. At most `capacity` are written to `out_chunks` (NULL
-/// with `capacity` 0: none); `out_count` is set to how many there are, also when the call ends with KVMEM_BUFFER_TOO_SMALL.
+/// All chunks of a device with their keys, in order; none if they have been given back. At most
+/// `capacity` are written to `out_chunks` (NULL with `capacity` 0: none); `out_count` is set to how
+/// many there are, also when the call ends with KVMEM_BUFFER_TOO_SMALL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_chunks(
     registration: *const kvmem_registration,
@@ -193,7 +197,8 @@ pub struct kvmem_registration_info {
     pub devices: u64,
     /// Keys given.
     pub keys: u64,
-    /// What an offset allocator may be told as its boundary, so that every allocation has one key; 0: it need not be told any.
+    /// What an offset allocator may be told as its boundary, so that every allocation has one key;
+    /// 0: it need not be told any.
     pub boundary_bytes: u64,
     /// How many registrars were called side by side; 1: one call after another.
     pub threads: u64,
@@ -243,8 +248,9 @@ pub unsafe extern "C" fn kvmem_registration_report(
     })
 }
 
-/// Gives all keys back; a second time does nothing. `out_keys` (may be NULL) is set to how many were given back. KVMEM_KEPT if some were not
-/// taken: they stay out, the memory stays mapped, and this can be tried again.
+/// Gives all keys back; a second time does nothing. `out_keys` (may be NULL) is set to how many
+/// were given back. KVMEM_KEPT if some were not taken: they stay out, the memory stays mapped, and
+/// this can be tried again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_deregister(
     registration: *const kvmem_registration,
@@ -259,8 +265,8 @@ pub unsafe extern "C" fn kvmem_registration_deregister(
     })
 }
 
-/// Gives the keys back that are still out, and destroys the registration. Keys that are not taken back keep their memory mapped for the life
-/// of the process.
+/// Gives the keys back that are still out, and destroys the registration. Keys that are not taken
+/// back keep their memory mapped for the life of the process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_destroy(
     registration: *mut kvmem_registration,

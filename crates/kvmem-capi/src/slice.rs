@@ -17,8 +17,9 @@ use crate::region::kvmem_region;
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// Allocates blocks of any size, small ones from each thread's own magazines (layer 4). All blocks are at multiples of 16. Owned by the caller:
-/// kvmem_slice_destroy. Any thread, several at once; any thread may free what another has allocated.
+/// Allocates blocks of any size, small ones from each thread's own magazines (layer 4). All blocks
+/// are at multiples of 16. Owned by the caller: kvmem_slice_destroy. Any thread, several at once;
+/// any thread may free what another has allocated.
 pub struct kvmem_slice_allocator {
     _opaque: [u8; 0],
 }
@@ -46,7 +47,8 @@ pub const KVMEM_SLICE_FROM_ENVIRONMENT: u32 = 0;
 pub const KVMEM_SLICE_PLAIN: u32 = 1;
 /// Settings, to be combined: all blocks are the system's.
 pub const KVMEM_SLICE_ALWAYS_MALLOC: u32 = 2;
-/// Settings, to be combined: misuse of blocks is found: double free, wrong size, foreign pointer, write after free, leaks.
+/// Settings, to be combined: misuse of blocks is found: double free, wrong size, foreign pointer,
+/// write after free, leaks.
 pub const KVMEM_SLICE_DEBUG_BLOCKS: u32 = 4;
 
 /// A block was freed that is free already.
@@ -76,8 +78,8 @@ pub struct kvmem_slice_fault {
     pub text: *const c_char,
 }
 
-/// Is told of misuse, by the thread that did it. When it returns (no longjmp, no C++ exception), the operation is left out. It must not use
-/// the allocator.
+/// Is told of misuse, by the thread that did it. When it returns (no longjmp, no C++ exception),
+/// the operation is left out. It must not use the allocator.
 pub type kvmem_slice_fault_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, fault: *const kvmem_slice_fault)>;
 
@@ -87,12 +89,15 @@ pub type kvmem_slice_fault_fn =
 pub struct kvmem_slice_options {
     /// Bytes of this structure, as the program knows it.
     pub struct_size: u64,
-    /// Pages come from this region and from nowhere else; NULL (the default): from the system. It must be private and in nobody else's use
-    /// (KVMEM_IN_USE), and belongs to the allocator afterwards: the handle is good no more. If the call fails it stays the caller's.
+    /// Pages come from this region and from nowhere else; NULL (the default): from the system. It
+    /// must be private and in nobody else's use (KVMEM_IN_USE), and belongs to the allocator
+    /// afterwards: the handle is good no more. If the call fails it stays the caller's.
     pub region: *mut kvmem_region,
-    /// Blocks of more bytes than this are the system's: at most 8192, which UINT64_MAX (the default) stands for.
+    /// Blocks of more bytes than this are the system's: at most 8192, which UINT64_MAX (the
+    /// default) stands for.
     pub limit_bytes: u64,
-    /// How long full magazines are kept that nobody needs, in nanoseconds; 0 (the default): 15 seconds.
+    /// How long full magazines are kept that nobody needs, in nanoseconds; 0 (the default): 15
+    /// seconds.
     pub working_set_ns: u64,
     /// The most bytes that all magazines together may keep; UINT64_MAX (the default): no bound.
     pub stranded_bytes: u64,
@@ -100,7 +105,8 @@ pub struct kvmem_slice_options {
     pub settings: u32,
     /// 0: anything else is KVMEM_INVALID_ARGUMENT.
     pub reserved: u32,
-    /// Is told of misuse. NULL (the default): it is written to the standard error stream, and the process is aborted.
+    /// Is told of misuse. NULL (the default): it is written to the standard error stream, and the
+    /// process is aborted.
     pub on_fault: kvmem_slice_fault_fn,
     /// Given to `on_fault`.
     pub on_fault_user: *mut c_void,
@@ -214,7 +220,8 @@ pub unsafe extern "C" fn kvmem_slice_create(
         // SAFETY: the caller's promise.
         let wanted = unsafe { options::read(options) }?;
         options::is_zero(wanted.reserved, "reserved")?;
-        // Without the region first: if something is wrong with the rest, the region stays the caller's.
+        // Without the region first: if something is wrong with the rest, the region stays the
+        // caller's.
         let (mut slices, mut home) = (builder(&wanted)?.build()?, Home::Heap);
         if !wanted.region.is_null() {
             let in_use = || {
@@ -236,7 +243,8 @@ pub unsafe extern "C" fn kvmem_slice_create(
     })
 }
 
-/// A block of `bytes` bytes, not initialized. O(1) but for pages that are new. It may be used until it is freed or the allocator is destroyed.
+/// A block of `bytes` bytes, not initialized. O(1) but for pages that are new. It may be used until
+/// it is freed or the allocator is destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slice_alloc(
     allocator: *const kvmem_slice_allocator,
@@ -278,8 +286,9 @@ pub unsafe extern "C" fn kvmem_slice_copy(
     })
 }
 
-/// Frees a block; NULL is none. `bytes` is what it was allocated with. It is of this allocator, has not been freed, and nobody uses it any more:
-/// that is found out only with KVMEM_SLICE_DEBUG_BLOCKS, and is else undefined behaviour, as with free(3). O(1).
+/// Frees a block; NULL is none. `bytes` is what it was allocated with. It is of this allocator, has
+/// not been freed, and nobody uses it any more: that is found out only with
+/// KVMEM_SLICE_DEBUG_BLOCKS, and is else undefined behaviour, as with free(3). O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slice_free(
     allocator: *const kvmem_slice_allocator,
@@ -295,8 +304,9 @@ pub unsafe extern "C" fn kvmem_slice_free(
     })
 }
 
-/// Frees a chain of blocks of one size: each has, `next_offset` bytes from its beginning, the address of the next one, and the last one NULL there.
-/// `first` may be NULL. Otherwise as kvmem_slice_free. O(blocks).
+/// Frees a chain of blocks of one size: each has, `next_offset` bytes from its beginning, the
+/// address of the next one, and the last one NULL there. `first` may be NULL. Otherwise as
+/// kvmem_slice_free. O(blocks).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slice_free_chain(
     allocator: *const kvmem_slice_allocator,
@@ -325,8 +335,8 @@ pub(crate) fn check_link(bytes: u64, next_offset: u64) -> Result<(), Fail> {
     }
 }
 
-/// Blocks of one size at once: up to `count` are written to `out_blocks`, and how many to `out_count`. Fewer only if there is no memory for more;
-/// it fails if there is not even one.
+/// Blocks of one size at once: up to `count` are written to `out_blocks`, and how many to
+/// `out_count`. Fewer only if there is no memory for more; it fails if there is not even one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slice_alloc_batch(
     allocator: *const kvmem_slice_allocator,
@@ -351,7 +361,8 @@ pub unsafe extern "C" fn kvmem_slice_alloc_batch(
     })
 }
 
-/// Frees `count` blocks of one size, as kvmem_slice_free does one by one, in less time. None of them is NULL: then none is freed.
+/// Frees `count` blocks of one size, as kvmem_slice_free does one by one, in less time. None of
+/// them is NULL: then none is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slice_free_batch(
     allocator: *const kvmem_slice_allocator,
@@ -383,7 +394,8 @@ pub unsafe extern "C" fn kvmem_slice_usable(
     })
 }
 
-/// Gives back what is cached: magazines of all threads to the slabs, empty slabs to the pages, pages to the kernel.
+/// Gives back what is cached: magazines of all threads to the slabs, empty slabs to the pages,
+/// pages to the kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slice_trim(allocator: *const kvmem_slice_allocator) -> kvmem_status {
     on(allocator, |slices| {
@@ -443,7 +455,8 @@ pub unsafe extern "C" fn kvmem_slice_get_stats(
     })
 }
 
-/// With debugging on, tells `on_fault` of every block that is in use now; `out_leaks` is how many there are. Else 0.
+/// With debugging on, tells `on_fault` of every block that is in use now; `out_leaks` is how many
+/// there are. Else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slice_report_leaks(
     allocator: *const kvmem_slice_allocator,
@@ -455,7 +468,8 @@ pub unsafe extern "C" fn kvmem_slice_report_leaks(
     })
 }
 
-/// Destroys an allocator. Blocks from slabs go with it, freed or not; those that are the system's (above the limit) have to be freed before.
+/// Destroys an allocator. Blocks from slabs go with it, freed or not; those that are the system's
+/// (above the limit) have to be freed before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_slice_destroy(
     allocator: *mut kvmem_slice_allocator,

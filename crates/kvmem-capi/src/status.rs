@@ -2,10 +2,11 @@
 
 use std::ffi::{CStr, c_char};
 
-/// What became of a call. 0 is success; the text of the last failure, with its numbers, is `kvmem_last_error()`.
+/// What became of a call. 0 is success; the text of the last failure, with its numbers, is
+/// `kvmem_last_error()`.
 ///
-/// Unless a function says otherwise, a call that fails has changed nothing, and has written to none of its out-parameters. Numbers
-/// do not change from version to version; new ones may come.
+/// Unless a function says otherwise, a call that fails has changed nothing, and has written to none
+/// of its out-parameters. Numbers do not change from version to version; new ones may come.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvmem_status {
@@ -79,7 +80,8 @@ pub enum kvmem_status {
     KVMEM_PANICKED = 33,
     /// An earlier call on this object ended with KVMEM_PANICKED; it can only be destroyed.
     KVMEM_POISONED = 34,
-    /// The lease was broken: something was put, removed or cleared under the key since it was taken.
+    /// The lease was broken: something was put, removed or cleared under the key since it was
+    /// taken.
     KVMEM_SUPERSEDED = 35,
     /// The program's function has not told a lower tier to forget.
     KVMEM_NOT_FORGOTTEN = 36,
@@ -90,8 +92,8 @@ pub enum kvmem_status {
 
 pub(crate) use kvmem_status::*;
 
-/// The name of a status, such as "KVMEM_NO_ROOM"; "KVMEM_UNKNOWN_STATUS" for a number that is none. Never NULL, valid for ever.
-/// Any thread.
+/// The name of a status, such as "KVMEM_NO_ROOM"; "KVMEM_UNKNOWN_STATUS" for a number that is none.
+/// Never NULL, valid for ever. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvmem_status_name(status: i32) -> *const c_char {
     name(status).as_ptr()

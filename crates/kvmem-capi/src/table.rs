@@ -1,27 +1,30 @@
 //! *Table*: the objects of one kind, by handles that can be anything.
 //!
-//! A caller may hand over NULL, an object that was destroyed, one of another kind, or any bits at all; so a handle is no address.
-//! It is a number that has the type of a pointer:
+//! A caller may hand over NULL, an object that was destroyed, one of another kind, or any bits at
+//! all; so a handle is no address. It is a number that has the type of a pointer:
 //!
 //! ```text
 //!   63 62 | 61       60     | 59..56 | 55..24     | 23..0
 //!    1  1 | poisoned closed | kind   | generation | slot
 //! ```
 //!
-//! Its bits 63 and 61 differ, so that no processor takes it for an address: who follows it is stopped at once. The slot is looked up
-//! in a [table that only grows](kvmem::Stable) and is never unmapped; the slot bears the number of whom it holds, or 0. So to
-//! find an object is a bounds check, a load and a compare: no lock, and nothing is written. The two upper flags are never in a
-//! handle, only in a slot's word: then the handle does not compare equal, and the slow path says why. Both together say that the
-//! object is that of the process that this one was [forked](crate::fork) from.
+//! Its bits 63 and 61 differ, so that no processor takes it for an address: who follows it is
+//! stopped at once. The slot is looked up in a [table that only grows](kvmem::Stable) and is never
+//! unmapped; the slot bears the number of whom it holds, or 0. So to find an object is a bounds
+//! check, a load and a compare: no lock, and nothing is written. The two upper flags are never in a
+//! handle, only in a slot's word: then the handle does not compare equal, and the slow path says
+//! why. Both together say that the object is that of the process that this one was
+//! [forked](crate::fork) from.
 //!
-//! Free slots are a stack: each bears the next, and the top stands in one word with the number of changes, so that a thread that was
-//! kept waiting does not take an old top for the new one. There is no lock: a program may fork while another thread makes or destroys objects, and the
-//! child has the table whole, but perhaps for the slot that the other thread was at.
+//! Free slots are a stack: each bears the next, and the top stands in one word with the number of
+//! changes, so that a thread that was kept waiting does not take an old top for the new one. There
+//! is no lock: a program may fork while another thread makes or destroys objects, and the child has
+//! the table whole, but perhaps for the slot that the other thread was at.
 //!
 //! A generation is used again after 2^32 objects of one slot.
 //!
-//! Destroying an object while another thread uses it is the caller's to prevent, as with `free`. Two threads that destroy the same
-//! object are told apart: one of them gets KVMEM_BAD_HANDLE.
+//! Destroying an object while another thread uses it is the caller's to prevent, as with `free`.
+//! Two threads that destroy the same object are told apart: one of them gets KVMEM_BAD_HANDLE.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -141,8 +144,8 @@ struct Slot<V> {
     below: AtomicU32,
 }
 
-// SAFETY: values are `Send + Sync` (`Object::Value`). One is written before its handle is known, and taken by the one thread that
-// takes the handle from `word`.
+// SAFETY: values are `Send + Sync` (`Object::Value`). One is written before its handle is known,
+// and taken by the one thread that takes the handle from `word`.
 unsafe impl<V: Send + Sync> Sync for Slot<V> {}
 
 impl<V> Slot<V> {
@@ -205,7 +208,8 @@ impl<T: Object> Table<T> {
 
     /// A slot that was given back.
     fn pop(&self) -> Option<u32> {
-        // Acquire, here and below, pairs with the Release in `push`: what was done with the slot is over, and what lies below it is known.
+        // Acquire, here and below, pairs with the Release in `push`: what was done with the slot is
+        // over, and what lies below it is known.
         let mut free = self.free.load(Ordering::Acquire);
         loop {
             let index = top(free);
@@ -249,7 +253,8 @@ impl<T: Object> Table<T> {
 
     /// The object of a handle.
     ///
-    /// It is good as long as nobody destroys the object, which is the caller's to prevent while a call is going on.
+    /// It is good as long as nobody destroys the object, which is the caller's to prevent while a
+    /// call is going on.
     #[inline(always)]
     pub(crate) fn get(&self, handle: *const T) -> Result<&T::Value, Fail> {
         self.find(handle).ok_or_else(|| self.explain(handle.addr() as u64))
@@ -346,8 +351,8 @@ impl<T: Object> Table<T> {
         Some(self.empty(slot, bits))
     }
 
-    /// Runs with the object alone. Its handle is closed meanwhile; that no other thread is in the middle of a call on it is the caller's
-    /// to see to, as for destroying it.
+    /// Runs with the object alone. Its handle is closed meanwhile; that no other thread is in the
+    /// middle of a call on it is the caller's to see to, as for destroying it.
     pub(crate) fn exclusive(
         &self,
         handle: *const T,
@@ -384,8 +389,8 @@ impl<T: Object> Table<T> {
         self.take(handle)
     }
 
-    /// The object, taken out and handed to `run`, unless that gives it back: then its handle is good as before. Closed meanwhile, as in `exclusive`. If
-    /// `run` panics it is gone.
+    /// The object, taken out and handed to `run`, unless that gives it back: then its handle is
+    /// good as before. Closed meanwhile, as in `exclusive`. If `run` panics it is gone.
     pub(crate) fn take_unless(
         &self,
         handle: *const T,
@@ -435,7 +440,8 @@ impl<T: Object> Table<T> {
     fn flag(&self, handle: *const T, flag: u64) -> Result<(), Fail> {
         let bits = handle.addr() as u64;
         let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
-        // Acquire pairs with the Release in `insert`, for who goes on to use the value. Relaxed: nothing is read then.
+        // Acquire pairs with the Release in `insert`, for who goes on to use the value. Relaxed:
+        // nothing is read then.
         let flagged =
             slot.word.compare_exchange(bits, bits | flag, Ordering::Acquire, Ordering::Relaxed);
         flagged.map(drop).map_err(|_| self.explain(bits))

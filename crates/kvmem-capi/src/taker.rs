@@ -1,7 +1,8 @@
 //! *Taker*: a function of C that gets what leaves a cache for room.
 //!
-//! It borrows the pin: who does nothing about it leaks nothing, and who means to keep the value says so, by a pin of its own. A pin that is
-//! released by the function all the same is found gone afterwards, by its handle.
+//! It borrows the pin: who does nothing about it leaks nothing, and who means to keep the value
+//! says so, by a pin of its own. A pin that is released by the function all the same is found gone
+//! afterwards, by its handle.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,19 +12,24 @@ use kvmem::pool::kv_cache::Pinned;
 use crate::kv_cache::{Key, kvmem_kv_pin, kvmem_kv_value, value};
 use crate::table::Object;
 
-/// Is given each value that is evicted, for room or by the watermarks, to keep it elsewhere, and answers 0 if it has *taken* it. What is removed,
-/// replaced or cleared is not given; but where there is no room beside the value that a key has already, that one is evicted first.
+/// Is given each value that is evicted, for room or by the watermarks, to keep it elsewhere, and
+/// answers 0 if it has *taken* it. What is removed, replaced or cleared is not given; but where
+/// there is no room beside the value that a key has already, that one is evicted first.
 ///
-/// `value`, its pin and `key` are good for the call only; kvmem_kv_pin_clone makes a pin that stays. Until the last pin goes the bytes are in
-/// use, though not counted by the cache, which goes on to evict others: whoever keeps pins must bound them to a part of the pool.
+/// `value`, its pin and `key` are good for the call only; kvmem_kv_pin_clone makes a pin that
+/// stays. Until the last pin goes the bytes are in use, though not counted by the cache, which goes
+/// on to evict others: whoever keeps pins must bound them to a part of the pool.
 ///
-/// It is called by the thread that inserts, commits, reserves or calls kvmem_kv_evict_to, by several at once, under no lock of the cache's, and
-/// may call the cache for what does not evict. It returns (no longjmp, no C++ exception).
+/// It is called by the thread that inserts, commits, reserves or calls kvmem_kv_evict_to, by
+/// several at once, under no lock of the cache's, and may call the cache for what does not evict.
+/// It returns (no longjmp, no C++ exception).
 ///
-/// A lower tier must never have an older value under a key than the latest. Until this returns the key is not leased. Of several values of a key that
-/// threads hand over at once the latest may come first: ask kvmem_kv_pin_is_superseded under the lock under which values are taken, and do not take
-/// what is. What is not taken must leave nothing older behind; then the answer is 0, too. Where that cannot be seen to, answer anything else: from
-/// then on the key is not leased, until kvmem_kv_clear_with succeeds.
+/// A lower tier must never have an older value under a key than the latest. Until this returns the
+/// key is not leased. Of several values of a key that threads hand over at once the latest may come
+/// first: ask kvmem_kv_pin_is_superseded under the lock under which values are taken, and do not
+/// take what is. What is not taken must leave nothing older behind; then the answer is 0, too.
+/// Where that cannot be seen to, answer anything else: from then on the key is not leased, until
+/// kvmem_kv_clear_with succeeds.
 pub type kvmem_kv_evict_fn = Option<
     unsafe extern "C" fn(
         user: *mut c_void,

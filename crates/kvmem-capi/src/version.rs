@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_char};
 
 /// Version of this header, first number.
 pub const KVMEM_VERSION_MAJOR: u32 = 0;
-/// Version of this header, second number. While the first is 0, a change of it is a change of the interface.
+/// Version of this header, second number. While the first is 0, a change of it is a change of the
+/// interface.
 pub const KVMEM_VERSION_MINOR: u32 = 1;
 /// Version of this header, third number.
 pub const KVMEM_VERSION_PATCH: u32 = 0;

@@ -1,4 +1,5 @@
-//! The programs of `tests/c`, built by the machine's C compiler: plain, under the sanitizers, and under valgrind.
+//! The programs of `tests/c`, built by the machine's C compiler: plain, under the sanitizers, and
+//! under valgrind.
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod support;
@@ -20,7 +21,8 @@ fn run(name: &str, under: Under) {
 
 programs!(arena register offset slice pool kv_tier threads gslice cost);
 
-// Not under Valgrind: what other threads were making is leaked in a child, and it runs one thread at a time.
+// Not under Valgrind: what other threads were making is leaked in a child, and it runs one thread
+// at a time.
 #[test]
 fn a_fork_in_the_middle() {
     run("fork", Under::Nothing);

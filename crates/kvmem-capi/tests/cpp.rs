@@ -1,4 +1,5 @@
-//! The programs of `tests/cpp`, built by the machine's C++ compiler in C++17 and C++20: plain, under the sanitizers, and under valgrind.
+//! The programs of `tests/cpp`, built by the machine's C++ compiler in C++17 and C++20: plain,
+//! under the sanitizers, and under valgrind.
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod support;

@@ -1,5 +1,6 @@
-//! Misuse of every function that the header declares: NULL for every pointer, and for every handle one that was destroyed, one of every other
-//! kind, and bits that never were one. The program is made of the header, so that no function is left out.
+//! Misuse of every function that the header declares: NULL for every pointer, and for every handle
+//! one that was destroyed, one of every other kind, and bits that never were one. The program is
+//! made of the header, so that no function is left out.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -94,7 +95,8 @@ fn every_function_finds_out_what_is_no_argument() {
                     tried += 1;
                 }
             } else if parameter.is_pointer() && !may_be_null(function, parameter) {
-                // The rest is as it should be, or as good as: a call may fail at something else, but never end well.
+                // The rest is as it should be, or as good as: a call may fail at something else,
+                // but never end well.
                 let call = call(function, &objects, at, "NULL");
                 writeln!(program, "    memset(&place, 0, sizeof place);").unwrap();
                 if parameter.name.starts_with("out_") {

@@ -1,6 +1,8 @@
-//! *Address map*: where the objects of a pool lie, each part of it in one cell; and how such maps are drawn over time.
+//! *Address map*: where the objects of a pool lie, each part of it in one cell; and how such maps
+//! are drawn over time.
 //!
-//! What is free is what lies between the objects, so it is known of every allocator in the same way.
+//! What is free is what lies between the objects, so it is known of every allocator in the same
+//! way.
 
 use std::ops::Range;
 
@@ -19,7 +21,8 @@ pub struct Map {
 }
 
 impl Map {
-    /// The map of a pool in which `spans` are in use, in the order of their addresses; `hole` hears of each free range.
+    /// The map of a pool in which `spans` are in use, in the order of their addresses; `hole` hears
+    /// of each free range.
     pub fn of(pool_bytes: u64, spans: &[Range<u64>], mut hole: impl FnMut(Range<u64>)) -> Map {
         let mut map = Map { used: Box::new([0.0; CELLS]), holes: Box::new([0; CELLS]) };
         let edge = |cell: usize| (u128::from(pool_bytes) * cell as u128 / CELLS as u128) as u64;
@@ -55,7 +58,8 @@ impl Map {
     }
 }
 
-/// Where objects lie, and into how many pieces what is free is broken: a column for each map, up to where it was taken on the axis `x`.
+/// Where objects lie, and into how many pieces what is free is broken: a column for each map, up to
+/// where it was taken on the axis `x`.
 pub fn over_time<'a>(
     x: &str,
     pool_bytes: u64,

@@ -22,7 +22,8 @@ pub use self::mount::MountArgs;
 pub use self::tour::TourArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
 
-/// vmem for KV caches: memory mapped and populated, benchmarks, and trace replays of the kvmem library.
+/// vmem for KV caches: memory mapped and populated, benchmarks, and trace replays of the kvmem
+/// library.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kvmem", version)]
 pub struct Args {
@@ -30,8 +31,8 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Print the steps of setting up on standard error, and how long each took; -vv those of each thread too. Without it
-    /// KVMEM_LOG can say off, error, warn, info, debug or trace
+    /// Print the steps of setting up on standard error, and how long each took; -vv those of each
+    /// thread too. Without it KVMEM_LOG can say off, error, warn, info, debug or trace
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
@@ -39,10 +40,11 @@ pub struct Args {
 /// What the command can do.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Look at everything once, in less than two minutes: limits, a pool, a KV cache, the quick benchmarks, and a page about it all.
-    /// This is what kvmem does when nothing is named
+    /// Look at everything once, in less than two minutes: limits, a pool, a KV cache, the quick
+    /// benchmarks, and a page about it all. This is what kvmem does when nothing is named
     Tour(TourArgs),
-    /// Measure the layers, all of them or one, beside the published figures and others who do the same work
+    /// Measure the layers, all of them or one, beside the published figures and others who do the
+    /// same work
     #[command(args_conflicts_with_subcommands = true)]
     Bench {
         /// Fewer operations, less memory: a minute or two instead of many
@@ -55,8 +57,8 @@ pub enum Command {
 
         /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages,
         /// as root) while they are measured. The pool gets its former size back at the end, when
-        /// the run is interrupted, or else by the next kvmem bench. Without this option the machine
-        /// stays as it is, and rows that lack hugepages are left out
+        /// the run is interrupted, or else by the next kvmem bench. Without this option the
+        /// machine stays as it is, and rows that lack hugepages are left out
         #[arg(long)]
         borrow_hugepages: bool,
 
@@ -68,12 +70,14 @@ pub enum Command {
         #[command(subcommand)]
         suite: Option<BenchSuite>,
     },
-    /// Hold every limit of this machine against the memory you want, say how to change those that stand in the way, and list
-    /// what memory can be registered with
+    /// Hold every limit of this machine against the memory you want, say how to change those that
+    /// stand in the way, and list what memory can be registered with
     Doctor(DoctorArgs),
-    /// Map memory, make its pages resident, register it with devices, and say what was got and how long it took
+    /// Map memory, make its pages resident, register it with devices, and say what was got and how
+    /// long it took
     Mount(MountArgs),
-    /// Replay a KV-cache trace through keyed blocks on a pool, or recorded calls through any allocator
+    /// Replay a KV-cache trace through keyed blocks on a pool, or recorded calls through any
+    /// allocator
     Replay(ReplayArgs),
 }
 
@@ -84,9 +88,11 @@ pub enum BenchSuite {
     Arena(BenchArenaArgs),
     /// The allocator of offsets: utilization and time per operation
     Offset(BenchOffsetArgs),
-    /// Registering memory with rings and with two simulated machines: seconds until it can be used, and given back
+    /// Registering memory with rings and with two simulated machines: seconds until it can be used,
+    /// and given back
     Register(BenchRegisterArgs),
-    /// Small blocks of memory: time per allocation and free, beside mimalloc, jemalloc, snmalloc, g_slice and malloc
+    /// Small blocks of memory: time per allocation and free, beside mimalloc, jemalloc, snmalloc,
+    /// g_slice and malloc
     Slab(BenchSlabArgs),
     /// One allocator of offsets that several threads share: calls a second, and how long one takes
     Concurrency(BenchConcurrencyArgs),
@@ -115,8 +121,8 @@ pub struct BenchArenaArgs {
 
     /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as
     /// root) while they are measured. The pool gets its former size back at the end, when the run
-    /// is interrupted, or else by the next kvmem bench. Without this option the machine stays as it
-    /// is, and rows that lack hugepages are left out
+    /// is interrupted, or else by the next kvmem bench. Without this option the machine stays as
+    /// it is, and rows that lack hugepages are left out
     #[arg(long)]
     pub borrow_hugepages: bool,
 
@@ -158,8 +164,8 @@ pub struct BenchRegisterArgs {
 
     /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as
     /// root) while they are measured. The pool gets its former size back at the end, when the run
-    /// is interrupted, or else by the next kvmem bench. Without this option the machine stays as it
-    /// is, and rows that lack hugepages are left out
+    /// is interrupted, or else by the next kvmem bench. Without this option the machine stays as
+    /// it is, and rows that lack hugepages are left out
     #[arg(long)]
     pub borrow_hugepages: bool,
 
@@ -243,11 +249,13 @@ pub struct BenchConcurrencyArgs {
 /// Options of `kvmem bench cache`.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct BenchCacheArgs {
-    /// Instead of times: which share of the blocks of prefixes each policy of eviction finds, beside S3-FIFO, ARC and the optimum
+    /// Instead of times: which share of the blocks of prefixes each policy of eviction finds,
+    /// beside S3-FIFO, ARC and the optimum
     #[arg(long, conflicts_with_all = ["scenario", "contender", "threads", "reps"])]
     pub policy: bool,
 
-    /// With --policy: also on this recorded trace, one JSON object a line with hash_ids; may be given more than once
+    /// With --policy: also on this recorded trace, one JSON object a line with hash_ids; may be
+    /// given more than once
     #[arg(long, value_name = "FILE", requires = "policy")]
     pub trace: Vec<PathBuf>,
 
@@ -329,8 +337,8 @@ impl Default for BenchOffsetArgs {
 /// Options of `kvmem replay`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct ReplayArgs {
-    /// The trace: one JSON object a line with timestamp, input_length, output_length and hash_ids, where each hash id
-    /// stands for a block of 512 tokens; - for standard input
+    /// The trace: one JSON object a line with timestamp, input_length, output_length and hash_ids,
+    /// where each hash id stands for a block of 512 tokens; - for standard input
     #[arg(value_name = "TRACE", required_unless_present = "ops")]
     pub trace: Option<PathBuf>,
 
@@ -359,8 +367,9 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub page_tokens: u64,
 
-    /// The allocator: kvmem is a pool, kvmem-cached one whose threads cache sizes that come again and again; the others only say where
-    /// objects would lie. With --ops also "all", side by side
+    /// The allocator: kvmem is a pool, kvmem-cached one whose threads cache sizes that come again
+    /// and again; the others only say where objects would lie. With --ops also "all", side by
+    /// side
     #[arg(long, value_name = "NAME", default_value = "kvmem", value_parser = contenders())]
     pub contender: Contenders,
 
@@ -372,8 +381,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: u32,
 
-    /// Put real memory behind the pool, write every block, verify its checksum whenever it is hit, and say how fast a plain
-    /// copy of the same bytes is
+    /// Put real memory behind the pool, write every block, verify its checksum whenever it is hit,
+    /// and say how fast a plain copy of the same bytes is
     #[arg(long)]
     pub backed: bool,
 
@@ -412,8 +421,9 @@ pub enum Contenders {
 pub enum Policy {
     /// The least recently used
     Lru,
-    /// Those that are worth least, by what is learned of how often and how long ago blocks were used; more hits than lru on long traces
-    /// (with scans 43.4 % for 41.3 %, documents 40.9 % for 33.2 %), up to 0.9 points fewer on short ones
+    /// Those that are worth least, by what is learned of how often and how long ago blocks were
+    /// used; more hits than lru on long traces (with scans 43.4 % for 41.3 %, documents 40.9 %
+    /// for 33.2 %), up to 0.9 points fewer on short ones
     ScanResistant,
 }
 
@@ -435,7 +445,8 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub size: u64,
 
-    /// The page sizes to try, first choice first, of 1G, 2M, thp and 4k; one alone means this or nothing
+    /// The page sizes to try, first choice first, of 1G, 2M, thp and 4k; one alone means this or
+    /// nothing
     #[arg(long, value_name = "PAGES,…", default_value = "2M,thp,4k")]
     pub pages: Ladder,
 
@@ -480,7 +491,8 @@ impl ReplayArgs {
     }
 }
 
-/// One of several by its name; the names are listed in the help and in the message about a wrong one.
+/// One of several by its name; the names are listed in the help and in the message about a wrong
+/// one.
 fn named<T, const N: usize>(
     all: [T; N],
     name: fn(T) -> &'static str,

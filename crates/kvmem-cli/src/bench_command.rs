@@ -1,4 +1,5 @@
-//! `kvmem bench`: from the options to `kvmem-bench`, with a progress bar on the way and its table out again.
+//! `kvmem bench`: from the options to `kvmem-bench`, with a progress bar on the way and its table
+//! out again.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! `kvmem doctor`: from the options to a preflight of this machine, and its report out again, with the registrars there are.
+//! `kvmem doctor`: from the options to a preflight of this machine, and its report out again, with
+//! the registrars there are.
 
 use kvmem::arena::preflight::Verdict;
 use kvmem::register::diagnose;
@@ -7,7 +8,8 @@ use crate::args::DoctorArgs;
 use crate::output::{Failure, JsonSink};
 use crate::output_file::OutputFiles;
 
-/// Prints the report; a check that fails is a failure of the command. A registrar that is not there is none.
+/// Prints the report; a check that fails is a failure of the command. A registrar that is not there
+/// is none.
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let wish = args.wish().map_err(Failure::usage)?;
     let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;

@@ -1,7 +1,8 @@
-//! The logic of the `kvmem` command: [`args`] says what can be asked for, [`run`] does it. Who asks for nothing gets the tour.
+//! The logic of the `kvmem` command: [`args`] says what can be asked for, [`run`] does it. Who asks
+//! for nothing gets the tour.
 //!
-//! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in [`replay`], that
-//! of recorded allocator calls in [`ops`].
+//! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in
+//! [`replay`], that of recorded allocator calls in [`ops`].
 
 pub mod address_map;
 pub mod args;

@@ -10,7 +10,8 @@ use crate::output::{Failure, Log};
 /// Says how much, in words: off, error, warn, info, debug, trace.
 const VARIABLE: &str = "KVMEM_LOG";
 
-/// Begins to print: as much as `-v` says so often, or else `KVMEM_LOG`; nothing where neither is there.
+/// Begins to print: as much as `-v` says so often, or else `KVMEM_LOG`; nothing where neither is
+/// there.
 pub(crate) fn begin(verbose: u8) -> Result<(), Failure> {
     let level = match verbose {
         0 => asked()?,

@@ -1,5 +1,5 @@
-//! `kvmem mount`: a region is mapped and populated, with a progress bar on the way and its receipt out again; or registered
-//! with devices, see [`registering`].
+//! `kvmem mount`: a region is mapped and populated, with a progress bar on the way and its receipt
+//! out again; or registered with devices, see [`registering`].
 
 mod page;
 mod registering;

@@ -15,8 +15,8 @@ use crate::output_file::{OutputError, OutputFile, OutputFiles};
 
 /// Why the command failed.
 ///
-/// The exit status is 2 when what was asked for cannot be done (bad options, unreadable input), and 1 when it was
-/// done and went wrong.
+/// The exit status is 2 when what was asked for cannot be done (bad options, unreadable input), and
+/// 1 when it was done and went wrong.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
@@ -76,7 +76,8 @@ impl JsonSink {
         }
     }
 
-    /// Writes `text` for people unless standard output is taken by JSON, and `value` as JSON where it was asked for.
+    /// Writes `text` for people unless standard output is taken by JSON, and `value` as JSON where
+    /// it was asked for.
     pub(crate) fn write(
         self,
         text: impl fmt::Display,
@@ -108,8 +109,9 @@ impl HtmlSink {
         path.map(|path| files.open("--html", path)).transpose().map(HtmlSink)
     }
 
-    /// Opens a file of this name in the current folder, or else in that for temporary files, under a name that nobody has. Also: the
-    /// absolute path of the file, and why it is not in the current folder.
+    /// Opens a file of this name in the current folder, or else in that for temporary files, under
+    /// a name that nobody has. Also: the absolute path of the file, and why it is not in the
+    /// current folder.
     ///
     /// # Errors
     /// Why there can be none in either.

@@ -1,4 +1,5 @@
-//! `kvmem replay`: from the options to a [`replay`] of a trace, or to a run of recorded calls, and the report out again.
+//! `kvmem replay`: from the options to a [`replay`] of a trace, or to a run of recorded calls, and
+//! the report out again.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! *Time line*: who was at work when, while memory was mapped, populated, registered and given back.
+//! *Time line*: who was at work when, while memory was mapped, populated, registered and given
+//! back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -83,8 +84,8 @@ impl TimeLine {
         self.piece(who, what, piece, progress.done_bytes);
     }
 
-    /// A plot of all, one of each step by its own clock, since one may take a thousandth of another's time, and a line for each who
-    /// did something.
+    /// A plot of all, one of each step by its own clock, since one may take a thousandth of
+    /// another's time, and a line for each who did something.
     pub(crate) fn section(&self) -> Section {
         let state = self.lock();
         let mut spans = Spans::new("Who was at work", "seconds").kinds(KINDS);

@@ -1,7 +1,8 @@
-//! `kvmem tour`, and what `kvmem` does when nothing is named: everything once, in less than two minutes, each step told as it goes.
+//! `kvmem tour`, and what `kvmem` does when nothing is named: everything once, in less than two
+//! minutes, each step told as it goes.
 //!
-//! What is not there is no failure: it is said with the reason and the remedy, and the tour goes on without it. Bytes that are not
-//! those that were written are one.
+//! What is not there is no failure: it is said with the reason and the remedy, and the tour goes on
+//! without it. Bytes that are not those that were written are one.
 
 mod benchmarks;
 mod others;

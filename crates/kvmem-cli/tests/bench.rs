@@ -1,4 +1,5 @@
-//! `kvmem bench` as its users meet it. What the figures mean is tested where they are made, in `kvmem-bench`.
+//! `kvmem bench` as its users meet it. What the figures mean is tested where they are made, in
+//! `kvmem-bench`.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -265,7 +266,8 @@ fn a_limit_on_addresses_leaves_the_rows_that_fit() {
         Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
-    // The small arenas fit; those of 4 KiB blocks for several threads and the mapping of 1 TiB do not.
+    // The small arenas fit; those of 4 KiB blocks for several threads and the mapping of 1 TiB do
+    // not.
     for part in
         ["64 B, 8 thread(s)", "Not measured", "bump: 4096 B kvmem ×8: ", "map, thp: kvmem ×1: "]
     {
@@ -314,7 +316,8 @@ fn options_that_make_no_sense_are_refused() {
     );
 }
 
-/// Without a suite all are meant. They are not run here: that takes a minute, and each is run above.
+/// Without a suite all are meant. They are not run here: that takes a minute, and each is run
+/// above.
 #[test]
 fn no_suite_means_all() {
     let parsed = |arguments: &[&str]| {

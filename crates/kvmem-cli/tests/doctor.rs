@@ -1,4 +1,5 @@
-//! `kvmem doctor` as its users meet it. What the verdicts mean is tested where they are given, in `kvmem`.
+//! `kvmem doctor` as its users meet it. What the verdicts mean is tested where they are given, in
+//! `kvmem`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -141,8 +142,8 @@ fn bad_options_say_what_is_wrong() {
 fn it_works_without_privileges() {
     // The build's folder may be closed to others.
     let command = std::env::temp_dir().join(format!("kvmem-doctor-{}", std::process::id()));
-    // Copied by another process: a file that this one has open for writing could be inherited by a test that
-    // starts a process just then, and would be too busy to be run.
+    // Copied by another process: a file that this one has open for writing could be inherited by a
+    // test that starts a process just then, and would be too busy to be run.
     let copied =
         Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap();
     assert!(copied.success());

@@ -1,7 +1,8 @@
-//! `--html` as its users meet it: each page is written by the built command and opened by a real browser.
+//! `--html` as its users meet it: each page is written by the built command and opened by a real
+//! browser.
 //!
-//! The browser is Chromium, headless; where there is none that works the pages are still written and looked at as text, and the test
-//! says that it did not open them.
+//! The browser is Chromium, headless; where there is none that works the pages are still written
+//! and looked at as text, and the test says that it did not open them.
 
 mod browser;
 
@@ -21,7 +22,8 @@ fn kvmem(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kvmem")).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Runs the command with `--html`, opens the page, and returns it. `plots`: the least number of plots that are on it.
+/// Runs the command with `--html`, opens the page, and returns it. `plots`: the least number of
+/// plots that are on it.
 fn drawn(name: &str, args: &[&str], plots: usize) -> String {
     let file = page(name);
     let output = kvmem(&[args, &["--html", file.to_str().unwrap()]].concat());

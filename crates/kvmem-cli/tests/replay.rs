@@ -1,7 +1,8 @@
-//! `kvmem replay` as its users meet it: the built command, a small trace, exit statuses and messages.
+//! `kvmem replay` as its users meet it: the built command, a small trace, exit statuses and
+//! messages.
 //!
-//! The expected figures of `data/small_trace.jsonl` (160 requests of made-up conversations on three system prompts)
-//! come from a separate simulation of the cache's rules over a plain list.
+//! The expected figures of `data/small_trace.jsonl` (160 requests of made-up conversations on three
+//! system prompts) come from a separate simulation of the cache's rules over a plain list.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

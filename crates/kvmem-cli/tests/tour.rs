@@ -1,4 +1,5 @@
-//! The tour as its users meet it: on small pools and without the benchmarks, but on machines that lack what others have.
+//! The tour as its users meet it: on small pools and without the benchmarks, but on machines that
+//! lack what others have.
 
 mod browser;
 
@@ -113,12 +114,13 @@ fn it_is_what_kvmem_does_when_nothing_is_named() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// As a user without any privilege, who may lock so many KiB, where only the folder for temporary files can be written.
+/// As a user without any privilege, who may lock so many KiB, where only the folder for temporary
+/// files can be written.
 fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
     let folder = folder(name);
     let command = folder.join("kvmem");
-    // Copied by another process: a file that this one has open for writing could be inherited by a test that starts a process just
-    // then, and would be too busy to be run.
+    // Copied by another process: a file that this one has open for writing could be inherited by a
+    // test that starts a process just then, and would be too busy to be run.
     assert!(
         Command::new("cp")
             .arg(env!("CARGO_BIN_EXE_kvmem"))
@@ -174,7 +176,8 @@ fn a_user_without_privileges_and_with_little_locked_memory_sees_how_rings_pin_so
 fn nobody_may_lock_anything() {
     let Some((output, folder)) = as_nobody("nothing", "0") else { return };
     let text = told(&output);
-    // Of the rings themselves, or of what they were to pin; or it is not even that which stands in the way.
+    // Of the rings themselves, or of what they were to pin; or it is not even that which stands in
+    // the way.
     assert!(
         text.contains("RLIMIT_MEMLOCK is 0") || text.contains("missing     io_uring:"),
         "{text}"
@@ -184,7 +187,8 @@ fn nobody_may_lock_anything() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Lets the program that is to be run see a kernel that refuses to set rings up, as the default profiles of containers do.
+/// Lets the program that is to be run see a kernel that refuses to set rings up, as the default
+/// profiles of containers do.
 fn without_rings(command: &mut Command) {
     let filter = [
         // The number of the call, which stands first in what a filter is shown.
@@ -224,7 +228,8 @@ fn without_rings(command: &mut Command) {
         };
         if refused { Err(std::io::Error::last_os_error()) } else { Ok(()) }
     };
-    // SAFETY: between fork and exec only two system calls are made; nothing is allocated and no lock is taken.
+    // SAFETY: between fork and exec only two system calls are made; nothing is allocated and no
+    // lock is taken.
     unsafe { command.pre_exec(install) };
 }
 

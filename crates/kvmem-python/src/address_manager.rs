@@ -1,9 +1,11 @@
 //! *AddressManager*: a heap of addresses from 0 on, where a range is given back by its numbers.
 //!
-//! Its face is that of LMCache's class of this name; what the two have not in common is told in `docs/distributed/lmcache.md`.
+//! Its face is that of LMCache's class of this name; what the two have not in common is told in
+//! `docs/distributed/lmcache.md`.
 //!
-//! Addresses and sizes are multiples of the alignment, so the space below is counted in *units* of it: every range that it hands out is
-//! aligned, wherever it is put. What is at the end of the heap and not a whole unit long belongs to nobody.
+//! Addresses and sizes are multiples of the alignment, so the space below is counted in *units* of
+//! it: every range that it hands out is aligned, wherever it is put. What is at the end of the heap
+//! and not a whole unit long belongs to nobody.
 //!
 //! ```text
 //!   bytes     0       4096     8192              24576      28672
@@ -14,20 +16,26 @@
 //!   free(4096, 12288) is  ▲─────── b and half of c ──▲
 //! ```
 //!
-//! The caller names a range by its address, and the space by a handle, so handles are kept in [`Ranges`] by where they begin. What is
-//! freed as it was granted is one look there; several that follow each other are as many, for each ends where the next begins. Only if
-//! `address` is within a range are they all looked through. All of that comes before anything is changed: if there is a gap, nothing is.
+//! The caller names a range by its address, and the space by a handle, so handles are kept in
+//! [`Ranges`] by where they begin. What is freed as it was granted is one look there; several that
+//! follow each other are as many, for each ends where the next begins. Only if `address` is within
+//! a range are they all looked through. All of that comes before anything is changed: if there is a
+//! gap, nothing is.
 //!
 //! ## Kept ranges
 //!
-//! A store of chunks of one size frees one for another. Whoever gives such a range back to the space and asks for the next has it joined with
-//! its neighbours and cut off again, and waits for a dozen cache lines to find out that nothing has changed. So where requests have been of
-//! one size for as many times as there are ranges, those that are freed are *kept*, up to [`KEPT`] of them, and the next requests of that
-//! size get them, the last one first. To the caller they are free. On the books of the space they are in use, so they are given back, all at
-//! once, before anything else is asked of it: a request for another size, a batch, a map. So what is refused is refused rightly, and a kept
-//! range keeps no two holes apart that a request of another size could use as one.
+//! A store of chunks of one size frees one for another. Whoever gives such a range back to the
+//! space and asks for the next has it joined with its neighbours and cut off again, and waits for a
+//! dozen cache lines to find out that nothing has changed. So where requests have been of
+//! one size for as many times as there are ranges, those that are freed are *kept*, up to [`KEPT`]
+//! of them, and the next requests of that size get them, the last one first. To the caller they are
+//! free. On the books of the space they are in use, so they are given back, all at once, before
+//! anything else is asked of it: a request for another size, a batch, a map. So what is refused is
+//! refused rightly, and a kept range keeps no two holes apart that a request of another size could
+//! use as one.
 //!
-//! Nothing here releases the GIL, so that no lock is held by another thread when the process forks: a child goes on with its copy.
+//! Nothing here releases the GIL, so that no lock is held by another thread when the process forks:
+//! a child goes on with its copy.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -53,10 +61,12 @@ struct Heap {
     kept: Kept,
 }
 
-/// So many free ranges are kept at most: a free looks through them, lest it is the second of the same range.
+/// So many free ranges are kept at most: a free looks through them, lest it is the second of the
+/// same range.
 const KEPT: usize = 32;
 
-/// Ranges that are free, but not given back to the space: they are still on its books and in `ranges`.
+/// Ranges that are free, but not given back to the space: they are still on its books and in
+/// `ranges`.
 #[derive(Default)]
 struct Kept {
     starts: Vec<u64>,
@@ -188,7 +198,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Gives the ranges that are kept back to the space. Whatever goes there, or asks it, comes by here first.
+    /// Gives the ranges that are kept back to the space. Whatever goes there, or asks it, comes by
+    /// here first.
     #[inline]
     fn settle(&mut self) {
         if !self.kept.starts.is_empty() {
@@ -211,7 +222,8 @@ impl Heap {
     fn free_others(&mut self, part: Range<u64>) -> Result<(), NotFreed> {
         let touched = self.touched(&part)?;
         let mut whole = Vec::with_capacity(touched.len());
-        // Those that are cut come first: only to cut can be refused, if there are as many ranges as can have names.
+        // Those that are cut come first: only to cut can be refused, if there are as many ranges as
+        // can have names.
         for at in touched {
             let Some(allocation) = self.ranges.remove(at) else { continue };
             let range = allocation.range();
@@ -240,7 +252,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Where the ranges begin that have bytes in `part`, the ones to be cut first. They must cover all of it.
+    /// Where the ranges begin that have bytes in `part`, the ones to be cut first. They must cover
+    /// all of it.
     fn touched(&self, part: &Range<u64>) -> Result<Vec<u64>, NotFreed> {
         let holds = |allocation: &&Allocation| allocation.range().contains(&part.start);
         let first = match self.ranges.get(part.start) {

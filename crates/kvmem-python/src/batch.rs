@@ -97,8 +97,9 @@ impl Offsets {
         } else {
             std::ptr::null_mut()
         };
-        // SAFETY: the view is the interpreter's, to be filled in. What it points to is in the object, never changes, and stays as long as
-        // the view, which has a reference to it.
+        // SAFETY: the view is the interpreter's, to be filled in. What it points to is in the
+        // object, never changes, and stays as long as the view, which has a reference to
+        // it.
         unsafe {
             (*view).buf = numbers.as_ptr().cast_mut().cast::<c_void>();
             (*view).len = size_of_val(&**numbers) as ffi::Py_ssize_t;

@@ -84,7 +84,8 @@ pub(crate) fn write<T: Bytes>(
     let Span { at, len, .. } = held.view(T::span)?;
     let written = match start.checked_add(source.len()) {
         Some(end) if end <= len => {
-            // SAFETY: within the span, which stays as long as the view; the class has checked that it is writable.
+            // SAFETY: within the span, which stays as long as the view; the class has checked that
+            // it is writable.
             unsafe { source.copy_to(py, at.wrapping_add(start)) };
             Ok(source.len())
         }

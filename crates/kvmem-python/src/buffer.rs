@@ -1,8 +1,9 @@
 //! *Buffer*: memory as Python sees it: address, length, the buffer protocol, DLPack.
 //!
-//! A view holds a reference to its object, and is counted there. So the object lives as long as its views, and cannot be freed
-//! while there are any. What a view promises is what a `bytearray`'s does: the bytes stay where they are; who writes to
-//! them when is up to those who have views, devices included.
+//! A view holds a reference to its object, and is counted there. So the object lives as long as its
+//! views, and cannot be freed while there are any. What a view promises is what a `bytearray`'s
+//! does: the bytes stay where they are; who writes to them when is up to those who have views,
+//! devices included.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -67,7 +68,8 @@ pub(crate) unsafe fn export<C: Viewed>(
         return Err(PyBufferError::new_err("there is no view to fill in"));
     }
     let Span { at, len, writable } = held.view(C::Value::span)?;
-    // SAFETY: the view is the interpreter's, for this object. The bytes stay as long as the view is counted, which `release` ends.
+    // SAFETY: the view is the interpreter's, for this object. The bytes stay as long as the view is
+    // counted, which `release` ends.
     let status = unsafe {
         ffi::PyBuffer_FillInfo(
             view,
@@ -107,8 +109,8 @@ impl Exported {
 
     /// Visits the object that exports the buffer.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // SAFETY: the collector traverses objects in a thread that is attached. The token is used to look at
-        // a reference, and for nothing else.
+        // SAFETY: the collector traverses objects in a thread that is attached. The token is used
+        // to look at a reference, and for nothing else.
         let py = unsafe { Python::assume_attached() };
         visit.call(self.buffer.obj(py).map(Bound::as_unbound))
     }
@@ -166,9 +168,10 @@ impl<'a> Source<'a> {
         let to = Span::writable(to, from.len);
         let copy = move || {
             let (from, to) = (from, to);
-            // SAFETY: the bytes stay as long as their object is borrowed or its buffer exported, and the target by
-            // the caller's promise; they may overlap. Other threads of the program may write to them meanwhile, as to
-            // any bytes that Python code shares; then what is copied is not determined, as with `bytearray`.
+            // SAFETY: the bytes stay as long as their object is borrowed or its buffer exported,
+            // and the target by the caller's promise; they may overlap. Other threads
+            // of the program may write to them meanwhile, as to any bytes that Python
+            // code shares; then what is copied is not determined, as with `bytearray`.
             unsafe { std::ptr::copy(from.at, to.at, from.len) };
         };
         if from.len >= LONG { py.detach(copy) } else { copy() }
@@ -178,7 +181,8 @@ impl<'a> Source<'a> {
 /// From so many bytes on a copy takes longer than to release the GIL and get it back.
 const LONG: usize = 64 << 10;
 
-/// The methods that all classes with memory have. The class is frozen and has a field `held` with such a value.
+/// The methods that all classes with memory have. The class is frozen and has a field `held` with
+/// such a value.
 macro_rules! memory_methods {
     ($class:ident, $value:ty) => {
         impl $crate::buffer::Viewed for $class {

@@ -1,4 +1,5 @@
-//! *Context*: what `with` does with a class that has a `held`: refuses what is gone, and ends what it began.
+//! *Context*: what `with` does with a class that has a `held`: refuses what is gone, and ends what
+//! it began.
 
 /// `__enter__` and `__exit__` of a class; the closure ends one.
 macro_rules! context_manager {
@@ -20,8 +21,8 @@ macro_rules! context_manager {
 
                 let end: fn(&$class, pyo3::Python<'_>) -> pyo3::PyResult<()> = $end;
                 match end(self, py) {
-                    // The exception under way says more than that there are views; the object ends with
-                    // the last view.
+                    // The exception under way says more than that there are views; the object ends
+                    // with the last view.
                     Err(error)
                         if error.is_instance_of::<pyo3::exceptions::PyBufferError>(py)
                             && exc.get_item(0).is_ok_and(|kind| !kind.is_none()) =>

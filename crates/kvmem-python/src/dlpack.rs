@@ -1,9 +1,10 @@
 //! *DLPack*: memory shared with NumPy, PyTorch, JAX and others, without a copy.
 //!
-//! The structures are those of `dlpack.h`, version 1: a capsule called `dltensor_versioned` for consumers that say which version they
-//! understand, and one called `dltensor` for those that do not. Who takes the tensor out of its capsule renames it, and calls the deleter
-//! when done; a capsule that nobody took calls it itself. The capsule and the tensor hold a reference to the object, and count as a view of
-//! it.
+//! The structures are those of `dlpack.h`, version 1: a capsule called `dltensor_versioned` for
+//! consumers that say which version they understand, and one called `dltensor` for those that do
+//! not. Who takes the tensor out of its capsule renames it, and calls the deleter when done; a
+//! capsule that nobody took calls it itself. The capsule and the tensor hold a reference to the
+//! object, and count as a view of it.
 //!
 //! Specification: <https://dmlc.github.io/dlpack/latest/python_spec.html>.
 
@@ -202,7 +203,8 @@ unsafe extern "C" fn delete<M: Layout>(managed: *mut M) {
 /// # Safety
 /// Called by the interpreter with a capsule of [`capsule`].
 unsafe extern "C" fn forget<M: Layout>(capsule: *mut ffi::PyObject) {
-    // SAFETY: a capsule. Under its first name the tensor is still in it; who takes it out renames it.
+    // SAFETY: a capsule. Under its first name the tensor is still in it; who takes it out renames
+    // it.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
             delete(ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast::<M>());
@@ -233,8 +235,9 @@ pub(crate) fn export<'py, C: Viewed>(
     if wish.copy == Some(true) {
         let Span { at, len, .. } = held.view(C::Value::span)?;
         let mut bytes = vec![0; len].into_boxed_slice();
-        // SAFETY: as many bytes on either side; those of the object stay as long as there is a view, until the next line. Other threads may
-        // write to them meanwhile; no reference is made of them.
+        // SAFETY: as many bytes on either side; those of the object stay as long as there is a
+        // view, until the next line. Other threads may write to them meanwhile; no
+        // reference is made of them.
         unsafe { ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), len) };
         held.release();
         return make(py, versioned, IS_COPIED, None, Err(bytes));

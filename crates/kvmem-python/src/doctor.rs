@@ -1,4 +1,5 @@
-//! *Doctor*: what stands in the way of some memory here; and *mount report*: what comes of mapping and registering it.
+//! *Doctor*: what stands in the way of some memory here; and *mount report*: what comes of mapping
+//! and registering it.
 
 use std::sync::Arc;
 use std::time::Instant;

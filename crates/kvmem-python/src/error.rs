@@ -1,6 +1,7 @@
 //! *Errors*: what the library says, as exceptions of Python with the numbers as attributes.
 //!
-//! The classes are written in Python, in `kvmem/errors.py`, where they are told with their attributes.
+//! The classes are written in Python, in `kvmem/errors.py`, where they are told with their
+//! attributes.
 
 use std::fmt;
 
@@ -203,7 +204,8 @@ pub(crate) fn block_request(py: Python<'_>, error: &PoolError, asked: Request) -
     }
 }
 
-/// A heap of addresses has no room for `n` ranges of `size` bytes. `free`: bytes free, and the most in one piece.
+/// A heap of addresses has no room for `n` ranges of `size` bytes. `free`: bytes free, and the most
+/// in one piece.
 #[cold]
 pub(crate) fn heap_full(
     py: Python<'_>,

@@ -1,7 +1,8 @@
 //! *Hold*: what others rely on stays as it is.
 //!
-//! A pool has no bytes to be viewed, and a batch none that lie in one piece. Yet there are those who rely on the memory of either: an engine
-//! that has registered it, a transfer under way. They have a hold, which is counted as a view is.
+//! A pool has no bytes to be viewed, and a batch none that lie in one piece. Yet there are those
+//! who rely on the memory of either: an engine that has registered it, a transfer under way. They
+//! have a hold, which is counted as a view is.
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 

@@ -8,8 +8,8 @@
 //!               viewed
 //! ```
 //!
-//! The lock is held for the length of a call of the library that needs no Python and does not take long. Who works longer has a *view*
-//! meanwhile, as a `memoryview` has.
+//! The lock is held for the length of a call of the library that needs no Python and does not take
+//! long. Who works longer has a *view* meanwhile, as a `memoryview` has.
 
 use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -45,7 +45,8 @@ struct State<T> {
     views: usize,
 }
 
-/// Why a value was not had. It becomes an exception when the lock has been let go of: making one runs Python.
+/// Why a value was not had. It becomes an exception when the lock has been let go of: making one
+/// runs Python.
 enum Refused {
     Forked,
     Gone,
@@ -67,7 +68,8 @@ impl<T: Held> Holder<T> {
         T::SURVIVES_FORK || self.age == process::age()
     }
 
-    /// Runs under the lock. No Python is run meanwhile: another thread that has the GIL may wait for the lock.
+    /// Runs under the lock. No Python is run meanwhile: another thread that has the GIL may wait
+    /// for the lock.
     #[inline]
     fn locked<R>(&self, run: impl FnOnce(&mut State<T>) -> Result<R, Refused>) -> PyResult<R> {
         let result = if self.is_ours() { run(&mut self.lock()) } else { Err(Refused::Forked) };
@@ -134,7 +136,8 @@ impl<T: Held> Holder<T> {
         Ok(())
     }
 
-    /// Gives the value up for the garbage collector, unless there are views of it. Answers whether no value is left.
+    /// Gives the value up for the garbage collector, unless there are views of it. Answers whether
+    /// no value is left.
     pub(crate) fn clear(&self, py: Python<'_>) -> bool {
         if !self.is_ours() {
             return false;
@@ -178,7 +181,8 @@ impl<T: Held> Drop for Lent<T> {
     }
 }
 
-/// Drops a value without the GIL, whether or not this thread has it: a thread that the drop waits for may want it.
+/// Drops a value without the GIL, whether or not this thread has it: a thread that the drop waits
+/// for may want it.
 fn drop_slowly<T: Held>(value: &mut Option<T>) {
     if T::SLOW && value.is_some() {
         Python::try_attach(|py| drop_value(py, value.take()));

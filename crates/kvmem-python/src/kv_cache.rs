@@ -1,9 +1,11 @@
 //! *KvCache*: values under keys, in blocks of a pool.
 //!
-//! With a *spill*, a lower tier, what is evicted is not lost. It is a Python object with four methods: `evicted(pinned)` is given each value
-//! that leaves the cache for room, `fetch(cache, key)` is asked for what the cache does not have, `forget(key)` and `forget_all()` are told what
-//! was taken out, and `close()` ends it. They are called with no lock held: neither the cache's nor a holder's. Until `evicted`, `forget` and
-//! `forget_all` have returned, the cache gives no lease on the keys concerned.
+//! With a *spill*, a lower tier, what is evicted is not lost. It is a Python object with four
+//! methods: `evicted(pinned)` is given each value that leaves the cache for room, `fetch(cache,
+//! key)` is asked for what the cache does not have, `forget(key)` and `forget_all()` are told what
+//! was taken out, and `close()` ends it. They are called with no lock held: neither the cache's nor
+//! a holder's. Until `evicted`, `forget` and `forget_all` have returned, the cache gives no lease
+//! on the keys concerned.
 
 use std::sync::Arc;
 
@@ -44,8 +46,8 @@ impl Held for Cache {
 /// - ``watermarks``: ``(low, high)`` in bytes: an insertion that leaves more than ``high`` bytes
 ///   evicts down to ``low``. None: evict only for the value to be inserted.
 /// - ``eviction``: ``lru`` or ``scan-resistant``.
-/// - ``shards``: the parts that keys are divided into, rounded up to a power of two. None: four
-///   for each processor, at least 16; fewer if ``max_blocks`` is small.
+/// - ``shards``: the parts that keys are divided into, rounded up to a power of two. None: four for
+///   each processor, at least 16; fewer if ``max_blocks`` is small.
 /// - ``spill``: a lower tier for what is evicted, such as :class:`kvmem.mooncake.Store`: see
 ///   :mod:`kvmem.spill`.
 ///

@@ -1,8 +1,10 @@
 //! kvmem for Python: the compiled half of `import kvmem`.
 //!
-//! A class here holds a value of the library and adds nothing to it but what Python needs: a lock and a count of views ([`holder`]), `with` ([`context`]), the
-//! buffer protocol and DLPack ([`buffer`], [`dlpack`]), exceptions ([`error`]), and what becomes of threads, forks and the end of the interpreter
-//! ([`long`], [`progress`], [`process`]). Names, shapes and types are told in `python/kvmem/_kvmem.pyi`, conventions in `docs/python.md`.
+//! A class here holds a value of the library and adds nothing to it but what Python needs: a lock
+//! and a count of views ([`holder`]), `with` ([`context`]), the buffer protocol and DLPack
+//! ([`buffer`], [`dlpack`]), exceptions ([`error`]), and what becomes of threads, forks and the end
+//! of the interpreter ([`long`], [`progress`], [`process`]). Names, shapes and types are told in
+//! `python/kvmem/_kvmem.pyi`, conventions in `docs/python.md`.
 
 #![allow(
     unsafe_op_in_unsafe_fn,

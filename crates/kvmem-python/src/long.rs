@@ -1,7 +1,8 @@
 //! *Long*: work that takes a while: without the GIL, and ended by Ctrl-C.
 //!
-//! The work is done by a thread of its own. The calling thread waits, and looks every now and then whether a signal has come; its handler
-//! may raise (`KeyboardInterrupt` does), which cancels the work and is raised when that has ended.
+//! The work is done by a thread of its own. The calling thread waits, and looks every now and then
+//! whether a signal has come; its handler may raise (`KeyboardInterrupt` does), which cancels the
+//! work and is raised when that has ended.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;

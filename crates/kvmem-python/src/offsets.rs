@@ -1,6 +1,7 @@
 //! *OffsetAllocator*: ranges of an abstract space.
 //!
-//! Nothing here releases the GIL, so that no lock of a space is held by another thread when the process forks: a child goes on with its copy.
+//! Nothing here releases the GIL, so that no lock of a space is held by another thread when the
+//! process forks: a child goes on with its copy.
 
 use kvmem::offset::{Allocation, OffsetAllocator, Placement};
 use pyo3::prelude::*;

@@ -42,19 +42,19 @@ impl Held for Pool {
 /// - ``size``: bytes, rounded up to whole pages; to whole parts, if the pool can grow.
 /// - ``max_size``: the most bytes that the pool can grow to. None: its size. The addresses are
 ///   reserved at once.
-/// - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``.
-///   None: ``2M,thp,4k``.
+/// - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``. None:
+///   ``2M,thp,4k``.
 /// - ``strict``: fail if the first kind cannot take all of it, instead of stepping down.
 /// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None: wherever the kernel puts the pages.
 /// - ``shared``: a sealed memory file that other processes can attach.
 /// - ``guard_pages``: a page without access before and behind the pool.
 /// - ``populate``: makes pages resident before blocks are handed out: ``"auto"`` or a number of
 ///   threads. None: a first touch may find no memory, which ends the process.
-/// - ``devices``: all of the pool is registered with each of them: ``io_uring``,
-///   ``io_uring:N``, ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and
-///   ``nixl:BACKEND``. None: with no device.
-/// - ``policy``: how devices are called: ``auto``, ``sequential``, ``parallel`` or
-///   ``parallel:N``. None: as the environment says, otherwise ``auto``.
+/// - ``devices``: all of the pool is registered with each of them: ``io_uring``, ``io_uring:N``,
+///   ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
+///   None: with no device.
+/// - ``policy``: how devices are called: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``.
+///   None: as the environment says, otherwise ``auto``.
 /// - ``boundary``: no block straddles a multiple of this number of bytes, or is longer. None: as
 ///   the devices take it best; 1 GiB, if the pool can grow or is made ready in the background.
 /// - ``hot_sizes``: blocks of these sizes come from caches of the calling thread from the
@@ -64,8 +64,8 @@ impl Held for Pool {
 /// - ``in_background``: return once the memory is mapped, and make it ready part by part.
 /// - ``quarantine``: keep parts that cannot be populated or registered from use, instead of
 ///   failing. In the background this is always so.
-/// - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is
-///   resident, and once for each device that has it.
+/// - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is resident,
+///   and once for each device that has it.
 ///
 /// Raises :class:`MappingError`, :class:`RegistrationError`, :class:`BadValueError` and
 /// :class:`CancelledError`. Then nothing is left mapped.
@@ -95,7 +95,8 @@ impl PyPool {
         self.held.with(Pool::clone).map(Lent::new)
     }
 
-    /// Likewise, if nobody has a hold on it now. Who gets one while it shrinks asks then how long it is, as everybody does.
+    /// Likewise, if nobody has a hold on it now. Who gets one while it shrinks asks then how long
+    /// it is, as everybody does.
     fn free_to_shrink(&self) -> PyResult<Lent<Pool>> {
         self.held.change(|pool| pool.clone()).map(Lent::new)
     }
@@ -475,8 +476,8 @@ context_manager!(PyPool, PyPool::close);
 
 fn share(pool: &Pool, writable: bool) -> Result<OwnedFd, PoolError> {
     if writable {
-        // SAFETY: this module makes no slices of a block's bytes that last: it copies, by address. Who writes what when is up to
-        // those who have views, in whichever process.
+        // SAFETY: this module makes no slices of a block's bytes that last: it copies, by address.
+        // Who writes what when is up to those who have views, in whichever process.
         unsafe { pool.share() }
     } else {
         pool.share_read_only()

@@ -1,17 +1,20 @@
 //! *Process*: what a fork and the end of the interpreter mean here.
 //!
-//! **Fork.** A child has no memory at the addresses of its parent's regions (they are kept out of it), its copies of locks may be held by
-//! threads that it does not have, and rings that it inherits are its parent's. So everything that has to do with memory is of an *age*: that
-//! of the process in which it was made. A fork makes the child one older, and what is of another age is refused, and forgotten instead
-//! of dropped. Allocators of offsets have no memory, and their locks are never held while another thread can fork, since that needs the GIL; they
+//! **Fork.** A child has no memory at the addresses of its parent's regions (they are kept out of
+//! it), its copies of locks may be held by threads that it does not have, and rings that it
+//! inherits are its parent's. So everything that has to do with memory is of an *age*: that
+//! of the process in which it was made. A fork makes the child one older, and what is of another
+//! age is refused, and forgotten instead of dropped. Allocators of offsets have no memory, and
+//! their locks are never held while another thread can fork, since that needs the GIL; they
 //! go on in the child, as copies.
 //!
-//! **Subinterpreters.** There is one interpreter for each process that can have the module: its types and the thread-bound parts of PyO3
-//! are shared by all interpreters. Another one is refused.
+//! **Subinterpreters.** There is one interpreter for each process that can have the module: its
+//! types and the thread-bound parts of PyO3 are shared by all interpreters. Another one is refused.
 //!
-//! **End.** Threads that work in the background call into Python to tell how far they have come. A thread that asks for the GIL when the
-//! interpreter is ending never gets it, or is ended. So before that, at exit, calls are closed: those under way are waited for, and no
-//! further one begins.
+//! **End.** Threads that work in the background call into Python to tell how far they have come. A
+//! thread that asks for the GIL when the interpreter is ending never gets it, or is ended. So
+//! before that, at exit, calls are closed: those under way are waited for, and no further one
+//! begins.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use std::thread;
@@ -40,7 +43,8 @@ pub(crate) fn call<T>(call: impl FnOnce(Python<'_>) -> T) -> Option<T> {
             CALLS.fetch_sub(1, Ordering::Release);
         }
     }
-    // SeqCst, both here and in `close`: either this sees that calls are closed, or `close` sees the call.
+    // SeqCst, both here and in `close`: either this sees that calls are closed, or `close` sees the
+    // call.
     CALLS.fetch_add(1, Ordering::SeqCst);
     let _under = Under;
     if CLOSED.load(Ordering::SeqCst) { None } else { Python::try_attach(call) }

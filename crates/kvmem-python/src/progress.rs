@@ -1,10 +1,12 @@
 //! *Progress*: a callable that is told how far work has come: `callback(done, total)`, in bytes.
 //!
-//! Threads that work call it, one at a time, with the GIL. Populating comes first and registering next; both count, the latter once for each
-//! device, so that `done` goes from 0 to `total` once and never falls. If it raises, the work is cancelled, and the caller of the work gets what
+//! Threads that work call it, one at a time, with the GIL. Populating comes first and registering
+//! next; both count, the latter once for each device, so that `done` goes from 0 to `total` once
+//! and never falls. If it raises, the work is cancelled, and the caller of the work gets what
 //! it raised. Where nobody waits, in the background, that goes to `sys.unraisablehook`.
 //!
-//! When there is nothing more to tell the callable is let go of: it may well have the object that it was told of, and the object it.
+//! When there is nothing more to tell the callable is let go of: it may well have the object that
+//! it was told of, and the object it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -161,7 +163,8 @@ impl Listener {
         drop(callback);
     }
 
-    /// The work has ended: what the callback has raised, or else the result. Where that is good the last call says that all is done.
+    /// The work has ended: what the callback has raised, or else the result. Where that is good the
+    /// last call says that all is done.
     pub(crate) fn end<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
         if result.is_ok() {
             let last = lock(&self.0.meter).last();

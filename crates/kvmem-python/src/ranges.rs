@@ -1,8 +1,9 @@
 //! *Ranges*: allocations, found by where they begin.
 //!
-//! With tens of thousands of ranges, of which any may be next, what a look-up costs is the cache lines that it has to wait for. So this is a
-//! hash table without anything beside the entries: no bytes of control, no keys, for an allocation knows where it begins. It is 20 bytes
-//! long, so that most look-ups touch one line, or two in a row.
+//! With tens of thousands of ranges, of which any may be next, what a look-up costs is the cache
+//! lines that it has to wait for. So this is a hash table without anything beside the entries: no
+//! bytes of control, no keys, for an allocation knows where it begins. It is 20 bytes long, so that
+//! most look-ups touch one line, or two in a row.
 //!
 //! ```text
 //!   home(16)┐    home(32) = home(96)┐
@@ -11,12 +12,13 @@
 //!   └────────┴────────┴────────┴────────┴────────┴────────┘
 //! ```
 //!
-//! Where an entry goes, those behind it that would not be found any more move up, so that nothing tells that it was there (Knuth, *The Art of
-//! Computer Programming*, volume 3, 6.4, algorithm R).
+//! Where an entry goes, those behind it that would not be found any more move up, so that nothing
+//! tells that it was there (Knuth, *The Art of Computer Programming*, volume 3, 6.4, algorithm R).
 //!
-//! Ranges of one size begin at multiples of it. A hash that is one product, say with the golden ratio, spreads the multiples of most sizes more
-//! evenly than chance does; but those of some end up a thousand slots from home. Two products are as good as chance for every size: 0.8
-//! slots from home on average when the table is fullest.
+//! Ranges of one size begin at multiples of it. A hash that is one product, say with the golden
+//! ratio, spreads the multiples of most sizes more evenly than chance does; but those of some end
+//! up a thousand slots from home. Two products are as good as chance for every size: 0.8 slots from
+//! home on average when the table is fullest.
 
 use std::mem;
 

@@ -36,14 +36,14 @@ impl Bytes for Arc<Region> {
 /// Options:
 ///
 /// - ``size``: bytes, rounded up to whole pages.
-/// - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``.
-///   None: ``2M,thp,4k``.
+/// - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``. None:
+///   ``2M,thp,4k``.
 /// - ``strict``: fail if the first kind cannot take all of it, instead of stepping down.
 /// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None: wherever the kernel puts the pages.
-/// - ``populate``: make all pages resident now: ``"auto"`` or a number of threads.
-///   None: each page becomes resident when it is first touched.
-/// - ``shared``: a sealed memory file that other processes can attach. Otherwise the memory
-///   belongs to this process alone.
+/// - ``populate``: make all pages resident now: ``"auto"`` or a number of threads. None: each page
+///   becomes resident when it is first touched.
+/// - ``shared``: a sealed memory file that other processes can attach. Otherwise the memory belongs
+///   to this process alone.
 /// - ``guard_pages``: a page without access before and behind the region.
 /// - ``dont_fork``: a forked child has nothing at these addresses.
 /// - ``dont_dump``: core dumps leave the region out.
@@ -279,8 +279,8 @@ pub(crate) fn part<'py>(
 /// A descriptor of its own for what `fd` names.
 pub(crate) fn duplicate<'py>(py: Python<'py>, fd: Int<'py>) -> PyResult<OwnedFd> {
     let fd = fd.fd(py)?;
-    // SAFETY: it is borrowed for this call only. A number that is no descriptor, or that another thread closes meanwhile, is refused by the
-    // kernel.
+    // SAFETY: it is borrowed for this call only. A number that is no descriptor, or that another
+    // thread closes meanwhile, is refused by the kernel.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     borrowed.try_clone_to_owned().map_err(|refused| {
         let message = format!("fd {fd} cannot be duplicated: {refused}; give an open descriptor");

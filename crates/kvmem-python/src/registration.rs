@@ -31,13 +31,13 @@ impl Held for RegistrationSet {
 /// - ``region``: the memory. The registration keeps it.
 /// - ``devices``: one or several of ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``,
 ///   ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
-/// - ``policy``: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``. None: as the
-///   environment says, otherwise ``auto``.
+/// - ``policy``: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``. None: as the environment
+///   says, otherwise ``auto``.
 /// - ``populate``: makes pages resident before they are registered: ``"auto"`` or a number of
 ///   threads. None: the first device does it, alone.
 /// - ``chunk``: the most bytes that one key covers. None: as the devices take it best.
-/// - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is
-///   resident, and once for each device that has it.
+/// - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is resident,
+///   and once for each device that has it.
 /// - ``time_limit``: seconds that all of it may take.
 ///
 /// Raises :class:`NotAvailableError`, :class:`RegistrationError`, :class:`MappingError`,

@@ -1,7 +1,7 @@
 //! *Report*: what the library tells, as data of Python and as text; and its log.
 //!
-//! Figures that are asked for often are named tuples, in `kvmem/data.py`. Whole reports are mappings with the names that the `kvmem` command
-//! writes as JSON, and print as the command does.
+//! Figures that are asked for often are named tuples, in `kvmem/data.py`. Whole reports are
+//! mappings with the names that the `kvmem` command writes as JSON, and print as the command does.
 
 use std::fmt::Display;
 
@@ -42,7 +42,8 @@ pub(crate) enum Level {
     Warning = 30,
 }
 
-/// Writes a line to the log, under `kvmem.<part>`. What goes wrong with that is told to the interpreter, and is no failure of the caller's.
+/// Writes a line to the log, under `kvmem.<part>`. What goes wrong with that is told to the
+/// interpreter, and is no failure of the caller's.
 ///
 /// # Errors
 /// An exception that is no `Exception`, such as `KeyboardInterrupt`: that is for the caller.

@@ -70,7 +70,8 @@ proptest! {
     }
 }
 
-/// Lengths as they occur, in units of 4 KiB, and the longest that an allocation knows without its books.
+/// Lengths as they occur, in units of 4 KiB, and the longest that an allocation knows without its
+/// books.
 #[test]
 fn tens_of_thousands_come_and_go() {
     for units in [1, 16, 513, (1 << 32) - 1, 1 << 32] {

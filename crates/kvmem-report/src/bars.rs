@@ -1,4 +1,5 @@
-//! *Bars*: figures side by side, in groups, lying: so names of any length have room on a narrow screen.
+//! *Bars*: figures side by side, in groups, lying: so names of any length have room on a narrow
+//! screen.
 
 use plotters::element::{PathElement, Rectangle};
 use plotters::style::text_anchor::{HPos, VPos};
@@ -60,7 +61,8 @@ impl Bars {
         }
     }
 
-    /// Names of series beforehand: their colours are the same in all plots that are told the same names.
+    /// Names of series beforehand: their colours are the same in all plots that are told the same
+    /// names.
     #[must_use]
     pub fn series<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Bars {
         self.series.extend(names.into_iter().map(Into::into));

@@ -8,7 +8,8 @@ use crate::plot::{Plot, Side, chart, fill};
 
 /// The height of the drawing.
 const HEIGHT: u32 = 420;
-/// How many shades there are between nothing and all. Cells of one shade are drawn as one, so fewer shades are a smaller page.
+/// How many shades there are between nothing and all. Cells of one shade are drawn as one, so fewer
+/// shades are a smaller page.
 const SHADES: f64 = 12.0;
 
 /// The shade of a cell. What is more than nothing can be seen.
@@ -36,7 +37,8 @@ struct Column {
 }
 
 impl Heat {
-    /// No columns yet. `x` and `y` are written at the axes; `y_range` is what the cells of a column span.
+    /// No columns yet. `x` and `y` are written at the axes; `y_range` is what the cells of a column
+    /// span.
     pub fn new(title: impl Into<String>, x: &str, y: &str, y_range: (f64, f64)) -> Heat {
         Heat { title: title.into(), x: x.to_owned(), y: y.to_owned(), y_range, columns: Vec::new() }
     }

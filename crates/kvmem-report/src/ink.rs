@@ -1,8 +1,9 @@
 //! *Ink*: colours as roles.
 //!
-//! The library that draws knows numbers only, and a page that follows the reader's choice of light or dark cannot have them. So each
-//! role is drawn in a number that nobody would choose, `#0000NN`, and in the finished drawing that number gives way to a variable
-//! of the page's style, `var(--name)`.
+//! The library that draws knows numbers only, and a page that follows the reader's choice of light
+//! or dark cannot have them. So each role is drawn in a number that nobody would choose, `#0000NN`,
+//! and in the finished drawing that number gives way to a variable of the page's style,
+//! `var(--name)`.
 
 use plotters::style::{RGBAColor, RGBColor};
 
@@ -55,7 +56,8 @@ impl Ink {
     }
 }
 
-/// Puts variables where the numbers are. They are the whole of an attribute; in text there are no quotes, for they are escaped.
+/// Puts variables where the numbers are. They are the whole of an attribute; in text there are no
+/// quotes, for they are escaped.
 pub(crate) fn dress(svg: &str) -> String {
     let inks = [Ink::Text, Ink::Dim, Ink::Grid].into_iter().chain((0..SERIES).map(Ink::Series));
     debug_assert_eq!(inks.clone().count(), Ink::ALL, "each of them");

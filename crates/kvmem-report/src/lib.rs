@@ -1,12 +1,12 @@
 //! Pages that people can look at: plots, tables and verdicts in one file.
 //!
-//! A [`Page`] is one HTML file that needs nothing else: no script, no font, no network; a policy inside it forbids all three.
-//! It fits a phone, and follows the reader's choice of light or dark. Everything that is told is text, and what goes into the page
-//! is escaped where it enters.
+//! A [`Page`] is one HTML file that needs nothing else: no script, no font, no network; a policy
+//! inside it forbids all three. It fits a phone, and follows the reader's choice of light or dark.
+//! Everything that is told is text, and what goes into the page is escaped where it enters.
 //!
 //! - [`page`]: a page is made of chapters, a chapter of sections, a section of parts.
-//! - [`bars`], [`lines`], [`spans`], [`heat`]: the kinds of plots. Each becomes a [`Plot`]: an inline SVG with a title and a
-//!   description for those who do not see it.
+//! - [`bars`], [`lines`], [`spans`], [`heat`]: the kinds of plots. Each becomes a [`Plot`]: an
+//!   inline SVG with a title and a description for those who do not see it.
 //! - [`ink`]: colours are roles, which the page's style turns into colours.
 //! - [`axis`]: scales, and how their ends are chosen.
 //!

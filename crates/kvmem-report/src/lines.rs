@@ -40,7 +40,8 @@ impl Lines {
         self
     }
 
-    /// A line through `points`. Those that have no place on the axes are left out; a line without points has its colour all the same.
+    /// A line through `points`. Those that have no place on the axes are left out; a line without
+    /// points has its colour all the same.
     pub fn line(&mut self, name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) {
         self.push(name.into(), false, points);
     }

@@ -67,7 +67,8 @@ impl Plot {
             draw(&area).and_then(|()| area.present())
         };
         let body = match drawn {
-            // Its own element has a size in pixels and names a namespace by an address; ours has neither.
+            // Its own element has a size in pixels and names a namespace by an address; ours has
+            // neither.
             Ok(()) => svg
                 .split_once('>')
                 .map_or("", |(_, rest)| rest)

@@ -45,8 +45,8 @@ impl Spans {
         self
     }
 
-    /// From when to when something of this kind was done, in the row of this name. Rows stand in the order in which they were
-    /// named first.
+    /// From when to when something of this kind was done, in the row of this name. Rows stand in
+    /// the order in which they were named first.
     pub fn span(&mut self, row: &str, kind: &str, from: f64, to: f64) {
         if !(from.is_finite() && to.is_finite()) {
             return;
@@ -104,7 +104,8 @@ impl Spans {
                 for span in &row.spans {
                     let (from, upper) = chart.backend_coord(&(span.from, upper));
                     let (to, lower) = chart.backend_coord(&(span.to, lower));
-                    // One that is too short to be seen is a line; two that follow each other are two.
+                    // One that is too short to be seen is a line; two that follow each other are
+                    // two.
                     let to = if to - from > 2 { to - 1 } else { from + 1 };
                     area.draw(&Rectangle::new(
                         [(from, upper), (to, lower)],

@@ -1,4 +1,5 @@
-//! Whole pages: well-formed, self-contained, and nothing that was put in is lost or gets out of its place.
+//! Whole pages: well-formed, self-contained, and nothing that was put in is lost or gets out of its
+//! place.
 
 use kvmem_report::{Bars, Chapter, Heat, Lines, Page, Scale, Section, Spans, Table, Verdict};
 
@@ -39,7 +40,8 @@ fn page(text: &str) -> String {
     Page::new(text).chapter(chapter).to_string()
 }
 
-/// Every tag with its attributes, in order. Fails on anything that is not closed where it should be.
+/// Every tag with its attributes, in order. Fails on anything that is not closed where it should
+/// be.
 fn tags(html: &str) -> Vec<&str> {
     let (doctype, mut rest) = html.split_once('\n').unwrap();
     assert_eq!(doctype, "<!doctype html>");

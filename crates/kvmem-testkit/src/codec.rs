@@ -1,7 +1,8 @@
 //! *Codec*: operations as bytes, for fuzzing.
 //!
-//! Any bytes are a test: what a byte could be is taken modulo what there is, and a sequence ends where the bytes do.
-//! So a fuzzer may cut, splice and flip as it likes. Numbers stand in little-endian order.
+//! Any bytes are a test: what a byte could be is taken modulo what there is, and a sequence ends
+//! where the bytes do. So a fuzzer may cut, splice and flip as it likes. Numbers stand in
+//! little-endian order.
 
 use kvmem::offset::Placement;
 

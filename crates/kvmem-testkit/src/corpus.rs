@@ -1,7 +1,7 @@
 //! *Corpus*: inputs that a fuzzer should start from.
 //!
-//! Short sequences of sensible operations, for a fuzzer to change: each kind of traffic on each kind of space, and the
-//! traps that allocators have fallen into.
+//! Short sequences of sensible operations, for a fuzzer to change: each kind of traffic on each
+//! kind of space, and the traps that allocators have fallen into.
 
 use kvmem::offset::Placement;
 
@@ -248,7 +248,8 @@ fn traps() -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Names and bytes of the inputs for slabs: traffic of each kind of allocator, and what is rare in any traffic.
+/// Names and bytes of the inputs for slabs: traffic of each kind of allocator, and what is rare in
+/// any traffic.
 pub fn slab() -> Vec<(String, Vec<u8>)> {
     use crate::slices::codec::encode;
     use crate::slices::op::{Config, Op, SEATS, Who};

@@ -1,23 +1,29 @@
-//! *Driver*: does the same to an allocator and to the [oracle](crate::oracle), and compares after every step.
+//! *Driver*: does the same to an allocator and to the [oracle](crate::oracle), and compares after
+//! every step.
 //!
 //! What is compared:
 //!
-//! 1. A request succeeds iff the oracle says that it fits; refusals carry exactly the numbers the oracle knows.
-//! 2. What is granted lies where the oracle allows it: in the space, aligned, on no other, across no boundary.
+//! 1. A request succeeds iff the oracle says that it fits; refusals carry exactly the numbers the
+//!    oracle knows.
+//! 2. What is granted lies where the oracle allows it: in the space, aligned, on no other, across
+//!    no boundary.
 //! 3. Metrics are the oracle's; the hint is not below the longest free range.
 //! 4. The map is the oracle's; the bins add up to what is free; `check()` is content.
-//! 5. Every allocation alive still says where it lies; every raw handle still resolves, also to its new size.
-//! 6. A handle that is stale, foreign or garbage is refused with its numbers, and 3 to 5 hold as if nothing had been.
+//! 5. Every allocation alive still says where it lies; every raw handle still resolves, also to its
+//!    new size.
+//! 6. A handle that is stale, foreign or garbage is refused with its numbers, and 3 to 5 hold as if
+//!    nothing had been.
 //!
 //! 1, 2 and 6 cost nothing beside the step itself ([`Depth::Grants`]); with 3 it is O(log ranges)
 //! ([`Depth::Figures`]); 4 and 5 read everything.
 //!
-//! Looking may change what is looked at: an allocator is free to put work off until somebody asks. So a test is run
-//! twice, once compared after every step and once left alone for most of them.
+//! Looking may change what is looked at: an allocator is free to put work off until somebody asks.
+//! So a test is run twice, once compared after every step and once left alone for most of them.
 //!
-//! The allocator is driven from outside, through its public face alone: that of the offset layer, or the one with caches.
-//! For the second, what is cached is free, and every request has to end as if nothing were; some of what it is given back comes
-//! from other threads, so that it lies in caches that are not the asking thread's.
+//! The allocator is driven from outside, through its public face alone: that of the offset layer,
+//! or the one with caches. For the second, what is cached is free, and every request has to end as
+//! if nothing were; some of what it is given back comes from other threads, so that it lies in
+//! caches that are not the asking thread's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -48,7 +54,8 @@ const ORPHANS: usize = 4;
 /// How much is compared after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// Points 1, 2 and 6, and the hint: the allocator is asked for nothing that it was not told to do.
+    /// Points 1, 2 and 6, and the hint: the allocator is asked for nothing that it was not told to
+    /// do.
     Grants,
     /// Points 1 to 3 and 6.
     Figures,
@@ -109,12 +116,12 @@ impl std::error::Error for Failure {}
 /// Steps between two looks at everything when the allocator is left alone.
 const ALONE: usize = 16;
 
-/// Runs a whole test, comparing everything after every step, and frees all in the end; then once more, with fewer
-/// looks. The tally is that of the first run.
+/// Runs a whole test, comparing everything after every step, and frees all in the end; then once
+/// more, with fewer looks. The tally is that of the first run.
 ///
 /// # Errors
-/// [`Failure`] where the allocator is wrong. What is allocated then is leaked: books that are broken already may not
-/// survive the frees.
+/// [`Failure`] where the allocator is wrong. What is allocated then is leaked: books that are
+/// broken already may not survive the frees.
 pub fn run(config: &Config, ops: &[Op]) -> Result<Tally, Failure> {
     let tally = run_looking(config, ops, |_| Depth::Everything)?;
     run_looking(config, ops, |step| {

@@ -1,10 +1,11 @@
 //! *Modular*: the first step of an arithmetic progression that lands in an interval.
 //!
-//! Where an aligned range fits between boundaries is a question about `i·B mod align`: boundaries are any number,
-//! alignments powers of two, and a space may have 2^63 boundaries. Looking at each would take for ever; Euclid's
-//! algorithm needs a few dozen steps.
+//! Where an aligned range fits between boundaries is a question about `i·B mod align`: boundaries
+//! are any number, alignments powers of two, and a space may have 2^63 boundaries. Looking at each
+//! would take for ever; Euclid's algorithm needs a few dozen steps.
 
-/// The least `x` ≥ 0 with `low ≤ (step·x + start) mod modulus ≤ high`, where `low ≤ high < modulus`.
+/// The least `x` ≥ 0 with `low ≤ (step·x + start) mod modulus ≤ high`, where `low ≤ high <
+/// modulus`.
 ///
 /// O(log modulus). All numbers stay below 2^64, products are taken in 128 bits.
 pub fn first_in(start: u64, step: u64, modulus: u64, low: u64, high: u64) -> Option<u128> {
@@ -35,8 +36,8 @@ fn first_multiple_in(step: u128, modulus: u128, low: u128, high: u128) -> Option
     if x * step <= high {
         return Some(x);
     }
-    // No multiple of the step lies in the interval itself, so the walk has to wrap `turns` times first; `turns` is the
-    // least that moves a multiple of the step into it.
+    // No multiple of the step lies in the interval itself, so the walk has to wrap `turns` times
+    // first; `turns` is the least that moves a multiple of the step into it.
     let negative = |value: u128| (step - value % step) % step;
     let turns = first_multiple_in(modulus % step, step, negative(high), negative(low))?;
     Some((low + turns * modulus).div_ceil(step))

@@ -1,9 +1,10 @@
 //! *Operations*: what can be done to a space, as plain data.
 //!
-//! A test of an allocator has to ask for what is interesting *now*: exactly the longest free range, one byte more, the
-//! size of something that has just died. So an operation does not name bytes; it names an [`Amount`] relative to the
-//! state it will meet, and allocations by a [`Pick`]. Any sequence of operations makes sense in any state, which lets
-//! proptest shrink it and a fuzzer cut it up.
+//! A test of an allocator has to ask for what is interesting *now*: exactly the longest free range,
+//! one byte more, the size of something that has just died. So an operation does not name bytes; it
+//! names an [`Amount`] relative to the state it will meet, and allocations by a [`Pick`]. Any
+//! sequence of operations makes sense in any state, which lets proptest shrink it and a fuzzer cut
+//! it up.
 
 use kvmem::offset::Placement;
 

@@ -1,12 +1,14 @@
 //! *Interval oracle*: what a space must look like after what was done to it.
 //!
-//! A model so plain that it is right by inspection: used ranges and free ranges in ordered maps, no bins, no
-//! placement, no policy. It does not say *where* an allocation has to go. It is told where it went, refuses what no
-//! allocator may do (overlap, leave the space, straddle a boundary), and answers what any correct allocator without
-//! rounding must agree with: how much is free, what the longest free range is, whether a request fits.
+//! A model so plain that it is right by inspection: used ranges and free ranges in ordered maps, no
+//! bins, no placement, no policy. It does not say *where* an allocation has to go. It is told where
+//! it went, refuses what no allocator may do (overlap, leave the space, straddle a boundary), and
+//! answers what any correct allocator without rounding must agree with: how much is free, what the
+//! longest free range is, whether a request fits.
 //!
-//! Free ranges are kept joined, across boundaries too. A boundary cuts a free range into *pieces*, within which an
-//! allocation has to lie; as there may be 2^63 of them, they are counted, not listed:
+//! Free ranges are kept joined, across boundaries too. A boundary cuts a free range into *pieces*,
+//! within which an allocation has to lie; as there may be 2^63 of them, they are counted, not
+//! listed:
 //!
 //! ```text
 //! boundaries  0        B        2B       3B       4B
@@ -170,7 +172,8 @@ impl Oracle {
         found.map(|(start, len)| *start..start + len)
     }
 
-    /// The whole space in address order, one stretch for each used range, free ranges joined. O(ranges).
+    /// The whole space in address order, one stretch for each used range, free ranges joined.
+    /// O(ranges).
     pub fn map(&self) -> Vec<Stretch> {
         let mut map: Vec<Stretch> =
             self.used.iter().map(|(start, len)| (*start, *len, true)).collect();
@@ -179,8 +182,8 @@ impl Oracle {
         map
     }
 
-    /// Longest range that can be granted now, in bytes. O(log ranges) but where many long free ranges lie across
-    /// boundaries.
+    /// Longest range that can be granted now, in bytes. O(log ranges) but where many long free
+    /// ranges lie across boundaries.
     pub fn largest_free(&self) -> u64 {
         let mut largest = 0;
         for &(len, start) in self.free_by_len.iter().rev() {
@@ -193,7 +196,8 @@ impl Oracle {
         largest
     }
 
-    /// Whether `size` bytes can be granted at a multiple of `align`, a power of two. O(ranges) unless `align` is 1.
+    /// Whether `size` bytes can be granted at a multiple of `align`, a power of two. O(ranges)
+    /// unless `align` is 1.
     pub fn fits(&self, size: u64, align: u64) -> bool {
         assert!(size > 0 && align.is_power_of_two(), "no request: {size} bytes at {align}");
         match align {
@@ -205,7 +209,8 @@ impl Oracle {
         }
     }
 
-    /// Whether a free range of exactly `size` bytes begins at a multiple of `align`, with no edge inside or in doubt.
+    /// Whether a free range of exactly `size` bytes begins at a multiple of `align`, with no edge
+    /// inside or in doubt.
     pub fn has_exact(&self, size: u64, align: u64) -> bool {
         self.boundary.is_none()
             && align.is_power_of_two()
@@ -220,8 +225,8 @@ impl Oracle {
         self.all_pieces().map(|(len, count)| u128::from(len / size) * u128::from(count)).sum()
     }
 
-    /// Whether `total` bytes can be granted in at most `max_ranges` ranges. They can iff the longest pieces add up to
-    /// it. O(ranges·log ranges).
+    /// Whether `total` bytes can be granted in at most `max_ranges` ranges. They can iff the
+    /// longest pieces add up to it. O(ranges·log ranges).
     pub fn fits_scattered(&self, total: u64, max_ranges: usize) -> bool {
         let mut pieces: Vec<Pieces> = self.all_pieces().collect();
         pieces.sort_unstable_by_key(|&(len, _)| std::cmp::Reverse(len));
@@ -234,7 +239,8 @@ impl Oracle {
         sum >= u128::from(total)
     }
 
-    /// Free bytes directly behind the used range at `start` that it could take in. 0 if nothing is in use there.
+    /// Free bytes directly behind the used range at `start` that it could take in. 0 if nothing is
+    /// in use there.
     pub fn room_behind(&self, start: u64) -> u64 {
         let Some(Range { end, .. }) = self.used_at(start) else { return 0 };
         let free = self.free.get(&end).copied().unwrap_or(0);
@@ -280,7 +286,8 @@ impl Oracle {
         Ok(size)
     }
 
-    /// The used range that begins at `start` is `new_size` bytes from now on, more or less than before.
+    /// The used range that begins at `start` is `new_size` bytes from now on, more or less than
+    /// before.
     pub fn resize(&mut self, start: u64, new_size: u64) -> Result<(), Violation> {
         // Freed and granted anew at the same place: what it may not grow into is not free.
         let size = self.free(start)?;
@@ -289,7 +296,8 @@ impl Oracle {
         })
     }
 
-    /// `part` of the used range that begins at `start` was freed; what is left on both sides is in use.
+    /// `part` of the used range that begins at `start` was freed; what is left on both sides is in
+    /// use.
     pub fn free_part(&mut self, start: u64, part: Range<u64>) -> Result<(), Violation> {
         let whole = self.used_at(start).ok_or(Violation::NotUsed(start))?;
         if part.is_empty() || part.start < whole.start || part.end > whole.end {
@@ -384,8 +392,9 @@ impl Oracle {
         if whole == 0 || size > boundary {
             return false;
         }
-        // Whole segment i begins at first + i·B; the way up from there to a multiple of the alignment, which is
-        // −(first + i·B) mod align, must leave `size` bytes of the segment.
+        // Whole segment i begins at first + i·B; the way up from there to a multiple of the
+        // alignment, which is −(first + i·B) mod align, must leave `size` bytes of the
+        // segment.
         let slack = boundary - size;
         if slack >= align - 1 {
             return true;

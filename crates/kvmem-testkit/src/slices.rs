@@ -1,18 +1,24 @@
-//! *Slices*: operations on slabs by several threads, one at a time, compared with books after every step.
+//! *Slices*: operations on slabs by several threads, one at a time, compared with books after every
+//! step.
 //!
-//! The threads are real ones, for what is cached belongs to a thread; but each waits until it is told what to do, and who tells
-//! it waits until it is done. So a sequence of operations does the same every time, and what fails can be made shorter.
+//! The threads are real ones, for what is cached belongs to a thread; but each waits until it is
+//! told what to do, and who tells it waits until it is done. So a sequence of operations does the
+//! same every time, and what fails can be made shorter.
 //!
 //! What is compared:
 //!
 //! 1. A request succeeds unless its size cannot be; refusals say so.
-//! 2. A block is aligned and on no other; it keeps what was written to it until it is freed, by whichever thread; a zeroed
-//!    one is zero.
-//! 3. Statistics are those of the books: objects in use in each class, blocks of the system and their bytes. What is cached
-//!    is within its bound, and slabs have room for what is said to be in them.
-//! 4. After a trim, by whichever thread, nothing is cached, and no slab is kept in which nothing is in use.
-//! 5. When all threads have ended and two intervals of the working set have passed, nothing is cached.
-//! 6. In the end everything is given back: no block, no slab, no page is left; and nothing was ever found to be misuse.
+//! 2. A block is aligned and on no other; it keeps what was written to it until it is freed, by
+//!    whichever thread; a zeroed one is zero.
+//! 3. Statistics are those of the books: objects in use in each class, blocks of the system and
+//!    their bytes. What is cached is within its bound, and slabs have room for what is said to be
+//!    in them.
+//! 4. After a trim, by whichever thread, nothing is cached, and no slab is kept in which nothing is
+//!    in use.
+//! 5. When all threads have ended and two intervals of the working set have passed, nothing is
+//!    cached.
+//! 6. In the end everything is given back: no block, no slab, no page is left; and nothing was ever
+//!    found to be misuse.
 //!
 //! The allocator is driven from outside, through its public face alone.
 
@@ -319,7 +325,8 @@ impl Driver {
         Ok(())
     }
 
-    /// The allocator is dropped, and another takes its place. Threads live on, with caches of what is gone.
+    /// The allocator is dropped, and another takes its place. Threads live on, with caches of what
+    /// is gone.
     fn replace(&mut self, config: &Config) -> Result<()> {
         let next = Under::new(config)?;
         let mut old = std::mem::replace(&mut self.under_test, next);
@@ -381,7 +388,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Objects in use of each class, and blocks of the system: those of the books, and up to `resting` more.
+    /// Objects in use of each class, and blocks of the system: those of the books, and up to
+    /// `resting` more.
     fn compare_in_use(&self, resting: usize) -> Result<()> {
         let under_test = &self.under_test;
         let stats = under_test.slices.stats();

@@ -1,12 +1,13 @@
 //! *Soak*: hundreds of millions of operations on spaces that live long, compared as they go.
 //!
-//! Property tests are short: a few hundred steps in a space that was empty a moment ago. What needs a space to be old
-//! (free lists that are long and worn, books that were cut up and joined a million times, a policy that has seen the
-//! traffic change) only a long run reaches. It goes through *ages* of up to a million steps. An age has a space and a
-//! traffic of its own, drawn from the seed; allocations of former ages, their allocators gone, die within it.
+//! Property tests are short: a few hundred steps in a space that was empty a moment ago. What needs
+//! a space to be old (free lists that are long and worn, books that were cut up and joined a
+//! million times, a policy that has seen the traffic change) only a long run reaches. It goes
+//! through *ages* of up to a million steps. An age has a space and a traffic of its own, drawn from
+//! the seed; allocations of former ages, their allocators gone, die within it.
 //!
-//! Every step is compared as [`Depth::Grants`] says, every eighth as [`Depth::Figures`], and [`Depth::Everything`] is
-//! looked at every 65,536 steps at most.
+//! Every step is compared as [`Depth::Grants`] says, every eighth as [`Depth::Figures`], and
+//! [`Depth::Everything`] is looked at every 65,536 steps at most.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
-//! *Strategies*: spaces and operations for proptest, weighted towards what has gone wrong in allocators.
+//! *Strategies*: spaces and operations for proptest, weighted towards what has gone wrong in
+//! allocators.
 //!
-//! Requests ask for exactly what is there, a byte more or less, the size of what has died, crumbs beside bulk, and
-//! now and then for nonsense.
+//! Requests ask for exactly what is there, a byte more or less, the size of what has died, crumbs
+//! beside bulk, and now and then for nonsense.
 
 use kvmem::offset::Placement;
 use proptest::prelude::*;
@@ -72,7 +73,8 @@ pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
     )
 }
 
-/// A sequence that mostly asks for a few sizes again and again, as a KV cache does, until the space is full.
+/// A sequence that mostly asks for a few sizes again and again, as a KV cache does, until the space
+/// is full.
 pub fn paged_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let sizes = prop::array::uniform3(prop_oneof![
         (1..=64u64).prop_map(Amount::bytes),

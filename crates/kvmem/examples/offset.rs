@@ -1,7 +1,7 @@
 //! A tour of L3, the offsets: `cargo run --example offset`.
 //!
-//! An offset space hands out ranges `[offset, offset + size)` of something that it never touches: registered memory, a
-//! file, a device's address space. Here it stands for 1 TiB of KV cache.
+//! An offset space hands out ranges `[offset, offset + size)` of something that it never touches:
+//! registered memory, a file, a device's address space. Here it stands for 1 TiB of KV cache.
 
 use std::error::Error;
 
@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The space costs some 40 KiB, however long it is.
     let space = OffsetAllocator::new(TIB)?;
 
-    // Sizes are what you ask for; nothing is rounded. Both objects of a block of GLM-5.1 with sparse attention:
+    // Sizes are what you ask for; nothing is rounded. Both objects of a block of GLM-5.1 with
+    // sparse attention:
     let kv = space.allocate(3_274_752)?;
     let index = space.allocate(658_432)?;
     assert_eq!(space.metrics().allocated, 3_274_752 + 658_432);
@@ -44,8 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(head.map(|head| head.size()), Some(10 * MIB));
     assert_eq!(tail.map(|tail| tail.size()), Some(60 * MIB));
 
-    // Out of space is a small value that says what there is. A full store asks often and is mostly refused, so the hint
-    // says so without taking the lock.
+    // Out of space is a small value that says what there is. A full store asks often and is mostly
+    // refused, so the hint says so without taking the lock.
     let rest = space.allocate(space.metrics().largest_free)?;
     match space.allocate(GIB) {
         Err(AllocError::NoRoom { asked, free, largest_free }) => {
@@ -91,7 +92,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(matches!(space.free_raw(raw.handle), Err(RawError::Stale { .. })), "freed twice");
     assert!(matches!(small.free_raw(raw.handle), Err(RawError::Foreign { .. })), "another's");
 
-    // Any thread may allocate, and any may free what another has allocated. Allocations may outlive the allocator.
+    // Any thread may allocate, and any may free what another has allocated. Allocations may outlive
+    // the allocator.
     let last = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..=8)
             .map(|n| {

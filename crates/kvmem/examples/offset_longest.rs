@@ -5,8 +5,9 @@
 //! cargo run --release --example offset_longest -- 10000   # as many as you say
 //! ```
 //!
-//! Times of single calls include whatever the machine does meanwhile: on a busy one, the longest is an interruption. So
-//! each situation is measured five times, and the shortest of the five longest calls is printed.
+//! Times of single calls include whatever the machine does meanwhile: on a busy one, the longest is
+//! an interruption. So each situation is measured five times, and the shortest of the five longest
+//! calls is printed.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! # kvmem: vmem for KV caches
 //!
-//! The host-memory stack under an LLM inference server. Four layers, after Bonwick's slabs and his *Magazines and Vmem*;
-//! a layer uses only what stands below it, and [`offset`] stands on nothing.
+//! The host-memory stack under an LLM inference server. Four layers, after Bonwick's slabs and his
+//! *Magazines and Vmem*; a layer uses only what stands below it, and [`offset`] stands on nothing.
 //!
 //! | layer | hands out | Bonwick's word | today |
 //! |---|---|---|---|
@@ -12,11 +12,13 @@
 //! | L1 [`arena`] | bytes: mapped, resident, placed | page allocator | **stands** |
 //!
 //! [`arena::Region`] is memory: mapped on the best pages there are, placed, populated, with a
-//! receipt that says what was got. [`register::RegistrationSet`] is such memory pinned with rings, NICs or GPUs, all of it or
-//! nothing, with keys that cannot outlive it. [`offset::OffsetAllocator`] hands out byte ranges of a space of up to 2^63 bytes
-//! in constant time, and never touches the bytes; so it serves memory that was mapped or registered by other means too.
-//! [`slab::SliceAllocator`] serves the small objects around them, from magazines that each thread has to itself.
-//! [`pool::Pool`] is all of them in one builder: blocks with bytes, offsets and keys.
+//! receipt that says what was got. [`register::RegistrationSet`] is such memory pinned with rings,
+//! NICs or GPUs, all of it or nothing, with keys that cannot outlive it.
+//! [`offset::OffsetAllocator`] hands out byte ranges of a space of up to 2^63 bytes in constant
+//! time, and never touches the bytes; so it serves memory that was mapped or registered by other
+//! means too. [`slab::SliceAllocator`] serves the small objects around them, from magazines that
+//! each thread has to itself. [`pool::Pool`] is all of them in one builder: blocks with bytes,
+//! offsets and keys.
 //!
 //! ```
 //! use kvmem::offset::{AllocError, OffsetAllocator};

@@ -1,15 +1,18 @@
-//! Atomics and the lock: the usual ones, or loom's under `--cfg loom`; or shuttle's where `--cfg shuttle` is said as well.
+//! Atomics and the lock: the usual ones, or loom's under `--cfg loom`; or shuttle's where `--cfg
+//! shuttle` is said as well.
 //!
 //! ## The lock
 //!
-//! Books are changed in a few dozen nanoseconds; what a lock costs when nobody else wants it is then a good part of an
-//! allocation. Taking a lock needs one atomic read-modify-write, which drains the processor's store buffer and keeps
-//! later loads waiting. Locks that put waiters to sleep in a queue need a second one to let go, because
-//! the releasing thread must not miss a waiter that is just going to sleep. [`RawLock`] lets go with a plain store:
-//! waiters spin for about as long as the books are held, then yield, then sleep for short spells, and look again
-//! by themselves. Uncontended, that is 5 ns instead of 10 on the machine this was measured on; next to cache misses
-//! it is more, for the stores of one operation then overlap with the loads of the next. The price is paid only when the
-//! holder loses its processor: a waiter may then come up to [`NAP`] late.
+//! Books are changed in a few dozen nanoseconds; what a lock costs when nobody else wants it is
+//! then a good part of an allocation. Taking a lock needs one atomic read-modify-write, which
+//! drains the processor's store buffer and keeps later loads waiting. Locks that put waiters to
+//! sleep in a queue need a second one to let go, because the releasing thread must not miss a
+//! waiter that is just going to sleep. [`RawLock`] lets go with a plain store: waiters spin for
+//! about as long as the books are held, then yield, then sleep for short spells, and look again
+//! by themselves. Uncontended, that is 5 ns instead of 10 on the machine this was measured on; next
+//! to cache misses it is more, for the stores of one operation then overlap with the loads of the
+//! next. The price is paid only when the holder loses its processor: a waiter may then come up to
+//! [`NAP`] late.
 
 #[cfg(loom)]
 pub(crate) use self::model::Mutex;
@@ -55,7 +58,8 @@ type Guard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
 #[cfg(loom)]
 type Guard<'a, T> = checked::MutexGuard<'a, T>;
 
-/// Looks at a held lock before the waiter yields its processor. Few for the model, which tries all orders of them.
+/// Looks at a held lock before the waiter yields its processor. Few for the model, which tries all
+/// orders of them.
 const SPINS: u32 = if cfg!(loom) { 2 } else { 100 };
 /// Looks before the waiter sleeps.
 const SPINS_AND_YIELDS: u32 = if cfg!(loom) { 3 } else { 150 };
@@ -96,9 +100,10 @@ impl RawLock {
         !self.held.swap(true, Ordering::Acquire)
     }
 
-    /// As above. A swap that finds `true` stores what was there, at once after it; loom lets other stores come between the
-    /// two, so that the holder's `false` could come before the waiter's `true`, and all would wait for ever. So in the model
-    /// a swap that finds `true` stores nothing.
+    /// As above. A swap that finds `true` stores what was there, at once after it; loom lets other
+    /// stores come between the two, so that the holder's `false` could come before the waiter's
+    /// `true`, and all would wait for ever. So in the model a swap that finds `true` stores
+    /// nothing.
     #[cfg(loom)]
     fn try_take(&self) -> bool {
         // Acquire pairs with the Release in `let_go`, as above. Relaxed: nothing was taken.
@@ -127,8 +132,8 @@ impl RawLock {
     }
 }
 
-/// Figures that change together, one writer at a time, and are read without a lock by who can do with figures of two moments if there
-/// is no end to the changes.
+/// Figures that change together, one writer at a time, and are read without a lock by who can do
+/// with figures of two moments if there is no end to the changes.
 pub(crate) struct Together {
     /// Odd while they change.
     changes: AtomicU64,
@@ -154,7 +159,8 @@ impl Together {
         // Relaxed, both: one writer at a time; the fence.
         let before = self.changes.load(Ordering::Relaxed);
         self.changes.store(before.wrapping_add(1), Ordering::Relaxed);
-        // Release pairs with the Acquire fence in `look`: who sees what follows sees the number odd, or a later one.
+        // Release pairs with the Acquire fence in `look`: who sees what follows sees the number
+        // odd, or a later one.
         fence(Ordering::Release);
         let done = change();
         // Release pairs with the Acquire load in `look`: who sees it sees all of what was stored.
@@ -162,7 +168,8 @@ impl Together {
         done
     }
 
-    /// What `look` loads, as it was together if that can be had soon. Never waits for a writer that does not go on.
+    /// What `look` loads, as it was together if that can be had soon. Never waits for a writer that
+    /// does not go on.
     #[cfg(not(loom))]
     pub(crate) fn look<T>(&self, look: impl Fn() -> T) -> T {
         let mut looks = 0;
@@ -212,9 +219,9 @@ fn nap() {
     thread::yield_now();
 }
 
-// SAFETY: `take` and `try_take` return having the lock only if their swap changed `held` from false to true. Between two
-// such swaps somebody stored false, which only `let_go` does, and its caller had the lock: so there is one holder at a
-// time.
+// SAFETY: `take` and `try_take` return having the lock only if their swap changed `held` from false
+// to true. Between two such swaps somebody stored false, which only `let_go` does, and its caller
+// had the lock: so there is one holder at a time.
 #[cfg(not(loom))]
 unsafe impl lock_api::RawMutex for RawLock {
     // The constant is only ever used to make new locks of.
@@ -264,8 +271,8 @@ pub(crate) fn release_over_fork<T>(mutex: &Mutex<T>) {
     }
 }
 
-/// The locks alone, for the model checks in `tests/loom` and `tests/shuttle`: loom's atomics cannot be made in constants, which `lock_api`
-/// asks for.
+/// The locks alone, for the model checks in `tests/loom` and `tests/shuttle`: loom's atomics cannot
+/// be made in constants, which `lock_api` asks for.
 #[cfg(loom)]
 pub mod loom_face {
     use super::{AtomicU32, RawLock};
@@ -315,7 +322,8 @@ pub mod loom_face {
             run(&reading, reading.own())
         }
 
-        /// Runs as a writer, with the numbers of those stripes that may have changed since the last.
+        /// Runs as a writer, with the numbers of those stripes that may have changed since the
+        /// last.
         pub fn write<R>(
             &self,
             run: impl FnOnce(&mut T, &mut dyn Iterator<Item = &AtomicU32>) -> R,

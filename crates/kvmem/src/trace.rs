@@ -1,8 +1,10 @@
-//! *Trace*: spans and events of setting up, where the feature `tracing` is on; nothing where it is not.
+//! *Trace*: spans and events of setting up, where the feature `tracing` is on; nothing where it is
+//! not.
 //!
-//! Steps that take long are spans: `build`, `preflight`, `map`, `populate`, `register`, `grow`, `shrink`, `attach`, and by each thread
-//! `populate_range` and `register_chunk`. What one may want to know of is an event at `WARN`: a rung of the ladder that was passed, a range
-//! that failed, something in quarantine. No span and no event is where memory is allocated or freed.
+//! Steps that take long are spans: `build`, `preflight`, `map`, `populate`, `register`, `grow`,
+//! `shrink`, `attach`, and by each thread `populate_range` and `register_chunk`. What one may want
+//! to know of is an event at `WARN`: a rung of the ladder that was passed, a range that failed,
+//! something in quarantine. No span and no event is where memory is allocated or freed.
 
 /// A span that lasts to the end of the block: `span!(INFO, "name", field = value)`.
 #[cfg(feature = "tracing")]
@@ -34,7 +36,8 @@ macro_rules! event {
 
 pub(crate) use {event, span};
 
-/// Where a thread is, for others that do a part of its work: their spans are within its span, and go where its spans go.
+/// Where a thread is, for others that do a part of its work: their spans are within its span, and
+/// go where its spans go.
 #[derive(Clone)]
 pub(crate) struct Here {
     #[cfg(feature = "tracing")]

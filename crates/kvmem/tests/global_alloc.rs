@@ -66,7 +66,8 @@ fn every_layout() {
     for size in (1..600).chain([1000, 4096, 8192, 8193, 100_000]) {
         for align in [1, 2, 8, 16, 32, 64, 128, 4096] {
             let layout = Layout::from_size_align(size, align).unwrap();
-            // SAFETY: the layout is not of no bytes; the block is used within its size and freed once, with what it has then.
+            // SAFETY: the layout is not of no bytes; the block is used within its size and freed
+            // once, with what it has then.
             unsafe {
                 let block = HEAP.alloc_zeroed(layout);
                 assert!(!block.is_null() && block.addr().is_multiple_of(align), "{layout:?}");
@@ -133,7 +134,8 @@ fn forks_go_on_allocating() {
             });
         }
         for _ in 0..20 {
-            // SAFETY: the child uses memory, which is ready for it, and ends with _exit; a lock that is never free ends it too.
+            // SAFETY: the child uses memory, which is ready for it, and ends with _exit; a lock
+            // that is never free ends it too.
             let status = unsafe {
                 match libc::fork() {
                     0 => {
@@ -155,8 +157,8 @@ fn forks_go_on_allocating() {
     });
 }
 
-/// Ranges, whose books grow on this heap, while another thread forks: who has the lock of the books waits for nothing that the
-/// forking thread has.
+/// Ranges, whose books grow on this heap, while another thread forks: who has the lock of the books
+/// waits for nothing that the forking thread has.
 #[test]
 fn forks_beside_a_cached_space() {
     use std::sync::atomic::{AtomicBool, Ordering};

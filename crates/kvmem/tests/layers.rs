@@ -1,8 +1,9 @@
 //! A layer uses only what stands below it.
 //!
-//! Reads the library's source and finds every path that leaves its own layer: `crate::…`, `super::super::…`, grouped or
-//! not, in macros too. Comments and strings do not count. What the compiler would see as one crate is held apart
-//! here, so that each layer can be read, tested and one day shipped without those above.
+//! Reads the library's source and finds every path that leaves its own layer: `crate::…`,
+//! `super::super::…`, grouped or not, in macros too. Comments and strings do not count. What the
+//! compiler would see as one crate is held apart here, so that each layer can be read, tested and
+//! one day shipped without those above.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("pool", &["sys", "sync", "trace", "arena", "register", "offset", "slab"]),
 ];
 
-/// The names at the top of the crate that a module's source uses. `module` is where it stands, outermost first.
+/// The names at the top of the crate that a module's source uses. `module` is where it stands,
+/// outermost first.
 fn uses(source: &str, module: &[&str]) -> Vec<String> {
     let tokens = TokenStream::from_str(source).expect("the compiler has read it before");
     let mut found = Vec::new();

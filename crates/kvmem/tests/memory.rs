@@ -44,7 +44,8 @@ fn books_cost_what_they_say_and_are_given_back() {
     assert!(left < at_start + (128 << 10), "{left} bytes are left");
     drop(handles);
 
-    // Whatever way a space ends, nothing of it stays: with its allocator, or with the last thing that could be freed.
+    // Whatever way a space ends, nothing of it stays: with its allocator, or with the last thing
+    // that could be freed.
     type Ending = fn(OffsetAllocator, Allocation, RawHandle);
     let endings: [(&str, Ending); 5] = [
         ("the allocator last", |space, own, raw| {

@@ -1,6 +1,7 @@
 //! *Goals*: the figures that the arena layer sets out to reach, found in the rows.
 //!
-//! A goal appears when the rows that it needs are there. Where several rows count, the worst is given with its name.
+//! A goal appears when the rows that it needs are there. Where several rows count, the worst is
+//! given with its name.
 
 use super::{ContenderId, Op, Pages, Row};
 use crate::report::Goal;

@@ -1,4 +1,5 @@
-//! *Mapping*: plain memory of the benchmark itself, for the yardsticks that the library is compared with.
+//! *Mapping*: plain memory of the benchmark itself, for the yardsticks that the library is compared
+//! with.
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -22,7 +23,8 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// `bytes` of addresses that nobody may touch: a reservation, which no limit but that of the address space forbids.
+    /// `bytes` of addresses that nobody may touch: a reservation, which no limit but that of the
+    /// address space forbids.
     pub(crate) fn reserve(bytes: usize) -> Result<Self, Errno> {
         Self::protected(bytes, ProtFlags::empty(), MapFlags::NORESERVE)
     }
@@ -71,19 +73,20 @@ impl Mapping {
     }
 
     fn advise(&self, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the range is this mapping's own. The advice used here changes how it is backed, never its bytes.
+        // SAFETY: the range is this mapping's own. The advice used here changes how it is backed,
+        // never its bytes.
         unsafe { madvise(self.base.as_ptr().cast(), self.bytes, advice) }
     }
 }
 
 // SAFETY: it owns its range of addresses; there is no thread to which the range is bound.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference gives address and length, and lets the kernel fill the range with pages, which reads and
-// writes nothing.
+// SAFETY: a shared reference gives address and length, and lets the kernel fill the range with
+// pages, which reads and writes nothing.
 unsafe impl Sync for Mapping {}
 
-// SAFETY: 1. Both come from fields that never change. 2. The kernel mapped the addresses in one piece, and has no
-// longer ones to give. 3. They are unmapped in `drop` and not before.
+// SAFETY: 1. Both come from fields that never change. 2. The kernel mapped the addresses in one
+// piece, and has no longer ones to give. 3. They are unmapped in `drop` and not before.
 unsafe impl Memory for Mapping {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -96,17 +99,19 @@ unsafe impl Memory for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and nothing that borrows from it is left. The call cannot fail for a
-        // range that is mapped as a whole, and there would be nothing to do if it did.
+        // SAFETY: the mapping is this value's own, and nothing that borrows from it is left. The
+        // call cannot fail for a range that is mapped as a whole, and there would be
+        // nothing to do if it did.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
 /// How long one thread takes to map `bytes` with `MAP_POPULATE`.
 ///
-/// `MAP_POPULATE` fills the range before any advice can be given about it, so it gets the pages that the system hands
-/// out unasked. Where those are of another kind than the row's, the range is mapped and advised first and then filled
-/// by `MADV_POPULATE_WRITE` on the same one thread: the kernel's routine behind both is the same.
+/// `MAP_POPULATE` fills the range before any advice can be given about it, so it gets the pages
+/// that the system hands out unasked. Where those are of another kind than the row's, the range is
+/// mapped and advised first and then filled by `MADV_POPULATE_WRITE` on the same one thread: the
+/// kernel's routine behind both is the same.
 pub(crate) fn map_populate(pages: Pages, bytes: usize) -> Result<Duration, Errno> {
     let unasked = match pages {
         Pages::Huge => true,
@@ -137,8 +142,9 @@ pub(crate) fn touch(pages: Pages, bytes: usize) -> Result<Duration, Errno> {
     let start = Instant::now();
     let mapping = Mapping::untouched(pages, bytes)?;
     for at in (0..bytes).step_by(step) {
-        // SAFETY: `at` is below the length of the mapping, which is writable and this function's own. With hugepages
-        // the caller has seen to it that there are enough, and the kernel reserved them when it mapped.
+        // SAFETY: `at` is below the length of the mapping, which is writable and this function's
+        // own. With hugepages the caller has seen to it that there are enough, and the
+        // kernel reserved them when it mapped.
         unsafe { mapping.base.add(at).write_volatile(1) };
     }
     let took = start.elapsed();

@@ -1,19 +1,21 @@
 //! The benchmark of the arena layer: allocation by bumping, and pages made resident.
 //!
-//! 1. *Operations.* [`Op::Bump`] allocates 64 B and 4 KiB on 1, 2 and 8 threads; [`Op::BumpFull`] is the same call
-//!    where there is no room left. [`Op::Populate`] maps memory and makes it resident, [`Op::Discard`] gives it back,
-//!    [`Op::Map`] maps 1 TiB and leaves it untouched.
-//! 2. *Contenders.* kvmem's bump arena meets a mutex, the crate `bumpalo` and a model of the arena it came from
-//!    ([`bump`]). Its populated regions meet one thread with `MAP_POPULATE` and one thread that writes to each page.
-//! 3. *Time.* A bump allocation computes and never waits, so its time is the processor time of its thread, the mean
-//!    of the threads. Populating is what its callers wait for, so its time is that on the wall, from before the
-//!    mapping until the memory is there; unmapping is not part of it.
-//! 4. *Noise.* Machines drift, and a virtual machine's first touch of memory that was given back to the host costs
-//!    many times as much as the second. The tasks of a group therefore take turns, each repetition starts with
-//!    another one, medians count, and the memory is populated once before the clock runs.
+//! 1. *Operations.* [`Op::Bump`] allocates 64 B and 4 KiB on 1, 2 and 8 threads; [`Op::BumpFull`]
+//!    is the same call where there is no room left. [`Op::Populate`] maps memory and makes it
+//!    resident, [`Op::Discard`] gives it back, [`Op::Map`] maps 1 TiB and leaves it untouched.
+//! 2. *Contenders.* kvmem's bump arena meets a mutex, the crate `bumpalo` and a model of the arena
+//!    it came from ([`bump`]). Its populated regions meet one thread with `MAP_POPULATE` and one
+//!    thread that writes to each page.
+//! 3. *Time.* A bump allocation computes and never waits, so its time is the processor time of its
+//!    thread, the mean of the threads. Populating is what its callers wait for, so its time is that
+//!    on the wall, from before the mapping until the memory is there; unmapping is not part of it.
+//! 4. *Noise.* Machines drift, and a virtual machine's first touch of memory that was given back to
+//!    the host costs many times as much as the second. The tasks of a group therefore take turns,
+//!    each repetition starts with another one, medians count, and the memory is populated once
+//!    before the clock runs.
 //! 5. *What is not there.* Rows need their pages. Hugepages of 2 MiB that the system lacks are
-//!    [borrowed](crate::hugepages) where the options allow it, and given back however the run ends. Where rows cannot
-//!    be had they are absent, and the report says why.
+//!    [borrowed](crate::hugepages) where the options allow it, and given back however the run ends.
+//!    Where rows cannot be had they are absent, and the report says why.
 
 pub mod bump;
 mod goals;
@@ -40,25 +42,26 @@ use crate::progress::Progress;
 pub struct Options {
     /// Less memory and fewer repetitions: some seconds instead of some minutes.
     pub quick: bool,
-    /// Repetitions of each measurement, of which the median counts; 15 and 5 (bump, pages), or 5 and 3 when quick,
-    /// unless given.
+    /// Repetitions of each measurement, of which the median counts; 15 and 5 (bump, pages), or 5
+    /// and 3 when quick, unless given.
     pub reps: Option<u32>,
     /// Only these operations; all when empty.
     pub ops: Vec<Op>,
     /// Only these contenders; all when empty.
     pub contenders: Vec<ContenderId>,
-    /// Whether hugepages that rows lack may be added to the machine's pool while they are measured;
-    /// see [`hugepages`](crate::hugepages). Without it such rows are left out.
+    /// Whether hugepages that rows lack may be added to the machine's pool while they are
+    /// measured; see [`hugepages`](crate::hugepages). Without it such rows are left out.
     pub borrow_hugepages: bool,
 }
 
 /// Runs what `options` ask for.
 ///
-/// The full run makes up to 2 GiB resident at a time, a quick one 512 MiB; less where less is available.
+/// The full run makes up to 2 GiB resident at a time, a quick one 512 MiB; less where less is
+/// available.
 ///
 /// # Errors
-/// [`BenchError`] when a contender fails at what it should be able to do here. Rows that this machine cannot have are
-/// no error: see [`Report::skipped`].
+/// [`BenchError`] when a contender fails at what it should be able to do here. Rows that this
+/// machine cannot have are no error: see [`Report::skipped`].
 pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
     suite::run(options, progress)
 }
@@ -223,7 +226,8 @@ pub enum Pages {
     /// Hugepages of 2 MiB from the system's pool.
     #[serde(rename = "2m")]
     Huge,
-    /// Memory that another process can attach: a memory file, in transparent hugepages as far as they can be had.
+    /// Memory that another process can attach: a memory file, in transparent hugepages as far as
+    /// they can be had.
     #[serde(rename = "shared")]
     Shared,
 }

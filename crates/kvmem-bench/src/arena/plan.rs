@@ -153,8 +153,8 @@ pub(super) fn groups(options: &Options, effort: &mut Effort) -> (Vec<Group>, Vec
     (groups, skipped)
 }
 
-/// The kinds of pages that take part. Hugepages of a pool are not discarded one by one: the pool might be empty when
-/// they are touched again, and the process would be killed.
+/// The kinds of pages that take part. Hugepages of a pool are not discarded one by one: the pool
+/// might be empty when they are touched again, and the process would be killed.
 fn able(op: Op) -> impl Iterator<Item = Pages> {
     Pages::ALL.into_iter().filter(move |&pages| op != Op::Discard || pages != Pages::Huge)
 }

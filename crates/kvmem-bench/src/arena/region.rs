@@ -23,7 +23,8 @@ pub(crate) fn page_size(pages: Pages) -> PageSize {
     }
 }
 
-/// A region to be of such memory. Shared memory is let have base pages, as it is when its own setting leaves it none else.
+/// A region to be of such memory. Shared memory is let have base pages, as it is when its own
+/// setting leaves it none else.
 fn builder(pages: Pages, bytes: usize) -> RegionBuilder {
     match pages {
         Pages::Shared => Region::builder(bytes)
@@ -33,7 +34,8 @@ fn builder(pages: Pages, bytes: usize) -> RegionBuilder {
     }
 }
 
-/// Maps `bytes` and leaves them untouched. The bytes resident are those of the process, before and after.
+/// Maps `bytes` and leaves them untouched. The bytes resident are those of the process, before and
+/// after.
 pub(super) fn map(pages: Pages, bytes: usize) -> Result<Seen, MeasureError> {
     let before = resident_bytes();
     let start = Instant::now();

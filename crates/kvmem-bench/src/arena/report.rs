@@ -13,15 +13,18 @@ pub struct Row {
     pub op: Op,
     /// The kind of pages, where there are pages.
     pub pages: Option<Pages>,
-    /// Threads asked for; of `kvmem-auto` those it chose. The library populates with no more than there are cores.
+    /// Threads asked for; of `kvmem-auto` those it chose. The library populates with no more than
+    /// there are cores.
     pub threads: u32,
     /// Bytes of an allocation, or of what was mapped.
     pub size_bytes: u64,
     /// The contender.
     pub contender: ContenderId,
-    /// Nanoseconds of each thread's processor time per call, or of a whole mapping; the median of the repetitions.
+    /// Nanoseconds of each thread's processor time per call, or of a whole mapping; the median of
+    /// the repetitions.
     pub ns_per_op: Option<f64>,
-    /// GiB a second made resident or given back, by the clock on the wall; the median of the repetitions.
+    /// GiB a second made resident or given back, by the clock on the wall; the median of the
+    /// repetitions.
     pub gib_per_s: Option<f64>,
 }
 

@@ -88,7 +88,8 @@ impl Found {
                 let i = (i + rep) % group.tasks.len();
                 let task = &group.tasks[i];
                 progress.step(&name(task));
-                // Who makes hugepages of a memory file comes after one who does not, and would be the one to fetch them from the host.
+                // Who makes hugepages of a memory file comes after one who does not, and would be
+                // the one to fetch them from the host.
                 let again = task.pages == Some(Pages::Shared) && task.op == Op::Populate;
                 let warm = if again { measure(task, effort).map(drop) } else { Ok(()) };
                 match warm.and_then(|()| measure(task, effort)) {

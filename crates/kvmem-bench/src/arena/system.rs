@@ -21,8 +21,8 @@ pub(crate) fn thp_missing() -> Option<String> {
     }
 }
 
-/// Bytes that can be made resident now without pushing anything out: what the machine has available, or less where a
-/// control group allows less. `None` when the machine does not tell.
+/// Bytes that can be made resident now without pushing anything out: what the machine has
+/// available, or less where a control group allows less. `None` when the machine does not tell.
 pub(crate) fn available_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -44,7 +44,8 @@ fn room_in_group(line: &str) -> Option<u64> {
         _ => return None,
     };
     let leaf = Path::new(root).join(path.trim_start_matches('/'));
-    // Inside a container the path may be that of the host, which is not there: the mount's own root then is the group.
+    // Inside a container the path may be that of the host, which is not there: the mount's own root
+    // then is the group.
     let folders = leaf.ancestors().take_while(|folder| folder.starts_with(root));
     folders
         .filter_map(|folder| {

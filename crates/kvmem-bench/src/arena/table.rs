@@ -1,7 +1,7 @@
 //! *Table*: the report as text.
 //!
-//! Bump rows have one line for each size and number of threads, the contenders side by side; page rows have one line
-//! for each kind of pages. A dash stands where there is no row.
+//! Bump rows have one line for each size and number of threads, the contenders side by side; page
+//! rows have one line for each kind of pages. A dash stands where there is no row.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -67,14 +67,16 @@ pub(super) fn title(op: Op) -> &'static str {
     }
 }
 
-/// One line for each size and number of threads, or for each kind of pages; one column for each contender.
+/// One line for each size and number of threads, or for each kind of pages; one column for each
+/// contender.
 pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
     let with_pages = rows.iter().any(|row| row.pages.is_some());
     let line_of = |row: &Row| match row.pages {
         Some(pages) => format!("{pages}, {} MiB", row.size_bytes >> 20),
         None => format!("{} B, {} thread(s)", row.size_bytes, row.threads),
     };
-    // The library's own threads are part of its column; those that `auto` took differ from line to line.
+    // The library's own threads are part of its column; those that `auto` took differ from line to
+    // line.
     let column_of = |row: &Row| match row.contender {
         ContenderId::Kvmem if with_pages => (row.contender, row.threads),
         other => (other, 0),

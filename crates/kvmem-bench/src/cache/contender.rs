@@ -73,7 +73,8 @@ impl Insert for Quick {
     }
 }
 
-/// A table that nobody changes any more, with one line for each value that is read when it is found, as the head of a value is.
+/// A table that nobody changes any more, with one line for each value that is read when it is
+/// found, as the head of a value is.
 pub(super) struct Floor(HashMap<u64, Box<[u64; 8]>, Hasher>);
 
 impl Floor {

@@ -1,6 +1,7 @@
 //! *Goals*: the figures that keyed blocks set out to reach, found in the rows.
 //!
-//! A goal appears when the rows that it needs are there, and a second thread counts only where it has a processor of its own.
+//! A goal appears when the rows that it needs are there, and a second thread counts only where it
+//! has a processor of its own.
 
 use super::{ContenderId, Row, Scenario};
 use crate::report::Goal;

@@ -1,16 +1,21 @@
-//! The benchmark of pools under threads: keyed blocks in one cache that all of them share, and blocks of a hot size.
+//! The benchmark of pools under threads: keyed blocks in one cache that all of them share, and
+//! blocks of a hot size.
 //!
-//! 1. *Keyed blocks.* 100,000 values of 256 B are held, and that is the limit. [`Scenario::GetHit`] looks keys up that are held,
-//!    at random, and lets go of what it finds; [`Scenario::GetMiss`] looks up keys that are not. [`Scenario::InsertEvict`] puts in keys that
-//!    have not been there, so that another value goes for each. The contenders: the library with each of its policies, over a pool; the
-//!    `quick_cache` crate's own concurrent cache with the same hash function, over counted slices of the system's heap: no registered
-//!    memory, but the same work for its callers; and for look-ups a *floor*: a table of the standard library that nobody may change, without locks,
-//!    pins or uses, whose entries stand apart as they do here. What its rate does from one thread to two is what the machine gives.
-//! 2. *Blocks.* [`Scenario::BlockPair`] has a block of 4 KiB, a hot size, and drops it, from a pool, from an
-//!    [`ExtentCache`](kvmem::slab::ExtentCache), which knows of no memory, and from nothing at all: what the loop costs.
+//! 1. *Keyed blocks.* 100,000 values of 256 B are held, and that is the limit. [`Scenario::GetHit`]
+//!    looks keys up that are held, at random, and lets go of what it finds; [`Scenario::GetMiss`]
+//!    looks up keys that are not. [`Scenario::InsertEvict`] puts in keys that have not been there,
+//!    so that another value goes for each. The contenders: the library with each of its policies,
+//!    over a pool; the `quick_cache` crate's own concurrent cache with the same hash function, over
+//!    counted slices of the system's heap: no registered memory, but the same work for its callers;
+//!    and for look-ups a *floor*: a table of the standard library that nobody may change, without
+//!    locks, pins or uses, whose entries stand apart as they do here. What its rate does from one
+//!    thread to two is what the machine gives.
+//! 2. *Blocks.* [`Scenario::BlockPair`] has a block of 4 KiB, a hot size, and drops it, from a
+//!    pool, from an [`ExtentCache`](kvmem::slab::ExtentCache), which knows of no memory, and from
+//!    nothing at all: what the loop costs.
 //! 3. *Hits.* [`hits`] measures no times: which share of blocks each policy of eviction finds.
-//! 4. *Operations.* An operation is one call, with what picks its key; or a pair of `allocate` and drop. Values that are found are not
-//!    read, as that would be a measurement of the memory.
+//! 4. *Operations.* An operation is one call, with what picks its key; or a pair of `allocate` and
+//!    drop. Values that are found are not read, as that would be a measurement of the memory.
 
 mod contender;
 mod goals;

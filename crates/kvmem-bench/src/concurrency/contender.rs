@@ -38,8 +38,8 @@ impl<C: Contender<Handle: Send> + Sync> Shared for AsItIs<C> {
     }
 }
 
-/// The library's allocator, which only one thread at a time may enter. Its own lock then is never contended, and its hint,
-/// which answers hopeless requests without a lock, is behind this one.
+/// The library's allocator, which only one thread at a time may enter. Its own lock then is never
+/// contended, and its hint, which answers hopeless requests without a lock, is behind this one.
 pub(super) struct Locked(Arc<Mutex<OffsetAllocator>>);
 
 /// A range of it, which is freed under the lock as well.

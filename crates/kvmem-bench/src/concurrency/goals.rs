@@ -1,7 +1,7 @@
 //! *Goals*: the figures that shared allocators of offsets set out to reach, found in the rows.
 //!
-//! A goal appears when the rows that it needs are there, and a second thread counts only where it has a processor of its own.
-//! Where several rows count, the worst is given with its name.
+//! A goal appears when the rows that it needs are there, and a second thread counts only where it
+//! has a processor of its own. Where several rows count, the worst is given with its name.
 
 use super::{ContenderId, Row, Scenario};
 use crate::report::Goal;

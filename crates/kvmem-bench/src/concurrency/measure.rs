@@ -1,4 +1,5 @@
-//! *Measure*: one scenario with one contender on so many threads, once for the rate and once for single calls.
+//! *Measure*: one scenario with one contender on so many threads, once for the rate and once for
+//! single calls.
 
 use std::time::Instant;
 

@@ -1,16 +1,19 @@
 //! The benchmark of offsets under threads: one allocator that all of them share.
 //!
-//! 1. *Scenarios.* The `pair-` scenarios allocate and free blocks of one size, 4 KiB, 2 MiB and 3,274,752 B (a page of KV
-//!    cache that is no multiple of anything). [`Scenario::HighWater`] keeps nine tenths of the space in use by blocks of
-//!    those three sizes, while one request in twenty asks for half of the space, which cannot be had.
-//!    [`Scenario::Impossible`] makes only such requests. In [`Scenario::Fragmented`] half of the space is free, in holes of many
-//!    sizes, and sizes are random. In [`Scenario::CrossThread`] every block of 4 KiB is freed by another thread than the one
-//!    that allocated it; handles are passed on 32 at a time.
-//! 2. *Contenders.* The library as users hold it, a space alone and one with caches; the published allocator, modelled, behind
-//!    its mutex; the library's own allocator behind one more mutex, so that never two threads are in it at once: a plain heap
-//!    behind a lock; and `null`, which hands out handles and keeps no books: what the loop and handing handles on cost.
-//! 3. *Operations.* An operation is one call: an allocation, a free, or a request that fails. Times of single calls
-//!    are taken in a second run, as reading the clock takes longer than many calls do; what reading it takes is subtracted.
+//! 1. *Scenarios.* The `pair-` scenarios allocate and free blocks of one size, 4 KiB, 2 MiB and
+//!    3,274,752 B (a page of KV cache that is no multiple of anything). [`Scenario::HighWater`]
+//!    keeps nine tenths of the space in use by blocks of those three sizes, while one request in
+//!    twenty asks for half of the space, which cannot be had. [`Scenario::Impossible`] makes only
+//!    such requests. In [`Scenario::Fragmented`] half of the space is free, in holes of many sizes,
+//!    and sizes are random. In [`Scenario::CrossThread`] every block of 4 KiB is freed by another
+//!    thread than the one that allocated it; handles are passed on 32 at a time.
+//! 2. *Contenders.* The library as users hold it, a space alone and one with caches; the published
+//!    allocator, modelled, behind its mutex; the library's own allocator behind one more mutex, so
+//!    that never two threads are in it at once: a plain heap behind a lock; and `null`, which hands
+//!    out handles and keeps no books: what the loop and handing handles on cost.
+//! 3. *Operations.* An operation is one call: an allocation, a free, or a request that fails. Times
+//!    of single calls are taken in a second run, as reading the clock takes longer than many calls
+//!    do; what reading it takes is subtracted.
 
 mod contender;
 mod goals;

@@ -1,8 +1,8 @@
 //! *Scenario*: what is in the space before the clock starts, and what a thread does in one step.
 //!
-//! A step is at most one call, so that all calls count alike. Where blocks come and go, a thread has a share of the space to
-//! keep in use: it allocates while it has less, and frees one of its blocks, each equally likely, when it has more or is
-//! refused.
+//! A step is at most one call, so that all calls count alike. Where blocks come and go, a thread
+//! has a share of the space to keep in use: it allocates while it has less, and frees one of its
+//! blocks, each equally likely, when it has more or is refused.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -74,8 +74,8 @@ impl<C: Shared> Scene<C> {
         }
     }
 
-    /// Fills the space to its target and deals the blocks out. The fragmented one is filled to the brim first, and then
-    /// every second block is freed.
+    /// Fills the space to its target and deals the blocks out. The fragmented one is filled to the
+    /// brim first, and then every second block is freed.
     fn fill(&mut self) {
         let mut random = Rng::seed_from_u64(SEED);
         let thin = self.scenario == Scenario::Fragmented;

@@ -1,9 +1,9 @@
 //! Exact best fit over two ordered maps, behind a mutex.
 //!
-//! The free ranges are kept twice: by address, to find the neighbours of a freed range, and by size, to find the smallest
-//! that is large enough; of equal ones the lowest address. The request takes the low end. It is the
-//! yardstick for placement without any foresight: nothing is rounded, no range that fits is missed.
-//! O(log n) per operation.
+//! The free ranges are kept twice: by address, to find the neighbours of a freed range, and by
+//! size, to find the smallest that is large enough; of equal ones the lowest address. The request
+//! takes the low end. It is the yardstick for placement without any foresight: nothing is rounded,
+//! no range that fits is missed. O(log n) per operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,7 +112,8 @@ impl Contender for BestFit {
         Some(Handle { owner: self.0.clone(), offset, size })
     }
 
-    /// One range if one fits; otherwise the largest free range whole, and the same again for what is left.
+    /// One range if one fits; otherwise the largest free range whole, and the same again for what
+    /// is left.
     fn allocate_scattered(&self, total: u64, max_ranges: usize) -> Option<Vec<Handle>> {
         let mut holes = lock(&self.0);
         let mut taken = Vec::with_capacity(max_ranges);

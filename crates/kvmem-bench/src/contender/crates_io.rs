@@ -1,7 +1,8 @@
 //! The crate `offset-allocator`, behind a mutex.
 //!
-//! A Rust port of the allocator that the published one was derived from: 32-bit sizes, no rounding, no handles
-//! of its own. Spaces above 3.75 GiB, its largest bin, are refused: it panics when such a range is searched.
+//! A Rust port of the allocator that the published one was derived from: 32-bit sizes, no rounding,
+//! no handles of its own. Spaces above 3.75 GiB, its largest bin, are refused: it panics when such
+//! a range is searched.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,7 +1,8 @@
 //! The library, through its public face.
 //!
-//! Nothing is tuned for the loops: the allocators are the default ones, and the handles are those that users hold. The one with magazines has
-//! the face of the one without, so what is said of them is said once.
+//! Nothing is tuned for the loops: the allocators are the default ones, and the handles are those
+//! that users hold. The one with magazines has the face of the one without, so what is said of them
+//! is said once.
 
 use kvmem::offset::{Allocation, OffsetAllocator};
 use kvmem::slab::{Extent, ExtentCache};

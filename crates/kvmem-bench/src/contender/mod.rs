@@ -1,8 +1,8 @@
 //! Contenders: what is measured.
 //!
-//! Every allocator of ranges stands behind [`Contender`], so that one loop, compiled once for each of
-//! them, drives them all: nothing is called through a table of pointers while the clock runs. A live range is a
-//! [`Held`] value whose drop frees it, as users of such an allocator hold it.
+//! Every allocator of ranges stands behind [`Contender`], so that one loop, compiled once for each
+//! of them, drives them all: nothing is called through a table of pointers while the clock runs. A
+//! live range is a [`Held`] value whose drop frees it, as users of such an allocator hold it.
 //!
 //! | name | what it is |
 //! |---|---|
@@ -76,12 +76,14 @@ pub trait Contender: Sized {
     /// A range of `size` bytes, or `None` when there is no room now.
     fn allocate(&self, size: u64) -> Option<Self::Handle>;
 
-    /// Between one and `max_ranges` ranges whose sizes add up to `total`, or `None` and nothing changed.
+    /// Between one and `max_ranges` ranges whose sizes add up to `total`, or `None` and nothing
+    /// changed.
     fn allocate_scattered(&self, _total: u64, _max_ranges: usize) -> Option<Vec<Self::Handle>> {
         None
     }
 
-    /// Bytes of metadata held now, the handles in their owners' hands not included, where it is known.
+    /// Bytes of metadata held now, the handles in their owners' hands not included, where it is
+    /// known.
     fn metadata_bytes(&self) -> Option<u64> {
         None
     }

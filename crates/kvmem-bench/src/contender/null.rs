@@ -1,13 +1,14 @@
 //! The floor: what the loop and a handle cost when nothing is placed.
 //!
-//! `null` counts live bytes and refuses what would pass the capacity, so that a loop takes the turns it takes with a
-//! real allocator: the failing call, the eviction, the call that succeeds. It has no lock and no atomic
-//! read-modify-write, and its handle has the size of the library's. The offsets that it gives mean
-//! nothing. Since it never fails before the space is full, its utilization is also that of an allocator
-//! that could move objects.
+//! `null` counts live bytes and refuses what would pass the capacity, so that a loop takes the
+//! turns it takes with a real allocator: the failing call, the eviction, the call that succeeds. It
+//! has no lock and no atomic read-modify-write, and its handle has the size of the library's. The
+//! offsets that it gives mean nothing. Since it never fails before the space is full, its
+//! utilization is also that of an allocator that could move objects.
 //!
-//! The counter lies in a table of fixed places, for a handle of twenty bytes has no room for a pointer. Handles must
-//! not outlive their allocator, and one allocator must be used from one thread: counts would be wrong, nothing worse.
+//! The counter lies in a table of fixed places, for a handle of twenty bytes has no room for a
+//! pointer. Handles must not outlive their allocator, and one allocator must be used from one
+//! thread: counts would be wrong, nothing worse.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};

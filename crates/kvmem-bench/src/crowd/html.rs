@@ -1,4 +1,5 @@
-//! *Html*: the report as a chapter of a page: for each scenario its figures, numbers of threads from top to bottom.
+//! *Html*: the report as a chapter of a page: for each scenario its figures, numbers of threads
+//! from top to bottom.
 
 use kvmem_report::{Chapter, Scale};
 

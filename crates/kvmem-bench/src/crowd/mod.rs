@@ -1,11 +1,14 @@
-//! Benchmarks of one thing that several threads share: scenarios × contenders × numbers of threads → rows.
+//! Benchmarks of one thing that several threads share: scenarios × contenders × numbers of threads
+//! → rows.
 //!
-//! A suite says what its scenarios and contenders are, how one measurement is made, and what a row shows ([`Line`]). The rest is
-//! the same for all and stands here: the plan, the turns, the threads, the report, its table and its plots.
+//! A suite says what its scenarios and contenders are, how one measurement is made, and what a row
+//! shows ([`Line`]). The rest is the same for all and stands here: the plan, the turns, the
+//! threads, the report, its table and its plots.
 //!
-//! 1. *Threads* are bound to processors and all at work for the whole of a fixed time; the rate is the sum of the threads'.
-//! 2. *Noise.* All measurements of a scenario take turns, so that contenders and numbers of threads can be compared; each repetition starts with
-//!    another one, and medians count.
+//! 1. *Threads* are bound to processors and all at work for the whole of a fixed time; the rate is
+//!    the sum of the threads'.
+//! 2. *Noise.* All measurements of a scenario take turns, so that contenders and numbers of threads
+//!    can be compared; each repetition starts with another one, and medians count.
 
 mod html;
 mod report;
@@ -23,7 +26,8 @@ pub use crate::names::Named;
 pub struct Options<S, C> {
     /// Shorter and fewer repetitions: some seconds instead of a minute or some.
     pub quick: bool,
-    /// Repetitions of each measurement, of which the median counts; 7, or 3 when quick, unless given.
+    /// Repetitions of each measurement, of which the median counts; 7, or 3 when quick, unless
+    /// given.
     pub reps: Option<u32>,
     /// Only these scenarios; all when empty.
     pub scenarios: Vec<S>,

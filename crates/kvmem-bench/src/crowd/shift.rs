@@ -10,8 +10,9 @@ pub(crate) struct Shift {
 }
 
 impl Shift {
-    /// Works at a place whose tables are there. `steps` makes some calls and returns how many; it is told whether the clock runs, which
-    /// is looked at between two of them. It runs `warm` times before that.
+    /// Works at a place whose tables are there. `steps` makes some calls and returns how many; it
+    /// is told whether the clock runs, which is looked at between two of them. It runs `warm`
+    /// times before that.
     #[inline]
     pub(crate) fn work<E>(
         place: &Place<'_>,

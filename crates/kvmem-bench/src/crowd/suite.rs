@@ -82,7 +82,8 @@ pub(crate) fn run<U: Suite>(
     })
 }
 
-/// A group for each scenario: its tasks differ in nothing but the contender and the number of threads, for both are compared.
+/// A group for each scenario: its tasks differ in nothing but the contender and the number of
+/// threads, for both are compared.
 fn groups<U: Suite>(
     options: &Options<ScenarioOf<U>, ContenderOf<U>>,
     time: Duration,

@@ -1,4 +1,5 @@
-//! *Table*: the report as text: one line for each scenario and number of threads, the contenders side by side.
+//! *Table*: the report as text: one line for each scenario and number of threads, the contenders
+//! side by side.
 
 use std::fmt::{self, Display, Formatter};
 

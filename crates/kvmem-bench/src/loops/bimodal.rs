@@ -1,12 +1,14 @@
 //! How full a pool can be when nothing is evicted.
 //!
-//! A run of [`Bimodal`] is laid down first, so its peak of live bytes is known whatever the allocator does. The *live
-//! fraction* is that peak over the pool: the same run is replayed in smaller and smaller pools. An object that does
-//! not fit is given up, and the run goes on without it. Reported is the highest live fraction, in steps of 0.01 from
-//! 1.00 downwards, at which no object fails, and at which at most one payload in 10,000 does.
+//! A run of [`Bimodal`] is laid down first, so its peak of live bytes is known whatever the
+//! allocator does. The *live fraction* is that peak over the pool: the same run is replayed in
+//! smaller and smaller pools. An object that does not fit is given up, and the run goes on without
+//! it. Reported is the highest live fraction, in steps of 0.01 from 1.00 downwards, at which no
+//! object fails, and at which at most one payload in 10,000 does.
 //!
-//! The peak is a rare moment: the longer the run, the further it stands out, and the higher are the fractions of an allocator that
-//! copes with the rest. Fractions are to be compared at equal numbers of payloads only.
+//! The peak is a rare moment: the longer the run, the further it stands out, and the higher are the
+//! fractions of an allocator that copes with the rest. Fractions are to be compared at equal
+//! numbers of payloads only.
 
 use kvmem_testkit::workload::{Bimodal, Calendar, PAYLOADS};
 
@@ -78,8 +80,8 @@ pub fn pool_for(run: &Bimodal, percent: u64) -> u64 {
     run.peak_bytes() * GRID / percent
 }
 
-/// Walks down the grid from 1.00. Whether a fraction holds does not follow from one below it, so each is tried,
-/// but a replay ends with the failure that decides.
+/// Walks down the grid from 1.00. Whether a fraction holds does not follow from one below it, so
+/// each is tried, but a replay ends with the failure that decides.
 pub fn highest<C: Contender>(run: &Bimodal) -> Result<Highest, LoopError> {
     let allowed = run.payloads() / 10_000;
     let mut few = None;

@@ -16,8 +16,9 @@ pub const RESIDENT_POOL: u64 = 1 << 40;
 /// The published allocator's ceiling of live objects where its users do not set one.
 const MAX_LIVE: usize = (1 << 20) - 1;
 
-/// Bytes of metadata for each of `live` objects, handle included, after `churn` more were allocated and as many evicted.
-/// Without churn the objects lie side by side; with it there are holes between them, and these are metadata too.
+/// Bytes of metadata for each of `live` objects, handle included, after `churn` more were allocated
+/// and as many evicted. Without churn the objects lie side by side; with it there are holes between
+/// them, and these are metadata too.
 ///
 /// `None` when the contender does not tell.
 pub fn per_live<C: Contender>(
@@ -39,8 +40,8 @@ pub fn per_live<C: Contender>(
     Ok(set.space().metadata_bytes().map(|bytes| bytes as f64 / set.len() as f64 + handle))
 }
 
-/// Bytes that become resident when an allocator over 1 TiB is created, the mean of `n` that exist together. `None` when the
-/// system does not tell.
+/// Bytes that become resident when an allocator over 1 TiB is created, the mean of `n` that exist
+/// together. `None` when the system does not tell.
 pub fn resident<C: Contender>(n: usize) -> Result<Option<u64>, LoopError> {
     let space = Space { capacity: RESIDENT_POOL, max_live: MAX_LIVE };
     let mut all = Vec::with_capacity(n);

@@ -1,8 +1,9 @@
 //! The loops: each drives one contender through one workload and says what it saw.
 //!
-//! Loops are generic over the contender and do as little as they can beside it: a draw, a push or a `swap_remove`, a
-//! running sum. Where time is taken, it is that of the whole measured loop over its number of operations ([`crate::clock`]), and
-//! an operation is one request, with all the failing calls and evictions it needs.
+//! Loops are generic over the contender and do as little as they can beside it: a draw, a push or a
+//! `swap_remove`, a running sum. Where time is taken, it is that of the whole measured loop over
+//! its number of operations ([`crate::clock`]), and an operation is one request, with all the
+//! failing calls and evictions it needs.
 
 pub mod bimodal;
 pub mod memory;

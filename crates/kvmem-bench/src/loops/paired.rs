@@ -1,8 +1,9 @@
 //! KV blocks and their indexes, in one pool of 1 TiB.
 //!
-//! Each round draws N from 1 to 128 and asks for N objects of the one size, then N of the other. On failure one twentieth
-//! of all live objects are evicted at random, and again until the request fits. Utilization is taken just before
-//! each such sweep, so its few samples are the fullest moments of the pool.
+//! Each round draws N from 1 to 128 and asks for N objects of the one size, then N of the other. On
+//! failure one twentieth of all live objects are evicted at random, and again until the request
+//! fits. Utilization is taken just before each such sweep, so its few samples are the fullest
+//! moments of the pool.
 
 use kvmem_testkit::workload::stream;
 use rand::RngExt;

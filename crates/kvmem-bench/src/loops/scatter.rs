@@ -1,7 +1,7 @@
 //! The `random` workload, with each request served by several ranges when one does not fit.
 //!
-//! Everything is as in [`super::random`], but a request may be met by up to a given number of ranges. An eviction
-//! frees all the ranges of one request.
+//! Everything is as in [`super::random`], but a request may be met by up to a given number of
+//! ranges. An eviction frees all the ranges of one request.
 
 use kvmem_testkit::workload::{Sizes, stream};
 use rand::RngExt;

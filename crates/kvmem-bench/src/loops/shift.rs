@@ -1,16 +1,19 @@
 //! A change of model: one object size gives way to another.
 //!
-//! The pool is first filled and churned with size A under random eviction. Then, over two and a half turnovers of the pool (a
-//! turnover is requests that add up to its size), the share of requests for size B rises evenly from none
-//! to all, and B alone follows. Objects of A die only as random eviction finds them, so that some are left for several
-//! turnovers, and holes of one size must serve the other.
+//! The pool is first filled and churned with size A under random eviction. Then, over two and a
+//! half turnovers of the pool (a turnover is requests that add up to its size), the share of
+//! requests for size B rises evenly from none to all, and B alone follows. Objects of A die only as
+//! random eviction finds them, so that some are left for several turnovers, and holes of one size
+//! must serve the other.
 //!
-//! Figures are means of the utilization after each request: during the change, between one and two turnovers
-//! after its end, and between ten and twenty; and the smallest sample from the start of the change on.
+//! Figures are means of the utilization after each request: during the change, between one and two
+//! turnovers after its end, and between ten and twenty; and the smallest sample from the start of
+//! the change on.
 //!
-//! The length of the change decides how many objects of A are left when one counts: over one turnover exact best fit
-//! reaches 0.866 one to two turnovers after it, over two and a half 0.886, over four 0.896 (mean of the five
-//! ratios). Two and a half agree with what is known of the published allocator (0.856) and of best fit (0.887).
+//! The length of the change decides how many objects of A are left when one counts: over one
+//! turnover exact best fit reaches 0.866 one to two turnovers after it, over two and a half 0.886,
+//! over four 0.896 (mean of the five ratios). Two and a half agree with what is known of the
+//! published allocator (0.856) and of best fit (0.887).
 
 use kvmem_testkit::workload::stream;
 use rand::RngExt;

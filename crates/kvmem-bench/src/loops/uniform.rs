@@ -1,7 +1,7 @@
 //! One size at a time.
 //!
-//! Pool/size requests to warm up, then the measured ones; on failure one random object is evicted at a time until the
-//! request fits; utilization is taken after every request.
+//! Pool/size requests to warm up, then the measured ones; on failure one random object is evicted
+//! at a time until the request fits; utilization is taken after every request.
 
 use kvmem_testkit::workload::stream;
 
@@ -20,7 +20,8 @@ pub fn pool_for(size: u64) -> u64 {
     if size < 1024 { POOL_SMALL } else { POOL }
 }
 
-/// The 55 published sizes in three families of the powers of four times 32: exact, ± 17, × 0.9 and × 1.1.
+/// The 55 published sizes in three families of the powers of four times 32: exact, ± 17, × 0.9 and
+/// × 1.1.
 pub fn sizes() -> Vec<u64> {
     let powers = || (0..11).map(|i| 32u64 << (2 * i));
     let tenths = |size: u64, factor: u64| size * factor / 10;

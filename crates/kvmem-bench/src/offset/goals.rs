@@ -1,7 +1,9 @@
 //! The figures that the library sets out to reach, found in the rows.
 //!
-//! A goal appears when the rows that it needs are there. That of `rl` needs a full run as well: the pool is sized by the peak
-//! of live bytes, and the shorter the run, the less its peak stands out from the rest and the tighter is the pool. Where several rows count, the worst is given with its name.
+//! A goal appears when the rows that it needs are there. That of `rl` needs a full run as well: the
+//! pool is sized by the peak of live bytes, and the shorter the run, the less its peak stands out
+//! from the rest and the tighter is the pool. Where several rows count, the worst is given with its
+//! name.
 
 use super::WorkloadId;
 use crate::contender::ContenderId;

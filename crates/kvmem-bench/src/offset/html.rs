@@ -1,7 +1,8 @@
-//! *Html*: the report as a chapter of a page: utilization beside what was published and what is possible, times on a log scale.
+//! *Html*: the report as a chapter of a page: utilization beside what was published and what is
+//! possible, times on a log scale.
 //!
-//! The 55 sizes of `uniform` come in five families of eleven. The least utilization of each family is a bar; times are points over
-//! the size.
+//! The 55 sizes of `uniform` come in five families of eleven. The least utilization of each family
+//! is a bar; times are points over the size.
 
 use kvmem_report::{Bars, Chapter, Lines, Scale, Section};
 
@@ -112,7 +113,8 @@ fn is_model(id: ContenderId) -> bool {
     matches!(id, ContenderId::Binned | ContenderId::BinnedUnrounded)
 }
 
-/// Each row with what was published of its own allocator; if that does not take part, our rows have it.
+/// Each row with what was published of its own allocator; if that does not take part, our rows have
+/// it.
 fn with_published<'a>(
     rows: &[&'a Row],
     figure: fn(&Row) -> Option<f64>,

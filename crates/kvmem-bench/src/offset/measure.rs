@@ -1,4 +1,5 @@
-//! The loops with their parameters, ready for any contender, and the rows that come of what they saw.
+//! The loops with their parameters, ready for any contender, and the rows that come of what they
+//! saw.
 
 use kvmem_testkit::workload::Bimodal;
 

@@ -1,11 +1,14 @@
-//! The benchmark of the offset layer: which loops run, with whom, how long, and what goes into the report.
+//! The benchmark of the offset layer: which loops run, with whom, how long, and what goes into the
+//! report.
 //!
 //! 1. *Rows.* A row is one contender in one workload. Every contender sees the same requests.
-//! 2. *Time.* Machines drift while a benchmark runs. Contenders whose times are compared therefore take turns
-//!    within a row, each repetition starts with another one, and the median counts.
-//! 3. *Who runs where.* The published allocator, in both forms, runs wherever figures were published; `null` wherever time is
-//!    compared. Exact best fit and the crate are slow where many objects live, and stay out of those rows.
-//! 4. *Goals.* The figures that the library sets out to reach are part of the report, with what was found.
+//! 2. *Time.* Machines drift while a benchmark runs. Contenders whose times are compared therefore
+//!    take turns within a row, each repetition starts with another one, and the median counts.
+//! 3. *Who runs where.* The published allocator, in both forms, runs wherever figures were
+//!    published; `null` wherever time is compared. Exact best fit and the crate are slow where many
+//!    objects live, and stay out of those rows.
+//! 4. *Goals.* The figures that the library sets out to reach are part of the report, with what was
+//!    found.
 
 mod goals;
 mod html;
@@ -67,12 +70,12 @@ pub struct BenchError {
 
 /// Runs what `options` ask for.
 ///
-/// The full run takes some minutes and up to 1.5 GiB of memory (nine million live objects of 15 bytes, and their handles);
-/// a quick one takes well under a minute.
+/// The full run takes some minutes and up to 1.5 GiB of memory (nine million live objects of 15
+/// bytes, and their handles); a quick one takes well under a minute.
 ///
 /// # Errors
-/// When a contender refuses a space or cannot place a request in an empty one: neither happens with the workloads as they
-/// are, unless a contender is broken.
+/// When a contender refuses a space or cannot place a request in an empty one: neither happens with
+/// the workloads as they are, unless a contender is broken.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     suite::run(options, progress)
 }

@@ -10,7 +10,8 @@ use ContenderId::{BestFit, Binned, BinnedUnrounded, Kvmem, KvmemCached, Null, Of
 
 /// With more live objects than this, uniform rows are left to those who are quick about it.
 const MANY_LIVE: u64 = 20_000;
-/// With more live objects than this, a quick run is too short for the allocator without rounding to come to rest.
+/// With more live objects than this, a quick run is too short for the allocator without rounding to
+/// come to rest.
 const SETTLES_QUICKLY: u64 = 5_000;
 
 /// How long loops are.

@@ -132,7 +132,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Measures every contender, taking turns, and fills one row for each from what its repetitions saw.
+    /// Measures every contender, taking turns, and fills one row for each from what its repetitions
+    /// saw.
     fn each<M, L>(
         &mut self,
         workload: WorkloadId,

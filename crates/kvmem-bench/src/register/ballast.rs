@@ -1,16 +1,17 @@
 //! *Ballast*: memory that the host cannot take back while it is free.
 //!
-//! A guest reports free memory to its host in blocks of 2 MiB and more, and the host takes it back. Base pages need no blocks
-//! of that size. So more memory than a run takes is made resident, and all of it but a page in each MiB is given back: what
-//! lies between those pages is free, cannot grow together to a block of 2 MiB, and stays fetched from the host. Whoever asks for
-//! base pages gets these, for the kernel breaks up no large block while it has small ones.
+//! A guest reports free memory to its host in blocks of 2 MiB and more, and the host takes it back.
+//! Base pages need no blocks of that size. So more memory than a run takes is made resident, and
+//! all of it but a page in each MiB is given back: what lies between those pages is free, cannot
+//! grow together to a block of 2 MiB, and stays fetched from the host. Whoever asks for base pages
+//! gets these, for the kernel breaks up no large block while it has small ones.
 //!
 //! There is nothing like it for transparent hugepages, which need just such blocks.
 
 use kvmem::arena::{ArenaError, PageSize, Populate, Region};
 
-/// A page stays in each stretch of this length: half of the smallest block that is reported, since pages that follow each
-/// other in the region need not do so in memory.
+/// A page stays in each stretch of this length: half of the smallest block that is reported, since
+/// pages that follow each other in the region need not do so in memory.
 const STRETCH: usize = 1 << 20;
 const BASE_PAGE: usize = 4096;
 

@@ -1,4 +1,5 @@
-//! *Bed*: registrars, their host, and regions for them: rings on this machine, or NICs on a simulated one.
+//! *Bed*: registrars, their host, and regions for them: rings on this machine, or NICs on a
+//! simulated one.
 
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use crate::arena::region::page_size;
 pub(super) struct Bed {
     /// The library's.
     pub(super) registrars: Vec<Arc<dyn Registrar>>,
-    /// What those work with who do without the library; on a simulated machine there is only one kind of NICs.
+    /// What those work with who do without the library; on a simulated machine there is only one
+    /// kind of NICs.
     pub(super) plain: Vec<Arc<dyn Registrar>>,
     pub(super) host: Arc<dyn Host>,
 }
@@ -24,7 +26,8 @@ pub(super) struct Bed {
 /// What the cells of a group have in common.
 #[derive(Debug)]
 pub(super) enum Ground {
-    /// As many rings of both kinds as the cell with the most needs, and regions of this size and pages.
+    /// As many rings of both kinds as the cell with the most needs, and regions of this size and
+    /// pages.
     Rings {
         rings: Vec<Arc<dyn Registrar>>,
         plain: Vec<Arc<dyn Registrar>>,

@@ -1,6 +1,7 @@
 //! *Goals*: the figures that the register layer sets out to reach, found in the rows.
 //!
-//! A goal appears when the rows that it needs are there. Where several cells count, the worst is given with its name.
+//! A goal appears when the rows that it needs are there. Where several cells count, the worst is
+//! given with its name.
 
 use super::plan::Cell;
 use super::{ContenderId, Pages, Row};
@@ -78,8 +79,8 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// With one context there is nothing to do side by side; and what is over in a fraction of a millisecond is a matter of how many
-    /// keys there are, not of how they are given back.
+    /// With one context there is nothing to do side by side; and what is over in a fraction of a
+    /// millisecond is a matter of how many keys there are, not of how they are given back.
     fn give_back_over_sequential(&self) -> impl Iterator<Item = (f64, Option<String>)> {
         self.autos(|row| row.contexts > 1).filter_map(|auto| {
             let others = self.others(auto, &[Sequential])?;

@@ -1,4 +1,5 @@
-//! *Html*: the report as a chapter of a page: for each backend and size of region the totals, cells from top to bottom.
+//! *Html*: the report as a chapter of a page: for each backend and size of region the totals, cells
+//! from top to bottom.
 
 use kvmem_report::{Chapter, Scale, Section};
 

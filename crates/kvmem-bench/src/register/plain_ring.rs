@@ -1,8 +1,10 @@
-//! *Plain ring*: fixed buffers of a ring as engines register them by themselves: into its table, by one call each.
+//! *Plain ring*: fixed buffers of a ring as engines register them by themselves: into its table, by
+//! one call each.
 //!
-//! The library's rings pin pages in another ring beside and clone them from there, which is quicker for hugepages. What is
-//! published did not, so the contenders that stand for it do not either. Nothing else is slower here: the table has no more slots
-//! than are needed, for the kernel searches all of them.
+//! The library's rings pin pages in another ring beside and clone them from there, which is quicker
+//! for hugepages. What is published did not, so the contenders that stand for it do not either.
+//! Nothing else is slower here: the table has no more slots than are needed, for the kernel
+//! searches all of them.
 
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
@@ -26,7 +28,8 @@ pub(super) struct PlainRing {
 }
 
 impl PlainRing {
-    /// A ring with as many slots as a region of so many bytes needs. `like` is a ring of the library with the same limits.
+    /// A ring with as many slots as a region of so many bytes needs. `like` is a ring of the
+    /// library with the same limits.
     pub(super) fn new(index: u32, region_bytes: u64, like: &Limits) -> std::io::Result<PlainRing> {
         let ring = IoUring::new(1)?;
         let slots = u32::try_from(region_bytes.div_ceil(MAX_BYTES)).unwrap_or(u32::MAX);
@@ -72,7 +75,8 @@ impl Registrar for PlainRing {
         let slot =
             self.free().pop().ok_or_else(|| Refusal::new("", Errno::ENOSPC, "").barrier(keys))?;
         let buffer = [libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len }];
-        // SAFETY: the caller keeps the bytes mapped until the key is given back; no work is submitted to this ring.
+        // SAFETY: the caller keeps the bytes mapped until the key is given back; no work is
+        // submitted to this ring.
         let filled = unsafe { self.ring.submitter().register_buffers_update(slot, &buffer, None) };
         match filled {
             Ok(()) => Ok(Key { handle: slot.into(), lkey: slot.into(), rkey: None }),

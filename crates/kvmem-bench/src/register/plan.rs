@@ -1,4 +1,5 @@
-//! *Plan*: what a run consists of: cells in groups that share their memory, and how long each may take.
+//! *Plan*: what a run consists of: cells in groups that share their memory, and how long each may
+//! take.
 
 use std::fmt;
 use std::time::Duration;

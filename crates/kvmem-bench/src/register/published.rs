@@ -1,4 +1,5 @@
-//! *Published*: the two ways of registering that the published figures are of, against the trait of the registrars.
+//! *Published*: the two ways of registering that the published figures are of, against the trait of
+//! the registrars.
 //!
 //! ```text
 //!  sequential            parallel
@@ -6,8 +7,9 @@
 //!      register region       register region
 //! ```
 //!
-//! A region that is larger than a key can cover takes several calls, as few as it can be. Giving back goes the same way.
-//! Nobody populates: untouched pages become resident in the first call that meets them.
+//! A region that is larger than a key can cover takes several calls, as few as it can be. Giving
+//! back goes the same way. Nobody populates: untouched pages become resident in the first call that
+//! meets them.
 
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -101,7 +103,8 @@ fn refused(refusal: &Refusal) -> MeasureError {
     }
 }
 
-/// Does something for each number, one after another or each on a thread; the calling thread takes the first.
+/// Does something for each number, one after another or each on a thread; the calling thread takes
+/// the first.
 ///
 /// # Errors
 /// A thread cannot be started; nothing is done then.
@@ -132,7 +135,8 @@ fn each<T: Send>(
     })
 }
 
-/// A thread that works together with others. It leaves when this is dropped, in a panic as well: others may wait for it.
+/// A thread that works together with others. It leaves when this is dropped, in a panic as well:
+/// others may wait for it.
 struct Present<'a>(&'a dyn Host);
 
 impl<'a> Present<'a> {
@@ -148,14 +152,16 @@ impl Drop for Present<'_> {
     }
 }
 
-/// Registers the whole region with one, in the fewest chunks; the keys so far, and why there are no more.
+/// Registers the whole region with one, in the fewest chunks; the keys so far, and why there are no
+/// more.
 fn whole(registrar: &dyn Registrar, region: &Region) -> (Vec<Key>, Option<Refusal>) {
     let mut keys = Vec::new();
     for chunk in chunks(region.len(), registrar.limits().max_bytes) {
         // SAFETY: the chunk lies within the region.
         let at = unsafe { region.base().add(chunk.start) };
-        // SAFETY: the region is mapped for reading and writing. `Published` holds it until the key has been given back, and
-        // for ever if that fails; nothing discards or moves its pages meanwhile, and no device is given work.
+        // SAFETY: the region is mapped for reading and writing. `Published` holds it until the key
+        // has been given back, and for ever if that fails; nothing discards or moves its
+        // pages meanwhile, and no device is given work.
         match unsafe { registrar.register(at, chunk.len()) } {
             Ok(key) => keys.push(key),
             Err(refusal) => return (keys, Some(refusal)),

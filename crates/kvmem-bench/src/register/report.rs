@@ -71,7 +71,8 @@ pub struct Report {
     pub seconds: f64,
     /// The figures.
     pub rows: Vec<Row>,
-    /// Milliseconds to plan a region of 1 TiB for 8 registrars, where there are that many addresses.
+    /// Milliseconds to plan a region of 1 TiB for 8 registrars, where there are that many
+    /// addresses.
     pub plan_ms: Option<f64>,
     /// Rows that are absent, and sizes that were made smaller.
     pub skipped: Vec<Skipped>,

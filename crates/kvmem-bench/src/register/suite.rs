@@ -65,8 +65,8 @@ pub(super) fn run(
     })
 }
 
-/// Milliseconds to plan a region of 1 TiB for 8 registrars with the limits of rings. `None` where no region of that size can be
-/// mapped.
+/// Milliseconds to plan a region of 1 TiB for 8 registrars with the limits of rings. `None` where
+/// no region of that size can be mapped.
 fn plan_ms() -> Option<f64> {
     let region =
         Region::builder(PLANNED).ladder(PageSize::Thp).populate(Populate::None).map().ok()?;

@@ -1,6 +1,7 @@
 //! *Table*: the report as text.
 //!
-//! One line for each cell with the totals side by side, and what `auto` made of it. A dash stands where there is no row.
+//! One line for each cell with the totals side by side, and what `auto` made of it. A dash stands
+//! where there is no row.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -1,7 +1,7 @@
 //! *Goals*: the figures that the slab layer sets out to reach, found in the rows.
 //!
-//! A goal appears when the rows that it needs are there. Where several rows count, the worst is given with its name. Three
-//! threads are measured but are no goal.
+//! A goal appears when the rows that it needs are there. Where several rows count, the worst is
+//! given with its name. Three threads are measured but are no goal.
 
 use super::{ContenderId, Pattern, Row};
 use crate::report::Goal;

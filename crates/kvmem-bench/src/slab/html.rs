@@ -1,4 +1,5 @@
-//! *Html*: the report as a chapter of a page: a plot for each pattern and size, numbers of threads from top to bottom.
+//! *Html*: the report as a chapter of a page: a plot for each pattern and size, numbers of threads
+//! from top to bottom.
 
 use kvmem_report::{Chapter, Scale};
 

@@ -1,8 +1,9 @@
 //! *Loops*: what the threads do with a heap.
 //!
-//! The first two are those of the program that GLib's slice allocator was presented with. A thread has 10,000 blocks. A round
-//! frees every second one and then allocates each of those again, of a new size; the other half lives throughout. Sizes come
-//! from the same linear congruential generator, which every thread starts with the same seed. Blocks are not written while
+//! The first two are those of the program that GLib's slice allocator was presented with. A thread
+//! has 10,000 blocks. A round frees every second one and then allocates each of those again, of a
+//! new size; the other half lives throughout. Sizes come from the same linear congruential
+//! generator, which every thread starts with the same seed. Blocks are not written while
 //! the clock runs, as there; each is written as a whole before resident memory is looked at.
 
 use std::hint::spin_loop;
@@ -26,7 +27,8 @@ const SPINS: u32 = 64;
 /// What a thread did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Done {
-    /// Blocks that were allocated and freed while the clock ran; those that a producer made count with the consumer.
+    /// Blocks that were allocated and freed while the clock ran; those that a producer made count
+    /// with the consumer.
     pub(super) pairs: u64,
     /// How long that took.
     pub(super) nanoseconds: f64,
@@ -39,7 +41,8 @@ pub(super) struct Done {
 struct Random(u32);
 
 impl Random {
-    /// A size from 1 to `max`. The high bits say which: the low ones of such a generator repeat soon.
+    /// A size from 1 to `max`. The high bits say which: the low ones of such a generator repeat
+    /// soon.
     #[inline]
     fn size(&mut self, max: u32) -> u32 {
         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -126,8 +129,8 @@ fn allocate<H: Heap>(heap: &H, sizes: &mut Sizes, refused: &mut bool) -> Block {
 #[inline(always)]
 fn free<H: Heap>(heap: &H, block: Block) {
     if !block.at.is_null() {
-        // SAFETY: blocks come from `allocate` with the size that they are kept with, and each is freed once: it is replaced,
-        // sent away or dropped with its table right after.
+        // SAFETY: blocks come from `allocate` with the size that they are kept with, and each is
+        // freed once: it is replaced, sent away or dropped with its table right after.
         unsafe { heap.free(block.at, block.size as usize) }
     }
 }
@@ -139,7 +142,8 @@ fn write(block: Block) {
     }
 }
 
-/// One end of a ring: threads of even index allocate and write a block's first byte, the next ones free.
+/// One end of a ring: threads of even index allocate and write a block's first byte, the next ones
+/// free.
 pub(super) fn across<H: Heap>(heap: &H, max: u32, rings: &[Ring], place: &Place<'_>) -> Done {
     place.ready();
     let idle = Done { pairs: 0, nanoseconds: 0.0, refused: false };

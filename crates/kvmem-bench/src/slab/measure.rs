@@ -1,8 +1,8 @@
 //! *Measure*: one task, once, in this process or in one of its own.
 //!
-//! Resident memory is only one heap's own in a process that has met no other, so every measurement of a full run takes place
-//! in a child: the caller of the suite says how it is started, the child calls [`measure`], and prints what it has
-//! [`Seen`].
+//! Resident memory is only one heap's own in a process that has met no other, so every measurement
+//! of a full run takes place in a child: the caller of the suite says how it is started, the child
+//! calls [`measure`], and prints what it has [`Seen`].
 
 use std::fmt;
 use std::process::Stdio;
@@ -101,7 +101,8 @@ impl Seen {
 
 /// Runs `task` once, in this process.
 ///
-/// The resident bytes are those of the whole process, so they are the allocator's only if nothing else is going on here.
+/// The resident bytes are those of the whole process, so they are the allocator's only if nothing
+/// else is going on here.
 ///
 /// # Errors
 /// [`MeasureError`] if the allocator is absent or has no memory.

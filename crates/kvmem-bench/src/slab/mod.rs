@@ -1,19 +1,23 @@
 //! The benchmark of the slab layer: small blocks of memory, allocated and freed.
 //!
-//! 1. *Patterns.* [`Pattern::Random`] is the program that GLib's slice allocator was presented with: 10,000 blocks for each
-//!    thread, of random size up to 512 or 1024 bytes; every second one is freed and allocated again with a new size, for
-//!    many rounds. [`Pattern::Fixed`] is the same with blocks of one size. In [`Pattern::ProducerConsumer`] half of the
-//!    threads allocate and the other half free.
-//! 2. *Contenders.* The library beside the C library's malloc, mimalloc, jemalloc, snmalloc, and GLib's own allocator
-//!    where the system still has it. Each is called through its own C interface; what is absent is reported as such.
-//! 3. *Time.* Threads are bound to processors and all at work for the whole of a fixed time. A pair's time is that of a
-//!    processor, waiting included: the wall's, times the processors in use, over the pairs of all threads. So it stays the
-//!    same where two threads do twice the work of one, and also where four threads share two processors without getting
-//!    into each other's way.
-//! 4. *Memory.* The bytes that became resident from before the first block until all live blocks were written, threads still
-//!    there; of `producer-consumer`, until all blocks were freed. Every measurement has a process of its own, so
-//!    heaps share neither memory nor history.
-//! 5. *Noise.* The contenders of a group take turns, each repetition starts with another one, and medians count.
+//! 1. *Patterns.* [`Pattern::Random`] is the program that GLib's slice allocator was presented
+//!    with: 10,000 blocks for each thread, of random size up to 512 or 1024 bytes; every second one
+//!    is freed and allocated again with a new size, for many rounds. [`Pattern::Fixed`] is the same
+//!    with blocks of one size. In [`Pattern::ProducerConsumer`] half of the threads allocate and
+//!    the other half free.
+//! 2. *Contenders.* The library beside the C library's malloc, mimalloc, jemalloc, snmalloc, and
+//!    GLib's own allocator where the system still has it. Each is called through its own C
+//!    interface; what is absent is reported as such.
+//! 3. *Time.* Threads are bound to processors and all at work for the whole of a fixed time. A
+//!    pair's time is that of a processor, waiting included: the wall's, times the processors in
+//!    use, over the pairs of all threads. So it stays the same where two threads do twice the work
+//!    of one, and also where four threads share two processors without getting into each other's
+//!    way.
+//! 4. *Memory.* The bytes that became resident from before the first block until all live blocks
+//!    were written, threads still there; of `producer-consumer`, until all blocks were freed. Every
+//!    measurement has a process of its own, so heaps share neither memory nor history.
+//! 5. *Noise.* The contenders of a group take turns, each repetition starts with another one, and
+//!    medians count.
 
 mod goals;
 mod heap;
@@ -43,7 +47,8 @@ pub type Child = fn(&Task) -> Command;
 pub struct Options {
     /// Shorter and fewer repetitions: some seconds instead of some minutes.
     pub quick: bool,
-    /// Repetitions of each measurement, of which the median counts; 9, or 3 when quick, unless given.
+    /// Repetitions of each measurement, of which the median counts; 9, or 3 when quick, unless
+    /// given.
     pub reps: Option<u32>,
     /// Only these patterns; all when empty.
     pub patterns: Vec<Pattern>,
@@ -51,16 +56,16 @@ pub struct Options {
     pub contenders: Vec<ContenderId>,
     /// Only these numbers of threads; 1 to 4 when empty.
     pub threads: Vec<u32>,
-    /// How to start a process for each measurement. Without it everything is measured in this one, and resident memory,
-    /// which would be everybody's, is not reported.
+    /// How to start a process for each measurement. Without it everything is measured in this one,
+    /// and resident memory, which would be everybody's, is not reported.
     pub child: Option<Child>,
 }
 
 /// Runs what `options` ask for.
 ///
 /// # Errors
-/// [`BenchError`] when a contender that is there cannot be measured. One that is absent is no error: see
-/// [`Report::skipped`].
+/// [`BenchError`] when a contender that is there cannot be measured. One that is absent is no
+/// error: see [`Report::skipped`].
 pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
     suite::run(options, progress)
 }

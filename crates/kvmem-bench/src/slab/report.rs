@@ -17,10 +17,11 @@ pub struct Row {
     pub threads: u32,
     /// The contender.
     pub contender: ContenderId,
-    /// Nanoseconds of a processor per allocation and free, waiting included; the median of the repetitions.
+    /// Nanoseconds of a processor per allocation and free, waiting included; the median of the
+    /// repetitions.
     pub ns_per_pair: f64,
-    /// Bytes that became resident; the median of the repetitions. `None` where the system does not tell, or where the
-    /// measurement had no process of its own.
+    /// Bytes that became resident; the median of the repetitions. `None` where the system does not
+    /// tell, or where the measurement had no process of its own.
     pub rss_bytes: Option<u64>,
 }
 

@@ -1,8 +1,9 @@
-//! *Ring*: a queue of blocks from one thread to one other, which costs as little as it can: what goes through it is what
-//! is measured.
+//! *Ring*: a queue of blocks from one thread to one other, which costs as little as it can: what
+//! goes through it is what is measured.
 //!
-//! Both sides count the blocks that passed them, from 0 and without end; the counts name the slots. Each side publishes its
-//! count once for [`BATCH`] blocks, so the line that the counts are on crosses the processors that seldom.
+//! Both sides count the blocks that passed them, from 0 and without end; the counts name the slots.
+//! Each side publishes its count once for [`BATCH`] blocks, so the line that the counts are on
+//! crosses the processors that seldom.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
@@ -74,7 +75,8 @@ impl Sender<'_> {
         if self.put - self.taken < SLOTS {
             return true;
         }
-        // Acquire: pairs with the release in `Receiver::take`; the slots were read before they are written again.
+        // Acquire: pairs with the release in `Receiver::take`; the slots were read before they are
+        // written again.
         self.taken = self.ring.taken.0.load(Ordering::Acquire);
         self.put - self.taken < SLOTS
     }
@@ -93,7 +95,8 @@ impl Sender<'_> {
     }
 
     fn publish(&self) {
-        // Release: pairs with the acquire in `Receiver::take`; the slots and the blocks are written before they are read.
+        // Release: pairs with the acquire in `Receiver::take`; the slots and the blocks are written
+        // before they are read.
         self.ring.put.0.store(self.put, Ordering::Release);
     }
 }

@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 
 use crate::watch::Watch;
 
-/// The rows are as many as were watched, each has these keys and a rate, and JSON leads back to the report; the table has
-/// these parts.
+/// The rows are as many as were watched, each has these keys and a rate, and JSON leads back to the
+/// report; the table has these parts.
 pub(crate) fn is_reported_in_full<R>(
     report: &Report<R>,
     watch: &Watch,
@@ -44,7 +44,8 @@ pub(crate) fn ran<R: Line>(report: &Report<R>) -> Vec<(R::Scenario, R::Contender
     report.rows.iter().map(|row| (row.scenario(), row.contender(), row.threads())).collect()
 }
 
-/// Names on the command line and in JSON are the same and lead back; one that is none is told with those there are.
+/// Names on the command line and in JSON are the same and lead back; one that is none is told with
+/// those there are.
 pub(crate) fn names_lead_back<N>()
 where
     N: Named + Display + Debug + Serialize + FromStr<Err: Error + PartialEq>,

@@ -1,4 +1,5 @@
-//! What the tests of the C interface share: the installed prefix, the compiler, and running what it makes.
+//! What the tests of the C interface share: the installed prefix, the compiler, and running what it
+//! makes.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,8 @@ pub(crate) fn prefix() -> &'static Path {
     PREFIX.get_or_init(|| {
         let test = std::env::current_exe().expect("a test has a path");
         let built = test.parent().expect("a test lies in a folder");
-        // Test programs run side by side: each has a prefix of its own, whatever cargo puts behind its name.
+        // Test programs run side by side: each has a prefix of its own, whatever cargo puts behind
+        // its name.
         let name = test.file_name().and_then(|name| name.to_str()).expect("a test has a name");
         let prefix = scratch("prefix").join(name.split('-').next().unwrap_or(name));
         layout::lay_out(&prefix, built, &crate_folder().join("include"), env!("CARGO_PKG_VERSION"))

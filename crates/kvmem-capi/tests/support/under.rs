@@ -14,7 +14,8 @@ pub(crate) enum Under {
 }
 
 impl Under {
-    /// Builds a program by `compile`, which is given a name for it and flags for `compiler`, and runs it. It has to end well.
+    /// Builds a program by `compile`, which is given a name for it and flags for `compiler`, and
+    /// runs it. It has to end well.
     pub(crate) fn run(
         self,
         name: &str,
@@ -64,7 +65,8 @@ fn sanitizers_work(compiler: &str, flags: &[&str]) -> bool {
     works
 }
 
-/// Three tests for each program: one for each way to run it. There is a function `run(name, under)`.
+/// Three tests for each program: one for each way to run it. There is a function `run(name,
+/// under)`.
 macro_rules! programs {
     ($($name:ident)*) => {
         $(mod $name {

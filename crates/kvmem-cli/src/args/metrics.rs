@@ -7,12 +7,13 @@ use clap::Args as ClapArgs;
 /// Whether and where metrics are served.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct MetricsArgs {
-    /// Serve metrics to Prometheus while it runs, at an address of this machine and a port, such as 127.0.0.1:9464 (port 0: any
-    /// that is free)
+    /// Serve metrics to Prometheus while it runs, at an address of this machine and a port, such
+    /// as 127.0.0.1:9464 (port 0: any that is free)
     #[arg(long = "metrics", value_name = "ADDRESS:PORT")]
     pub address: Option<SocketAddr>,
 
-    /// Let --metrics name an address that others can reach; whoever can may read the metrics, and nobody is asked who he is
+    /// Let --metrics name an address that others can reach; whoever can may read the metrics, and
+    /// nobody is asked who he is
     #[arg(long = "metrics-anywhere", requires = "address")]
     pub anywhere: bool,
 }

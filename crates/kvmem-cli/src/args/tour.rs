@@ -9,12 +9,13 @@ use super::size;
 /// Options of `kvmem tour`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct TourArgs {
-    /// Where the report goes; by default kvmem-report.html in the current folder, or in that for temporary files where this
-    /// one cannot be written
+    /// Where the report goes; by default kvmem-report.html in the current folder, or in that for
+    /// temporary files where this one cannot be written
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Size of the pool in bytes, or with a unit: 256MiB, 1GiB; by default what fits the machine, and at most 1 GiB
+    /// Size of the pool in bytes, or with a unit: 256MiB, 1GiB; by default what fits the machine,
+    /// and at most 1 GiB
     #[arg(long, value_name = "SIZE", value_parser = pool)]
     pub pool: Option<u64>,
 

@@ -15,11 +15,12 @@
 //! check      u32       CRC-32 of all bytes before
 //! ```
 //!
-//! Fixed numbers are little-endian. Those of a call are LEB128: seven bits a byte, lowest first, the highest bit set on all but the last. A call of
-//! a replay takes some ten bytes when it allocates, and four when it frees.
+//! Fixed numbers are little-endian. Those of a call are LEB128: seven bits a byte, lowest first,
+//! the highest bit set on all but the last. A call of a replay takes some ten bytes when it
+//! allocates, and four when it frees.
 //!
-//! Calls stand in one order. Where several threads asked, a range is freed before its bytes are served to another: see
-//! [`Recorder`](super::recorder::Recorder).
+//! Calls stand in one order. Where several threads asked, a range is freed before its bytes are
+//! served to another: see [`Recorder`](super::recorder::Recorder).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,8 @@ impl Header {
     }
 }
 
-/// One call, with the *place* of its range: places are used again, so that a table of all that is live is small.
+/// One call, with the *place* of its range: places are used again, so that a table of all that is
+/// live is small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// A range was made.

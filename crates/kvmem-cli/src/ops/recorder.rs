@@ -1,9 +1,10 @@
 //! *Recorder*: writes down the calls of all threads in one order.
 //!
-//! An allocation is asked for and written under one lock, so that allocations stand in the order in which they were served. A free is
-//! written *before* it is done. So whoever is served the bytes of a freed range is written after the free: at no line of
-//! the file do two ranges overlap, and each thread finds its own calls in the order in which it made them. With one thread the
-//! file is the exact sequence of calls.
+//! An allocation is asked for and written under one lock, so that allocations stand in the order in
+//! which they were served. A free is written *before* it is done. So whoever is served the bytes of
+//! a freed range is written after the free: at no line of the file do two ranges overlap, and each
+//! thread finds its own calls in the order in which it made them. With one thread the file is the
+//! exact sequence of calls.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ struct State {
     failed: Option<io::Error>,
 }
 
-/// A range that was made, and is written as freed when this is dropped, which must be just before it is freed.
+/// A range that was made, and is written as freed when this is dropped, which must be just before
+/// it is freed.
 pub struct Ticket {
     recorder: Arc<Recorder>,
     number: u64,

@@ -60,7 +60,8 @@ pub struct Row {
     pub same_decisions: bool,
     /// The greatest share of the space that was live.
     pub utilization_peak: f64,
-    /// The mean of that over all allocations since one was first refused in the recording; absent if none was.
+    /// The mean of that over all allocations since one was first refused in the recording; absent
+    /// if none was.
     pub utilization_full_mean: Option<f64>,
     /// That at the end.
     pub utilization_end: f64,

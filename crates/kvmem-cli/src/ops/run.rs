@@ -1,7 +1,8 @@
 //! *Run*: a recording through a contender.
 //!
-//! The first pass is not timed: it compares each decision with the recorded one and looks at how full the space is. The passes after it are timed
-//! as a whole, each on a fresh contender, and their median counts. What `null` takes is the loop and its table.
+//! The first pass is not timed: it compares each decision with the recorded one and looks at how
+//! full the space is. The passes after it are timed as a whole, each on a fresh contender, and
+//! their median counts. What `null` takes is the loop and its table.
 
 use std::time::Instant;
 

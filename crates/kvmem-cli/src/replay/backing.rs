@@ -1,7 +1,8 @@
 //! *Backing*: the pool's memory: there, or only addressed.
 //!
-//! Behind a replay that writes nothing there is a pool like any other, of addresses whose pages are never touched: it costs no memory,
-//! however large it is. A backed one is made resident first, after making sure that there is as much.
+//! Behind a replay that writes nothing there is a pool like any other, of addresses whose pages are
+//! never touched: it costs no memory, however large it is. A backed one is made resident first,
+//! after making sure that there is as much.
 
 use std::path::Path;
 
@@ -36,7 +37,8 @@ pub enum BackingError {
 /// Every so manieth call of a thread is timed, for whoever asks for metrics.
 const LATENCY_ONE_IN: u32 = 128;
 
-/// A pool of `pool_bytes`, rounded up to whole pages, resident if it is to be `backed`. Threads of it cache sizes that they `learn`.
+/// A pool of `pool_bytes`, rounded up to whole pages, resident if it is to be `backed`. Threads of
+/// it cache sizes that they `learn`.
 ///
 /// # Errors
 /// [`BackingError`] if less memory is available, or the pool cannot be built.
@@ -69,8 +71,8 @@ fn refused(pool_bytes: u64, source: PoolError) -> BackingError {
     BackingError::Pool { pool_bytes, source: Box::new(source) }
 }
 
-/// The bytes this process can still fill: what the machine has available, or what its control groups leave if that is
-/// less. `None` where neither can be read.
+/// The bytes this process can still fill: what the machine has available, or what its control
+/// groups leave if that is less. `None` where neither can be read.
 fn available_bytes() -> Option<u64> {
     let machine =
         std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
@@ -84,7 +86,8 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The tightest room among this process's control group and those above it (cgroup v2; `0::/a/b` in `cgroup`).
+/// The tightest room among this process's control group and those above it (cgroup v2; `0::/a/b` in
+/// `cgroup`).
 fn group_room(cgroup: &str) -> Option<u64> {
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let root = Path::new("/sys/fs/cgroup");

@@ -1,4 +1,5 @@
-//! *Calls*: what the running thread has asked of its allocator: counted, timed, and written down if somebody wants that.
+//! *Calls*: what the running thread has asked of its allocator: counted, timed, and written down if
+//! somebody wants that.
 
 use std::cell::RefCell;
 use std::sync::Arc;

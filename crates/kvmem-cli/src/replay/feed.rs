@@ -1,4 +1,5 @@
-//! *Feed*: deals the requests of a trace to those who serve them, one at a time, each to whoever asks next.
+//! *Feed*: deals the requests of a trace to those who serve them, one at a time, each to whoever
+//! asks next.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -35,7 +36,8 @@ pub struct Dealt<'a> {
 }
 
 impl<'a, R: BufRead> Feed<'a, R> {
-    /// A feed of at most so many requests. Samples are taken if there is something to put them into.
+    /// A feed of at most so many requests. Samples are taken if there is something to put them
+    /// into.
     pub fn new(
         trace: Trace<R>,
         requests_max: Option<u64>,
@@ -56,7 +58,8 @@ impl<'a, R: BufRead> Feed<'a, R> {
         }
     }
 
-    /// The next request and its number, from 1; `None` when there are no more, or something went wrong.
+    /// The next request and its number, from 1; `None` when there are no more, or something went
+    /// wrong.
     pub fn deal(&mut self) -> Option<(u64, Request)> {
         if self.failed.is_some() || self.requests_max.is_some_and(|max| self.dealt >= max) {
             return None;

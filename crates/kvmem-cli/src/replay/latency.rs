@@ -1,8 +1,8 @@
 //! Latency of single calls, and what it costs to measure it.
 //!
-//! A call is timed between two readings of the monotonic clock. The readings themselves take some tens of nanoseconds,
-//! which is in the order of the call: so the cost of an empty measurement is taken beforehand and reported beside
-//! the figures, which *include* it.
+//! A call is timed between two readings of the monotonic clock. The readings themselves take some
+//! tens of nanoseconds, which is in the order of the call: so the cost of an empty measurement is
+//! taken beforehand and reported beside the figures, which *include* it.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,8 @@ const CEILING_NS: u64 = 3_600_000_000_000;
 impl Latency {
     /// Nothing recorded yet.
     pub fn new() -> Self {
-        // 1 ns to an hour with three digits is within what the histogram can hold, so this cannot fail.
+        // 1 ns to an hour with three digits is within what the histogram can hold, so this cannot
+        // fail.
         let histogram =
             Histogram::new_with_bounds(1, CEILING_NS, 3).expect("the bounds are valid constants");
         Latency { histogram }

@@ -8,14 +8,17 @@
 //!
 //! - [`trace`] reads the requests, and [`feed`] deals them to threads,
 //! - [`model`] says which objects a block of them consists of, [`object`] under what they are held,
-//! - [`worker`] walks them, on a [`store`]: one [`pooled`] as in a server, or one [`placed`] by another allocator to compare with,
+//! - [`worker`] walks them, on a [`store`]: one [`pooled`] as in a server, or one [`placed`] by
+//!   another allocator to compare with,
 //! - [`calls`] counts and times with [`latency`] what is asked of the allocator,
-//! - [`payload`] proves that no two objects share a byte, [`moves`] says how fast a plain copy of the same would be,
+//! - [`payload`] proves that no two objects share a byte, [`moves`] says how fast a plain copy of
+//!   the same would be,
 //! - [`backing`] is the memory, or the lack of it,
 //! - [`report`] is what comes out,
 //! - [`sampling`] looks at the pool on the way, for the [`page`] that can be drawn of it.
 //!
-//! The trace's clock is not kept: each thread serves one request after the other, as fast as it can.
+//! The trace's clock is not kept: each thread serves one request after the other, as fast as it
+//! can.
 
 pub mod backing;
 pub mod calls;
@@ -73,7 +76,8 @@ pub struct Options {
     pub layout: BlockLayout,
     /// The name of that.
     pub model: String,
-    /// The allocator: `kvmem` is a pool, `kvmem-cached` a pool whose threads cache sizes, the others only place.
+    /// The allocator: `kvmem` is a pool, `kvmem-cached` a pool whose threads cache sizes, the
+    /// others only place.
     pub contender: ContenderId,
     /// The size of the pool.
     pub pool_bytes: u64,
@@ -193,7 +197,8 @@ pub enum ReplayError {
 }
 
 impl ReplayError {
-    /// The exit status of the command: 2 if the fault is in what was asked for, 1 if it is in the allocator.
+    /// The exit status of the command: 2 if the fault is in what was asked for, 1 if it is in the
+    /// allocator.
     pub fn exit_status(&self) -> u8 {
         match self {
             ReplayError::Serve {
@@ -216,15 +221,16 @@ pub struct Progress {
 
 /// Who hears how a replay goes on.
 pub trait Watch: Send {
-    /// Pool and cache stand; their figures can be had of this. Other allocators than kvmem have none.
+    /// Pool and cache stand; their figures can be had of this. Other allocators than kvmem have
+    /// none.
     fn built(&mut self, figures: Exporter);
     /// Another request was served.
     fn served(&mut self, progress: Progress);
 }
 
-/// Replays `trace` on a fresh pool, telling `watch` after every request how far it has come. Samples are taken if there is
-/// something to put them into; the time that takes counts for nothing. All calls of the allocator
-/// are recorded if there is a `recorder`.
+/// Replays `trace` on a fresh pool, telling `watch` after every request how far it has come.
+/// Samples are taken if there is something to put them into; the time that takes counts for
+/// nothing. All calls of the allocator are recorded if there is a `recorder`.
 ///
 /// # Errors
 /// [`ReplayError`]; nothing of a replay that fails is reported.

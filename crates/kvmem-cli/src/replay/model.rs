@@ -1,13 +1,16 @@
-//! How large the KV cache of a block is: one block of tokens as the objects that a store keeps for it.
+//! How large the KV cache of a block is: one block of tokens as the objects that a store keeps for
+//! it.
 //!
-//! Serving engines move KV cache in *pages* of a few tokens, and a store sees one object (or a few) per page. So a
-//! block of 512 tokens is `512 / page_tokens` pages, and its objects are, page by page of one kind, then of the next:
+//! Serving engines move KV cache in *pages* of a few tokens, and a store sees one object (or a few)
+//! per page. So a block of 512 tokens is `512 / page_tokens` pages, and its objects are, page by
+//! page of one kind, then of the next:
 //!
 //! ```text
 //! object size = bytes per token × page_tokens
 //! ```
 //!
-//! where the bytes per token follow from the published configuration of the model. Per kind of attention:
+//! where the bytes per token follow from the published configuration of the model. Per kind of
+//! attention:
 //!
 //! | attention | bytes per token | objects per page |
 //! |---|---|---|
@@ -16,9 +19,9 @@
 //! | sparse over latent (DSA), FP8 | layers × 656 (512 FP8 latent, 4 FP32 scales, 64 BF16 rotary) | the KV object … |
 //! | | layers × 132 (128 FP8 index key, one FP32 scale) | … and the indexer object |
 //!
-//! `glm-5.1-dsa` takes the page sizes that were published for a running system instead: 3,274,752 B of KV
-//! (78 layers × 656 B × 64 tokens, as the formula says) and 658,432 B of indexer (643 KiB, 512 B below the formula).
-//! All sizes are for the whole model: no tensor parallelism.
+//! `glm-5.1-dsa` takes the page sizes that were published for a running system instead: 3,274,752 B
+//! of KV (78 layers × 656 B × 64 tokens, as the formula says) and 658,432 B of indexer (643 KiB,
+//! 512 B below the formula). All sizes are for the whole model: no tensor parallelism.
 
 use clap::ValueEnum;
 
@@ -128,7 +131,8 @@ impl BlockLayout {
     /// The block whose every page of `page_tokens` tokens is kept as objects of `per_page` bytes.
     ///
     /// # Errors
-    /// [`LayoutError`] if the pages do not divide a block, an object is empty, or the sum overflows.
+    /// [`LayoutError`] if the pages do not divide a block, an object is empty, or the sum
+    /// overflows.
     pub fn of_objects(per_page: &[u64], page_tokens: u64) -> Result<Self, LayoutError> {
         if page_tokens == 0 || !BLOCK_TOKENS.is_multiple_of(page_tokens) {
             return Err(LayoutError::PageTokens { page_tokens });

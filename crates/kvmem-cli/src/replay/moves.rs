@@ -1,9 +1,11 @@
 //! *Moves*: what was copied where; and the same once more, by nobody but `memcpy`.
 //!
-//! How fast bytes can go to and from the pool depends on the machine, on the sizes, and on which of them the processor's caches have. So what a
-//! replay moves in a second is held against the same moves in the same memory: the last of them are remembered, and when the replay is over they
-//! are done again without cache and allocator, by a loop that does nothing else: what was written is copied to its place again, what was hit is
-//! copied out of it. Checksums are in neither figure: a worker compares them in the copy, and the time of that counts for itself.
+//! How fast bytes can go to and from the pool depends on the machine, on the sizes, and on which of
+//! them the processor's caches have. So what a replay moves in a second is held against the same
+//! moves in the same memory: the last of them are remembered, and when the replay is over they
+//! are done again without cache and allocator, by a loop that does nothing else: what was written
+//! is copied to its place again, what was hit is copied out of it. Checksums are in neither figure:
+//! a worker compares them in the copy, and the time of that counts for itself.
 
 use std::hint::black_box;
 use std::thread;

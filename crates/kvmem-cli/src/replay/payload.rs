@@ -1,10 +1,12 @@
 //! *Payload*: what objects are filled with, to prove that none shares a byte with another.
 //!
-//! An allocator of offsets can be wrong without anybody noticing: two blocks that share a byte look fine until one of
-//! them is read. So every object of a backed replay, or of the tour, gets a payload of its own, and its checksum is compared whenever the object
-//! is hit. A payload is 16 bytes that name the object, and then one of 64 pieces of a random stream, which come with their checksums as
-//! what an engine stores comes with its own: so to write is to copy, and what a replay moves in a second can be held
-//! against a plain copy. Pieces begin in different places of the stream: bytes of another payload are never the same.
+//! An allocator of offsets can be wrong without anybody noticing: two blocks that share a byte look
+//! fine until one of them is read. So every object of a backed replay, or of the tour, gets a
+//! payload of its own, and its checksum is compared whenever the object is hit. A payload is 16
+//! bytes that name the object, and then one of 64 pieces of a random stream, which come with their
+//! checksums as what an engine stores comes with its own: so to write is to copy, and what a replay
+//! moves in a second can be held against a plain copy. Pieces begin in different places of the
+//! stream: bytes of another payload are never the same.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -45,7 +47,8 @@ pub struct Damage {
 }
 
 impl Payloads {
-    /// Those of all blocks whose objects have these sizes. The stream is as long as the longest object, and 256 KiB.
+    /// Those of all blocks whose objects have these sizes. The stream is as long as the longest
+    /// object, and 256 KiB.
     pub fn new(sizes: &[u64]) -> Self {
         let mut kinds: Vec<u64> = sizes.to_vec();
         kinds.sort_unstable();
@@ -126,7 +129,8 @@ fn number(id: ObjectId) -> usize {
     mix(id.block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(id.number)) as usize % PIECES
 }
 
-/// The output function of SplitMix64 (Steele, Lea, Flood: *Fast splittable pseudorandom number generators*, 2014).
+/// The output function of SplitMix64 (Steele, Lea, Flood: *Fast splittable pseudorandom number
+/// generators*, 2014).
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

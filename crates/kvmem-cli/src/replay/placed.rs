@@ -1,8 +1,9 @@
 //! *Placed*: objects where another allocator places them.
 //!
-//! The index, the order of eviction and the pins are those of a [`KvCache`], whose values are one byte each; an object's range hangs on its
-//! key, and is freed when the key goes. So allocators are compared under the very cache that the pool has. A contender need not
-//! be shared by threads, so one thread it is.
+//! The index, the order of eviction and the pins are those of a [`KvCache`], whose values are one
+//! byte each; an object's range hangs on its key, and is freed when the key goes. So allocators are
+//! compared under the very cache that the pool has. A contender need not be shared by threads, so
+//! one thread it is.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -67,7 +68,8 @@ impl<H: Held> Drop for Place<H> {
 }
 
 impl<C: Contender> Placed<C> {
-    /// An empty one, over `memory` if objects are to be written; `seen`: whether [`spans`](Store::spans) will be asked for.
+    /// An empty one, over `memory` if objects are to be written; `seen`: whether
+    /// [`spans`](Store::spans) will be asked for.
     ///
     /// # Errors
     /// [`BackingError`] if there are no addresses for the entries.

@@ -58,7 +58,8 @@ pub struct Report {
     pub evictions: u64,
     /// Requested bytes of the held objects over the pool, at the end.
     pub utilization_end: f64,
-    /// The mean of the same over all requests since the pool was first full; absent if it never was.
+    /// The mean of the same over all requests since the pool was first full; absent if it never
+    /// was.
     pub utilization_full_mean: Option<f64>,
     /// The least of the same.
     pub utilization_full_min: Option<f64>,
@@ -99,7 +100,8 @@ pub struct ThreadFigures {
     pub blocks: u64,
     /// Those over the time that the thread was at work.
     pub blocks_per_s: f64,
-    /// Bytes written and copied out over the time of that, where there is memory; checksums count for themselves.
+    /// Bytes written and copied out over the time of that, where there is memory; checksums count
+    /// for themselves.
     pub bytes_per_s: Option<f64>,
 }
 
@@ -121,15 +123,19 @@ pub struct Backed {
     pub verified_on_hits_bytes: u64,
     /// Bytes whose checksum was compared at the end: all objects held.
     pub verified_at_end_bytes: u64,
-    /// Bytes written and copied out, over the time of that: look-ups, making room, and copying; all threads together.
+    /// Bytes written and copied out, over the time of that: look-ups, making room, and copying;
+    /// all threads together.
     pub bytes_per_s: f64,
-    /// Bytes that a loop of plain copies of the same objects, by as many threads, moves in a second; absent where nothing was moved.
+    /// Bytes that a loop of plain copies of the same objects, by as many threads, moves in a
+    /// second; absent where nothing was moved.
     pub plain_bytes_per_s: Option<f64>,
     /// The one over the other.
     pub of_plain: Option<f64>,
-    /// Bytes whose checksum was compared, over the time of that; all threads together. Absent where none was.
+    /// Bytes whose checksum was compared, over the time of that; all threads together. Absent
+    /// where none was.
     pub checked_bytes_per_s: Option<f64>,
-    /// Bytes written and copied out, over the whole replay's time: with checksums, and with reading the trace.
+    /// Bytes written and copied out, over the whole replay's time: with checksums, and with
+    /// reading the trace.
     pub whole_bytes_per_s: f64,
 }
 

@@ -1,10 +1,11 @@
 //! *Sampling*: what the pool looked like while a trace was replayed, in bounded memory.
 //!
-//! A sample is taken whenever so many more bytes of the trace have been read. Where the length of the trace is known, these are such a
-//! part of it that there will be [`MOST`] samples. Where it is not, every second sample is dropped and the distance doubled as soon as
-//! there are twice as many.
+//! A sample is taken whenever so many more bytes of the trace have been read. Where the length of
+//! the trace is known, these are such a part of it that there will be [`MOST`] samples. Where it is
+//! not, every second sample is dropped and the distance doubled as soon as there are twice as many.
 //!
-//! To sort all objects takes some ten milliseconds where there are half a million; a replay is sampled only if somebody wants to see it.
+//! To sort all objects takes some ten milliseconds where there are half a million; a replay is
+//! sampled only if somebody wants to see it.
 
 use std::ops::Range;
 

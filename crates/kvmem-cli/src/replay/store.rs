@@ -1,7 +1,9 @@
 //! *Store*: objects under their ids, as a replay sees them; there are two.
 //!
-//! - [`Pooled`](super::pooled::Pooled): a [`KvCache`](kvmem::pool::KvCache) on a pool, as a server embeds it.
-//! - [`Placed`](super::placed::Placed): the same cache as index, while another allocator places the objects.
+//! - [`Pooled`](super::pooled::Pooled): a [`KvCache`](kvmem::pool::KvCache) on a pool, as a server
+//!   embeds it.
+//! - [`Placed`](super::placed::Placed): the same cache as index, while another allocator places the
+//!   objects.
 
 use std::ops::Range;
 
@@ -46,7 +48,8 @@ pub enum StoreError {
     Cache(KvCacheError),
 }
 
-/// Objects under their ids. When room is needed it evicts what its policy says, but nothing that is pinned or being written.
+/// Objects under their ids. When room is needed it evicts what its policy says, but nothing that is
+/// pinned or being written.
 pub trait Store {
     /// An object that is held. It is not evicted while this exists.
     type Pin;

@@ -6,10 +6,10 @@
 //! {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, 49]}
 //! ```
 //!
-//! `timestamp` is in milliseconds, the lengths are in tokens, and each of `hash_ids` stands for one block of
-//! [`BLOCK_TOKENS`] input tokens *together with everything before it*: equal ids mean equal prefixes up to and
-//! including the block. Further members are ignored, and so are blank lines. A trace is streamed: no more than one line
-//! of it is in memory.
+//! `timestamp` is in milliseconds, the lengths are in tokens, and each of `hash_ids` stands for one
+//! block of [`BLOCK_TOKENS`] input tokens *together with everything before it*: equal ids mean
+//! equal prefixes up to and including the block. Further members are ignored, and so are blank
+//! lines. A trace is streamed: no more than one line of it is in memory.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -22,8 +22,8 @@ use crate::escape::shown;
 /// Input tokens that one hash id stands for.
 pub const BLOCK_TOKENS: u64 = 512;
 
-/// The longest line that is read, in bytes. A request of this length would name millions of blocks; a longer "line"
-/// is a file of another kind.
+/// The longest line that is read, in bytes. A request of this length would name millions of blocks;
+/// a longer "line" is a file of another kind.
 pub const LINE_BYTES_MAX: u64 = 64 << 20;
 
 /// One request of a trace.
@@ -86,7 +86,8 @@ pub struct Trace<R> {
 }
 
 impl Trace<Box<dyn BufRead + Send>> {
-    /// Opens the trace at `path`, and tells its length in bytes where that is known; `-` is standard input.
+    /// Opens the trace at `path`, and tells its length in bytes where that is known; `-` is
+    /// standard input.
     ///
     /// # Errors
     /// [`TraceError::Open`] if the file cannot be opened or is a folder.

@@ -1,17 +1,21 @@
 //! *Worker*: serves requests out of a store, as one thread of a server would.
 //!
-//! A block is held under its hash id, which stands for the block *and everything before it*, object by object. A request asks for its
-//! ids in order. As long as all objects of a block are held they are *hits*: their KV cache need not be computed again. From the first
-//! that is not on, the rest are *misses*: the engine computes them, and what is not held of them is inserted.
+//! A block is held under its hash id, which stands for the block *and everything before it*, object
+//! by object. A request asks for its ids in order. As long as all objects of a block are held they
+//! are *hits*: their KV cache need not be computed again. From the first that is not on, the rest
+//! are *misses*: the engine computes them, and what is not held of them is inserted.
 //!
-//! When an object does not fit, the store evicts others until it does. Two rules keep what is held useful:
+//! When an object does not fit, the store evicts others until it does. Two rules keep what is held
+//! useful:
 //!
-//! - A request uses its blocks *in reverse order*: the last block is put in first, and its hits are used after all that is put in, from
-//!   the last to the first. Where the least recently used object goes first, a block is therefore never older than one that follows it in a
-//!   prefix, goes after it, and no block is held that no request can reach; only at the end of the line one block may have gone in part.
-//!   What is put in is not used once more for that: a policy that looks at second uses is not misled.
-//! - A request pins its own blocks. If its prompt alone exceeds the pool, its first blocks are kept and the
-//!   rest is not cached.
+//! - A request uses its blocks *in reverse order*: the last block is put in first, and its hits are
+//!   used after all that is put in, from the last to the first. Where the least recently used
+//!   object goes first, a block is therefore never older than one that follows it in a prefix, goes
+//!   after it, and no block is held that no request can reach; only at the end of the line one
+//!   block may have gone in part. What is put in is not used once more for that: a policy that
+//!   looks at second uses is not misled.
+//! - A request pins its own blocks. If its prompt alone exceeds the pool, its first blocks are kept
+//!   and the rest is not cached.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -41,13 +45,15 @@ pub struct Counters {
     pub hits_behind_gap: u64,
     /// Blocks inserted, in whole or in part.
     pub insertions: u64,
-    /// Blocks that were not cached because only blocks of requests being served were left to evict.
+    /// Blocks that were not cached because only blocks of requests being served were left to
+    /// evict.
     pub not_cached: u64,
     /// Bytes written.
     pub written_bytes: u64,
     /// Bytes that were copied out when their block was found, and whose checksum was compared.
     pub verified_bytes: u64,
-    /// Time spent on requests, where objects are filled: look-ups, making room, copying in and out.
+    /// Time spent on requests, where objects are filled: look-ups, making room, copying in and
+    /// out.
     pub moving: Duration,
     /// Time spent on checksums, which is not in `moving`.
     pub checking: Duration,
@@ -236,7 +242,8 @@ impl<'a, S: Store> Worker<'a, S> {
         Ok(true)
     }
 
-    /// Makes room for what is not held of a block; false, and no room is taken, if that would evict what is in use.
+    /// Makes room for what is not held of a block; false, and no room is taken, if that would evict
+    /// what is in use.
     fn reserve(&mut self, block: u64) -> Result<bool, StoreError> {
         let before = (self.pins.len(), self.rooms.len());
         for (number, &size) in (0..).zip(self.layout.objects()) {

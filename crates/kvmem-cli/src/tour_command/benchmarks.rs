@@ -1,7 +1,8 @@
-//! *Benchmarks*: the quick ones that fit into a tour, from those with published figures on, as long as there is time.
+//! *Benchmarks*: the quick ones that fit into a tour, from those with published figures on, as long
+//! as there is time.
 //!
-//! Each takes a second or some on a machine that does nothing else. On one that does, a tour is to end all the same: none is begun when
-//! [`LAST`] has passed, and what was left out is told.
+//! Each takes a second or some on a machine that does nothing else. On one that does, a tour is to
+//! end all the same: none is begun when [`LAST`] has passed, and what was left out is told.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +58,8 @@ const ALL: [Benchmark; 6] = [
     ("cache", run_cache),
 ];
 
-/// Runs them, `begun` being when the tour began; `told` hears of each what it found, or why it found nothing.
+/// Runs them, `begun` being when the tour began; `told` hears of each what it found, or why it
+/// found nothing.
 pub(super) fn run<E>(
     begun: Instant,
     mut told: impl FnMut(&str, Result<Found, String>) -> Result<(), E>,

@@ -1,8 +1,10 @@
 //! *Others*: how much of the processors other programs had meanwhile, which makes times longer.
 //!
-//! A quick measurement lasts some hundredths of a second, and counts the time by the clock: the work of all threads together cannot be had
-//! otherwise. Where other programs want the same processors, its threads wait for their turn, and after each turn of another the processor's
-//! caches are its; a look-up that takes 37 ns alone was seen to take a thousand. So what others had is told beside such figures.
+//! A quick measurement lasts some hundredths of a second, and counts the time by the clock: the
+//! work of all threads together cannot be had otherwise. Where other programs want the same
+//! processors, its threads wait for their turn, and after each turn of another the processor's
+//! caches are its; a look-up that takes 37 ns alone was seen to take a thousand. So what others had
+//! is told beside such figures.
 
 use std::fs::read_to_string;
 
@@ -30,7 +32,8 @@ impl Ticks {
             line.split_whitespace().take(8).map_while(|time| time.parse().ok()).collect();
         let all = times.iter().sum();
         let idle = times.get(3)? + times.get(4)?;
-        // The name of the program, in brackets, may have spaces. User and system time, then those of children, are 12th to 15th after it.
+        // The name of the program, in brackets, may have spaces. User and system time, then those
+        // of children, are 12th to 15th after it.
         let (_, after) = process.rsplit_once(')')?;
         let own = after.split_whitespace().skip(11).take(4).map(str::parse::<u64>);
         Some(Ticks { all, busy: all - idle, own: own.sum::<Result<_, _>>().ok()? })

@@ -1,4 +1,5 @@
-//! *Page*: the tour as something to look at: the limits, the pool, what it served, and every benchmark.
+//! *Page*: the tour as something to look at: the limits, the pool, what it served, and every
+//! benchmark.
 
 use indicatif::HumanCount;
 use kvmem::arena::preflight::{Report, Value};

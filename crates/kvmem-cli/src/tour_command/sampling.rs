@@ -54,8 +54,8 @@ impl Sampling {
         done * SAMPLES as f64 >= (self.samples.len() + 1) as f64
     }
 
-    /// Takes one, with so many bytes asked for, in the place of one with hardly fewer: from what little lies between two no rate
-    /// can be told. O(ranges of the pool).
+    /// Takes one, with so many bytes asked for, in the place of one with hardly fewer: from what
+    /// little lies between two no rate can be told. O(ranges of the pool).
     pub(super) fn take<K: Hash + Eq>(&mut self, asked: u64, cache: &KvCache<K>) {
         let stats = cache.stats();
         let map = cache.pool().map();

@@ -1,8 +1,9 @@
 //! *Serving*: a server of three models keeps its KV cache in the pool, for some seconds.
 //!
-//! Two threads take requests from [`Conversations`], each of a stream of its own, and look every page up in one
-//! [`KvCache`]. A page that is held is read and its checksum verified; one that is not is written, and others are evicted to make
-//! room. Each page is one or two objects, as large as the model's published configuration says; so several odd sizes share the pool.
+//! Two threads take requests from [`Conversations`], each of a stream of its own, and look every
+//! page up in one [`KvCache`]. A page that is held is read and its checksum verified; one that is
+//! not is written, and others are evicted to make room. Each page is one or two objects, as large
+//! as the model's published configuration says; so several odd sizes share the pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

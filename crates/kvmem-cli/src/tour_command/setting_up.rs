@@ -1,7 +1,9 @@
-//! *Setting up*: the pool of the tour is mapped, populated and registered, as far as this machine lets it be.
+//! *Setting up*: the pool of the tour is mapped, populated and registered, as far as this machine
+//! lets it be.
 //!
-//! Where rings may not pin the whole pool, it stays unregistered, and a small one is registered beside it to show how that is done. Where
-//! memory turns out to be short the pool is halved until it fits.
+//! Where rings may not pin the whole pool, it stays unregistered, and a small one is registered
+//! beside it to show how that is done. Where memory turns out to be short the pool is halved until
+//! it fits.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

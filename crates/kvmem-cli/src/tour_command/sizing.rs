@@ -1,8 +1,9 @@
 //! *Sizing*: how large a pool this machine can spare for a tour.
 //!
-//! What can be had is the least that any limit leaves: free memory, every control group above, the limits of the process. A tour
-//! takes a quarter of it, so that what else runs here does not notice, and no more than [`MOST`], since more would show
-//! nothing more. Rings pin each page once for every ring, and what they may pin is a limit of its own.
+//! What can be had is the least that any limit leaves: free memory, every control group above, the
+//! limits of the process. A tour takes a quarter of it, so that what else runs here does not
+//! notice, and no more than [`MOST`], since more would show nothing more. Rings pin each page once
+//! for every ring, and what they may pin is a limit of its own.
 
 use kvmem::arena::preflight::{Report, Value};
 use kvmem::register::Limits;

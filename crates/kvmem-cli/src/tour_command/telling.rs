@@ -1,7 +1,9 @@
-//! *Telling*: how the tour says what it does: numbered steps, what came of them, what is missing, and how far it has come.
+//! *Telling*: how the tour says what it does: numbered steps, what came of them, what is missing,
+//! and how far it has come.
 //!
-//! Results go to standard output, in lines of at most [`WIDTH`] columns. Progress goes to standard error: a bar where that is a
-//! terminal, and otherwise a line every few seconds, so that a log shows that it goes on.
+//! Results go to standard output, in lines of at most [`WIDTH`] columns. Progress goes to standard
+//! error: a bar where that is a terminal, and otherwise a line every few seconds, so that a log
+//! shows that it goes on.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
@@ -104,7 +106,8 @@ impl Telling {
     }
 }
 
-/// `pieces` in lines of at most [`WIDTH`] columns, the first of them behind `head`, the others `indent` columns in.
+/// `pieces` in lines of at most [`WIDTH`] columns, the first of them behind `head`, the others
+/// `indent` columns in.
 fn wrap<'a>(head: &str, indent: usize, pieces: impl IntoIterator<Item = &'a str>) -> String {
     let mut lines = head.to_owned();
     let mut column = head.chars().count();

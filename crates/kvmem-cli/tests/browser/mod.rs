@@ -1,4 +1,5 @@
-//! A real browser, for the tests that open pages: Chromium, headless, and not for longer than [`LIMIT`].
+//! A real browser, for the tests that open pages: Chromium, headless, and not for longer than
+//! [`LIMIT`].
 
 use std::fs::File;
 use std::io;
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 /// A page is opened in a second or two; a browser that hangs would hold up all other tests.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Looks at a page as text, and opens it where there is a browser that works: its plots, at least so many, are there, the document is
-/// whole, and the browser has no complaint. Returns the text.
+/// Looks at a page as text, and opens it where there is a browser that works: its plots, at least
+/// so many, are there, the document is whole, and the browser has no complaint. Returns the text.
 #[track_caller]
 pub(crate) fn opened(file: &Path, plots: usize) -> String {
     let name = file.file_stem().unwrap_or_default().to_string_lossy();
@@ -46,14 +47,15 @@ pub(crate) fn opened(file: &Path, plots: usize) -> String {
 /// The document as the browser understood it, and what it logged; `None` where there is no browser.
 ///
 /// # Panics
-/// When the browser has not ended within [`LIMIT`]. It is killed then, with all processes that it has started.
+/// When the browser has not ended within [`LIMIT`]. It is killed then, with all processes that it
+/// has started.
 #[track_caller]
 pub(crate) fn browse(file: &Path) -> Option<(String, String)> {
     let [profile, dom, log] = ["profile", "dom", "log"].map(|ending| file.with_extension(ending));
     let mut found = None;
     for program in ["chromium", "chromium-browser", "google-chrome"] {
-        // Without a sandbox of its own, which not all containers allow: it opens our own page only. What it says goes to files, so
-        // that it never waits for a reader.
+        // Without a sandbox of its own, which not all containers allow: it opens our own page only.
+        // What it says goes to files, so that it never waits for a reader.
         let started = Command::new(program)
             .args([
                 "--headless",
@@ -88,7 +90,8 @@ pub(crate) fn browse(file: &Path) -> Option<(String, String)> {
     found
 }
 
-/// How a child ended that leads a process group; `None` if it had not within the limit, and its group was killed.
+/// How a child ended that leads a process group; `None` if it had not within the limit, and its
+/// group was killed.
 pub(crate) fn ended(mut child: Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {

@@ -80,7 +80,8 @@ impl<F: Face> Space<F> {
         }
     }
 
-    /// Changes the allocation at a place. Returns a handle that is no good any more, if there is one.
+    /// Changes the allocation at a place. Returns a handle that is no good any more, if there is
+    /// one.
     fn change(
         &mut self,
         place: usize,

@@ -1,10 +1,12 @@
-//! *Elsewhere*: other threads that free what the driver gives them, so that it lies in caches of theirs.
+//! *Elsewhere*: other threads that free what the driver gives them, so that it lies in caches of
+//! theirs.
 
 use std::cell::{Cell, RefCell};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-/// Of so many allocations one is freed by a thread that lives on, and of so many by one that ends then.
+/// Of so many allocations one is freed by a thread that lives on, and of so many by one that ends
+/// then.
 const STAYS: u32 = 5;
 const ENDS: u32 = 67;
 

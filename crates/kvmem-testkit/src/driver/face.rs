@@ -1,4 +1,5 @@
-//! *Face*: the allocator that is driven, as the driver sees it: with caches above its books or without.
+//! *Face*: the allocator that is driven, as the driver sees it: with caches above its books or
+//! without.
 
 use std::fmt;
 use std::ops::Range;
@@ -36,8 +37,9 @@ pub trait Face: Sized + Clone + fmt::Debug {
     /// What it grants.
     type Own: Own;
 
-    /// What is free may lie in caches. Then the longest free range that is told may be a shorter one, refusals may tell of the
-    /// books alone, and looking at everything seldom includes what empties the caches.
+    /// What is free may lie in caches. Then the longest free range that is told may be a shorter
+    /// one, refusals may tell of the books alone, and looking at everything seldom includes
+    /// what empties the caches.
     const CACHES: bool;
 
     /// A space with these settings.

@@ -9,7 +9,8 @@ use super::{Driver, pick_of};
 use crate::op::{Call, Forgery};
 
 impl<F: Face> Driver<F> {
-    /// Calls the raw face with a bad handle. That nothing is changed by it, the comparison after the step will see.
+    /// Calls the raw face with a bad handle. That nothing is changed by it, the comparison after
+    /// the step will see.
     pub(super) fn misuse(&mut self, call: Call, forgery: Forgery) -> Result<()> {
         let Some(handle) = self.forge(forgery) else { return Ok(()) };
         if self.space.is_raw_alive(handle) {

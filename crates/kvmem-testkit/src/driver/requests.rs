@@ -82,8 +82,9 @@ impl<F: Face> Driver<F> {
         }
     }
 
-    /// Whether a refusal is the one expected. The longest free range in it may be an upper bound, unless the allocator
-    /// has just been asked for it; and where there are caches, both numbers may leave out what is cached.
+    /// Whether a refusal is the one expected. The longest free range in it may be an upper bound,
+    /// unless the allocator has just been asked for it; and where there are caches, both
+    /// numbers may leave out what is cached.
     fn is_expected(&self, got: AllocError, expected: Result<(), AllocError>) -> bool {
         match (got, expected) {
             (

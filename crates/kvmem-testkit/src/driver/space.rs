@@ -76,8 +76,8 @@ impl<F: Face> Space<F> {
         self.allocator = self.allocator.clone();
     }
 
-    /// Drops the allocator. Raw allocations have nowhere to be freed any more: returns their handles. Where there are caches, their
-    /// ranges are freed with the allocator.
+    /// Drops the allocator. Raw allocations have nowhere to be freed any more: returns their
+    /// handles. Where there are caches, their ranges are freed with the allocator.
     pub(super) fn orphan(&mut self) -> Result<Vec<RawHandle>> {
         self.allocator = None;
         let mut handles = Vec::new();
@@ -187,7 +187,8 @@ impl<F: Face> Space<F> {
         if to < end_of_last { Err(SpaceError::InUse { asked: to, end_of_last }) } else { Ok(()) }
     }
 
-    /// Whether the books may be as full as a refusal of one change says. They are not while a cached range stands on them.
+    /// Whether the books may be as full as a refusal of one change says. They are not while a
+    /// cached range stands on them.
     pub(super) fn may_be_full(&self, ranges: u64) -> bool {
         if self.allocator.as_ref().is_some_and(|allocator| allocator.cached().0 > 0) {
             return false;

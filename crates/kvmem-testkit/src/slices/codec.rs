@@ -1,6 +1,7 @@
 //! *Codec*: operations on slabs as bytes, for fuzzing.
 //!
-//! As in [the codec of offset spaces](crate::codec), any bytes are a test, and numbers stand in little-endian order.
+//! As in [the codec of offset spaces](crate::codec), any bytes are a test, and numbers stand in
+//! little-endian order.
 
 use super::op::{Config, How, Op, SEATS, Who};
 

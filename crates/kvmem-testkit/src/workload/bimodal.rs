@@ -1,9 +1,10 @@
-//! Few large payloads and many small metadata objects with short lives, as rollouts of reinforcement
-//! learning pass them between producers and trainers.
+//! Few large payloads and many small metadata objects with short lives, as rollouts of
+//! reinforcement learning pass them between producers and trainers.
 //!
-//! Producers keep step. At each step what is due is removed, of all producers; then they allocate in turn, each three
-//! payloads and 31 metadata objects. Each object is removed one, two or three steps later, equally likely; the
-//! draw is made for each object, or once for the whole batch of a producer. Nothing is evicted.
+//! Producers keep step. At each step what is due is removed, of all producers; then they allocate
+//! in turn, each three payloads and 31 metadata objects. Each object is removed one, two or three
+//! steps later, equally likely; the draw is made for each object, or once for the whole batch of a
+//! producer. Nothing is evicted.
 
 use rand::RngExt;
 

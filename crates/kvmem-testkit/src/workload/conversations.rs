@@ -6,12 +6,14 @@
 //!  a prompt   system prompt                       turn 1      turn 2   turn 3 …
 //! ```
 //!
-//! A prompt is a row of *pages*, each some tokens of a model's KV cache. A request asks for all pages of a conversation so far, and
-//! some new ones: those of the system prompt and of earlier turns can be found, the new ones cannot. Which conversation goes on is
-//! drawn by Zipf's law from those that are under way, the latest first; which system prompt a new one begins with, likewise. A
-//! conversation ends at a length of its own, and a new one takes its place.
+//! A prompt is a row of *pages*, each some tokens of a model's KV cache. A request asks for all
+//! pages of a conversation so far, and some new ones: those of the system prompt and of earlier
+//! turns can be found, the new ones cannot. Which conversation goes on is drawn by Zipf's law from
+//! those that are under way, the latest first; which system prompt a new one begins with, likewise.
+//! A conversation ends at a length of its own, and a new one takes its place.
 //!
-//! Everything follows from a seed and the number of the stream. Streams share system prompts, and no conversations.
+//! Everything follows from a seed and the number of the stream. Streams share system prompts, and
+//! no conversations.
 
 use rand::RngExt;
 use rand_distr::{Distribution, Zipf};
@@ -84,7 +86,8 @@ struct Conversation {
 }
 
 impl Conversations {
-    /// Stream `number`, below 256, of `seed`: of 1 to 16 models, each as likely as the others, with so many conversations at once.
+    /// Stream `number`, below 256, of `seed`: of 1 to 16 models, each as likely as the others, with
+    /// so many conversations at once.
     ///
     /// # Panics
     /// When there is no model, or more than [`Page::MODELS`], or no conversation.
@@ -145,10 +148,12 @@ impl Iterator for Conversations {
         let now = &mut self.under_way[0];
         now.pages += turn;
         now.turns_left -= 1;
-        // A system prompt's length is drawn from its own number, so that it is the same in all streams.
+        // A system prompt's length is drawn from its own number, so that it is the same in all
+        // streams.
         let length = stream(now.system, now.model as u64).random_range(SYSTEM_PAGES);
         let shared = (0..length).map(|page| Page::new(now.model, now.system, page));
-        // The owner of a page has 44 bits: here the highest is set, and the eight below tell the stream.
+        // The owner of a page has 44 bits: here the highest is set, and the eight below tell the
+        // stream.
         let owner = 1 << 43 | self.stream << 35 | now.number;
         let own = (0..now.pages).map(|page| Page::new(now.model, owner, page));
         Some(Request { model: now.model, pages: shared.chain(own).collect() })

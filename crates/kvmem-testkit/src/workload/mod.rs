@@ -1,12 +1,15 @@
 //! Workloads: where the sizes and lifetimes that drive an allocator come from.
 //!
-//! 1. *Streams.* All randomness comes from [`stream`]: a seed and a number name a sequence that is the same on every
-//!    machine and in every release. What is asked for and who is evicted are drawn from different
-//!    streams, so that two allocators that fail at different times still see the same requests.
+//! 1. *Streams.* All randomness comes from [`stream`]: a seed and a number name a sequence that is
+//!    the same on every machine and in every release. What is asked for and who is evicted are
+//!    drawn from different streams, so that two allocators that fail at different times still see
+//!    the same requests.
 //! 2. *Sizes.* [`Sizes`] is a distribution of request sizes.
-//! 3. *Events.* [`Bimodal`] is a workload in which every object's end is known when it starts, so that the whole run
-//!    can be laid down before any allocator sees it, and its peak of live bytes is known.
-//! 4. *Requests.* [`Conversations`] asks for pages by name, as a server asks its KV cache; [`Prefixes`] has more kinds of them.
+//! 3. *Events.* [`Bimodal`] is a workload in which every object's end is known when it starts, so
+//!    that the whole run can be laid down before any allocator sees it, and its peak of live bytes
+//!    is known.
+//! 4. *Requests.* [`Conversations`] asks for pages by name, as a server asks its KV cache;
+//!    [`Prefixes`] has more kinds of them.
 
 mod bimodal;
 mod conversations;
@@ -23,8 +26,8 @@ pub use sizes::Sizes;
 
 use rand::SeedableRng;
 
-/// The generator: ChaCha with eight rounds. Its values are fixed by its specification, and at some three nanoseconds
-/// a draw it does not show beside an allocation.
+/// The generator: ChaCha with eight rounds. Its values are fixed by its specification, and at some
+/// three nanoseconds a draw it does not show beside an allocation.
 pub type Rng = rand_chacha::ChaCha8Rng;
 
 /// Stream `number` of `seed`. Streams of one seed are independent of each other.

@@ -1,7 +1,8 @@
 //! *Prefixes*: requests as a KV cache for prefixes sees them, of several kinds.
 //!
-//! A request is a chain of blocks, named from the first token on. A name stands for a block and everything before it, so two requests
-//! that have a name in common have all before it in common, too. A block that is held is of use only if all before it are held.
+//! A request is a chain of blocks, named from the first token on. A name stands for a block and
+//! everything before it, so two requests that have a name in common have all before it in common,
+//! too. A block that is held is of use only if all before it are held.
 //!
 //! | kind | who asks |
 //! |---|---|

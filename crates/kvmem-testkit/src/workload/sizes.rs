@@ -24,7 +24,8 @@ pub enum Sizes {
         /// Largest size.
         max: u64,
     },
-    /// The logarithm is normal with deviation `sigma` around that of `median`; held between `min` and `max`.
+    /// The logarithm is normal with deviation `sigma` around that of `median`; held between `min`
+    /// and `max`.
     LogNormal {
         /// Half of the sizes are below.
         median: f64,

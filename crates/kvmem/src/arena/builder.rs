@@ -1,7 +1,8 @@
 //! *Builder*: what is wished for, and the order in which it is done.
 //!
-//! Map, then policy, then populate, then look: a policy decides only about pages that are not there yet, and a receipt
-//! says only what was found. Whatever fails, the span is dropped and nothing is left.
+//! Map, then policy, then populate, then look: a policy decides only about pages that are not there
+//! yet, and a receipt says only what was found. Whatever fails, the span is dropped and nothing is
+//! left.
 
 use std::fmt;
 use std::time::Duration;
@@ -53,8 +54,9 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// Whether hugepages of shared memory may come by collapsing: not those of a small region, which would be rounded up to one, and not
-    /// where pages are dealt out to nodes, since a hugepage lies where its first page lay, and those are often dealt to the same node.
+    /// Whether hugepages of shared memory may come by collapsing: not those of a small region,
+    /// which would be rounded up to one, and not where pages are dealt out to nodes, since a
+    /// hugepage lies where its first page lay, and those are often dealt to the same node.
     pub(crate) fn can_collapse(&self) -> bool {
         self.populated
             && self.asked >= PageSize::Thp.bytes()
@@ -93,10 +95,12 @@ impl RegionBuilder {
         self
     }
 
-    /// Whether to fail if the first rung cannot take everything. Default: as the ladder says, which is no.
+    /// Whether to fail if the first rung cannot take everything. Default: as the ladder says, which
+    /// is no.
     ///
-    /// Of transparent hugepages nothing is promised, so strictness is checked after populating: if the kernel used base
-    /// pages for a part, and tells so (Linux 6.7), mapping fails. Without populating there is nothing to check.
+    /// Of transparent hugepages nothing is promised, so strictness is checked after populating: if
+    /// the kernel used base pages for a part, and tells so (Linux 6.7), mapping fails. Without
+    /// populating there is nothing to check.
     pub fn strict(mut self, strict: bool) -> RegionBuilder {
         self.wish.ladder.strict = strict;
         self
@@ -104,8 +108,9 @@ impl RegionBuilder {
 
     /// Where pages are to lie. Default: wherever the kernel puts them.
     ///
-    /// Pages of a pool that are bound to nodes are populated when they are mapped, whatever [`populate`](Self::populate)
-    /// says: the pool promises pages, but not where they are, and a later touch could kill the process.
+    /// Pages of a pool that are bound to nodes are populated when they are mapped, whatever
+    /// [`populate`](Self::populate) says: the pool promises pages, but not where they are, and
+    /// a later touch could kill the process.
     pub fn numa(mut self, numa: Numa) -> RegionBuilder {
         self.wish.numa = numa;
         self
@@ -113,7 +118,8 @@ impl RegionBuilder {
 
     /// What is to be behind the addresses. Default: private memory.
     ///
-    /// A shared region consists of pages of one kind: the first rung that can take all of it, rounded up to whole pages.
+    /// A shared region consists of pages of one kind: the first rung that can take all of it,
+    /// rounded up to whole pages.
     pub fn backing(mut self, backing: Backing) -> RegionBuilder {
         self.wish.backing = backing;
         self
@@ -136,8 +142,8 @@ impl RegionBuilder {
         self
     }
 
-    /// Whether a base page without access lies before and behind the region, so that running over its end is a fault at
-    /// once. Default: no.
+    /// Whether a base page without access lies before and behind the region, so that running over
+    /// its end is a fault at once. Default: no.
     pub fn guard_pages(mut self, guard_pages: bool) -> RegionBuilder {
         self.wish.guard_pages = guard_pages;
         self
@@ -145,9 +151,10 @@ impl RegionBuilder {
 
     /// Whether a forked child has nothing at these addresses. Default: yes.
     ///
-    /// If it does inherit private memory, writes of either process are paid with a copy of the page: then a device that
-    /// was given the old page sees the parent's data no more. Private pages of a pool are not used if this is off: the
-    /// pool promises them to the parent alone, and a child that writes could be killed.
+    /// If it does inherit private memory, writes of either process are paid with a copy of the
+    /// page: then a device that was given the old page sees the parent's data no more. Private
+    /// pages of a pool are not used if this is off: the pool promises them to the parent alone,
+    /// and a child that writes could be killed.
     pub fn dont_fork(mut self, dont_fork: bool) -> RegionBuilder {
         self.wish.dont_fork = dont_fork;
         self
@@ -159,14 +166,16 @@ impl RegionBuilder {
         self
     }
 
-    /// Whether, and by how many threads, all pages are made resident before the region is returned. Default: not at all.
+    /// Whether, and by how many threads, all pages are made resident before the region is returned.
+    /// Default: not at all.
     pub fn populate(mut self, populate: Populate) -> RegionBuilder {
         self.populate = populate;
         self.wish.populated = populate != Populate::None;
         self
     }
 
-    /// As [`populate`](Self::populate), but later: by [`Region::populate`], part by part, and all of it before it is used.
+    /// As [`populate`](Self::populate), but later: by [`Region::populate`], part by part, and all
+    /// of it before it is used.
     pub(crate) fn populate_later(mut self) -> RegionBuilder {
         self.populate = Populate::None;
         self.wish.populated = true;
@@ -196,11 +205,12 @@ impl RegionBuilder {
 
     /// Maps the region, whole or not at all.
     ///
-    /// Without populating this takes some ten system calls, however large the region is. Populating takes as long as the
-    /// kernel needs to clear that much memory.
+    /// Without populating this takes some ten system calls, however large the region is. Populating
+    /// takes as long as the kernel needs to clear that much memory.
     ///
     /// # Errors
-    /// [`ArenaError`] says what was refused, which limit was hit, and what to do. Nothing is left mapped.
+    /// [`ArenaError`] says what was refused, which limit was hit, and what to do. Nothing is left
+    /// mapped.
     pub fn map(&self) -> Result<Region, ArenaError> {
         let wish = &self.wish;
         span!(INFO, "map", bytes = wish.asked);

@@ -1,4 +1,5 @@
-//! *Bump arena*: bytes of one memory, handed out from the first to the last and never taken back one by one.
+//! *Bump arena*: bytes of one memory, handed out from the first to the last and never taken back
+//! one by one.
 //!
 //! ```text
 //!   base                          cursor                                  limit
@@ -7,16 +8,18 @@
 //!                                             └ a multiple of its alignment, as an address
 //! ```
 //!
-//! Its whole state is the cursor (see `cursor.rs`); everything else is constant and stands on other cache lines, where the
-//! exchanges of other threads do not disturb it. That decides what the figures are: `used` and `left` come from one load
-//! of the cursor, so they always add up, and no allocation pays for them. How many allocations there were is not
-//! counted here: the count would be a second atomic operation for each of them. Who wants it, counts calls.
+//! Its whole state is the cursor (see `cursor.rs`); everything else is constant and stands on other
+//! cache lines, where the exchanges of other threads do not disturb it. That decides what the
+//! figures are: `used` and `left` come from one load of the cursor, so they always add up, and no
+//! allocation pays for them. How many allocations there were is not counted here: the count would
+//! be a second atomic operation for each of them. Who wants it, counts calls.
 //!
-//! Alignment is of the *address*. Where the memory begins at a multiple of 4096 and 2 MiB are asked for, the offset within
-//! the memory is not a multiple of 2 MiB, and must not be.
+//! Alignment is of the *address*. Where the memory begins at a multiple of 4096 and 2 MiB are asked
+//! for, the offset within the memory is not a multiple of 2 MiB, and must not be.
 //!
-//! Two faces hand out the same bytes: the raw one for those who keep their own account of who uses what, and, where nobody
-//! else can reach the memory, a safe one whose slices borrow the arena. [`BumpArena::reset`] takes the arena exclusively, so it cannot be called while such a slice
+//! Two faces hand out the same bytes: the raw one for those who keep their own account of who uses
+//! what, and, where nobody else can reach the memory, a safe one whose slices borrow the arena.
+//! [`BumpArena::reset`] takes the arena exclusively, so it cannot be called while such a slice
 //! lives.
 
 use std::alloc::Layout;
@@ -28,10 +31,11 @@ use std::slice;
 use super::cursor::Cursor;
 use super::{BumpError, Exclusive, Memory};
 
-/// Hands out bytes of `M` by moving a cursor. Shared by reference among any number of threads, without a lock.
+/// Hands out bytes of `M` by moving a cursor. Shared by reference among any number of threads,
+/// without a lock.
 ///
-/// An allocation is one atomic read-modify-write, repeated only when another thread's came between. A refusal is
-/// a load and writes nothing. Nothing is logged.
+/// An allocation is one atomic read-modify-write, repeated only when another thread's came between.
+/// A refusal is a load and writes nothing. Nothing is logged.
 ///
 /// ```
 /// use std::mem::MaybeUninit;
@@ -63,7 +67,8 @@ use super::{BumpError, Exclusive, Memory};
 /// # Ok::<(), BumpError>(())
 /// ```
 ///
-/// Drawback: nothing is freed alone. Memory that comes and goes is the business of [`offset`](crate::offset).
+/// Drawback: nothing is freed alone. Memory that comes and goes is the business of
+/// [`offset`](crate::offset).
 pub struct BumpArena<M: Memory> {
     cursor: Cursor,
     base: NonNull<u8>,
@@ -72,8 +77,9 @@ pub struct BumpArena<M: Memory> {
     memory: M,
 }
 
-// SAFETY: the memory may go to other threads, and with it its base. The arena itself hands out addresses, by an atomic
-// exchange, and slices only of memory that any thread may use (`Exclusive`, 1).
+// SAFETY: the memory may go to other threads, and with it its base. The arena itself hands out
+// addresses, by an atomic exchange, and slices only of memory that any thread may use (`Exclusive`,
+// 1).
 unsafe impl<M: Memory> Send for BumpArena<M> {}
 // SAFETY: as above.
 unsafe impl<M: Memory> Sync for BumpArena<M> {}
@@ -108,11 +114,11 @@ impl<M: Memory> BumpArena<M> {
         BumpArena { cursor: Cursor::new(start), base, limit: start + memory.len(), memory }
     }
 
-    /// Hands out `layout.size()` bytes at a multiple of `layout.align()`; the slice is as long as was asked for. Lock-free,
-    /// one atomic read-modify-write.
+    /// Hands out `layout.size()` bytes at a multiple of `layout.align()`; the slice is as long as
+    /// was asked for. Lock-free, one atomic read-modify-write.
     ///
-    /// The bytes are as the memory was, or as they were left before a reset. They may be used until the arena is reset,
-    /// dropped or taken apart; that is for the caller to see to.
+    /// The bytes are as the memory was, or as they were left before a reset. They may be used until
+    /// the arena is reset, dropped or taken apart; that is for the caller to see to.
     ///
     /// # Errors
     ///
@@ -179,7 +185,8 @@ impl<M: Memory> BumpArena<M> {
         (self.base.addr().get()..self.cursor.at()).contains(&address.addr())
     }
 
-    /// What is used and left, from one load. Whatever this thread knows to have been handed out is in it.
+    /// What is used and left, from one load. Whatever this thread knows to have been handed out is
+    /// in it.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
@@ -212,8 +219,9 @@ impl<M: Memory> BumpArena<M> {
 
     /// Makes all of it free again. O(1); the bytes stay as they are.
     ///
-    /// Nothing that [`alloc_uninit`](Self::alloc_uninit) gave is borrowed any more: the compiler sees to that. What the raw
-    /// face gave will be handed out again, and must not be used from here on.
+    /// Nothing that [`alloc_uninit`](Self::alloc_uninit) gave is borrowed any more: the compiler
+    /// sees to that. What the raw face gave will be handed out again, and must not be used from
+    /// here on.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
@@ -227,7 +235,8 @@ impl<M: Memory> BumpArena<M> {
         self.cursor.set(self.base.addr().get());
     }
 
-    /// Takes the arena apart. What the raw face gave must not be used from here on, unless the memory says otherwise.
+    /// Takes the arena apart. What the raw face gave must not be used from here on, unless the
+    /// memory says otherwise.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
@@ -245,14 +254,16 @@ impl<M: Memory> BumpArena<M> {
     #[inline]
     fn bytes(&self, start: usize, size: usize) -> NonNull<[u8]> {
         let offset = start - self.base.addr().get();
-        // SAFETY: `start` is between base and limit, so the offset is within the one allocation that the memory is.
+        // SAFETY: `start` is between base and limit, so the offset is within the one allocation
+        // that the memory is.
         let first = unsafe { self.base.add(offset) };
         NonNull::slice_from_raw_parts(first, size)
     }
 }
 
 impl<M: Exclusive> BumpArena<M> {
-    /// As [`alloc_bytes`](Self::alloc_bytes), as a slice that borrows the arena: it cannot outlive it, nor a reset.
+    /// As [`alloc_bytes`](Self::alloc_bytes), as a slice that borrows the arena: it cannot outlive
+    /// it, nor a reset.
     ///
     /// ```compile_fail
     /// # use kvmem::arena::{BumpArena, HeapMemory};
@@ -274,10 +285,11 @@ impl<M: Exclusive> BumpArena<M> {
         align: usize,
     ) -> Result<&mut [MaybeUninit<u8>], BumpError> {
         let bytes = self.alloc_bytes(size, align)?;
-        // SAFETY: the bytes are within the memory, which is readable, writable and stays until `self` is dropped
-        // (`Exclusive`, 1, and `Memory`, 3); `MaybeUninit` asks nothing of their contents. No other call has them: the
-        // cursor has passed them and goes back only in `reset`, which no borrow of `self` survives; and nobody reaches
-        // them past the arena (`Exclusive`, 2).
+        // SAFETY: the bytes are within the memory, which is readable, writable and stays until
+        // `self` is dropped (`Exclusive`, 1, and `Memory`, 3); `MaybeUninit` asks nothing
+        // of their contents. No other call has them: the cursor has passed them and goes
+        // back only in `reset`, which no borrow of `self` survives; and nobody reaches them
+        // past the arena (`Exclusive`, 2).
         Ok(unsafe { slice::from_raw_parts_mut(bytes.as_ptr().cast(), bytes.len()) })
     }
 }

@@ -46,14 +46,15 @@ pub enum BumpError {
     Full {
         /// Bytes asked for.
         asked: usize,
-        /// The most that could have been had at the alignment asked for: always less than `asked`. Bytes that only
-        /// padding could use do not count.
+        /// The most that could have been had at the alignment asked for: always less than `asked`.
+        /// Bytes that only padding could use do not count.
         left: usize,
     },
 }
 
 impl BumpError {
-    /// The layout of `size` ≥ 1 bytes at `align`, or what is wrong with it. Never [`BumpError::Full`].
+    /// The layout of `size` ≥ 1 bytes at `align`, or what is wrong with it. Never
+    /// [`BumpError::Full`].
     #[inline]
     pub(super) fn layout(size: usize, align: usize) -> Result<Layout, BumpError> {
         match Layout::from_size_align(size, align) {

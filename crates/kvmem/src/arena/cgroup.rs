@@ -1,8 +1,9 @@
-//! *Cgroups*: the directories whose limits hold for this process, in both versions of the hierarchy.
+//! *Cgroups*: the directories whose limits hold for this process, in both versions of the
+//! hierarchy.
 //!
-//! A group's limit holds for all groups below it, so each directory from the process's own up to the top is asked. In a
-//! container the path that the kernel tells can lie outside of what is mounted; then the mount's top is what there is to
-//! ask.
+//! A group's limit holds for all groups below it, so each directory from the process's own up to
+//! the top is asked. In a container the path that the kernel tells can lie outside of what is
+//! mounted; then the mount's top is what there is to ask.
 
 use crate::sys;
 
@@ -20,7 +21,8 @@ impl Group {
         sys::read_text(&format!("{}/{file}", self.directory)).ok()
     }
 
-    /// A number in one of its files. `max`, and numbers as large as version 1 uses to say so, are none.
+    /// A number in one of its files. `max`, and numbers as large as version 1 uses to say so, are
+    /// none.
     pub(crate) fn number(&self, file: &str) -> Option<u64> {
         self.text(file)?.trim().parse().ok().filter(|number| *number < 1 << 60)
     }

@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use super::cgroup::{Group, groups};
 use crate::sys;
 
-/// The cores that the process may use: those of its affinity mask, or less where a cgroup's CPU quota says so. At least 1.
+/// The cores that the process may use: those of its affinity mask, or less where a cgroup's CPU
+/// quota says so. At least 1.
 pub(crate) fn usable() -> usize {
     let cores = sys::affinity().unwrap_or(1);
     quota().map_or(cores, |quota| cores.min(quota)).max(1)

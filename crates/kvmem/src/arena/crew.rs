@@ -1,9 +1,10 @@
 //! *Crew*: threads that work together, in one sweep after another.
 //!
-//! None begins a sweep before all are there: what is measured is work, and not how long starting a thread takes. Sweeps can be short,
-//! some hundred microseconds, so threads stay between two of them, and wait awake: one that sleeps is woken on the core of the
-//! one that wakes it, and both then share that core for the first milliseconds, which is all of a short sweep. Those that are not
-//! needed any more are sent home before long work begins.
+//! None begins a sweep before all are there: what is measured is work, and not how long starting a
+//! thread takes. Sweeps can be short, some hundred microseconds, so threads stay between two of
+//! them, and wait awake: one that sleeps is woken on the core of the one that wakes it, and both
+//! then share that core for the first milliseconds, which is all of a short sweep. Those that are
+//! not needed any more are sent home before long work begins.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -60,8 +61,9 @@ pub(crate) struct Crew<'scope, 'env> {
     helpers: Vec<ScopedJoinHandle<'scope, ()>>,
 }
 
-/// Leads a crew whose threads are called `name`, and which does `work` in each sweep: `work` is told the number of the thread, from
-/// 0, and how many there are in this sweep. All threads have ended when this returns.
+/// Leads a crew whose threads are called `name`, and which does `work` in each sweep: `work` is
+/// told the number of the thread, from 0, and how many there are in this sweep. All threads have
+/// ended when this returns.
 ///
 /// # Panics
 /// A panic in `work` is passed on.
@@ -76,8 +78,8 @@ pub(crate) fn lead<R>(
 }
 
 impl Crew<'_, '_> {
-    /// Has so many threads work, the leader among them, or fewer if they cannot be had; returns how many. `begin` is called with
-    /// that number when all are there, before any of them works.
+    /// Has so many threads work, the leader among them, or fewer if they cannot be had; returns how
+    /// many. `begin` is called with that number when all are there, before any of them works.
     pub(crate) fn sweep(&mut self, threads: usize, begin: impl FnOnce(usize)) -> usize {
         self.grow(threads.min(MOST));
         let threads = threads.min(self.helpers.len() + 1).max(1);
@@ -117,7 +119,8 @@ impl Crew<'_, '_> {
         self.orders.order.store(order.packed(), Ordering::Release);
     }
 
-    /// Starts helpers until there are enough, or there can be no more, and waits until they have come.
+    /// Starts helpers until there are enough, or there can be no more, and waits until they have
+    /// come.
     fn grow(&mut self, threads: usize) {
         if threads <= self.helpers.len() + 1 {
             return;
@@ -151,7 +154,8 @@ impl Drop for Crew<'_, '_> {
 }
 
 impl Orders<'_> {
-    /// What a helper does: waits for orders, `seen` of which it need not follow, until it is sent home.
+    /// What a helper does: waits for orders, `seen` of which it need not follow, until it is sent
+    /// home.
     fn help(&self, number: usize, mut seen: u64) {
         // Relaxed: a head count; nothing is passed on.
         self.arrived.fetch_add(1, Ordering::Relaxed);

@@ -44,21 +44,23 @@ impl Advice {
 }
 
 impl Region {
-    /// Gives the pages of a range back to the kernel. The addresses stay; what is read there from now on is zero, until
-    /// it is written again. Of shared memory the pages are taken out of the file, for all processes.
+    /// Gives the pages of a range back to the kernel. The addresses stay; what is read there from
+    /// now on is zero, until it is written again. Of shared memory the pages are taken out of
+    /// the file, for all processes.
     ///
-    /// The range begins and ends on base page boundaries. A hugepage is given back whole, or is split first.
+    /// The range begins and ends on base page boundaries. A hugepage is given back whole, or is
+    /// split first.
     ///
-    /// Whoever holds a plain slice of the range (see [`bytes`](Region::bytes)) has promised that nobody discards it. What is
-    /// registered with a device is not discarded: the device would go on with the old pages, and nobody would see what it
-    /// writes.
+    /// Whoever holds a plain slice of the range (see [`bytes`](Region::bytes)) has promised that
+    /// nobody discards it. What is registered with a device is not discarded: the device would
+    /// go on with the old pages, and nobody would see what it writes.
     ///
     /// # Errors
     /// [`OutOfBounds`](ArenaError::OutOfBounds); [`Misaligned`](ArenaError::Misaligned);
-    /// [`Foreign`](ArenaError::Foreign); [`Pooled`](ArenaError::Pooled): pages of a pool are not given back one by one,
-    /// since a later touch could find the pool empty and kill the process; [`Registered`](ArenaError::Registered). Nothing is
-    /// discarded then. If the kernel
-    /// refuses ([`Refused`](ArenaError::Refused)), a part may have been discarded.
+    /// [`Foreign`](ArenaError::Foreign); [`Pooled`](ArenaError::Pooled): pages of a pool are not
+    /// given back one by one, since a later touch could find the pool empty and kill the
+    /// process; [`Registered`](ArenaError::Registered). Nothing is discarded then. If the
+    /// kernel refuses ([`Refused`](ArenaError::Refused)), a part may have been discarded.
     pub fn discard(&self, range: impl RangeBounds<usize>) -> Result<(), ArenaError> {
         let range = self.aligned(range)?;
         let advice = match self.mapping().backing() {
@@ -84,8 +86,8 @@ impl Region {
     ///
     /// # Errors
     /// [`OutOfBounds`](ArenaError::OutOfBounds), [`Misaligned`](ArenaError::Misaligned),
-    /// [`Foreign`](ArenaError::Foreign), and [`Refused`](ArenaError::Refused) if the kernel does not know the advice, or
-    /// cannot follow it.
+    /// [`Foreign`](ArenaError::Foreign), and [`Refused`](ArenaError::Refused) if the kernel does
+    /// not know the advice, or cannot follow it.
     pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<(), ArenaError> {
         let range = self.aligned(range)?;
         if self.mapping().backing().is_none() {
@@ -100,8 +102,8 @@ impl Region {
         }
         // SAFETY: the offset is within the region.
         let at = unsafe { self.base().add(range.start) };
-        // SAFETY: the range is part of a mapping of ours. What drops bytes was asked for by `discard`, under whose
-        // conditions nobody relies on them.
+        // SAFETY: the range is part of a mapping of ours. What drops bytes was asked for by
+        // `discard`, under whose conditions nobody relies on them.
         unsafe { sys::madvise(at, range.len(), advice) }
             .map_err(|errno| refused(Call::Advise, range.len(), errno))
     }

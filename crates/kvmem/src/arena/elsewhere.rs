@@ -1,8 +1,10 @@
 //! *Elsewhere*: what else in this process has mapped a region's memory file.
 //!
-//! An engine that is given the descriptor of shared memory maps it once more, by itself. The pages are there then, but the page tables of
-//! its mapping are empty: each page is a fault when it is first touched, which takes as long as copying it does. What `/proc/self/maps`
-//! says of the file shows where these mappings are, and filling their tables beforehand (`MADV_POPULATE_WRITE`) needs nothing of the engine.
+//! An engine that is given the descriptor of shared memory maps it once more, by itself. The pages
+//! are there then, but the page tables of its mapping are empty: each page is a fault when it is
+//! first touched, which takes as long as copying it does. What `/proc/self/maps` says of the file
+//! shows where these mappings are, and filling their tables beforehand (`MADV_POPULATE_WRITE`)
+//! needs nothing of the engine.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -14,14 +16,16 @@ use super::{ArenaError, Call, PageSize, Populate, Region, Watch};
 use crate::sys::{self, FileId};
 
 impl Region {
-    /// Makes the pages of this region's memory file resident in all other mappings that this process has of it, those that are shared and writable,
-    /// as [`populate`](Self::populate) does in the region's own. Returns how many bytes those mappings have; 0 for private memory, and where `/proc`
-    /// is not mounted.
+    /// Makes the pages of this region's memory file resident in all other mappings that this
+    /// process has of it, those that are shared and writable, as [`populate`](Self::populate)
+    /// does in the region's own. Returns how many bytes those mappings have; 0 for private memory,
+    /// and where `/proc` is not mounted.
     ///
     /// O(mappings of the process), and the page tables that are filled.
     ///
     /// # Errors
-    /// As for [`populate`](Self::populate). A mapping that its owner takes away meanwhile is no error.
+    /// As for [`populate`](Self::populate). A mapping that its owner takes away meanwhile is no
+    /// error.
     pub fn populate_elsewhere(&self, how: Populate, watch: &Watch) -> Result<u64, ArenaError> {
         let Some(file) = self.mapping().file() else { return Ok(0) };
         let file =
@@ -61,8 +65,8 @@ impl Region {
     }
 }
 
-/// The range that a line of `/proc/self/maps` tells of, if that is a mapping of the file that can be written. A private one is left alone: to
-/// make its pages resident would copy each of them.
+/// The range that a line of `/proc/self/maps` tells of, if that is a mapping of the file that can
+/// be written. A private one is left alone: to make its pages resident would copy each of them.
 fn of_the_file(line: &str, file: FileId) -> Option<Range<usize>> {
     let mut words = line.split_ascii_whitespace();
     let (from, to) = words.next()?.split_once('-')?;

@@ -118,8 +118,8 @@ impl fmt::Display for Tail<'_> {
 
 /// Why a region could not be had, or something not be done with it.
 ///
-/// When mapping fails nothing is left behind. When something fails on a region that stands, it stands as it was, except
-/// that some of its pages may have become resident.
+/// When mapping fails nothing is left behind. When something fails on a region that stands, it
+/// stands as it was, except that some of its pages may have become resident.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ArenaError {

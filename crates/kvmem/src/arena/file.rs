@@ -1,8 +1,9 @@
 //! *Memory files*: memory with a descriptor, which another process can attach.
 //!
-//! The file has no name in any file system: when the last descriptor and mapping of it are gone, however that came
-//! about, so is the memory. Its size is sealed. Without that, whoever holds the descriptor could shrink it, and a touch
-//! beyond its new end would kill every process that has it mapped.
+//! The file has no name in any file system: when the last descriptor and mapping of it are gone,
+//! however that came about, so is the memory. Its size is sealed. Without that, whoever holds the
+//! descriptor could shrink it, and a touch beyond its new end would kill every process that has it
+//! mapped.
 
 use std::fs::File;
 

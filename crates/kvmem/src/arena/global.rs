@@ -9,9 +9,11 @@ static THE_ONE: OnceLock<ProcessArena> = OnceLock::new();
 static MAKING: Mutex<()> = Mutex::new(());
 
 impl ProcessArena {
-    /// The arena of this process. The first call makes it, as the environment says ([`ArenaSettings::from_env`]).
+    /// The arena of this process. The first call makes it, as the environment says
+    /// ([`ArenaSettings::from_env`]).
     ///
-    /// It lives as long as the process. When it cannot be made nothing is remembered: the next call tries again.
+    /// It lives as long as the process. When it cannot be made nothing is remembered: the next call
+    /// tries again.
     ///
     /// ```standalone_crate
     /// use kvmem::arena::ProcessArena;

@@ -1,9 +1,10 @@
 //! *Headroom*: how much memory can still be made resident without anybody getting killed.
 //!
-//! When a memory cgroup is full, or the machine is, the kernel does not refuse a page: it kills a process, and
-//! likely the one with the most memory, which is this one. So before pages are made resident, and again while
-//! they are, the limits are asked what they have left: near a limit for each chunk, far from it when a quarter of what was left has
-//! been used (see `populate.rs`). It is a snapshot, and others may take what it shows, so a margin is kept.
+//! When a memory cgroup is full, or the machine is, the kernel does not refuse a page: it kills a
+//! process, and likely the one with the most memory, which is this one. So before pages are made
+//! resident, and again while they are, the limits are asked what they have left: near a limit for
+//! each chunk, far from it when a quarter of what was left has been used (see `populate.rs`). It is
+//! a snapshot, and others may take what it shows, so a margin is kept.
 //!
 //! Others that use this library do not take it: each call reserves its bytes first, in all limits
 //! that hold, and counts the reservations of others as taken (see `reservations.rs`). If only those
@@ -20,7 +21,8 @@ use super::reservations::{ReservationTable, Reserved, Turn};
 use super::{ArenaError, Limit};
 use crate::sys;
 
-/// Kept free beside what is populated: page tables are counted apart, this is for stacks, books, and other threads.
+/// Kept free beside what is populated: page tables are counted apart, this is for stacks, books,
+/// and other threads.
 const MARGIN: u64 = 2 << 20;
 /// Kept free beside all reservations, for processes that start meanwhile: this part of the limit,
 /// but no more than [`SPARE_MAX`].
@@ -220,7 +222,8 @@ fn limit(group: &Group) -> Option<u64> {
     }
 }
 
-/// The limit of a group and what is left of it; page cache that has not been used lately can be had back.
+/// The limit of a group and what is left of it; page cache that has not been used lately can be had
+/// back.
 fn left(group: &Group) -> Option<(u64, u64)> {
     let limit = limit(group)?;
     let (usage, cache) = if group.unified {

@@ -1,7 +1,8 @@
 //! *Hold*: a promise that the pages of a range stay where they are.
 //!
-//! A device that was given pages keeps writing to those pages, whatever the kernel puts at their addresses later. So while
-//! a range is held it is not discarded; that it is not unmapped follows from whoever holds it having the region.
+//! A device that was given pages keeps writing to those pages, whatever the kernel puts at their
+//! addresses later. So while a range is held it is not discarded; that it is not unmapped follows
+//! from whoever holds it having the region.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,8 @@ use super::mapping::Mapping;
 pub(crate) struct Holds(Mutex<Vec<Range<usize>>>);
 
 impl Holds {
-    /// Locks the books, so that nothing is held anew meanwhile, and finds a held range that has a part in `range`.
+    /// Locks the books, so that nothing is held anew meanwhile, and finds a held range that has a
+    /// part in `range`.
     pub(crate) fn look(&self, range: &Range<usize>) -> (Option<Range<usize>>, impl Drop + use<'_>) {
         let holds = self.lock();
         let held =

@@ -1,15 +1,18 @@
 //! *Laying*: putting pages into a span, rung by rung down the ladder.
 //!
-//! Private memory can be of several kinds in one region: the first rung takes as many whole pages as it has, the next
-//! as many of the rest, and so on. Each piece knows why it is not on a rung above.
+//! Private memory can be of several kinds in one region: the first rung takes as many whole pages
+//! as it has, the next as many of the rest, and so on. Each piece knows why it is not on a rung
+//! above.
 //!
-//! What is reserved is opened in place where that will do (`mprotect`): if it is refused, the reservation still
-//! stands. Pages of a pool need a mapping of their own over it. Up to Linux 6.11 the kernel takes the old mapping away
-//! before it asks the pool, so a refusal leaves a hole into which another thread's mapping could come to lie. So the pool
-//! is asked with a mapping elsewhere first.
+//! What is reserved is opened in place where that will do (`mprotect`): if it is refused, the
+//! reservation still stands. Pages of a pool need a mapping of their own over it. Up to Linux 6.11
+//! the kernel takes the old mapping away before it asks the pool, so a refusal leaves a hole into
+//! which another thread's mapping could come to lie. So the pool is asked with a mapping elsewhere
+//! first.
 //!
-//! Shared memory is one file, and a file has pages of one kind: the first rung that can take all of it. Transparent hugepages that the
-//! machine's settings do not give it can still be made when it is populated; see `collapse.rs`.
+//! Shared memory is one file, and a file has pages of one kind: the first rung that can take all of
+//! it. Transparent hugepages that the machine's settings do not give it can still be made when it
+//! is populated; see `collapse.rs`.
 
 use std::fs::File;
 use std::ops::Range;
@@ -148,8 +151,8 @@ fn plain(span: &Span, at: usize, len: usize, transparent: bool) -> Result<usize,
     unsafe { sys::protect(span.at(at), len) }
         .map_err(|errno| refused(Call::Protect, len, errno))?;
     if !transparent {
-        // Where the machine uses hugepages for everything, base pages must be asked for. Where it knows of no
-        // hugepages it refuses, and base pages are what there is.
+        // Where the machine uses hugepages for everything, base pages must be asked for. Where it
+        // knows of no hugepages it refuses, and base pages are what there is.
         // SAFETY: as above; no byte is changed.
         let _ = unsafe { sys::madvise(span.at(at), len, libc::MADV_NOHUGEPAGE) };
     }
@@ -333,8 +336,8 @@ pub(crate) fn map_whole(
     write: bool,
 ) -> Result<Span, ArenaError> {
     let error = |errno| refused(Call::MapFile, len, errno);
-    // Of a file that somebody else made it is not known whether it consists of hugepages. If so, they are hugepages here too if they lie
-    // where a hugepage can lie.
+    // Of a file that somebody else made it is not known whether it consists of hugepages. If so,
+    // they are hugepages here too if they lie where a hugepage can lie.
     let align = if len < PageSize::Thp.bytes() {
         page.bytes()
     } else {
@@ -342,8 +345,8 @@ pub(crate) fn map_whole(
     };
     let span = Span::reserve(len, align, guards)?;
     if page.is_pooled() {
-        // The pool promises pages to the file, not to the mapping: what this gets, the next one has.
-        // SAFETY: without an address.
+        // The pool promises pages to the file, not to the mapping: what this gets, the next one
+        // has. SAFETY: without an address.
         let trial = unsafe { sys::map_file(None, len, file, write) }.map_err(error)?;
         unmap(trial, len);
     }

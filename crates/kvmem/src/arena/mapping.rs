@@ -25,8 +25,8 @@ enum Memory {
     Foreign { at: NonNull<u8>, len: usize, _owner: Box<dyn Any + Send + Sync> },
 }
 
-// SAFETY: the address of foreign memory is only a number here; whoever made the region promised that it may be used by
-// all threads.
+// SAFETY: the address of foreign memory is only a number here; whoever made the region promised
+// that it may be used by all threads.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -200,7 +200,8 @@ pub(crate) fn ranges(laid: &Laid) -> Vec<RangeReceipt> {
     laid.pieces.iter().map(|piece| range_receipt(piece, laid.span.at(piece.range.start))).collect()
 }
 
-/// Compares what was populated with what was asked for: placement, and hugepages where they are only tried for.
+/// Compares what was populated with what was asked for: placement, and hugepages where they are
+/// only tried for.
 pub(crate) fn verify(
     range: &mut RangeReceipt,
     numa: &Numa,

@@ -9,16 +9,18 @@ use super::{ArenaError, BumpError, Region};
 
 /// Bytes that stay where they are.
 ///
-/// An arena takes such a thing in, and from then on is the one who hands out its bytes. What it hands out are addresses:
-/// whoever uses them knows what this memory is, and who else may reach it (another process, a device). That nobody else
-/// does, and that the bytes can be used as any others, is what [`Exclusive`] says.
+/// An arena takes such a thing in, and from then on is the one who hands out its bytes. What it
+/// hands out are addresses: whoever uses them knows what this memory is, and who else may reach it
+/// (another process, a device). That nobody else does, and that the bytes can be used as any
+/// others, is what [`Exclusive`] says.
 ///
 /// # Safety
 ///
 /// Whoever implements this vouches, for as long as the value lives and wherever it is moved, that
 ///
 /// 1. `base` and `len` always return the same;
-/// 2. the addresses `[base, base + len)` are one allocation of this process, at most `isize::MAX` bytes long;
+/// 2. the addresses `[base, base + len)` are one allocation of this process, at most `isize::MAX`
+///    bytes long;
 /// 3. they belong to the value: until it is dropped nothing else is put there.
 ///
 /// ```
@@ -69,9 +71,10 @@ pub unsafe trait Memory: Send + Sync {
 ///
 /// Whoever implements this vouches that, as long as the value lives,
 ///
-/// 1. any thread may read and write the bytes through `base`. They need not be initialized, nor resident;
-/// 2. nobody else does: no other process, no device, and no safe method that is reached through a shared reference to
-///    the value.
+/// 1. any thread may read and write the bytes through `base`. They need not be initialized, nor
+///    resident;
+/// 2. nobody else does: no other process, no device, and no safe method that is reached through a
+///    shared reference to the value.
 ///
 /// ```compile_fail
 /// # use std::ptr::NonNull;
@@ -89,7 +92,8 @@ pub unsafe trait Exclusive: Memory {}
 
 /// Bytes of the process's ordinary heap, aligned as one likes.
 ///
-/// For tests, small arenas, and machines where nothing may be mapped. Nothing is known of its pages.
+/// For tests, small arenas, and machines where nothing may be mapped. Nothing is known of its
+/// pages.
 ///
 /// ```
 /// use kvmem::arena::{BumpArena, HeapMemory, Memory};
@@ -105,7 +109,8 @@ pub struct HeapMemory {
     layout: Layout,
 }
 
-// SAFETY: the value owns its bytes as a `Box` does; they are reached through it from any thread alike.
+// SAFETY: the value owns its bytes as a `Box` does; they are reached through it from any thread
+// alike.
 unsafe impl Send for HeapMemory {}
 // SAFETY: a shared reference gives only address and length.
 unsafe impl Sync for HeapMemory {}
@@ -115,8 +120,8 @@ impl HeapMemory {
     ///
     /// # Errors
     ///
-    /// [`BumpError::Zero`], [`BumpError::BadAlign`] and [`BumpError::Overflow`] as for a request to an arena;
-    /// [`BumpError::Full`] with `left` 0 if the heap has no such room.
+    /// [`BumpError::Zero`], [`BumpError::BadAlign`] and [`BumpError::Overflow`] as for a request to
+    /// an arena; [`BumpError::Full`] with `left` 0 if the heap has no such room.
     pub fn new(len_bytes: usize, align: usize) -> Result<Self, BumpError> {
         let layout = BumpError::layout(len_bytes, align)?;
         // SAFETY: `layout` found the length not to be 0.
@@ -133,8 +138,8 @@ impl Drop for HeapMemory {
     }
 }
 
-// SAFETY: 1. both come from fields that never change. 2. The allocator gave them in one piece, for a layout. 3. They are given
-// back in `drop` and nowhere else.
+// SAFETY: 1. both come from fields that never change. 2. The allocator gave them in one piece, for
+// a layout. 3. They are given back in `drop` and nowhere else.
 unsafe impl Memory for HeapMemory {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -148,8 +153,8 @@ unsafe impl Memory for HeapMemory {
 // SAFETY: 1. it is ordinary memory. 2. `base` is the only way to it.
 unsafe impl Exclusive for HeapMemory {}
 
-// SAFETY: 1. a region never moves or changes its length. 2. It is mapped in one piece. 3. The mapping ends with its last part
-// at the earliest.
+// SAFETY: 1. a region never moves or changes its length. 2. It is mapped in one piece. 3. The
+// mapping ends with its last part at the earliest.
 unsafe impl Memory for Region {
     fn base(&self) -> NonNull<u8> {
         self.base()
@@ -160,8 +165,8 @@ unsafe impl Memory for Region {
     }
 }
 
-/// A [`Region`] whose bytes no other process and no foreign owner can reach, so that an arena may hand them out as
-/// slices.
+/// A [`Region`] whose bytes no other process and no foreign owner can reach, so that an arena may
+/// hand them out as slices.
 #[derive(Debug)]
 pub struct ExclusiveRegion(Region);
 
@@ -170,8 +175,8 @@ impl ExclusiveRegion {
     ///
     /// # Errors
     ///
-    /// [`ArenaError::Shared`] for one that another process may have attached, [`ArenaError::Foreign`] for one over memory of
-    /// somebody else's.
+    /// [`ArenaError::Shared`] for one that another process may have attached,
+    /// [`ArenaError::Foreign`] for one over memory of somebody else's.
     ///
     /// ```
     /// use kvmem::arena::{ArenaError, BumpArena, ExclusiveRegion, Region};
@@ -197,7 +202,8 @@ impl ExclusiveRegion {
     }
 }
 
-// SAFETY: 1., 2. and 3. as for the memory that is shared: it does not move, and does not go before the last of its owners.
+// SAFETY: 1., 2. and 3. as for the memory that is shared: it does not move, and does not go before
+// the last of its owners.
 unsafe impl<M: Memory> Memory for Arc<M> {
     fn base(&self) -> NonNull<u8> {
         M::base(self)
@@ -219,8 +225,9 @@ unsafe impl Memory for ExclusiveRegion {
     }
 }
 
-// SAFETY: 1. it is mapped for reading and writing. 2. `new` has seen that no other process and no owner reaches it; the
-// region is reached by giving up this value only, and parts that were split off have other bytes.
+// SAFETY: 1. it is mapped for reading and writing. 2. `new` has seen that no other process and no
+// owner reaches it; the region is reached by giving up this value only, and parts that were split
+// off have other bytes.
 unsafe impl Exclusive for ExclusiveRegion {}
 
 impl fmt::Debug for HeapMemory {

@@ -1,7 +1,8 @@
 //! *NUMA*: on which nodes pages are to lie, and whether they do.
 //!
-//! A policy decides where pages go that are not there yet, so it is set before the first touch. What was set is read
-//! back, and once pages are resident, a sample of them is asked for where it lies.
+//! A policy decides where pages go that are not there yet, so it is set before the first touch.
+//! What was set is read back, and once pages are resident, a sample of them is asked for where it
+//! lies.
 
 use std::fmt;
 use std::ops::Range;
@@ -29,7 +30,8 @@ pub enum Numa {
 impl FromStr for Numa {
     type Err = String;
 
-    /// `none`, `bind:NODES` or `interleave:NODES`, where nodes are written as the kernel does: `0,2-3`.
+    /// `none`, `bind:NODES` or `interleave:NODES`, where nodes are written as the kernel does:
+    /// `0,2-3`.
     fn from_str(text: &str) -> Result<Numa, String> {
         let nodes = |list: &str| {
             nodes(list)

@@ -21,8 +21,8 @@ impl OwnPages {
     pub(super) fn new(size: usize, align: usize) -> Result<OwnPages, Errno> {
         let page = sys::page_size();
         let len = size.checked_next_multiple_of(page).ok_or(Errno::ENOMEM)?;
-        // The kernel aligns to pages only: for more, so much is mapped that an aligned start is in it, and the rest given
-        // back.
+        // The kernel aligns to pages only: for more, so much is mapped that an aligned start is in
+        // it, and the rest given back.
         let slack = align.saturating_sub(page);
         let mapped = len.checked_add(slack).ok_or(Errno::ENOMEM)?;
         let mut whole = map(mapped)?;
@@ -35,7 +35,8 @@ impl OwnPages {
 
     fn cut_front(&mut self, len: usize) -> Result<(), Errno> {
         if len > 0 {
-            // SAFETY: `len` < `self.len` whole pages at the front of pages that are ours; nobody has been told of them.
+            // SAFETY: `len` < `self.len` whole pages at the front of pages that are ours; nobody
+            // has been told of them.
             unsafe { sys::munmap(self.base, len) }?;
             // SAFETY: within the pages.
             self.base = unsafe { self.base.add(len) };
@@ -47,7 +48,8 @@ impl OwnPages {
     fn cut_back(&mut self, len: usize) -> Result<(), Errno> {
         if len > 0 {
             self.len -= len;
-            // SAFETY: the last `len` bytes, whole pages, of pages that are ours; nobody has been told of them.
+            // SAFETY: the last `len` bytes, whole pages, of pages that are ours; nobody has been
+            // told of them.
             let cut = unsafe { sys::munmap(self.base.add(self.len), len) };
             if cut.is_err() {
                 self.len += len;
@@ -85,8 +87,9 @@ fn map(len: usize) -> Result<OwnPages, Errno> {
 
 impl Drop for OwnPages {
     fn drop(&mut self) {
-        // SAFETY: the pages are ours, and the owner is going. If the kernel will not (it lacks memory for the book-keeping
-        // of a split), they stay mapped: nobody is left to be told.
+        // SAFETY: the pages are ours, and the owner is going. If the kernel will not (it lacks
+        // memory for the book-keeping of a split), they stay mapped: nobody is left to be
+        // told.
         let _ = unsafe { sys::munmap(self.base, self.len) };
     }
 }

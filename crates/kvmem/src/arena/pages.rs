@@ -18,7 +18,8 @@ pub enum PageSize {
     /// 2 MiB, from such a pool.
     #[serde(rename = "2M")]
     Huge2M,
-    /// Transparent hugepages: ordinary memory in which the kernel uses hugepages where it can. Nothing is promised.
+    /// Transparent hugepages: ordinary memory in which the kernel uses hugepages where it can.
+    /// Nothing is promised.
     #[serde(rename = "thp")]
     Thp,
     /// Base pages, 4 KiB on most machines.
@@ -60,7 +61,8 @@ impl PageSize {
     }
 }
 
-/// The kernel's size of a transparent hugepage: 2 MiB where base pages are 4 KiB, more on some other machines.
+/// The kernel's size of a transparent hugepage: 2 MiB where base pages are 4 KiB, more on some
+/// other machines.
 fn thp_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     *SIZE.get_or_init(|| {
@@ -101,8 +103,9 @@ pub struct ParsePagesError {
 
 /// The kinds of pages to try, first choice first.
 ///
-/// As much of a region as possible goes to the first rung, as much of the rest as possible to the second, and so on. A
-/// strict ladder has its first rung only: where that cannot take everything, mapping fails.
+/// As much of a region as possible goes to the first rung, as much of the rest as possible to the
+/// second, and so on. A strict ladder has its first rung only: where that cannot take everything,
+/// mapping fails.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ladder {
     /// The rungs, tried in this order.
@@ -137,7 +140,8 @@ impl Ladder {
 }
 
 impl Default for Ladder {
-    /// 2 MiB, then THP, then base pages. 1 GiB is for those who ask: a pool of such pages is seldom there by chance.
+    /// 2 MiB, then THP, then base pages. 1 GiB is for those who ask: a pool of such pages is seldom
+    /// there by chance.
     fn default() -> Ladder {
         Ladder::new([PageSize::Huge2M, PageSize::Thp, PageSize::Base])
     }

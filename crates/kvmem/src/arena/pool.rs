@@ -1,9 +1,10 @@
-//! *Pool*: hugepages that an administrator has reserved, and how many of them this process can have.
+//! *Pool*: hugepages that an administrator has reserved, and how many of them this process can
+//! have.
 //!
-//! A mapping of such pages is a promise: the kernel takes them out of the pool when they are mapped, so that a
-//! later touch finds them. It promises less than it seems in two cases, and there a touch would kill (SIGBUS): a
-//! hugetlb cgroup counts pages when they are touched, and a NUMA policy picks nodes when they are touched. So both are asked
-//! here, before.
+//! A mapping of such pages is a promise: the kernel takes them out of the pool when they are
+//! mapped, so that a later touch finds them. It promises less than it seems in two cases, and there
+//! a touch would kill (SIGBUS): a hugetlb cgroup counts pages when they are touched, and a NUMA
+//! policy picks nodes when they are touched. So both are asked here, before.
 
 use super::cgroup::groups;
 use super::numa::Nodes;
@@ -14,7 +15,8 @@ fn number(path: &str) -> Option<u64> {
     sys::read_text(path).ok()?.trim().parse().ok()
 }
 
-/// Pages that are free and promised to nobody, with those that the pool may grow by on demand; `None` without a pool.
+/// Pages that are free and promised to nobody, with those that the pool may grow by on demand;
+/// `None` without a pool.
 pub(crate) fn free(page: PageSize) -> Option<u64> {
     let read = |file| {
         number(&format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{file}", page.bytes() >> 10))
@@ -26,7 +28,8 @@ pub(crate) fn free(page: PageSize) -> Option<u64> {
     Some(free + grow)
 }
 
-/// How many of `wanted` pages can be had, and why not all. `bound` names the nodes they must come from.
+/// How many of `wanted` pages can be had, and why not all. `bound` names the nodes they must come
+/// from.
 pub(crate) fn offer(page: PageSize, wanted: u64, bound: Option<&Nodes>) -> (u64, Option<Fallback>) {
     let Some(free) = free(page) else { return (0, Some(Fallback::NoPool { page })) };
     let mut offered = (wanted, None);

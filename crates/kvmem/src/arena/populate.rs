@@ -1,14 +1,16 @@
 //! *Populating*: making pages resident, on several threads, without getting anybody killed.
 //!
-//! A page that is first touched by a store can end the process: with SIGBUS if its pool is empty or the page broken, by
-//! the OOM killer if a limit is reached. Here the kernel is asked to do it (`MADV_POPULATE_WRITE`), which
-//! answers with an error instead; and the limits that end in a kill are asked before (see `headroom.rs`). Kernels before
-//! 5.14 do not know that request. There each page is touched by the kernel on our behalf, by an atomic addition of 0 (see
-//! [`sys::touch`]), which changes nothing, loses no store of another thread, and answers with an error as well.
+//! A page that is first touched by a store can end the process: with SIGBUS if its pool is empty or
+//! the page broken, by the OOM killer if a limit is reached. Here the kernel is asked to do it
+//! (`MADV_POPULATE_WRITE`), which answers with an error instead; and the limits that end in a kill
+//! are asked before (see `headroom.rs`). Kernels before 5.14 do not know that request. There each
+//! page is touched by the kernel on our behalf, by an atomic addition of 0 (see [`sys::touch`]),
+//! which changes nothing, loses no store of another thread, and answers with an error as well.
 //!
-//! The range is divided evenly among threads, on page boundaries. None begins before all have been started. Each works in
-//! chunks; between two of them it looks whether to go on. How many threads are best is measured: the kernel can be
-//! bound by memory bandwidth, by its own locks, or by a host that has to find the pages first.
+//! The range is divided evenly among threads, on page boundaries. None begins before all have been
+//! started. Each works in chunks; between two of them it looks whether to go on. How many threads
+//! are best is measured: the kernel can be bound by memory bandwidth, by its own locks, or by a
+//! host that has to find the pages first.
 
 use std::cell::Cell;
 use std::fmt;
@@ -44,7 +46,8 @@ const CREDIT: u64 = 1 << 30;
 const WORTH_MEASURING: usize = 16 << 20;
 /// How much faster more threads must be to be worth having.
 const GAIN: f64 = 1.02;
-/// How often two thread counts are compared. The fastest run of each counts: what slows one down is somebody else.
+/// How often two thread counts are compared. The fastest run of each counts: what slows one down is
+/// somebody else.
 const ROUNDS: usize = 3;
 
 /// Whether, and by how many threads, pages are made resident.
@@ -155,7 +158,8 @@ impl Part {
     }
 }
 
-/// Populates all parts, one after the other. `resident` of their bytes are known to be there already.
+/// Populates all parts, one after the other. `resident` of their bytes are known to be there
+/// already.
 pub(crate) fn populate(
     parts: &[Part],
     how: Populate,
@@ -213,14 +217,15 @@ struct Work<'a> {
 impl Work<'_> {
     /// Populates a part with the number of threads that is fastest on its first slices.
     ///
-    /// Twice as many threads are compared with the best so far, in turns, until that gains nothing. A slice is real
-    /// work, so what a wrong guess costs is only the difference on this slice.
+    /// Twice as many threads are compared with the best so far, in turns, until that gains nothing.
+    /// A slice is real work, so what a wrong guess costs is only the difference on this slice.
     fn measured(&self, part: &Part) -> Result<Populated, ArenaError> {
         let page = part.page.bytes();
         let slice = (part.len() / 16).clamp(4 << 20, 256 << 20).next_multiple_of(page);
         let mut total = Populated::default();
         let mut at = 0;
-        // A few pages of 1 GiB cannot be compared, but to clear a whole one takes long enough for a thread of its own.
+        // A few pages of 1 GiB cannot be compared, but to clear a whole one takes long enough for a
+        // thread of its own.
         let mut best =
             if part.page == PageSize::Huge1G && part.len() / 16 < page { self.cores } else { 1 };
         let mut run = |threads: usize, len: usize| {
@@ -286,7 +291,8 @@ impl Work<'_> {
     fn work(&self, part: &Part, share: Range<usize>, number: usize, threads: usize) {
         span!(DEBUG, "populate_range", thread = number, threads, bytes = share.len());
         let mut at = share.start;
-        // Relaxed: it only says that there is no point in going on; the error itself is under a lock.
+        // Relaxed: it only says that there is no point in going on; the error itself is under a
+        // lock.
         while at < share.end && !self.stop.load(Ordering::Relaxed) {
             // Relaxed: it bounds what one call takes; any value will do.
             let chunk = if self.near.load(Ordering::Relaxed) { CHUNK_NEAR } else { CHUNK };
@@ -310,10 +316,11 @@ impl Work<'_> {
         }
     }
 
-    /// Asks the limits whether a chunk has room, unless they had much more than that left when they were asked last: reading
-    /// them takes as long as a few MiB of hugepages.
+    /// Asks the limits whether a chunk has room, unless they had much more than that left when they
+    /// were asked last: reading them takes as long as a few MiB of hugepages.
     fn ask(&self, at: NonNull<u8>, len: usize, threads: usize) -> Result<(), ArenaError> {
-        // Relaxed: it is a number of bytes that guards nothing; two threads that see the same one ask twice.
+        // Relaxed: it is a number of bytes that guards nothing; two threads that see the same one
+        // ask twice.
         let credit = self.credit.load(Ordering::Relaxed);
         if credit >= len as u64 {
             // Relaxed: as above.

@@ -1,15 +1,18 @@
-//! *Process arena*: one pool for a whole process, and a mapping of its own for whatever the pool does not serve.
+//! *Process arena*: one pool for a whole process, and a mapping of its own for whatever the pool
+//! does not serve.
 //!
-//! Whoever replaces `mmap` in an engine has two calls, allocate and free, and wants each of them to do the right thing:
+//! Whoever replaces `mmap` in an engine has two calls, allocate and free, and wants each of them to
+//! do the right thing:
 //!
-//! - If the pool is on and has room, an allocation is a piece of it, got by moving a cursor ([`BumpArena`]). Freeing it is
-//!   counted and no more: the pool gives its memory back as a whole.
-//! - Else the allocation is a mapping of its own, as aligned as was asked for (the kernel aligns to pages only). Freeing it
-//!   unmaps it.
+//! - If the pool is on and has room, an allocation is a piece of it, got by moving a cursor
+//!   ([`BumpArena`]). Freeing it is counted and no more: the pool gives its memory back as a whole.
+//! - Else the allocation is a mapping of its own, as aligned as was asked for (the kernel aligns to
+//!   pages only). Freeing it unmaps it.
 //!
-//! Mappings stand in a list under a lock; a system call is at hand on that way, so the lock costs nothing. The list is what
-//! makes a free safe to get wrong: nothing is unmapped that was not mapped here, and its length need not be said again.
-//! The pool keeps no list. Of its addresses it knows whether they were handed out at all, and how many.
+//! Mappings stand in a list under a lock; a system call is at hand on that way, so the lock costs
+//! nothing. The list is what makes a free safe to get wrong: nothing is unmapped that was not
+//! mapped here, and its length need not be said again. The pool keeps no list. Of its addresses it
+//! knows whether they were handed out at all, and how many.
 //!
 //! No silent fallback: [`ProcessArena::stats`] says how many requests the pool did not serve.
 
@@ -26,7 +29,8 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// Hands out pieces of one pool, or mappings where the pool is off or full.
 ///
-/// [`get`](Self::get) is the one of the process; others can be made, for tests or for parts of a process.
+/// [`get`](Self::get) is the one of the process; others can be made, for tests or for parts of a
+/// process.
 ///
 /// ```
 /// use kvmem::arena::{ArenaSettings, Freed, ProcessArena};
@@ -86,7 +90,8 @@ pub struct ProcessStats {
     pub pool_allocations: u64,
     /// Of those, how many were freed. Their memory is not used again.
     pub pool_frees: u64,
-    /// Requests that got a mapping of their own: all of them if there is no pool, else those for which it had no room.
+    /// Requests that got a mapping of their own: all of them if there is no pool, else those for
+    /// which it had no room.
     pub mapped_allocations: u64,
     /// Of those, how many were freed.
     pub mapped_frees: u64,
@@ -95,7 +100,8 @@ pub struct ProcessStats {
 }
 
 impl ProcessArena {
-    /// An arena as the settings say. The pool is mapped now; its length is what was asked for, in whole pages.
+    /// An arena as the settings say. The pool is mapped now; its length is what was asked for, in
+    /// whole pages.
     ///
     /// # Errors
     ///
@@ -135,10 +141,11 @@ impl ProcessArena {
         self.settings
     }
 
-    /// `size` bytes at a multiple of `align`, all zero, until they are freed or the arena is dropped.
+    /// `size` bytes at a multiple of `align`, all zero, until they are freed or the arena is
+    /// dropped.
     ///
-    /// From the pool: lock-free, two atomic read-modify-writes on different lines, the second of which counts. Else the time of
-    /// a system call.
+    /// From the pool: lock-free, two atomic read-modify-writes on different lines, the second of
+    /// which counts. Else the time of a system call.
     ///
     /// # Errors
     ///
@@ -177,8 +184,9 @@ impl ProcessArena {
     ///
     /// # Errors
     ///
-    /// [`FreeError`]. A mapping that was freed before, an address inside of one, and one from elsewhere are always found out.
-    /// In the pool, what was never handed out is found out, and a free too many in all.
+    /// [`FreeError`]. A mapping that was freed before, an address inside of one, and one from
+    /// elsewhere are always found out. In the pool, what was never handed out is found out, and
+    /// a free too many in all.
     ///
     /// # Safety
     ///
@@ -210,9 +218,10 @@ impl ProcessArena {
         if !pool.has_handed_out(address.as_ptr()) {
             return Err(FreeError::Unknown { address: address.addr().get() });
         }
-        // Acquire, here and where the exchange fails, pairs with the Release of the exchange: who sees so many frees, sees
-        // the allocations they belong to. The caller's own, which is not freed yet, was counted before it was given the
-        // address. So a free that is due never finds too few.
+        // Acquire, here and where the exchange fails, pairs with the Release of the exchange: who
+        // sees so many frees, sees the allocations they belong to. The caller's own, which
+        // is not freed yet, was counted before it was given the address. So a free that is
+        // due never finds too few.
         let mut frees = self.frees.0.load(Ordering::Acquire);
         loop {
             // Relaxed: ordered by the Acquire before it.
@@ -254,8 +263,8 @@ impl ProcessArena {
         }
     }
 
-    /// Whether the pool has handed out this address, or a mapping of this arena that is live contains it. O(log n) in the
-    /// number of mappings.
+    /// Whether the pool has handed out this address, or a mapping of this arena that is live
+    /// contains it. O(log n) in the number of mappings.
     ///
     /// ```
     /// # use kvmem::arena::{ArenaSettings, ProcessArena};
@@ -286,8 +295,8 @@ impl ProcessArena {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stats(&self) -> ProcessStats {
-        // Acquire pairs with the Release in `free_in_pool`. Frees are read first: the allocations of all that are seen are
-        // then seen as well.
+        // Acquire pairs with the Release in `free_in_pool`. Frees are read first: the allocations
+        // of all that are seen are then seen as well.
         let pool_frees = self.frees.0.load(Ordering::Acquire);
         let pool_allocations = self.allocations.0.load(Ordering::Relaxed);
         let mapped = self.mapped.lock();
@@ -302,8 +311,9 @@ impl ProcessArena {
     }
 }
 
-/// The memory of the pool: plain memory of the process, which children and core dumps have as well, in transparent
-/// hugepages if there is enough for one. What it is made of is decided here and nowhere else.
+/// The memory of the pool: plain memory of the process, which children and core dumps have as well,
+/// in transparent hugepages if there is enough for one. What it is made of is decided here and
+/// nowhere else.
 fn map_pool(bytes: usize) -> Result<Region, ArenaError> {
     let page = if bytes < PageSize::Thp.bytes() { PageSize::Base } else { PageSize::Thp };
     Region::builder(bytes).ladder(Ladder::from(page)).dont_fork(false).dont_dump(false).map()

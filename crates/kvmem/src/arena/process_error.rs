@@ -1,4 +1,5 @@
-//! *Process arena errors*: what can go wrong with the arena of a process, with the numbers and the remedy.
+//! *Process arena errors*: what can go wrong with the arena of a process, with the numbers and the
+//! remedy.
 
 use thiserror::Error;
 
@@ -31,7 +32,8 @@ pub enum SetupError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProcessAllocError {
-    /// The request makes no sense: [`BumpError::Zero`], [`BumpError::BadAlign`] or [`BumpError::Overflow`].
+    /// The request makes no sense: [`BumpError::Zero`], [`BumpError::BadAlign`] or
+    /// [`BumpError::Overflow`].
     #[error(transparent)]
     Refused(BumpError),
     /// The arena is off or has no room, and a mapping could not be had either.
@@ -53,8 +55,8 @@ pub enum ProcessAllocError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FreeError {
-    /// Nothing that begins at this address is allocated here: it was freed before, lies inside of an allocation, or comes from
-    /// elsewhere.
+    /// Nothing that begins at this address is allocated here: it was freed before, lies inside of
+    /// an allocation, or comes from elsewhere.
     #[error(
         "no allocation of this arena begins at {address:#x}: it was freed before, lies inside of one, or comes from elsewhere"
     )]

@@ -8,7 +8,8 @@ use super::{ArenaError, Region};
 
 /// The memory of another process, mapped so that it cannot be written.
 ///
-/// It has none of a [`Region`]'s ways to change pages, nor can it be registered: devices are given what they may write.
+/// It has none of a [`Region`]'s ways to change pages, nor can it be registered: devices are given
+/// what they may write.
 ///
 /// ```
 /// use kvmem::arena::{PageSize, ReadOnlyRegion, Region};
@@ -25,8 +26,8 @@ use super::{ArenaError, Region};
 pub struct ReadOnlyRegion(Region);
 
 impl ReadOnlyRegion {
-    /// Maps the memory of another process: `fd` is what its [`share_read_only`](Region::share_read_only) or
-    /// [`share`](Region::share) gave.
+    /// Maps the memory of another process: `fd` is what its
+    /// [`share_read_only`](Region::share_read_only) or [`share`](Region::share) gave.
     ///
     /// # Errors
     /// As [`Region::attach`].
@@ -55,7 +56,8 @@ impl ReadOnlyRegion {
     /// [`OutOfBounds`](ArenaError::OutOfBounds).
     ///
     /// # Safety
-    /// While the result is used nobody writes to these bytes: no process and no device. Nobody discards them.
+    /// While the result is used nobody writes to these bytes: no process and no device. Nobody
+    /// discards them.
     pub unsafe fn bytes(&self, range: impl RangeBounds<usize>) -> Result<&[u8], ArenaError> {
         // SAFETY: the caller's promise.
         self.0.slice(range).map(|slice| unsafe { slice.as_bytes() })

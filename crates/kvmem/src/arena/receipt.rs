@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::numa::Nodes;
 use super::{ArenaError, Backing, Errno, PageSize};
 
-/// What a region is made of, as it was found when it was mapped. Ranges are offsets into the region, lengths are bytes.
+/// What a region is made of, as it was found when it was mapped. Ranges are offsets into the
+/// region, lengths are bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Receipt {
@@ -38,8 +39,8 @@ pub struct RangeReceipt {
     pub asked: PageSize,
     /// The rung it is on.
     pub got: PageSize,
-    /// The nodes on which its resident pages were found (a sample of up to 64). Empty: none is resident, or the kernel
-    /// does not say.
+    /// The nodes on which its resident pages were found (a sample of up to 64). Empty: none is
+    /// resident, or the kernel does not say.
     pub nodes: Nodes,
     /// Bytes of it that were resident.
     pub resident_bytes: u64,
@@ -51,8 +52,8 @@ pub struct RangeReceipt {
     pub seconds: f64,
     /// Speed of populating; 0 where nothing was populated.
     pub gib_per_s: f64,
-    /// Why it is not on the first rung: a reason for each rung that was passed. A range of transparent hugepages can
-    /// have one more, if the kernel used base pages for some of it.
+    /// Why it is not on the first rung: a reason for each rung that was passed. A range of
+    /// transparent hugepages can have one more, if the kernel used base pages for some of it.
     pub fallbacks: Vec<Fallback>,
 }
 
@@ -110,12 +111,14 @@ pub enum Fallback {
         /// The page size.
         page: PageSize,
     },
-    /// Private pages of a pool cannot be inherited by a child: it would be killed if it wrote when the pool is empty.
+    /// Private pages of a pool cannot be inherited by a child: it would be killed if it wrote when
+    /// the pool is empty.
     Inherited {
         /// The page size.
         page: PageSize,
     },
-    /// Transparent hugepages are switched off, for the machine or for this process or this kind of memory.
+    /// Transparent hugepages are switched off, for the machine or for this process or this kind of
+    /// memory.
     ThpOff {
         /// The setting that says so.
         setting: String,
@@ -181,8 +184,8 @@ impl Receipt {
         self.ranges.iter().filter(|range| range.got == page).map(|range| range.range.len()).sum()
     }
 
-    /// Refuses transparent hugepages that are resident as base pages: what a strict ladder means by them, which shows only once the
-    /// memory is resident.
+    /// Refuses transparent hugepages that are resident as base pages: what a strict ladder means by
+    /// them, which shows only once the memory is resident.
     ///
     /// # Errors
     /// [`NoPages`](ArenaError::NoPages) with the first such range.

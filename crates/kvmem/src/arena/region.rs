@@ -28,12 +28,13 @@ use crate::sys;
 ///  Region ──┘          unmapped with the last of them
 /// ```
 ///
-/// A region made by [`split_at`](Region::split_at) is a part of a mapping and shares it with the other parts: the memory
-/// goes when the last of them is dropped. Offsets are always counted from the beginning of the region at hand.
+/// A region made by [`split_at`](Region::split_at) is a part of a mapping and shares it with the
+/// other parts: the memory goes when the last of them is dropped. Offsets are always counted from
+/// the beginning of the region at hand.
 ///
-/// The bytes are reached by address. Rust's references promise that nobody else writes meanwhile; devices, other
-/// processes and other threads can break that promise, so the plain slices are `unsafe` to make, but for
-/// [`as_mut_bytes`](Region::as_mut_bytes).
+/// The bytes are reached by address. Rust's references promise that nobody else writes meanwhile;
+/// devices, other processes and other threads can break that promise, so the plain slices are
+/// `unsafe` to make, but for [`as_mut_bytes`](Region::as_mut_bytes).
 #[derive(Debug)]
 pub struct Region {
     mapping: Arc<Mapping>,
@@ -52,16 +53,19 @@ impl Region {
         Region { mapping: Arc::new(mapping), start: 0, len }
     }
 
-    /// Maps the memory of another process: `fd` is a duplicate of what its [`fd`](Region::fd) gave, sent over a socket
-    /// or inherited. If `expected_bytes` is given, the file must have that size.
+    /// Maps the memory of another process: `fd` is a duplicate of what its [`fd`](Region::fd) gave,
+    /// sent over a socket or inherited. If `expected_bytes` is given, the file must have that
+    /// size.
     ///
-    /// The region keeps the descriptor. It is kept out of children and core dumps. It consists of the pages that the file
-    /// is made of; a file of transparent hugepages cannot be told from one of base pages before it is looked at, so the
-    /// receipt says base pages and how many bytes are in hugepages.
+    /// The region keeps the descriptor. It is kept out of children and core dumps. It consists of
+    /// the pages that the file is made of; a file of transparent hugepages cannot be told from
+    /// one of base pages before it is looked at, so the receipt says base pages and how many
+    /// bytes are in hugepages.
     ///
     /// # Errors
-    /// [`NotMemory`](ArenaError::NotMemory), [`Unsealed`](ArenaError::Unsealed), [`WrongSize`](ArenaError::WrongSize),
-    /// and what mapping can fail with. The descriptor is closed then.
+    /// [`NotMemory`](ArenaError::NotMemory), [`Unsealed`](ArenaError::Unsealed),
+    /// [`WrongSize`](ArenaError::WrongSize), and what mapping can fail with. The descriptor is
+    /// closed then.
     pub fn attach(
         fd: impl Into<OwnedFd>,
         expected_bytes: Option<usize>,
@@ -98,19 +102,21 @@ impl Region {
         Ok(Region::whole(Mapping::own(laid, Backing::Shared, Numa::None, receipt)))
     }
 
-    /// A region over memory that was made elsewhere: a tensor's bytes, another library's buffer. `owner` is dropped when
-    /// the last part of the region is, and not before.
+    /// A region over memory that was made elsewhere: a tensor's bytes, another library's buffer.
+    /// `owner` is dropped when the last part of the region is, and not before.
     ///
-    /// The address need not be on a page boundary. What changes the memory or its pages ([`discard`](Region::discard),
-    /// [`advise`](Region::advise)) is refused: that is up to its owner.
+    /// The address need not be on a page boundary. What changes the memory or its pages
+    /// ([`discard`](Region::discard), [`advise`](Region::advise)) is refused: that is up to its
+    /// owner.
     ///
     /// # Errors
     /// [`ZeroSize`](ArenaError::ZeroSize), [`TooLarge`](ArenaError::TooLarge).
     ///
     /// # Safety
-    /// The `len` bytes at `ptr` are one allocation, mapped for reading and writing, and stay so until `owner` is
-    /// dropped. They may be used from any thread. Until then nobody holds a plain reference to them, except
-    /// through this region and under the conditions of its methods.
+    /// The `len` bytes at `ptr` are one allocation, mapped for reading and writing, and stay so
+    /// until `owner` is dropped. They may be used from any thread. Until then nobody holds a
+    /// plain reference to them, except through this region and under the conditions of its
+    /// methods.
     pub unsafe fn from_raw(
         ptr: NonNull<u8>,
         len: usize,
@@ -155,8 +161,8 @@ impl Region {
         self.receipt().mapped_bytes
     }
 
-    /// What the whole mapping is made of, as it was found when it was mapped. It does not change; what is
-    /// resident now is said by [`residency`](Region::residency).
+    /// What the whole mapping is made of, as it was found when it was mapped. It does not change;
+    /// what is resident now is said by [`residency`](Region::residency).
     #[must_use]
     pub fn receipt(&self) -> &Receipt {
         self.mapping.receipt()
@@ -165,7 +171,8 @@ impl Region {
     /// The receipt of when the mapping was made, with what is resident now.
     ///
     /// # Errors
-    /// As for [`residency`](Region::residency); [`OutOfBounds`](ArenaError::OutOfBounds) of a part that was split off.
+    /// As for [`residency`](Region::residency); [`OutOfBounds`](ArenaError::OutOfBounds) of a part
+    /// that was split off.
     pub fn receipt_now(&self) -> Result<Receipt, ArenaError> {
         let mut receipt = self.receipt().clone();
         for part in &mut receipt.ranges {
@@ -177,8 +184,8 @@ impl Region {
         Ok(receipt)
     }
 
-    /// Where this region begins within its mapping, in bytes: what to add to its offsets to compare them with the
-    /// receipt's.
+    /// Where this region begins within its mapping, in bytes: what to add to its offsets to compare
+    /// them with the receipt's.
     #[must_use]
     pub fn start_in_mapping(&self) -> usize {
         self.start
@@ -190,8 +197,8 @@ impl Region {
         self.pieces(offset..offset.checked_add(1)?).next().map(|(piece, _)| piece.got)
     }
 
-    /// The descriptor of the memory file behind a shared region, which another process can attach. Sealed: nobody can
-    /// change its size.
+    /// The descriptor of the memory file behind a shared region, which another process can attach.
+    /// Sealed: nobody can change its size.
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.mapping.file().map(AsFd::as_fd)
@@ -208,7 +215,8 @@ impl Region {
     }
 
     /// A descriptor like [`fd`](Region::fd), by which the memory can be read and not written
-    /// ([`ReadOnlyRegion::attach`](super::ReadOnlyRegion::attach)), to be sent away; `None` if there is none. Goes by way of `/proc`.
+    /// ([`ReadOnlyRegion::attach`](super::ReadOnlyRegion::attach)), to be sent away; `None` if
+    /// there is none. Goes by way of `/proc`.
     ///
     /// A process of another user cannot open the memory for writing by it: the file's mode is 0644.
     /// A process of the same user, or of root, can, by `/proc/self/fd`, unless the region is for
@@ -226,7 +234,8 @@ impl Region {
         again.map(Some).map_err(|errno| refused(Call::Reopen, self.len, errno))
     }
 
-    /// The number of the memory file: the same in every process, and that of no other memory file as long as this one is there.
+    /// The number of the memory file: the same in every process, and that of no other memory file
+    /// as long as this one is there.
     #[cfg(not(loom))]
     pub(crate) fn file_number(&self) -> Result<Option<u64>, ArenaError> {
         let number =
@@ -234,10 +243,12 @@ impl Region {
         self.mapping.file().map(number).transpose()
     }
 
-    /// Two regions, `[0, mid)` and `[mid, len)`, that share the mapping. It goes when both are gone.
+    /// Two regions, `[0, mid)` and `[mid, len)`, that share the mapping. It goes when both are
+    /// gone.
     ///
     /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds) if `mid` is beyond the end; the region is dropped then.
+    /// [`OutOfBounds`](ArenaError::OutOfBounds) if `mid` is beyond the end; the region is dropped
+    /// then.
     pub fn split_at(self, mid: usize) -> Result<(Region, Region), ArenaError> {
         if mid > self.len {
             return Err(ArenaError::OutOfBounds { start: mid, end: mid, len: self.len });
@@ -250,7 +261,8 @@ impl Region {
         Ok((Region { len: mid, ..self }, right))
     }
 
-    /// Regions of `part_bytes` bytes each that share the mapping; the last one is shorter if it does not come out even.
+    /// Regions of `part_bytes` bytes each that share the mapping; the last one is shorter if it
+    /// does not come out even.
     ///
     /// # Errors
     /// [`ZeroSize`](ArenaError::ZeroSize) if the parts would be empty.
@@ -266,7 +278,8 @@ impl Region {
         Ok((0..self.len).step_by(part_bytes).map(part).collect())
     }
 
-    /// Makes a range resident and writable, without changing a byte of it, by as many threads as `how` says.
+    /// Makes a range resident and writable, without changing a byte of it, by as many threads as
+    /// `how` says.
     ///
     /// # Errors
     /// [`ArenaError`] as when mapping. The region stands then, and what was made resident stays so.
@@ -315,11 +328,12 @@ impl Region {
 
     /// How much of a range is resident now.
     ///
-    /// Exact where the kernel can scan page tables (Linux 6.7), else for up to a million pages, else sampled with the
-    /// error that the answer states.
+    /// Exact where the kernel can scan page tables (Linux 6.7), else for up to a million pages,
+    /// else sampled with the error that the answer states.
     ///
     /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds), and [`Refused`](ArenaError::Refused) if no way of asking is open.
+    /// [`OutOfBounds`](ArenaError::OutOfBounds), and [`Refused`](ArenaError::Refused) if no way of
+    /// asking is open.
     pub fn residency(&self, range: impl RangeBounds<usize>) -> Result<Residency, ArenaError> {
         let range = self.resolve(range)?;
         // SAFETY: the offset is within the region.
@@ -327,7 +341,8 @@ impl Region {
         measure(at, len).map_err(|errno| refused(Call::Mincore, len, errno))
     }
 
-    /// Whether every page of a range is resident, or every one that was asked: see [`residency`](Region::residency).
+    /// Whether every page of a range is resident, or every one that was asked: see
+    /// [`residency`](Region::residency).
     ///
     /// # Errors
     /// As for [`residency`](Region::residency).
@@ -335,8 +350,8 @@ impl Region {
         self.residency(range).map(|found| found.is_whole())
     }
 
-    /// About how many bytes of a range are resident, in some microseconds: what the receipt says, if it says all, else from a
-    /// sample of up to 64 pages.
+    /// About how many bytes of a range are resident, in some microseconds: what the receipt says,
+    /// if it says all, else from a sample of up to 64 pages.
     pub(crate) fn glance(&self, range: Range<usize>) -> Result<u64, ArenaError> {
         if self.mapping.was_populated(&(range.start + self.start..range.end + self.start)) {
             return Ok(range.len() as u64);

@@ -15,11 +15,13 @@
 //! ```
 //!
 //! - The lock needs no right to write, so a read-only `/sys/fs/cgroup` and any user will do. It
-//!   belongs to the directory and not to a path, so containers and namespaces that mount the same cgroup see the same reservations.
+//!   belongs to the directory and not to a path, so containers and namespaces that mount the same
+//!   cgroup see the same reservations.
 //! - The kernel removes the lock when the open file is closed: a killed process leaves no
 //!   reservation.
 //! - Looking and reserving are one step under `flock` on the directory, which takes some 100 µs.
-//!   Populating itself is under no lock: processes populate at the same time if there is room for all.
+//!   Populating itself is under no lock: processes populate at the same time if there is room for
+//!   all.
 //! - A reservation is lowered after its pages are resident, and a reader adds up the reservations
 //!   before it reads the usage. So a page can be counted twice for a moment, and is never missed.
 //!

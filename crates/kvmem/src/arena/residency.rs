@@ -1,11 +1,12 @@
 //! *Residency*: how much of a range is in memory, and how sure that is.
 //!
-//! Three ways of asking, the best that the kernel has: a scan of the page tables (Linux 6.7), which is exact and quick; the
-//! page table as a file; `mincore`. The last two are asked page by page, so of a long range only a sample is asked: the
-//! range is cut into as many strata as there are samples, and one page is asked in each.
+//! Three ways of asking, the best that the kernel has: a scan of the page tables (Linux 6.7), which
+//! is exact and quick; the page table as a file; `mincore`. The last two are asked page by page, so
+//! of a long range only a sample is asked: the range is cut into as many strata as there are
+//! samples, and one page is asked in each.
 //!
-//! The error of a sample of n pages is at most √(ln(2/0.01) / 2n) of the range in 99 cases of 100 (Hoeffding 1963): 1.3 %
-//! for 16,384 pages.
+//! The error of a sample of n pages is at most √(ln(2/0.01) / 2n) of the range in 99 cases of 100
+//! (Hoeffding 1963): 1.3 % for 16,384 pages.
 
 use std::fs::File;
 use std::ptr::NonNull;
@@ -33,7 +34,8 @@ pub enum Method {
     Mincore,
 }
 
-/// How much of a range is resident: in memory, of its own (not the common page of zeros that reading gives).
+/// How much of a range is resident: in memory, of its own (not the common page of zeros that
+/// reading gives).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Residency {
@@ -77,9 +79,9 @@ pub(crate) fn measure(at: NonNull<u8>, len: usize) -> Result<Residency, Errno> {
     })
 }
 
-/// About how many bytes of a range of whole pages are resident, from a sample that takes some microseconds: enough to tell
-/// memory that has been populated from memory that has not. A common page of zeros, which reading gives, is not resident where
-/// the kernel can scan page tables.
+/// About how many bytes of a range of whole pages are resident, from a sample that takes some
+/// microseconds: enough to tell memory that has been populated from memory that has not. A common
+/// page of zeros, which reading gives, is not resident where the kernel can scan page tables.
 pub(crate) fn glance(at: NonNull<u8>, len: usize) -> Result<u64, Errno> {
     let page = sys::page_size();
     let strata = (len >> 21).clamp(16, 64).min(len / page);
@@ -142,7 +144,8 @@ fn scan(pagemap: &File, at: NonNull<u8>, len: usize) -> Result<Residency, Errno>
     })
 }
 
-/// Reads the entries of some pages; the lowest bit of each of `pages` then says whether the page is resident.
+/// Reads the entries of some pages; the lowest bit of each of `pages` then says whether the page is
+/// resident.
 fn read_table(
     pagemap: &File,
     at: NonNull<u8>,
@@ -203,7 +206,8 @@ fn ask(
     })
 }
 
-/// A number that looks like chance, so that no pattern of pages can hide between samples (splitmix64).
+/// A number that looks like chance, so that no pattern of pages can hide between samples
+/// (splitmix64).
 fn scatter(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -219,7 +223,8 @@ mod tests {
     fn a_sample_is_within_its_stated_error() {
         let page = sys::page_size();
         let pages = 3 * EXACT;
-        // Every other page, a third, and one half of the range: patterns that a regular sample would get wrong.
+        // Every other page, a third, and one half of the range: patterns that a regular sample
+        // would get wrong.
         type Pattern = (fn(usize) -> bool, f64);
         let patterns: [Pattern; 3] = [
             (|n| n % 2 == 0, 1.0 / 2.0),

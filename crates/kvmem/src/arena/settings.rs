@@ -8,9 +8,9 @@
 //! In Mooncake's variable all units are powers of 1024, as there: `8gb` is 8 GiB. In kvmem's own
 //! `8GB` is 8,000,000,000 bytes.
 //!
-//! The first name that is set and not blank counts; its alias is then not read. A value that cannot be understood is an
-//! error and not a default: a pool of another size than asked for would be found out only when memory is short. If the arena
-//! is turned off, its size is not read.
+//! The first name that is set and not blank counts; its alias is then not read. A value that cannot
+//! be understood is an error and not a default: a pool of another size than asked for would be
+//! found out only when memory is short. If the arena is turned off, its size is not read.
 
 use std::ffi::OsString;
 

@@ -1,8 +1,8 @@
 //! *Span*: a range of addresses that is ours until it is dropped.
 //!
-//! The range is reserved in one piece, without access and without memory behind it; what it is to consist of is put into
-//! it afterwards. So a region of several kinds of pages is contiguous, and nothing else of the process can come to lie
-//! between them.
+//! The range is reserved in one piece, without access and without memory behind it; what it is to
+//! consist of is put into it afterwards. So a region of several kinds of pages is contiguous, and
+//! nothing else of the process can come to lie between them.
 //!
 //! ```text
 //!   outer                base, a multiple of the alignment
@@ -23,19 +23,21 @@ pub(crate) struct Span {
     outer_len: usize,
     base: NonNull<u8>,
     len: usize,
-    /// Whose addresses they are: a forked child has a copy of this value, but perhaps not of the range.
+    /// Whose addresses they are: a forked child has a copy of this value, but perhaps not of the
+    /// range.
     process: u32,
 }
 
-// SAFETY: a span is a range of addresses; it does not touch what is there except to unmap it when dropped, once.
+// SAFETY: a span is a range of addresses; it does not touch what is there except to unmap it when
+// dropped, once.
 unsafe impl Send for Span {}
 // SAFETY: nothing is changed through a shared reference.
 unsafe impl Sync for Span {}
 
 /// Gives a range back that is the caller's and not in use.
 pub(crate) fn unmap(at: NonNull<u8>, len: usize) {
-    // The kernel may refuse for want of memory for its own books, which passes. Beyond that nothing can be done, and
-    // addresses without an owner do no harm.
+    // The kernel may refuse for want of memory for its own books, which passes. Beyond that nothing
+    // can be done, and addresses without an owner do no harm.
     for _ in 0..3 {
         // SAFETY: the caller's promise: nobody uses the range.
         if unsafe { sys::munmap(at, len) }.is_ok() {
@@ -45,8 +47,9 @@ pub(crate) fn unmap(at: NonNull<u8>, len: usize) {
 }
 
 impl Span {
-    /// Reserves `len` bytes of addresses, beginning at a multiple of `align`, with a page without access on either side if
-    /// `guards` says so. `len` and `align` are multiples of the base page, `align` a power of two.
+    /// Reserves `len` bytes of addresses, beginning at a multiple of `align`, with a page without
+    /// access on either side if `guards` says so. `len` and `align` are multiples of the base
+    /// page, `align` a power of two.
     pub(crate) fn reserve(len: usize, align: usize, guards: bool) -> Result<Span, ArenaError> {
         let page = sys::page_size();
         let guard = if guards { page } else { 0 };
@@ -97,7 +100,8 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        // In a forked child the range is absent (`dont_fork`), and what the child has mapped since may lie there.
+        // In a forked child the range is absent (`dont_fork`), and what the child has mapped since
+        // may lie there.
         if self.process == sys::process_id() {
             unmap(self.outer, self.outer_len);
         }

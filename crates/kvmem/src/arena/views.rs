@@ -8,8 +8,9 @@ use std::slice;
 
 use super::{ArenaError, Backing, Region};
 
-/// A range of a region's memory by address and length. It cannot outlive the region, and promises nothing about who else
-/// reads or writes: to touch the bytes is up to the holder, as with a pointer.
+/// A range of a region's memory by address and length. It cannot outlive the region, and promises
+/// nothing about who else reads or writes: to touch the bytes is up to the holder, as with a
+/// pointer.
 #[derive(Clone, Copy)]
 pub struct Slice<'a> {
     at: NonNull<u8>,
@@ -17,8 +18,8 @@ pub struct Slice<'a> {
     region: PhantomData<&'a Region>,
 }
 
-// SAFETY: a slice is an address and a length; using it is unsafe and has its own conditions. The memory may be used by any
-// thread.
+// SAFETY: a slice is an address and a length; using it is unsafe and has its own conditions. The
+// memory may be used by any thread.
 unsafe impl Send for Slice<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Slice<'_> {}
@@ -52,20 +53,20 @@ impl<'a> Slice<'a> {
     /// The bytes, to read.
     ///
     /// # Safety
-    /// While the result is used nobody writes to these bytes: no thread, no other process, no device. Nobody discards
-    /// them.
+    /// While the result is used nobody writes to these bytes: no thread, no other process, no
+    /// device. Nobody discards them.
     #[must_use]
     pub unsafe fn as_bytes(&self) -> &'a [u8] {
-        // SAFETY: the range is mapped as long as the region is borrowed, all of its bytes have a value (the kernel gives
-        // zeros), and the caller answers for the rest.
+        // SAFETY: the range is mapped as long as the region is borrowed, all of its bytes have a
+        // value (the kernel gives zeros), and the caller answers for the rest.
         unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 
     /// The bytes, to read and write.
     ///
     /// # Safety
-    /// While the result is used nobody else reads or writes these bytes: no thread, no other process, no device. Nobody
-    /// discards them.
+    /// While the result is used nobody else reads or writes these bytes: no thread, no other
+    /// process, no device. Nobody discards them.
     #[must_use]
     pub unsafe fn as_mut_bytes(&self) -> &'a mut [u8] {
         // SAFETY: as for `as_bytes`; that there is no other reference is the caller's promise.
@@ -109,18 +110,20 @@ impl Region {
         unsafe { all.as_bytes() }
     }
 
-    /// All bytes, to read and write. Whoever has the region alone has its bytes alone, if they are private: parts that
-    /// were split off have other bytes.
+    /// All bytes, to read and write. Whoever has the region alone has its bytes alone, if they are
+    /// private: parts that were split off have other bytes.
     ///
     /// # Errors
-    /// [`Shared`](ArenaError::Shared) if another process can write to them; [`Foreign`](ArenaError::Foreign) if they
-    /// belong to somebody who can. Take a [`slice`](Region::slice) then.
+    /// [`Shared`](ArenaError::Shared) if another process can write to them;
+    /// [`Foreign`](ArenaError::Foreign) if they belong to somebody who can. Take a
+    /// [`slice`](Region::slice) then.
     pub fn as_mut_bytes(&mut self) -> Result<&mut [u8], ArenaError> {
         match self.mapping().backing() {
             Some(Backing::Private) => {
                 let all = Slice { at: self.base(), len: self.len(), region: PhantomData };
-                // SAFETY: regions are not cloned and parts do not overlap, so these bytes are reached through this region
-                // alone, which is borrowed for as long as the slice is used. Who reaches them by address, in unsafe code,
+                // SAFETY: regions are not cloned and parts do not overlap, so these bytes are
+                // reached through this region alone, which is borrowed for as long
+                // as the slice is used. Who reaches them by address, in unsafe code,
                 // has made promises. `discard` needs the region too.
                 Ok(unsafe { all.as_mut_bytes() })
             }

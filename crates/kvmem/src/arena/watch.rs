@@ -25,11 +25,13 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Piece {
-    /// Who did it: of populating the number of the thread, of registering that of the registrar, both from 0.
+    /// Who did it: of populating the number of the thread, of registering that of the registrar,
+    /// both from 0.
     pub worker: usize,
     /// When it was begun, by the clock that tells the time of the report.
     pub began: Duration,
-    /// When it was done. Its report may come later, and after that of the next piece of the same worker.
+    /// When it was done. Its report may come later, and after that of the next piece of the same
+    /// worker.
     pub ended: Duration,
 }
 
@@ -57,7 +59,8 @@ impl Progress {
     }
 }
 
-/// A token by which any thread, or a signal handler, can end populating early. Clones are the same token.
+/// A token by which any thread, or a signal handler, can end populating early. Clones are the same
+/// token.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel {
     used: Arc<AtomicBool>,
@@ -110,8 +113,8 @@ impl Watch {
         Watch::default()
     }
 
-    /// Calls `listener` after each chunk (some ten milliseconds of work), from the threads that populate, one call at a
-    /// time. A panic in it ends the work and is passed on.
+    /// Calls `listener` after each chunk (some ten milliseconds of work), from the threads that
+    /// populate, one call at a time. A panic in it ends the work and is passed on.
     #[must_use]
     pub fn progress(self, listener: impl Fn(Progress) + Send + Sync + 'static) -> Watch {
         Watch { listener: Some(Arc::new(listener)), ..self }
@@ -146,7 +149,8 @@ pub(crate) struct Watched<'a> {
     /// How long it has been going on.
     elapsed: Box<dyn Fn() -> Duration + Send + Sync + 'a>,
     total: u64,
-    /// The count is kept under the lock that reports are made under, so that reports come in order.
+    /// The count is kept under the lock that reports are made under, so that reports come in
+    /// order.
     done: Mutex<u64>,
 }
 

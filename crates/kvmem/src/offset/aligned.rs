@@ -9,14 +9,16 @@ use super::table::NIL;
 
 /// Holes looked at, tightest bins first, before one that is certain to fit is taken.
 const LOOKS: usize = 24;
-/// Holes looked at, longest first, when none is certain to fit. Behind that many, an aligned start may be overlooked.
+/// Holes looked at, longest first, when none is certain to fit. Behind that many, an aligned start
+/// may be overlooked.
 const LAST_LOOKS: usize = 384;
 
 impl Heap {
     /// Grants `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
     ///
-    /// O(1): a hole in a list above that of `size + align − 1` fits. When there is none, [`LAST_LOOKS`] holes are looked at
-    /// before the request is refused. With a boundary, the runs of free segments follow.
+    /// O(1): a hole in a list above that of `size + align − 1` fits. When there is none,
+    /// [`LAST_LOOKS`] holes are looked at before the request is refused. With a boundary, the
+    /// runs of free segments follow.
     pub(crate) fn allocate_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
         if align == 1 {
             return self.allocate(size);
@@ -65,8 +67,9 @@ impl Heap {
         Some(self.take_at(id, start, size))
     }
 
-    /// Grants `size` bytes at the start of a free slot, unless an exact hole is at hand: the space is thought of as cut into
-    /// slots of `slot ≥ size` bytes, so that whatever dies in one leaves room for whatever comes next. O(1).
+    /// Grants `size` bytes at the start of a free slot, unless an exact hole is at hand: the space
+    /// is thought of as cut into slots of `slot ≥ size` bytes, so that whatever dies in one
+    /// leaves room for whatever comes next. O(1).
     pub(super) fn fit_slot(&mut self, size: u64, slot: u64) -> Option<Grant> {
         let first = self.bins.first(self.bins.list_of(size));
         if first != NIL && self.bins.holes[first].size == size {

@@ -14,8 +14,8 @@ use super::registry;
 
 /// A granted range `[offset, offset + size)` of a space. Dropping it frees the range.
 ///
-/// 20 bytes, move-only, `Send` and `Sync`. It may outlive the [`OffsetAllocator`](super::OffsetAllocator) it came
-/// from.
+/// 20 bytes, move-only, `Send` and `Sync`. It may outlive the
+/// [`OffsetAllocator`](super::OffsetAllocator) it came from.
 ///
 /// ```
 /// use kvmem::offset::OffsetAllocator;
@@ -31,7 +31,8 @@ use super::registry;
 #[must_use = "dropping an allocation frees it"]
 #[repr(C, packed(4))]
 pub struct Allocation {
-    /// Two words, which go from hand to hand in registers. Packed, so that the handle is 20 bytes and not 24.
+    /// Two words, which go from hand to hand in registers. Packed, so that the handle is 20 bytes
+    /// and not 24.
     range: Range,
     /// Number of the core, plus one: `Option<Allocation>` is no larger.
     core: NonZeroU32,
@@ -101,7 +102,8 @@ impl Allocation {
         self.offset()..self.offset() + self.size()
     }
 
-    /// Gives back the tail: the allocation is `new_size` bytes afterwards and begins where it did. O(1).
+    /// Gives back the tail: the allocation is `new_size` bytes afterwards and begins where it did.
+    /// O(1).
     ///
     /// # Errors
     /// [`AllocError::ZeroSize`]; [`AllocError::OutOfBounds`] if it is shorter than that already;
@@ -113,13 +115,14 @@ impl Allocation {
         Ok(())
     }
 
-    /// Takes in free bytes that lie behind: the allocation is `new_size` bytes afterwards and begins where it did.
-    /// Nothing is moved. O(1).
+    /// Takes in free bytes that lie behind: the allocation is `new_size` bytes afterwards and
+    /// begins where it did. Nothing is moved. O(1).
     ///
     /// # Errors
     /// [`AllocError::Blocked`] if the range behind is in use, too short, or beyond a boundary;
-    /// [`AllocError::TooLarge`] if no range of this space can be that long; [`AllocError::OutOfBounds`] if the
-    /// allocation is longer than that already. Nothing is changed then.
+    /// [`AllocError::TooLarge`] if no range of this space can be that long;
+    /// [`AllocError::OutOfBounds`] if the allocation is longer than that already. Nothing is
+    /// changed then.
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
         let grant = self.grant();
         self.core().with(|books| resize_up(&mut books.heap, grant, new_size))?;
@@ -127,11 +130,12 @@ impl Allocation {
         Ok(())
     }
 
-    /// Frees the part `sub` of the range, in bytes of the space, and returns what is left before and behind it. O(1).
+    /// Frees the part `sub` of the range, in bytes of the space, and returns what is left before
+    /// and behind it. O(1).
     ///
     /// # Errors
-    /// [`AllocError::OutOfBounds`] if `sub` is empty or not within the allocation, [`AllocError::BooksFull`]; the allocation
-    /// comes back unharmed.
+    /// [`AllocError::OutOfBounds`] if `sub` is empty or not within the allocation,
+    /// [`AllocError::BooksFull`]; the allocation comes back unharmed.
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;
@@ -181,7 +185,8 @@ impl Allocation {
             generation: books.seals.seal(self.as_range().node(), self.as_range().size()),
         });
         let index = self.forget();
-        // If the allocator is gone, nobody can free it any more; if it was the last that could be freed, the books go.
+        // If the allocator is gone, nobody can free it any more; if it was the last that could be
+        // freed, the books go.
         if core.put_away() {
             registry::discharge(index);
         }

@@ -23,7 +23,8 @@ const LEAST_RANGES: u32 = 16;
 
 /// Hands out ranges of an abstract space `[0, capacity)`; never touches the bytes.
 ///
-/// `Send + Sync`; clones share one space. Allocations free themselves when dropped and may outlive the allocator.
+/// `Send + Sync`; clones share one space. Allocations free themselves when dropped and may outlive
+/// the allocator.
 ///
 /// # Time complexity
 ///
@@ -77,7 +78,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// No allocation will straddle a multiple of `bytes`, nor be longer. Any length is good, not only powers of two.
+    /// No allocation will straddle a multiple of `bytes`, nor be longer. Any length is good, not
+    /// only powers of two.
     pub fn boundary(mut self, bytes: u64) -> Self {
         self.boundary = Some(bytes);
         self
@@ -89,9 +91,10 @@ impl Builder {
         self
     }
 
-    /// At most so many ranges, used and free together, will be on the books, which so take at most about 50 bytes for each:
-    /// for those who must bound memory. When they are full, requests that would cut a free range in two get
-    /// [`AllocError::BooksFull`]; exact fits and frees still succeed. Without it the limit is about 2^32.
+    /// At most so many ranges, used and free together, will be on the books, which so take at most
+    /// about 50 bytes for each: for those who must bound memory. When they are full, requests
+    /// that would cut a free range in two get [`AllocError::BooksFull`]; exact fits and frees
+    /// still succeed. Without it the limit is about 2^32.
     pub fn max_ranges(mut self, ranges: u32) -> Self {
         self.max_ranges = ranges;
         self
@@ -100,7 +103,8 @@ impl Builder {
     /// Makes the space. O(1), about 40 KiB whatever the capacity.
     ///
     /// # Errors
-    /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`], [`SpaceError::MaxRanges`] below 16.
+    /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`],
+    /// [`SpaceError::MaxRanges`] below 16.
     pub fn build(self) -> Result<OffsetAllocator, SpaceError> {
         let Builder { capacity, boundary, placement, max_ranges } = self;
         check_capacity(capacity)?;
@@ -173,13 +177,15 @@ impl OffsetAllocator {
         pieces.into_iter().map(|piece| self.wrap(piece.grant, piece.size)).collect()
     }
 
-    /// Grants `size` bytes. O(1). A request above [`largest_free_hint`](Self::largest_free_hint) is refused without
-    /// the lock.
+    /// Grants `size` bytes. O(1). A request above [`largest_free_hint`](Self::largest_free_hint) is
+    /// refused without the lock.
     ///
-    /// Until something is freed for the first time, ranges follow each other from offset 0 up, without gaps.
+    /// Until something is freed for the first time, ranges follow each other from offset 0 up,
+    /// without gaps.
     ///
     /// # Errors
-    /// [`AllocError::ZeroSize`], [`AllocError::TooLarge`], [`AllocError::NoRoom`], [`AllocError::BooksFull`].
+    /// [`AllocError::ZeroSize`], [`AllocError::TooLarge`], [`AllocError::NoRoom`],
+    /// [`AllocError::BooksFull`].
     #[inline(always)]
     pub fn allocate(&self, size: u64) -> Result<Allocation, AllocError> {
         Ok(self.wrap(self.core.allocate(size)?, size))
@@ -194,10 +200,12 @@ impl OffsetAllocator {
         self.core.refuse_early(size, longest)
     }
 
-    /// Grants `size` bytes that begin at a multiple of `align`, a power of two. What lies before stays free.
+    /// Grants `size` bytes that begin at a multiple of `align`, a power of two. What lies before
+    /// stays free.
     ///
-    /// O(1). While a free range a little longer than `size + align − 1` is there (1/32 is enough), the request succeeds.
-    /// Otherwise up to 384 free ranges are looked at, the longest first; an aligned start behind those is overlooked.
+    /// O(1). While a free range a little longer than `size + align − 1` is there (1/32 is enough),
+    /// the request succeeds. Otherwise up to 384 free ranges are looked at, the longest first;
+    /// an aligned start behind those is overlooked.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate), and [`AllocError::BadAlign`].
@@ -216,7 +224,8 @@ impl OffsetAllocator {
     /// Grants `n` ranges of `size` bytes each under one lock, or none. O(n).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate); [`AllocError::NoRoom`] names the bytes of all ranges together.
+    /// As [`allocate`](Self::allocate); [`AllocError::NoRoom`] names the bytes of all ranges
+    /// together.
     pub fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Allocation>, AllocError> {
         if n == 0 {
             return Ok(Vec::new());
@@ -226,13 +235,15 @@ impl OffsetAllocator {
         Ok(self.wrap_all(pieces))
     }
 
-    /// Grants `total` bytes in at most `max_ranges` ranges whose sizes add up to `total`, or nothing: for consumers
-    /// that gather, such as RDMA with several scatter entries. One range if there is one that fits.
+    /// Grants `total` bytes in at most `max_ranges` ranges whose sizes add up to `total`, or
+    /// nothing: for consumers that gather, such as RDMA with several scatter entries. One range
+    /// if there is one that fits.
     ///
     /// O(`max_ranges`).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), and [`AllocError::NoRanges`]. Only more than the capacity is too large.
+    /// As [`allocate`](Self::allocate), and [`AllocError::NoRanges`]. Only more than the capacity
+    /// is too large.
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;
@@ -261,8 +272,8 @@ impl OffsetAllocator {
         Ok(self.wrap_all(pieces))
     }
 
-    /// Frees many allocations under one lock; those that follow each other in `run` and in the space are joined
-    /// first. Allocations of other spaces are freed there. O(n).
+    /// Frees many allocations under one lock; those that follow each other in `run` and in the
+    /// space are joined first. Allocations of other spaces are freed there. O(n).
     pub fn free_run(&self, run: impl IntoIterator<Item = Allocation>) {
         let (own, others): (Vec<_>, Vec<_>) =
             run.into_iter().partition(|allocation| allocation.core_index() == self.owner.index);
@@ -287,8 +298,8 @@ impl OffsetAllocator {
         self.core.resize(|heap| heap.grow(new_capacity))
     }
 
-    /// Moves the end of the space down to `new_capacity`, if nothing in use lies behind it. O(1), with a boundary
-    /// O(free segments given up).
+    /// Moves the end of the space down to `new_capacity`, if nothing in use lies behind it. O(1),
+    /// with a boundary O(free segments given up).
     ///
     /// # Errors
     /// [`SpaceError::InUse`] with the end of the last allocation, [`SpaceError::Capacity`],
@@ -310,8 +321,9 @@ impl OffsetAllocator {
 
     /// An upper bound of the largest free range, in bytes, without the lock. O(1).
     ///
-    /// It is exact unless freed ranges are pending, which may turn out to join others: until something settles them (any
-    /// request that does not take just that range back, or any report), the bound allows for it.
+    /// It is exact unless freed ranges are pending, which may turn out to join others: until
+    /// something settles them (any request that does not take just that range back, or any
+    /// report), the bound allows for it.
     #[inline]
     pub fn largest_free_hint(&self) -> u64 {
         self.core.largest_free_hint()
@@ -331,7 +343,8 @@ impl OffsetAllocator {
         self.core.with(|books| books.heap.bin_reports())
     }
 
-    /// The whole space in address order: a range for every allocation, and free ranges joined. O(ranges).
+    /// The whole space in address order: a range for every allocation, and free ranges joined.
+    /// O(ranges).
     pub fn map(&self) -> Vec<MapRange> {
         self.core.with(|books| books.heap.map())
     }
@@ -347,8 +360,8 @@ impl OffsetAllocator {
 
 /// The raw face: allocations named by plain data, for FFI.
 impl OffsetAllocator {
-    /// As [`allocate`](Self::allocate), but the allocation lives until [`free_raw`](Self::free_raw), or to the end of
-    /// the process. O(1).
+    /// As [`allocate`](Self::allocate), but the allocation lives until
+    /// [`free_raw`](Self::free_raw), or to the end of the process. O(1).
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
@@ -426,7 +439,8 @@ impl OffsetAllocator {
     /// As [`Allocation::shrink`], raw; the handle stays good.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::shrink`] says.
+    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::shrink`]
+    /// says.
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_raw(handle, |books, grant, _| {
             resize_down(&mut books.heap, grant, new_size)?;
@@ -438,7 +452,8 @@ impl OffsetAllocator {
     /// As [`Allocation::extend`], raw; the handle stays good.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::extend`] says.
+    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::extend`]
+    /// says.
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_raw(handle, |books, grant, _| {
             resize_up(&mut books.heap, grant, new_size)?;

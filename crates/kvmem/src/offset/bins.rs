@@ -1,7 +1,7 @@
 //! *Bins*: the free ranges, found by size in a fixed number of steps.
 //!
-//! A free range is a [`Hole`]. Holes of about the same size share a bin; a bin is a list, last in first
-//! out. Every octave of sizes is cut into 64 bins, sizes below 64 have a bin each:
+//! A free range is a [`Hole`]. Holes of about the same size share a bin; a bin is a list, last in
+//! first out. Every octave of sizes is cut into 64 bins, sizes below 64 have a bin each:
 //!
 //! ```text
 //! size  0 1 2 … 63 | 64 65 … 127 | 128‥129 130‥131 … | … | 2^62‥ …
@@ -9,19 +9,19 @@
 //!       octave 0     octave 1      octave 2                octave 57
 //! ```
 //!
-//! so a bin is at most 1/64 of its sizes wide, and bins below 128 are exact. Two levels of bitmap say which
-//! bins hold anything: bit *o* of `coarse` iff octave *o* does, bit *m* of `fine[o]` iff bin 64·*o* + *m*
-//! does. The next bin that holds something is two count-zeros away (Masmano et al., *TLSF: a new dynamic
-//! memory allocator for real-time systems*, 2004; with the request's own bin looked at first, which TLSF
-//! gives up by rounding up).
+//! so a bin is at most 1/64 of its sizes wide, and bins below 128 are exact. Two levels of bitmap
+//! say which bins hold anything: bit *o* of `coarse` iff octave *o* does, bit *m* of `fine[o]` iff
+//! bin 64·*o* + *m* does. The next bin that holds something is two count-zeros away (Masmano et
+//! al., *TLSF: a new dynamic memory allocator for real-time systems*, 2004; with the request's own
+//! bin looked at first, which TLSF gives up by rounding up).
 //!
-//! Nothing bounds how many holes of about one size there are. So a bin that would become longer than [`LIST_MAX`] holes
-//! is [split](super::split) into 64 narrower lists, and these likewise. A list, wherever it is, has a number, its
-//! *place*. It is either short, or all its holes are of one size. Whatever reads a list to its end stops after
-//! [`LIST_MAX`] holes.
+//! Nothing bounds how many holes of about one size there are. So a bin that would become longer
+//! than [`LIST_MAX`] holes is [split](super::split) into 64 narrower lists, and these likewise. A
+//! list, wherever it is, has a number, its *place*. It is either short, or all its holes are of one
+//! size. Whatever reads a list to its end stops after [`LIST_MAX`] holes.
 //!
-//! `largest` is kept as the greatest hole and how many are known to be of that very size. When the last of these goes,
-//! it is found anew in the list of the greatest sizes.
+//! `largest` is kept as the greatest hole and how many are known to be of that very size. When the
+//! last of these goes, it is found anew in the list of the greatest sizes.
 
 use std::hint::select_unpredictable;
 
@@ -88,7 +88,8 @@ pub(super) struct Bins {
     pub(super) splits: Splits,
     /// First of the listed [runs](super::boundary), or `NIL`.
     runs: u32,
-    /// The greatest binned size and how many holes have it, or some of them; or, if the count is 0, no less than that size.
+    /// The greatest binned size and how many holes have it, or some of them; or, if the count is
+    /// 0, no less than that size.
     largest: u64,
     largest_count: u32,
 }
@@ -300,8 +301,8 @@ impl Bins {
 
     /// The greatest binned size; 0 if nothing is binned.
     ///
-    /// O(1): when the last hole that is known to be of the greatest size has gone, up to [`LIST_MAX`] holes of the list of
-    /// the greatest sizes are read.
+    /// O(1): when the last hole that is known to be of the greatest size has gone, up to
+    /// [`LIST_MAX`] holes of the list of the greatest sizes are read.
     #[inline]
     pub(super) fn largest(&mut self) -> u64 {
         if self.largest_count == 0 {
@@ -436,7 +437,8 @@ impl Bins {
         (self.largest_count > 0).then_some(self.largest)
     }
 
-    /// Whether lists and bitmaps agree with each other, for [`super::check`]; how many holes are binned.
+    /// Whether lists and bitmaps agree with each other, for [`super::check`]; how many holes are
+    /// binned.
     pub(super) fn check(&self) -> Result<u32, String> {
         let mut binned = 0;
         for bin in 0..BINS as u32 {

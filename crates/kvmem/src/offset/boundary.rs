@@ -1,20 +1,23 @@
 //! *Boundary and bounds*: edges that no allocation straddles, and the end of the space as it moves.
 //!
-//! A DMA consumer registers memory in chunks; a range that lies across two chunks has no key. With a boundary *B*,
-//! no used range crosses a multiple of *B*. Free ranges do not join across one either, so that every binned hole
-//! lies within one *segment* of *B* bytes and the search needs to know nothing of edges.
+//! A DMA consumer registers memory in chunks; a range that lies across two chunks has no key. With
+//! a boundary *B*, no used range crosses a multiple of *B*. Free ranges do not join across one
+//! either, so that every binned hole lies within one *segment* of *B* bytes and the search needs to
+//! know nothing of edges.
 //!
-//! Segments that are wholly free are not in the bins. Those that follow each other form a *run*: one hole that begins
-//! at an edge, ends at one or at the end of the space, and is held back. Runs are as long as they can be. So a space
-//! of a million segments costs what the used ones cost. A request that finds no room in the bins *opens* a segment
-//! of a run; a segment that has become wholly free is *stowed*, that is, joined with the runs beside it. Both take
-//! O(1). The run at the end of the space is the *virgin*; the others stand in a list.
+//! Segments that are wholly free are not in the bins. Those that follow each other form a *run*:
+//! one hole that begins at an edge, ends at one or at the end of the space, and is held back. Runs
+//! are as long as they can be. So a space of a million segments costs what the used ones cost. A
+//! request that finds no room in the bins *opens* a segment of a run; a segment that has become
+//! wholly free is *stowed*, that is, joined with the runs beside it. Both take O(1). The run at the
+//! end of the space is the *virgin*; the others stand in a list.
 //!
 //! ## The first segment with an aligned start
 //!
-//! Where the alignment *A* does not divide *B*, the aligned range may fit into few segments only. The segment that begins
-//! at *o + i·B* has its first aligned start *(−o − i·B) mod A* bytes further on, and that must be at most *B − size*.
-//! [`first_below`] finds the least such *i* in O(log *A*) steps, as Euclid's algorithm finds a divisor.
+//! Where the alignment *A* does not divide *B*, the aligned range may fit into few segments only.
+//! The segment that begins at *o + i·B* has its first aligned start *(−o − i·B) mod A* bytes
+//! further on, and that must be at most *B − size*. [`first_below`] finds the least such *i* in
+//! O(log *A*) steps, as Euclid's algorithm finds a divisor.
 
 use super::error::SpaceError;
 use super::heap::{Grant, Heap, NO_BOUNDARY, WALL};
@@ -48,7 +51,8 @@ impl Heap {
         (run != NIL).then(|| self.open_at(run, self.bins.holes[run].offset))
     }
 
-    /// Opens the last segment of the space if it is free and shorter than the others: the virgin has only whole ones then.
+    /// Opens the last segment of the space if it is free and shorter than the others: the virgin
+    /// has only whole ones then.
     pub(super) fn open_tail(&mut self) {
         let start = self.capacity - self.capacity % self.boundary;
         if self.virgin != NIL && start < self.capacity {
@@ -79,8 +83,8 @@ impl Heap {
         segments.min(most)
     }
 
-    /// Makes a binned hole of the segment that begins at `start` within `run`; what lies before and behind it in the run
-    /// stays held back. Two nodes more at most. O(1).
+    /// Makes a binned hole of the segment that begins at `start` within `run`; what lies before and
+    /// behind it in the run stays held back. Two nodes more at most. O(1).
     fn open_at(&mut self, run: u32, start: u64) -> u32 {
         let Hole { offset, size, node, .. } = self.bins.holes[run];
         let rest = offset + size - start;
@@ -105,7 +109,8 @@ impl Heap {
         id
     }
 
-    /// Opens a run that is one free range of exactly `size` bytes at a multiple of `align`: no node is needed for that.
+    /// Opens a run that is one free range of exactly `size` bytes at a multiple of `align`: no node
+    /// is needed for that.
     pub(super) fn open_whole_run(&mut self, size: u64, align: u64) -> Option<u32> {
         if size > self.boundary {
             return None;
@@ -130,8 +135,8 @@ impl Heap {
         }
     }
 
-    /// Grants `size` bytes at a multiple of `align` out of a run: the last [`RUN_LOOKS`] that were listed, and the virgin, are
-    /// looked at. O(log `align`) for each.
+    /// Grants `size` bytes at a multiple of `align` out of a run: the last [`RUN_LOOKS`] that were
+    /// listed, and the virgin, are looked at. O(log `align`) for each.
     pub(super) fn fit_aligned_in_runs(&mut self, size: u64, align: u64) -> Option<Grant> {
         let virgin = Some(self.virgin).filter(|&virgin| virgin != NIL);
         let place = |run| Some((run, self.start_in_run(run, size, align)?));
@@ -153,7 +158,8 @@ impl Heap {
         (start <= end && end - start >= size).then_some(start)
     }
 
-    /// Holds a binned hole back if it is a wholly free segment, joined with the runs on both sides. O(1).
+    /// Holds a binned hole back if it is a wholly free segment, joined with the runs on both sides.
+    /// O(1).
     pub(super) fn stow(&mut self, id: u32) {
         let Hole { offset, size, node, .. } = self.bins.holes[id];
         let ends = size == self.boundary || offset + size == self.capacity;
@@ -231,8 +237,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Moves the end of the space down to `capacity` ≥ 1, if nothing in use lies behind it. O(1 + free ranges given
-    /// up, which are several only if they stand at boundaries).
+    /// Moves the end of the space down to `capacity` ≥ 1, if nothing in use lies behind it. O(1 +
+    /// free ranges given up, which are several only if they stand at boundaries).
     pub(crate) fn shrink_to(&mut self, capacity: u64) -> Result<(), SpaceError> {
         if capacity > self.capacity {
             return Err(SpaceError::WrongDirection { capacity: self.capacity, asked: capacity });
@@ -290,12 +296,14 @@ fn first_below(start: u64, step: u64, modulus: u64, limit: u64) -> Option<u128> 
     if start <= limit {
         return Some(0);
     }
-    // Shifted by the start: i·step has to come to modulus − start, or up to `limit` beyond it. That is below the modulus.
+    // Shifted by the start: i·step has to come to modulus − start, or up to `limit` beyond it. That
+    // is below the modulus.
     let low = u128::from(modulus - start);
     first_multiple(step.into(), modulus.into(), low, low + u128::from(limit))
 }
 
-/// The least *i* with *low ≤ i·step mod modulus ≤ high*, where *0 < low ≤ high < modulus* and *step < modulus*.
+/// The least *i* with *low ≤ i·step mod modulus ≤ high*, where *0 < low ≤ high < modulus* and *step
+/// < modulus*.
 fn first_multiple(step: u128, modulus: u128, low: u128, high: u128) -> Option<u128> {
     if step == 0 {
         return None;
@@ -304,8 +312,9 @@ fn first_multiple(step: u128, modulus: u128, low: u128, high: u128) -> Option<u1
     if i * step <= high {
         return Some(i);
     }
-    // The multiples of `step` jump over the interval until they have wrapped around `wraps` times: until
-    // wraps·modulus + [low, high] holds one. Modulo `step`, that asks for −wraps·modulus in the interval.
+    // The multiples of `step` jump over the interval until they have wrapped around `wraps` times:
+    // until wraps·modulus + [low, high] holds one. Modulo `step`, that asks for −wraps·modulus
+    // in the interval.
     let negative = |value: u128| (step - value % step) % step;
     let wraps = first_multiple(modulus % step, step, negative(high), negative(low))?;
     Some((low + wraps * modulus).div_ceil(step))

@@ -1,7 +1,8 @@
 //! *Core*: the books behind a lock, and the hint in front of it.
 //!
-//! A core is what an [`OffsetAllocator`](super::OffsetAllocator) and all its allocations share. It outlives
-//! both: when the allocator has been dropped, the last allocation to be freed puts the books away.
+//! A core is what an [`OffsetAllocator`](super::OffsetAllocator) and all its allocations share. It
+//! outlives both: when the allocator has been dropped, the last allocation to be freed puts the
+//! books away.
 
 use std::any::Any;
 
@@ -23,7 +24,8 @@ pub(crate) struct Books {
     pub(crate) id: u64,
     /// The allocator is gone; what is still allocated lives on.
     closed: bool,
-    /// What is to live as long as anything is allocated, or can be: the memory that the offsets are of.
+    /// What is to live as long as anything is allocated, or can be: the memory that the offsets
+    /// are of.
     ward: Option<Ward>,
 }
 
@@ -31,8 +33,8 @@ pub(crate) struct Books {
 pub(crate) type Ward = Box<dyn Any + Send + Sync>;
 
 impl Books {
-    /// Whether nobody can reach these books any more. Raw allocations do not count once the allocator is gone: there is
-    /// nothing left to free them through.
+    /// Whether nobody can reach these books any more. Raw allocations do not count once the
+    /// allocator is gone: there is nothing left to free them through.
     #[inline]
     fn over(&self) -> bool {
         self.closed && self.heap.live() == self.seals.sealed()
@@ -194,7 +196,8 @@ impl Core {
 
     /// Grants `size` bytes.
     ///
-    /// Short, and part of its callers: a full store answers with no or takes a range back, and both are done here.
+    /// Short, and part of its callers: a full store answers with no or takes a range back, and both
+    /// are done here.
     #[inline(always)]
     pub(crate) fn allocate(&self, size: u64) -> Result<Grant, AllocError> {
         self.allocate_and(size, |_, grant| grant)
@@ -236,14 +239,16 @@ impl Core {
     #[inline]
     pub(crate) fn refuse_early(&self, asked: u64, largest_free: u64) -> AllocError {
         let limit = self.hint.limit();
-        // The usual one apart: it is the answer of a full space, and its fields go straight to where they belong.
+        // The usual one apart: it is the answer of a full space, and its fields go straight to
+        // where they belong.
         if asked.wrapping_sub(1) < limit {
             return AllocError::NoRoom { asked, free: self.hint.free(), largest_free };
         }
         never_fits(asked, limit)
     }
 
-    /// Frees a used range, whose size the caller may not know; returns whether the core is free again.
+    /// Frees a used range, whose size the caller may not know; returns whether the core is free
+    /// again.
     #[inline]
     pub(crate) fn free(&self, grant: Grant, size: Option<u64>) -> bool {
         let mut slot = self.books.lock();
@@ -281,7 +286,8 @@ impl Core {
     }
 }
 
-/// Drops books that nobody can reach, and what they kept, without the lock: the ward may take its time.
+/// Drops books that nobody can reach, and what they kept, without the lock: the ward may take its
+/// time.
 #[cold]
 #[inline(never)]
 fn put_away(books: Option<Box<Books>>) {

@@ -17,7 +17,8 @@ pub enum AllocError {
     TooLarge {
         /// Bytes asked for.
         asked: u64,
-        /// The longest range this space could ever hand out: its capacity, or its boundary if that is less.
+        /// The longest range this space could ever hand out: its capacity, or its boundary if that
+        /// is less.
         limit: u64,
     },
     /// The alignment is zero or not a power of two.
@@ -82,8 +83,8 @@ pub enum AllocError {
         /// One past the last byte of the allocation.
         allocation_end: u64,
     },
-    /// As many ranges as [`Builder::max_ranges`](super::Builder::max_ranges) allows, or about 2^32, used and free, are on
-    /// the books: no more can be named.
+    /// As many ranges as [`Builder::max_ranges`](super::Builder::max_ranges) allows, or about 2^32,
+    /// used and free, are on the books: no more can be named.
     #[error(
         "the books are full: {ranges} ranges are in use or free; free some, allow more, or use a second space"
     )]
@@ -105,7 +106,8 @@ impl AllocError {
         }
     }
 
-    /// The refusal of a longer range, out of which `size` bytes at a multiple of `align` were to be cut.
+    /// The refusal of a longer range, out of which `size` bytes at a multiple of `align` were to be
+    /// cut.
     #[cold]
     pub(crate) fn of_aligned(self, asked: u64, align: u64) -> Self {
         match self {
@@ -131,7 +133,8 @@ pub enum RawError {
         /// Identity of the allocator that the handle names.
         handle_of: u64,
     },
-    /// The handle was freed before, given up for an [`Allocation`](super::Allocation), or never handed out.
+    /// The handle was freed before, given up for an [`Allocation`](super::Allocation), or never
+    /// handed out.
     #[error(
         "the handle (slot {slot}, generation {generation}) names no live allocation: it was freed before, \
          turned into an RAII handle, or never handed out"

@@ -1,7 +1,7 @@
 //! *Ground*: a space as the layer above sees it, which keeps ranges of it for its threads.
 //!
-//! It names the space by the number of its core, as an allocation does: it is good after the allocator is gone, as long as
-//! anything is allocated of it.
+//! It names the space by the number of its core, as an allocation does: it is good after the
+//! allocator is gone, as long as anything is allocated of it.
 
 use super::allocation::Allocation;
 use super::allocator::OffsetAllocator;
@@ -38,7 +38,8 @@ impl Ground {
         self.index
     }
 
-    /// Keeps something as long as anything is allocated of the space, or can be: what its offsets are of.
+    /// Keeps something as long as anything is allocated of the space, or can be: what its offsets
+    /// are of.
     pub(crate) fn keep(self, ward: Ward) {
         self.core.keep(ward);
     }

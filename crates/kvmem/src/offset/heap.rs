@@ -2,10 +2,10 @@
 //!
 //! ## 1. The chain
 //!
-//! The space `[0, capacity)` is cut into ranges, used or free, without gap or overlap. Each has a [`Node`]
-//! in a ring in address order; node 0, the *wall*, closes the ring and is neither. A used node knows where it
-//! begins; where it ends, its neighbour knows. A free node knows its [`Hole`], which has offset, size and a
-//! place in a bin.
+//! The space `[0, capacity)` is cut into ranges, used or free, without gap or overlap. Each has a
+//! [`Node`] in a ring in address order; node 0, the *wall*, closes the ring and is neither. A used
+//! node knows where it begins; where it ends, its neighbour knows. A free node knows its [`Hole`],
+//! which has offset, size and a place in a bin.
 //!
 //! ```text
 //!        ┌────────┬──────────┬────────┬───────────────┬─ ─ ─
@@ -17,9 +17,10 @@
 //!
 //! ## 2. Allocate
 //!
-//! Take an exact hole among the first entries of the request's own bin. Otherwise look at a few entries of that
-//! bin, then at the next bins that hold anything, which all fit; let the [placement](super::placement) choose
-//! among the first few that fit, and the end of the hole to cut from. Sizes are never rounded.
+//! Take an exact hole among the first entries of the request's own bin. Otherwise look at a few
+//! entries of that bin, then at the next bins that hold anything, which all fit; let the
+//! [placement](super::placement) choose among the first few that fit, and the end of the hole to
+//! cut from. Sizes are never rounded.
 //!
 //! A space that nothing has been freed into yet hands out ranges [in order](super::order) instead.
 //!
@@ -31,9 +32,9 @@
 //!
 //! ## 4. What keeps a hole out of the bins
 //!
-//! Some holes are *held back* from 2: the segments of a space with a [boundary](super::boundary) that are wholly free, and
-//! the [nursery](super::nursery) of small objects. They count as free; a request that finds no room gets them opened up
-//! before it is refused.
+//! Some holes are *held back* from 2: the segments of a space with a [boundary](super::boundary)
+//! that are wholly free, and the [nursery](super::nursery) of small objects. They count as free; a
+//! request that finds no room gets them opened up before it is refused.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -53,8 +54,9 @@ const EXACT_ENTRIES: usize = 4;
 const EXACT_LOOKS: usize = 1024;
 /// No single change needs more nodes than this.
 pub(super) const NODES_A_CHANGE: u32 = 4;
-/// Ranges up to which exact holes are weighed against each other. Their books then stay in the cache; in larger spaces
-/// each look at a hole's neighbours is a miss or two, and what is gained there by the choice is little.
+/// Ranges up to which exact holes are weighed against each other. Their books then stay in the
+/// cache; in larger spaces each look at a hole's neighbours is a miss or two, and what is gained
+/// there by the choice is little.
 const NEARBY: u32 = 1 << 14;
 /// In [`Heap::boundary`]: none.
 pub(super) const NO_BOUNDARY: u64 = u64::MAX;
@@ -64,7 +66,8 @@ pub(super) const WALL: u32 = 0;
 /// A range in the chain.
 #[derive(Clone, Copy)]
 pub(super) struct Node {
-    /// Where a used range begins (the wall: where the space ends), or [`free_word`] of a free one's hole.
+    /// Where a used range begins (the wall: where the space ends), or [`free_word`] of a free
+    /// one's hole.
     word: u64,
     /// Neighbours in address order.
     pub(super) prev: u32,
@@ -92,7 +95,8 @@ impl Node {
         (self.word >= FREE).then_some(self.word as u32)
     }
 
-    /// The hole of a free range, or the empty one. No branch: whether a neighbour is free, chance decides.
+    /// The hole of a free range, or the empty one. No branch: whether a neighbour is free, chance
+    /// decides.
     #[inline]
     fn hole_or_nothing(&self) -> u32 {
         select_unpredictable(self.word >= FREE, self.word as u32, NOTHING)
@@ -113,8 +117,9 @@ pub(crate) struct Grant {
     pub(crate) offset: u64,
 }
 
-/// A grant or none, in two registers. An `Option` goes through memory, and whoever reads it there as a whole, right after
-/// it was written in parts, waits for all stores before it: 5 ns of a call that takes 15.
+/// A grant or none, in two registers. An `Option` goes through memory, and whoever reads it there
+/// as a whole, right after it was written in parts, waits for all stores before it: 5 ns of a call
+/// that takes 15.
 #[derive(Clone, Copy)]
 pub(super) struct Granted {
     /// `NIL`: none.
@@ -143,8 +148,8 @@ pub(crate) struct Heap {
     pub(super) capacity: u64,
     /// No used range crosses a multiple of it, nor do two free ranges join across one.
     pub(super) boundary: u64,
-    /// The run of free segments at the end of a space with a boundary, or `NIL`. It is held back, as the
-    /// [others](Bins::runs) are.
+    /// The run of free segments at the end of a space with a boundary, or `NIL`. It is held back,
+    /// as the [others](Bins::runs) are.
     pub(super) virgin: u32,
     /// The hole held back for small objects, or `NIL`.
     pub(super) nursery: u32,
@@ -162,7 +167,8 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    /// The books of an empty space of `capacity` ≥ 1 bytes, for at most `max_ranges` ranges, used and free.
+    /// The books of an empty space of `capacity` ≥ 1 bytes, for at most `max_ranges` ranges, used
+    /// and free.
     pub(crate) fn new(
         capacity: u64,
         boundary: Option<u64>,
@@ -241,7 +247,8 @@ impl Heap {
         self.nodes.left() >= NODES_A_CHANGE
     }
 
-    /// More ranges than this can certainly not be granted: each takes a node that is left, or a whole hole.
+    /// More ranges than this can certainly not be granted: each takes a node that is left, or a
+    /// whole hole.
     pub(super) fn grants_left(&self) -> u64 {
         u64::from(self.nodes.left()) + u64::from(self.bins.holes.live())
     }
@@ -253,8 +260,9 @@ impl Heap {
 
     /// Grants `size` ≥ 1 bytes. `None`: no free range is that long, or the books are full.
     ///
-    /// O(1): at most [`FLOOR_ENTRIES`] holes and four bins are looked at, besides 24 holes where there are slots and 256 ranges
-    /// when a nursery is opened. Only a request that nothing else fits reads on to the end of its own list.
+    /// O(1): at most [`FLOOR_ENTRIES`] holes and four bins are looked at, besides 24 holes where
+    /// there are slots and 256 ranges when a nursery is opened. Only a request that nothing
+    /// else fits reads on to the end of its own list.
     #[inline]
     pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
         self.take_back(size).or_else(|| self.allocate_afresh(size))
@@ -299,7 +307,8 @@ impl Heap {
         opened.then(|| self.fit(size)).flatten()
     }
 
-    /// Grants a small request from the nursery, and one for which there are slots at the start of a free slot.
+    /// Grants a small request from the nursery, and one for which there are slots at the start of a
+    /// free slot.
     #[inline(always)]
     fn allocate_apart(&mut self, size: u64) -> Option<Grant> {
         if self.policy.is_small(size)
@@ -310,8 +319,8 @@ impl Heap {
         self.policy.slot(size).and_then(|slot| self.fit_slot(size, slot))
     }
 
-    /// Grants a free range of exactly this size that begins at a multiple of `align`, when there are no names left for a
-    /// remainder.
+    /// Grants a free range of exactly this size that begins at a multiple of `align`, when there
+    /// are no names left for a remainder.
     #[cold]
     pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Grant> {
         self.settle();
@@ -323,7 +332,8 @@ impl Heap {
         Some(self.take_whole(id))
     }
 
-    /// Moves records of holes together after so many frees, if they take far more room than they need. O(`frees`).
+    /// Moves records of holes together after so many frees, if they take far more room than they
+    /// need. O(`frees`).
     #[inline]
     pub(super) fn trim_holes(&mut self, frees: usize) {
         let moves = self.bins.holes.moves_due(frees);
@@ -372,7 +382,8 @@ impl Heap {
         Some(self.take(id, size, end))
     }
 
-    /// Among the first entries of the request's own bin an exact hole, or else the first that is long enough, or `NIL`.
+    /// Among the first entries of the request's own bin an exact hole, or else the first that is
+    /// long enough, or `NIL`.
     #[inline(always)]
     fn look_in(&self, own: u32, size: u64) -> u32 {
         let mut found = NIL;
@@ -412,7 +423,8 @@ impl Heap {
         (chosen, end)
     }
 
-    /// The best of the first exact holes, `found` being one of them: the one whose neighbours can best do without it.
+    /// The best of the first exact holes, `found` being one of them: the one whose neighbours can
+    /// best do without it.
     // Out of line: few requests come here.
     #[inline(never)]
     fn best_exact(&mut self, found: u32, size: u64) -> u32 {
@@ -429,7 +441,8 @@ impl Heap {
         chosen
     }
 
-    /// The hole that fits next after `id`: further on in its list, or the first of the next bin, or `NIL`.
+    /// The hole that fits next after `id`: further on in its list, or the first of the next bin, or
+    /// `NIL`.
     #[inline(always)]
     fn next_fit(&self, id: u32, size: u64) -> u32 {
         // In the request's own bin some are too short.
@@ -473,7 +486,8 @@ impl Heap {
         self.live += 1;
     }
 
-    /// Turns the linked range `node`, `[offset, offset + size)`, into a hole, joined with its free neighbours.
+    /// Turns the linked range `node`, `[offset, offset + size)`, into a hole, joined with its free
+    /// neighbours.
     #[inline]
     pub(super) fn release(&mut self, node: u32, offset: u64, size: u64) {
         let Node { prev, next, .. } = self.nodes[node];
@@ -587,9 +601,9 @@ impl Heap {
         id
     }
 
-    /// The holes that would appear if the left or the right neighbour of hole `id` died: the neighbour's size and the
-    /// free range on its far side. A wall, an edge and a hole held back have no neighbour
-    /// behind them.
+    /// The holes that would appear if the left or the right neighbour of hole `id` died: the
+    /// neighbour's size and the free range on its far side. A wall, an edge and a hole held
+    /// back have no neighbour behind them.
     #[inline(always)]
     fn flanks(&self, id: u32) -> (u64, u64) {
         let hole = &self.bins.holes[id];

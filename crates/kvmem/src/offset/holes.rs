@@ -1,7 +1,8 @@
 //! *Holes*: the records of the free ranges.
 //!
-//! Unlike a node, a record has no name outside of the books. So records can be moved: while they take more than four times
-//! the room that they need, each free moves a few of them from the end of the table into free slots before it.
+//! Unlike a node, a record has no name outside of the books. So records can be moved: while they
+//! take more than four times the room that they need, each free moves a few of them from the end of
+//! the table into free slots before it.
 
 use std::ops::{Index, IndexMut, Range};
 
@@ -12,8 +13,8 @@ const HELD_BACK: u32 = u32::MAX;
 /// In [`Hole::place`]: held back, and in the list of runs.
 pub(super) const RUN: u32 = HELD_BACK - 1;
 
-/// The hole of whatever is not free: a record with size 0, so that the bytes free beside a range can be had without
-/// asking first whether there are any.
+/// The hole of whatever is not free: a record with size 0, so that the bytes free beside a range
+/// can be had without asking first whether there are any.
 pub(super) const NOTHING: u32 = 0;
 
 /// Records in the first block.

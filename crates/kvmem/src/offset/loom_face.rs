@@ -1,4 +1,5 @@
-//! The core alone, for the model check in `tests/loom`: the shared face stands on statics, which loom cannot model.
+//! The core alone, for the model check in `tests/loom`: the shared face stands on statics, which
+//! loom cannot model.
 
 use std::ops::Range;
 

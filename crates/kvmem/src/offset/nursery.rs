@@ -1,14 +1,17 @@
-//! *Nursery*: small objects live together at the far end of the space, and their neighbourhoods drain.
+//! *Nursery*: small objects live together at the far end of the space, and their neighbourhoods
+//! drain.
 //!
-//! A small object that dies late in the middle of the space splits room that large ones need. So, while small
-//! requests make up a good part of the traffic, they are cut from one hole that is held back for them, the
-//! nursery: a piece of about a quarter of the mean request, taken as far out as there is room. It is never
-//! refilled: what dies in it joins the free ranges around, and when it is used up, the next one is opened as far
-//! out as there is room then. So old pieces drain, and the small objects move outwards.
+//! A small object that dies late in the middle of the space splits room that large ones need. So,
+//! while small requests make up a good part of the traffic, they are cut from one hole that is held
+//! back for them, the nursery: a piece of about a quarter of the mean request, taken as far out as
+//! there is room. It is never refilled: what dies in it joins the free ranges around, and when it
+//! is used up, the next one is opened as far out as there is room then. So old pieces drain, and
+//! the small objects move outwards.
 //!
-//! Where the far end is full of small objects for good, a look for room there reads its way past all of them, in vain,
-//! and so would the next one. So after each look in vain there is a pause before the next, twice as long as the one
-//! before; small requests are served like any other meanwhile.
+//! Where the far end is full of small objects for good, a look for room there reads its way past
+//! all of them, in vain, and so would the next one. So after each look in vain there is a pause
+//! before the next, twice as long as the one before; small requests are served like any other
+//! meanwhile.
 
 use std::ops::Range;
 
@@ -51,8 +54,8 @@ impl Looks {
 }
 
 impl Heap {
-    /// Grants a small request from the nursery; opens a new one if need be. `None`: no room for a nursery, as far as is
-    /// known.
+    /// Grants a small request from the nursery; opens a new one if need be. `None`: no room for a
+    /// nursery, as far as is known.
     // Out of line: few requests come here.
     #[inline(never)]
     pub(super) fn allocate_in_nursery(&mut self, size: u64) -> Option<Grant> {
@@ -75,7 +78,8 @@ impl Heap {
         Some(Grant { node: self.link_used_after(node, offset), offset })
     }
 
-    /// Holds back a piece of the outermost hole with room for it, unless the last look was in vain and not long ago.
+    /// Holds back a piece of the outermost hole with room for it, unless the last look was in vain
+    /// and not long ago.
     fn open_nursery(&mut self, size: u64) -> Option<()> {
         let seen = self.policy.seen();
         if !self.nursery_looks.are_due(seen) {
@@ -128,7 +132,8 @@ impl Heap {
         self.nursery = held;
     }
 
-    /// Gives the nursery's hole back to the bins, joined with its free neighbours. Returns whether there was one.
+    /// Gives the nursery's hole back to the bins, joined with its free neighbours. Returns whether
+    /// there was one.
     pub(super) fn close_nursery(&mut self) -> bool {
         self.settle();
         if self.nursery == NIL {

@@ -1,17 +1,18 @@
 //! *Pending*: ranges that are free, but not holes yet.
 //!
-//! Joining a freed range with its neighbours reads the range's node and both neighbours', three cache misses when many
-//! ranges are alive. There are two occasions to save on them. In both, ranges are left *pending* for a while, and nobody
-//! can tell: whoever reads the chain or the bins settles them first, and the hint allows for what they may
-//! join.
+//! Joining a freed range with its neighbours reads the range's node and both neighbours', three
+//! cache misses when many ranges are alive. There are two occasions to save on them. In both,
+//! ranges are left *pending* for a while, and nobody can tell: whoever reads the chain or the bins
+//! settles them first, and the hint allows for what they may join.
 //!
-//! - *Taken back.* In a full store of one size, the next request is for just the range that was freed for it. So a range
-//!   of the size that was granted last stays pending if less than that size was free before, and the next
-//!   request of its size takes it back, without any node or bin being touched. (Were more free than that, joining
-//!   could make room for another object, and taking the range back would keep its neighbours apart for good.)
-//! - *Together.* Evictions come in bursts. From the fifth free in a row on, sixteen at a time are joined in one go, after
-//!   their nodes have all been read once: the misses of one then overlap with those of the others, which they cannot
-//!   across lock and unlock.
+//! - *Taken back.* In a full store of one size, the next request is for just the range that was
+//!   freed for it. So a range of the size that was granted last stays pending if less than that
+//!   size was free before, and the next request of its size takes it back, without any node or bin
+//!   being touched. (Were more free than that, joining could make room for another object, and
+//!   taking the range back would keep its neighbours apart for good.)
+//! - *Together.* Evictions come in bursts. From the fifth free in a row on, sixteen at a time are
+//!   joined in one go, after their nodes have all been read once: the misses of one then overlap
+//!   with those of the others, which they cannot across lock and unlock.
 
 use super::heap::{Heap, WALL};
 
@@ -83,7 +84,8 @@ impl Heap {
         }
     }
 
-    /// Makes holes of the ranges that are pending. Whoever reads the chain or the bins calls it first.
+    /// Makes holes of the ranges that are pending. Whoever reads the chain or the bins calls it
+    /// first.
     #[inline]
     pub(super) fn settle(&mut self) {
         if self.pending.len > 0 {
@@ -117,13 +119,14 @@ impl Heap {
         std::hint::black_box(words.fold(0, |all, word| all ^ word));
     }
 
-    /// No less than the longest range that would be granted now, and that very length if nothing is pending. `settled` is
-    /// what [`largest_settled`](Heap::largest_settled) says.
+    /// No less than the longest range that would be granted now, and that very length if nothing is
+    /// pending. `settled` is what [`largest_settled`](Heap::largest_settled) says.
     #[inline]
     pub(crate) fn largest_free_bound(&mut self, settled: u64) -> u64 {
         match self.pending.len as u64 {
             0 => settled,
-            // All of them may turn out to lie in one row, with a hole between any two and at both ends.
+            // All of them may turn out to lie in one row, with a hole between any two and at both
+            // ends.
             len => settled
                 .saturating_mul(len + 1)
                 .saturating_add(self.pending.bytes)

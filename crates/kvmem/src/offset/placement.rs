@@ -1,11 +1,12 @@
 //! *Placement*: which of the holes that fit, and which end of it.
 //!
-//! A hole is weighed by its [renewal value](super::renewal) *U*: the bytes of current traffic that it can be expected to
-//! absorb.
+//! A hole is weighed by its [renewal value](super::renewal) *U*: the bytes of current traffic that
+//! it can be expected to absorb.
 //!
 //! ## Choice
 //!
-//! Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two neighbours. Let *mL*, *mR* be the holes that would appear if the left or right neighbour died. Cutting from the
+//! Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two neighbours. Let
+//! *mL*, *mR* be the holes that would appear if the left or right neighbour died. Cutting from the
 //! low end leaves *r* on the right, so the futures change by
 //!
 //! ```text
@@ -14,22 +15,25 @@
 //! ```
 //!
 //! The end with the larger gain is taken; among the holes weighed, the one with the largest
-//! `U(r) − U(h) + 0.2·(U(h) + gain)`. The first four that fit are weighed where sizes are few; where they are many, the first
-//! two for small requests, and for larger ones the first alone.
+//! `U(r) − U(h) + 0.2·(U(h) + gain)`. The first four that fit are weighed where sizes are few;
+//! where they are many, the first two for small requests, and for larger ones the first alone.
 //!
-//! An exact hole leaves nothing and wins over all others. In a small space it is the best of several if there are several; for
-//! while one size gives way to another, an exact hole of the one may be worth more to the other, together with a neighbour.
+//! An exact hole leaves nothing and wins over all others. In a small space it is the best of
+//! several if there are several; for while one size gives way to another, an exact hole of the one
+//! may be worth more to the other, together with a neighbour.
 //!
 //! ## Learning
 //!
-//! U is learnt anew now and then from recent requests: from the last hundred where sizes are few, so that a change of
-//! sizes shows soon, from the last thousand where they are many; and the more seldom the longer traffic is steady.
+//! U is learnt anew now and then from recent requests: from the last hundred where sizes are few,
+//! so that a change of sizes shows soon, from the last thousand where they are many; and the more
+//! seldom the longer traffic is steady.
 //!
 //! ## Slots
 //!
-//! Where the space holds a handful of objects whose sizes differ a little, no hole is ever like another, and chance decides
-//! whether the last object fits. There the space is thought of as slots of the largest recent size: an object is put at the
-//! start of a free slot if there is one, and treated like any other if not.
+//! Where the space holds a handful of objects whose sizes differ a little, no hole is ever like
+//! another, and chance decides whether the last object fits. There the space is thought of as slots
+//! of the largest recent size: an object is put at the start of a free slot if there is one, and
+//! treated like any other if not.
 //!
 //! All of it is derived from the traffic; nothing is tuned to a workload.
 
@@ -53,8 +57,8 @@ pub(super) enum End {
     High,
 }
 
-/// The end with the larger gain; the low one unless the other is ahead by more than rounding, so that an empty space fills
-/// in address order.
+/// The end with the larger gain; the low one unless the other is ahead by more than rounding, so
+/// that an empty space fills in address order.
 #[inline]
 fn end_of(low: f32, high: f32) -> End {
     if high > low + low * 1e-6 { End::High } else { End::Low }
@@ -62,17 +66,20 @@ fn end_of(low: f32, high: f32) -> End {
 
 /// Holes to choose from where sizes are few.
 const CHOICES: usize = 4;
-/// Where they are many: weighing more of them gains nothing that can be measured, and costs 15 ns each.
+/// Where they are many: weighing more of them gains nothing that can be measured, and costs 15 ns
+/// each.
 const CHOICES_OF_MANY: usize = 2;
-/// Where they are many, requests up to this part of the largest choose, others take the first hole that fits.
+/// Where they are many, requests up to this part of the largest choose, others take the first hole
+/// that fits.
 const CHOOSY_PART: u64 = 5;
 
 /// Requests remembered.
 const RECENT: usize = 1024;
-/// As many of the latest requests are learnt from where sizes are few: so a change of sizes shows soon.
+/// As many of the latest requests are learnt from where sizes are few: so a change of sizes shows
+/// soon.
 const LATEST: u64 = 128;
-/// Requests between two lessons where sizes are many: the least, and the most when lesson after lesson finds the traffic
-/// steady.
+/// Requests between two lessons where sizes are many: the least, and the most when lesson after
+/// lesson finds the traffic steady.
 const LEARN_EVERY: u64 = 8192;
 const LEARN_EVERY_STEADY: u64 = 8 * LEARN_EVERY;
 /// Traffic is steady while its mean stays within this part of the mean last learnt.
@@ -150,8 +157,9 @@ impl Policy {
         if size > self.choosy_to { 1 } else { self.choices }
     }
 
-    /// Whether exact holes are weighed against each other: with several sizes, an exact hole may be worth more to the next
-    /// request for another size, together with a neighbour. Small ones are worth too little.
+    /// Whether exact holes are weighed against each other: with several sizes, an exact hole may be
+    /// worth more to the next request for another size, together with a neighbour. Small ones
+    /// are worth too little.
     #[inline]
     pub(super) fn chooses_among_exact(&self, size: u64) -> bool {
         self.several_sizes && !self.is_small(size)
@@ -246,7 +254,8 @@ impl Policy {
         for size in large() {
             if !distinct[..found].contains(&size) {
                 if found == EXACT_SIZES {
-                    // The same slots as before, unless sizes have outgrown them or shrunk a good deal.
+                    // The same slots as before, unless sizes have outgrown them or shrunk a good
+                    // deal.
                     return if most <= self.slot && most > self.slot - self.slot / 32 {
                         self.slot
                     } else {
@@ -268,8 +277,8 @@ impl Policy {
         }
     }
 
-    /// How good it is to cut `size` bytes from a hole of `room`, and from which end. `flanks` tells what would appear if the
-    /// hole's left or right neighbour died.
+    /// How good it is to cut `size` bytes from a hole of `room`, and from which end. `flanks` tells
+    /// what would appear if the hole's left or right neighbour died.
     #[inline(always)]
     pub(super) fn weigh(
         &self,
@@ -297,15 +306,16 @@ impl Policy {
         lost(left) + lost(right)
     }
 
-    /// The end of a hole to cut from if `rest` bytes of it are left, and `flanks` would appear if its left or right neighbour
-    /// died.
+    /// The end of a hole to cut from if `rest` bytes of it are left, and `flanks` would appear if
+    /// its left or right neighbour died.
     #[inline(always)]
     pub(super) fn better_end(&self, rest: u64, flanks: (u64, u64)) -> End {
         let (low, high) = self.futures(rest, flanks);
         end_of(low, high)
     }
 
-    /// What would be left to absorb traffic after a neighbour's death, if cut from the low end and from the high one.
+    /// What would be left to absorb traffic after a neighbour's death, if cut from the low end and
+    /// from the high one.
     #[inline(always)]
     fn futures(&self, rest: u64, (left, right): (u64, u64)) -> (f32, f32) {
         let value = |size: u64| self.renewal.value(size);

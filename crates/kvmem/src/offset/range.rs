@@ -18,8 +18,9 @@ pub(super) fn known_size(size: u32) -> Option<u64> {
     (size != LONG).then_some(u64::from(size))
 }
 
-/// A range that is allocated: what a handle knows of it. An array, so that it goes from memory to memory by one move of 16 bytes: what is
-/// written in two pieces and soon read in one makes the processor wait, 2 of 17 ns in a full space of one size.
+/// A range that is allocated: what a handle knows of it. An array, so that it goes from memory to
+/// memory by one move of 16 bytes: what is written in two pieces and soon read in one makes the
+/// processor wait, 2 of 17 ns in a full space of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Range {
@@ -33,7 +34,8 @@ impl Range {
         Range { words: [offset, u64::from(node) << 32 | u64::from(size)] }
     }
 
-    /// In place of a range where there is none, and why in one word: so two registers are enough to answer a request.
+    /// In place of a range where there is none, and why in one word: so two registers are enough to
+    /// answer a request.
     pub(crate) const fn none(why: u64) -> Self {
         Range { words: [why, (NIL as u64) << 32] }
     }

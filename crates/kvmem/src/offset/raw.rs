@@ -1,13 +1,15 @@
 //! *Raw handles*: allocations named by plain data, for C and Python.
 //!
-//! A raw handle can be copied, kept too long, freed twice or given to the wrong allocator. It carries the identity
-//! of its allocator (good within one process), the slot of its range and the *seal* that was put on the slot when the handle was made; freeing
-//! breaks the seal. So every misuse is seen, in release builds too, and nothing is touched. Seals are numbered by a
-//! 32-bit counter for each allocator: a stale handle could pass only if exactly a multiple of 2^32 − 1 handles were
-//! made since, the last of them on the same slot.
+//! A raw handle can be copied, kept too long, freed twice or given to the wrong allocator. It
+//! carries the identity of its allocator (good within one process), the slot of its range and the
+//! *seal* that was put on the slot when the handle was made; freeing breaks the seal. So every
+//! misuse is seen, in release builds too, and nothing is touched. Seals are numbered by a
+//! 32-bit counter for each allocator: a stale handle could pass only if exactly a multiple of 2^32
+//! − 1 handles were made since, the last of them on the same slot.
 //!
-//! Seals stand beside the nodes and exist only where raw handles do: a program that uses RAII pays nothing. Each has the length of its
-//! range with it, as an RAII handle has: from the books it would take two reads more, one after the other, and a branch by chance.
+//! Seals stand beside the nodes and exist only where raw handles do: a program that uses RAII pays
+//! nothing. Each has the length of its range with it, as an RAII handle has: from the books it
+//! would take two reads more, one after the other, and a branch by chance.
 
 use super::error::RawError;
 
@@ -31,8 +33,8 @@ impl RawHandle {
         u128::from(self.allocator) << 64 | u128::from(self.slot) << 32 | u128::from(self.generation)
     }
 
-    /// The handle that [`to_bits`](Self::to_bits) made a number of. Any number is safe: one that is no handle of the
-    /// allocator it is given to is refused there.
+    /// The handle that [`to_bits`](Self::to_bits) made a number of. Any number is safe: one that is
+    /// no handle of the allocator it is given to is refused there.
     pub fn from_bits(bits: u128) -> Self {
         RawHandle {
             allocator: (bits >> 64) as u64,
@@ -81,7 +83,8 @@ struct Lane {
 /// Which slots have a raw handle, and of which generation.
 pub(crate) struct Seals {
     lanes: Vec<Option<Box<Lane>>>,
-    /// A lane without seals, for the next that is needed: who frees his only allocation and asks for another needs no memory for that.
+    /// A lane without seals, for the next that is needed: who frees his only allocation and asks
+    /// for another needs no memory for that.
     spare: Option<Box<Lane>>,
     /// Generation of the latest seal.
     last: u32,

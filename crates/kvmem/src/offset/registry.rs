@@ -1,10 +1,11 @@
 //! *Registry*: where the cores live, for as long as the process.
 //!
-//! An allocation has to be safe after its allocator is gone. A counted reference in each would cost two
-//! atomic read-modify-writes an allocation on a line that all threads share, and eight bytes. Instead cores are
-//! *type-stable*: they stand in a [table that only grows](Stable), and are used again once they are free; an allocation
-//! names its core by a number. The books inside (all that grows) come and go with the allocator; a core at rest
-//! is a few hundred bytes. What counts an allocation is `Heap::live`, under the lock that a free takes anyway.
+//! An allocation has to be safe after its allocator is gone. A counted reference in each would cost
+//! two atomic read-modify-writes an allocation on a line that all threads share, and eight bytes.
+//! Instead cores are *type-stable*: they stand in a [table that only grows](Stable), and are used
+//! again once they are free; an allocation names its core by a number. The books inside (all that
+//! grows) come and go with the allocator; a core at rest is a few hundred bytes. What counts an
+//! allocation is `Heap::live`, under the lock that a free takes anyway.
 //!
 //! **Fork.** The forking thread takes the lock of the registry and those of all cores, so a child
 //! finds every space whole and every lock free. It costs one atomic read-modify-write for each core

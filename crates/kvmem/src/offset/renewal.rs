@@ -1,8 +1,9 @@
 //! *Renewal value*: what a hole of size *m* is worth.
 //!
-//! It is worth the bytes of current traffic that it can be expected to absorb. Let *p* be the distribution of the recent
-//! request sizes, *F* its cumulative form. The next request is of size *s* with probability *p(s)*; if it fits, *s*
-//! bytes are absorbed and a hole of *m − s* is left, otherwise the hole waits, at a discount γ:
+//! It is worth the bytes of current traffic that it can be expected to absorb. Let *p* be the
+//! distribution of the recent request sizes, *F* its cumulative form. The next request is of size
+//! *s* with probability *p(s)*; if it fits, *s* bytes are absorbed and a hole of *m − s* is left,
+//! otherwise the hole waits, at a discount γ:
 //!
 //! ```text
 //!            Σ_{s ≤ m} p(s) · (s + U(m − s))
@@ -10,13 +11,13 @@
 //!                1 − γ · (1 − F(m))
 //! ```
 //!
-//! This is a renewal equation (Feller, *An Introduction to Probability Theory and Its Applications*, vol. 2, ch. XI), solved
-//! from small *m* to large on a grid up to the largest recent size and on to four times that; beyond, *U* grows as it
-//! did before.
+//! This is a renewal equation (Feller, *An Introduction to Probability Theory and Its
+//! Applications*, vol. 2, ch. XI), solved from small *m* to large on a grid up to the largest
+//! recent size and on to four times that; beyond, *U* grows as it did before.
 //!
-//! Where sizes are few, U is a staircase and the grid has to be fine, but few terms are not zero. Where they are many,
-//! every term counts, but U is smooth and a grid with half of the points does. Either way a solution costs a few
-//! microseconds.
+//! Where sizes are few, U is a staircase and the grid has to be fine, but few terms are not zero.
+//! Where they are many, every term counts, but U is smooth and a grid with half of the points does.
+//! Either way a solution costs a few microseconds.
 
 /// Grid points up to the largest recent size.
 const GRID: usize = 320;
@@ -76,8 +77,8 @@ impl Renewal {
         last + slope * (point - (POINTS - 1)) as f32
     }
 
-    /// Learns U from the latest request sizes if those are few, so that a change of sizes shows soon, and otherwise from all
-    /// that are remembered.
+    /// Learns U from the latest request sizes if those are few, so that a change of sizes shows
+    /// soon, and otherwise from all that are remembered.
     #[cold]
     pub(super) fn learn(
         &mut self,
@@ -108,7 +109,8 @@ impl Renewal {
                 value[i] = a + (b - a) * within;
             }
         }
-        // A hole's size is looked up at the point below it; the step of U that a size makes must not be missed.
+        // A hole's size is looked up at the point below it; the step of U that a size makes must
+        // not be missed.
         for (entry, &next) in self.value.iter_mut().zip(&value[1..]) {
             *entry = next;
         }
@@ -129,8 +131,9 @@ struct Traffic {
 
 impl Traffic {
     fn of(sizes: impl Iterator<Item = u64> + Clone) -> Option<Self> {
-        // The largest size stands on a point, so that where there is one size only, the step of U is where that size
-        // is. It is no less than the grid is long, so that the scale fits.
+        // The largest size stands on a point, so that where there is one size only, the step of U
+        // is where that size is. It is no less than the grid is long, so that the scale
+        // fits.
         let largest = sizes.clone().max()?.max(GRID as u64 + 1);
         let mut traffic =
             Traffic { cells: [Cell::default(); GRID], requests: 0.0, largest, filled: 0 };
@@ -161,11 +164,12 @@ struct Cell {
     sum: f32,
 }
 
-/// Solves the renewal equation on the grid of `cells`, up to four times its length; `value` is longer than that by
-/// one more, and zero.
+/// Solves the renewal equation on the grid of `cells`, up to four times its length; `value` is
+/// longer than that by one more, and zero.
 fn solve(cells: &[Cell], requests: f32, few: bool, value: &mut [f32]) {
-    // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1): kernel[k] is the weight of
-    // U(m − k) in all. U(m) itself stands on both sides of the equation if sizes below one step occur.
+    // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1):
+    // kernel[k] is the weight of U(m − k) in all. U(m) itself stands on both sides of the
+    // equation if sizes below one step occur.
     let mut kernel = [0.0f32; GRID + 1];
     let share = requests.recip();
     for (j, cell) in cells.iter().enumerate() {
@@ -190,8 +194,8 @@ fn solve(cells: &[Cell], requests: f32, few: bool, value: &mut [f32]) {
         (absorbed[(m - 1).min(last)] + gathered) * wait[(m - 1).min(last)]
     };
     if few {
-        // Each point needs only those that lie one of a few steps below: a block as long as the shortest step can be
-        // gathered in one go.
+        // Each point needs only those that lie one of a few steps below: a block as long as the
+        // shortest step can be gathered in one go.
         let mut steps = [(0, 0.0); 2 * FEW_CELLS];
         let mut len = 0;
         for (k, &weight) in kernel.iter().enumerate().skip(1).filter(|(_, weight)| **weight != 0.0)
@@ -262,7 +266,8 @@ mod tests {
 
     #[test]
     fn the_equation_holds_for_many_sizes() {
-        // Sizes evenly spread up to `largest`: checked against the plain recursion on a grid of its own.
+        // Sizes evenly spread up to `largest`: checked against the plain recursion on a grid of its
+        // own.
         let largest = 1_000_000u64;
         let sizes: Vec<u64> = (1..=1000).map(|i| i * largest / 1000).collect();
         let u = of(&sizes);

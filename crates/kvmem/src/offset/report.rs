@@ -18,16 +18,16 @@ pub struct Metrics {
     pub largest_free: u64,
     /// Allocations alive.
     pub live: u64,
-    /// Free ranges on the books. Neighbours are joined, but for a range held back for small objects, and at
-    /// boundaries.
+    /// Free ranges on the books. Neighbours are joined, but for a range held back for small
+    /// objects, and at boundaries.
     pub free_ranges: u64,
     /// Heap memory of the books.
     pub metadata_bytes: u64,
 }
 
 impl Metrics {
-    /// Share of the free bytes that the longest free range leaves out: 0 when all that is free can be had in one
-    /// piece, towards 1 the more it is in crumbs.
+    /// Share of the free bytes that the longest free range leaves out: 0 when all that is free can
+    /// be had in one piece, towards 1 the more it is in crumbs.
     pub fn fragmentation(&self) -> f64 {
         if self.free == 0 { 0.0 } else { 1.0 - self.largest_free as f64 / self.free as f64 }
     }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::heap::{Grant, Heap};
 
 impl Heap {
-    /// Gives back the tail of a used range: it is `new_size` bytes afterwards, `0 < new_size ≤ size`.
-    /// `None`: the books are full. O(1).
+    /// Gives back the tail of a used range: it is `new_size` bytes afterwards, `0 < new_size ≤
+    /// size`. `None`: the books are full. O(1).
     pub(crate) fn shrink(&mut self, grant: Grant, size: u64, new_size: u64) -> Option<()> {
         if new_size == size {
             return Some(());
@@ -23,8 +23,8 @@ impl Heap {
         self.release(tail, cut, size - new_size);
     }
 
-    /// Lengthens a used range into the free range behind it: it is `new_size ≥ size` bytes afterwards. On failure, the
-    /// greatest size it could have. O(1).
+    /// Lengthens a used range into the free range behind it: it is `new_size ≥ size` bytes
+    /// afterwards. On failure, the greatest size it could have. O(1).
     pub(crate) fn extend(&mut self, grant: Grant, size: u64, new_size: u64) -> Result<(), u64> {
         self.settle();
         let end = grant.offset + size;
@@ -64,9 +64,9 @@ impl Heap {
         }
     }
 
-    /// Frees the part `part` of the used range `grant` of `size` bytes; what is left before it keeps the name, what is left
-    /// behind it gets a new one. `None`: the books are full, and nothing is changed; all of the range can be freed
-    /// then, too. O(1).
+    /// Frees the part `part` of the used range `grant` of `size` bytes; what is left before it
+    /// keeps the name, what is left behind it gets a new one. `None`: the books are full, and
+    /// nothing is changed; all of the range can be freed then, too. O(1).
     pub(crate) fn free_part(
         &mut self,
         grant: Grant,
@@ -89,8 +89,8 @@ impl Heap {
         Some(behind)
     }
 
-    /// Frees used ranges, each named once. Ranges that follow each other in the list and in the space are joined
-    /// before they meet a bin. O(ranges).
+    /// Frees used ranges, each named once. Ranges that follow each other in the list and in the
+    /// space are joined before they meet a bin. O(ranges).
     pub(crate) fn free_run(&mut self, run: &[Grant]) {
         self.settle();
         let mut rest = run;

@@ -40,8 +40,8 @@ impl Heap {
             return Err(AllocError::BooksFull { ranges: self.ranges() });
         }
         self.grant_times(size, n, Self::allocate).or_else(|_| {
-            // A nursery in the way may have split room for one more. Without it the number of ranges that fit is
-            // exact, for each is cut from an end of its hole.
+            // A nursery in the way may have split room for one more. Without it the number of
+            // ranges that fit is exact, for each is cut from an end of its hole.
             self.close_nursery();
             self.grant_times(size, n, Self::allocate_in_bins)
         })
@@ -86,10 +86,12 @@ impl Heap {
         self.fit(size).or_else(|| self.open_segment(size).then(|| self.fit(size)).flatten())
     }
 
-    /// Grants `total` ≥ 1 bytes in at most `max_ranges` ≥ 1 ranges, or nothing. O(ranges granted), or `max_ranges`.
+    /// Grants `total` ≥ 1 bytes in at most `max_ranges` ≥ 1 ranges, or nothing. O(ranges granted),
+    /// or `max_ranges`.
     ///
-    /// One range if there is one. Otherwise the longest free ranges are used up whole, for they leave nothing
-    /// behind, until what is left fits into one. They are chosen before any is taken.
+    /// One range if there is one. Otherwise the longest free ranges are used up whole, for they
+    /// leave nothing behind, until what is left fits into one. They are chosen before any is
+    /// taken.
     pub(crate) fn allocate_scattered(
         &mut self,
         total: u64,
@@ -163,7 +165,8 @@ impl Heap {
         Err(too_few)
     }
 
-    /// Takes what was chosen. `None`: there is no name for the remainder of the last range, and nothing is changed.
+    /// Takes what was chosen. `None`: there is no name for the remainder of the last range, and
+    /// nothing is changed.
     fn take_chosen(&mut self, choice: &Choice, names: bool) -> Option<Vec<Piece>> {
         let mut pieces = Vec::new();
         for _ in 0..choice.segments {
@@ -191,7 +194,8 @@ impl Heap {
         Some(pieces)
     }
 
-    /// Takes back the pieces of a request that failed: the space is as it was before, its order included.
+    /// Takes back the pieces of a request that failed: the space is as it was before, its order
+    /// included.
     pub(crate) fn give_back(&mut self, pieces: &[Piece]) {
         let fresh = self.fresh;
         for piece in pieces {

@@ -1,9 +1,10 @@
 //! *Splits*: long bins cut into narrower lists, so that no list has to be read far.
 //!
-//! A list that is as long as it may be is replaced by a *split* when one more hole comes: 64 lists, each for 1/64 of its
-//! sizes, and a word that says which of them hold anything. They are split likewise, down to lists for one size. As
-//! sizes have 64 bits, and bins take up the highest seven of them, at most ten splits stand one in the other. When few
-//! holes are left in a split, they become one list again.
+//! A list that is as long as it may be is replaced by a *split* when one more hole comes: 64 lists,
+//! each for 1/64 of its sizes, and a word that says which of them hold anything. They are split
+//! likewise, down to lists for one size. As sizes have 64 bits, and bins take up the highest seven
+//! of them, at most ten splits stand one in the other. When few holes are left in a split, they
+//! become one list again.
 //!
 //! ```text
 //! bin            2^20 ‥ 2^20 + 16,383                     one list, or
@@ -12,7 +13,8 @@
 //! split within               1 │ 1 │ 1 │ 1                lists for one size, of any length
 //! ```
 //!
-//! A list within a split has the place 64·(64 + number of the split) + number of the list: those below are bins.
+//! A list within a split has the place 64·(64 + number of the split) + number of the list: those
+//! below are bins.
 
 use super::bins::{BINS, Bins, LIST_MAX, PER_OCTAVE, SPLIT, bin_size_min, bin_width_log2};
 use super::table::NIL;
@@ -345,7 +347,8 @@ impl Bins {
         self.below(place)
     }
 
-    /// Checks what stands at a place that is split, for sizes of `least` to `most` bytes; how many holes there are.
+    /// Checks what stands at a place that is split, for sizes of `least` to `most` bytes; how many
+    /// holes there are.
     pub(super) fn check_split(&self, place: u32, least: u64, most: u64) -> Result<u32, String> {
         let number = self.first(place);
         let split = self.splits.get(number);
@@ -389,7 +392,8 @@ mod tests {
     use super::super::steps;
     use super::*;
 
-    /// Holes of these sizes go in and out again, in another order; the lists are right all the time.
+    /// Holes of these sizes go in and out again, in another order; the lists are right all the
+    /// time.
     fn in_and_out(sizes: &[u64], stride: usize) {
         let mut bins = Bins::new();
         let ids: Vec<u32> = sizes.iter().map(|&size| bins.insert(Hole::new(0, size, 0))).collect();

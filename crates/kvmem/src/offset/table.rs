@@ -1,15 +1,17 @@
 //! *Table*: slots named by a `u32` that stays good while the slot is in use.
 //!
-//! Slots stand in blocks, so a table never moves a slot while it grows: the first ones in a block that lives as long as the
-//! table, which spares small spaces one step of every look-up, the rest in chunks of [`CHUNK`]. One word a chunk says
-//! which of its slots are free. Chunks with a free slot stand in a list; a chunk in which nothing is in use any more is
-//! given back at once, but for one that is kept for the next slot. So the table follows the live set both ways, and
-//! chunks are short so that few survivors keep little.
+//! Slots stand in blocks, so a table never moves a slot while it grows: the first ones in a block
+//! that lives as long as the table, which spares small spaces one step of every look-up, the rest
+//! in chunks of [`CHUNK`]. One word a chunk says which of its slots are free. Chunks with a free
+//! slot stand in a list; a chunk in which nothing is in use any more is given back at once, but for
+//! one that is kept for the next slot. So the table follows the live set both ways, and chunks are
+//! short so that few survivors keep little.
 //!
-//! Every operation takes O(1), but that the vectors of chunks grow by copying: 3 words for each 64 slots.
+//! Every operation takes O(1), but that the vectors of chunks grow by copying: 3 words for each 64
+//! slots.
 //!
-//! New slots come in index order out of a fresh chunk: ranges that were cut one after the other lie side
-//! by side in memory, so that looking at a range's neighbours mostly stays in one cache line.
+//! New slots come in index order out of a fresh chunk: ranges that were cut one after the other lie
+//! side by side in memory, so that looking at a range's neighbours mostly stays in one cache line.
 
 use std::ops::{Index, IndexMut};
 
@@ -104,7 +106,8 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     /// Slots that can still be put to use.
     #[inline]
     pub(super) fn left(&self) -> u32 {
-        // The user of the table asks before it inserts; should it forget to, it is not worth a crash.
+        // The user of the table asks before it inserts; should it forget to, it is not worth a
+        // crash.
         self.most.saturating_sub(self.live)
     }
 
@@ -156,8 +159,9 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
         value
     }
 
-    /// Moves one slot out of the last chunk into one before it, and returns its old name and its new one. `None`: there is
-    /// no such chunk, or no free slot was found before it. For slots that nothing outside names. O(1).
+    /// Moves one slot out of the last chunk into one before it, and returns its old name and its
+    /// new one. `None`: there is no such chunk, or no free slot was found before it. For slots
+    /// that nothing outside names. O(1).
     pub(super) fn move_down(&mut self) -> Option<(u32, u32)> {
         let last = self.marks.len() - 1;
         if last < Self::FIRST_CHUNKS || !matches!(self.chunks.last(), Some(Some(_))) {

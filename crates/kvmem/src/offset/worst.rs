@@ -1,6 +1,8 @@
-//! The longest calls: what one call reads and copies, in the situations that are worst for it, is bounded.
+//! The longest calls: what one call reads and copies, in the situations that are worst for it, is
+//! bounded.
 //!
-//! Counted are [steps](super::steps), not time. The bounds are those of the complexity table in `docs/offset.md`.
+//! Counted are [steps](super::steps), not time. The bounds are those of the complexity table in
+//! `docs/offset.md`.
 
 use super::heap::{Grant, Heap};
 use super::placement::Placement;
@@ -8,13 +10,14 @@ use super::steps;
 
 /// Holes, and as many ranges between them.
 const HOLES: u64 = 1 << 17;
-/// Steps of a call, whatever the number of ranges. A list of 64 holes is read at most twice, splits are ten deep, and
-/// a look for a nursery reads 256 ranges.
+/// Steps of a call, whatever the number of ranges. A list of 64 holes is read at most twice, splits
+/// are ten deep, and a look for a nursery reads 256 ranges.
 const BOUND: usize = 1000;
 /// Steps of an aligned request: 384 holes, each read some three times.
 const ALIGNED_BOUND: usize = 6 * 384;
 
-/// Three words for each chunk of 64 slots, when the vectors of chunks grow or shrink. Holes have a table, too.
+/// Three words for each chunk of 64 slots, when the vectors of chunks grow or shrink. Holes have a
+/// table, too.
 fn growth(heap: &Heap) -> usize {
     let slots = heap.ranges() as usize * 2;
     BOUND + 2 * 3 * (slots / 64 + 64)

@@ -12,9 +12,9 @@ use crate::slab::Extent;
 
 /// Bytes of a [`Pool`](super::Pool), as many as were asked for, until this is dropped.
 ///
-/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory, and its registrations, go with the last block.
-/// Dropping it is as quick as dropping an [`Extent`]; only the last block of a pool that is gone takes as long as giving back keys
-/// and unmapping do.
+/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory, and its
+/// registrations, go with the last block. Dropping it is as quick as dropping an [`Extent`]; only
+/// the last block of a pool that is gone takes as long as giving back keys and unmapping do.
 ///
 /// What stands in a fresh block is what the last one left there, or zeros.
 ///
@@ -48,8 +48,8 @@ impl Block {
     /// The block over an extent.
     ///
     /// # Safety
-    /// The extent's space has been [placed](memory::place): its books keep the memory, in which all of the extent lies, mapped for reading
-    /// and writing.
+    /// The extent's space has been [placed](memory::place): its books keep the memory, in which all
+    /// of the extent lies, mapped for reading and writing.
     #[inline(always)]
     pub(super) unsafe fn over(extent: Extent) -> Block {
         Block(extent)
@@ -64,19 +64,21 @@ impl Block {
 
     /// The bytes.
     ///
-    /// Whoever has given a device work that writes to the block, or lets another process write to it, has promised that this does
-    /// not happen while the slice is used.
+    /// Whoever has given a device work that writes to the block, or lets another process write to
+    /// it, has promised that this does not happen while the slice is used.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the range is mapped as long as the extent is not freed, all of its bytes have a value (the kernel gives zeros), and
-        // no other block has a part in it. Devices and other processes: those who let them have promised.
+        // SAFETY: the range is mapped as long as the extent is not freed, all of its bytes have a
+        // value (the kernel gives zeros), and no other block has a part in it. Devices and
+        // other processes: those who let them have promised.
         unsafe { slice::from_raw_parts(self.at().as_ptr(), self.len()) }
     }
 
     /// The bytes, to be written.
     ///
-    /// As for [`bytes`](Self::bytes), neither a device nor another process reads or writes them while the slice is used.
+    /// As for [`bytes`](Self::bytes), neither a device nor another process reads or writes them
+    /// while the slice is used.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `bytes`; and this block is borrowed alone.
@@ -104,7 +106,8 @@ impl Block {
         self.0.offset()
     }
 
-    /// Its length in bytes: exactly what was asked for. O(1); from 4 GiB − 1 B up it takes the lock of the books.
+    /// Its length in bytes: exactly what was asked for. O(1); from 4 GiB − 1 B up it takes the lock
+    /// of the books.
     #[inline]
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
@@ -120,8 +123,8 @@ impl Block {
 
     /// The key with which a registrar can reach all of the block. It is good as long as the block.
     ///
-    /// Devices write by the key: whoever gives them work answers for that nobody uses the bytes meanwhile. Takes a lock of the
-    /// part's that nobody holds for long; O(registrars).
+    /// Devices write by the key: whoever gives them work answers for that nobody uses the bytes
+    /// meanwhile. Takes a lock of the part's that nobody holds for long; O(registrars).
     ///
     /// # Errors
     /// [`RegisterError::NoSuchDevice`](crate::register::RegisterError::NoSuchDevice).
@@ -137,8 +140,8 @@ impl Block {
         self.face().keys(self.len())
     }
 
-    /// The block by plain data, for another process that has [attached](super::AttachedPool) the pool. It says where the bytes are, and does
-    /// not keep them.
+    /// The block by plain data, for another process that has [attached](super::AttachedPool) the
+    /// pool. It says where the bytes are, and does not keep them.
     ///
     /// # Errors
     /// [`PoolError::Private`].
@@ -206,7 +209,8 @@ impl Block {
         Ok(self.0.shrink(new_len as u64)?)
     }
 
-    /// Takes in free bytes that lie behind: the block is `new_len` bytes afterwards and begins where it did; nothing is moved. O(1).
+    /// Takes in free bytes that lie behind: the block is `new_len` bytes afterwards and begins
+    /// where it did; nothing is moved. O(1).
     ///
     /// # Errors
     /// As [`Extent::extend`]; nothing is changed then.

@@ -1,6 +1,8 @@
-//! *Build*: one layer after the other. Whatever fails, what was made before is dropped, and nothing is left.
+//! *Build*: one layer after the other. Whatever fails, what was made before is dropped, and nothing
+//! is left.
 //!
-//! What can be known to fail is asked first: a limit that registering will hit is better told before minutes of populating.
+//! What can be known to fail is asked first: a limit that registering will hit is better told
+//! before minutes of populating.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -62,15 +62,16 @@ impl PoolBuilder {
         }
     }
 
-    /// What it is called in [metrics](super::observe) and traces. Default: `pool`. Pools of one name are added up by nobody: give each
-    /// its own.
+    /// What it is called in [metrics](super::observe) and traces. Default: `pool`. Pools of one
+    /// name are added up by nobody: give each its own.
     pub fn name(mut self, name: impl AsRef<str>) -> PoolBuilder {
         self.name = name.as_ref().into();
         self
     }
 
-    /// The most that the pool can [grow](Pool::grow_to) to. Default: its size. Addresses for all of it are taken at once, and so are
-    /// pages of a pool of hugepages; other memory is not, before the pool grows. The size is then rounded up to whole parts.
+    /// The most that the pool can [grow](Pool::grow_to) to. Default: its size. Addresses for all of
+    /// it are taken at once, and so are pages of a pool of hugepages; other memory is not,
+    /// before the pool grows. The size is then rounded up to whole parts.
     pub fn max_size(mut self, size: impl Into<PoolSize>) -> PoolBuilder {
         self.max_size = Some(size.into());
         self
@@ -82,7 +83,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether to fail if the first rung of the ladder cannot take everything. Default: as the ladder says, which is no.
+    /// Whether to fail if the first rung of the ladder cannot take everything. Default: as the
+    /// ladder says, which is no.
     pub fn strict(mut self, strict: bool) -> PoolBuilder {
         self.ladder.strict = strict;
         self
@@ -94,8 +96,8 @@ impl PoolBuilder {
         self
     }
 
-    /// What is behind the addresses. Default: memory of this process alone. [`Backing::Shared`] can be
-    /// [attached](super::AttachedPool) by other processes.
+    /// What is behind the addresses. Default: memory of this process alone. [`Backing::Shared`] can
+    /// be [attached](super::AttachedPool) by other processes.
     pub fn backing(mut self, backing: Backing) -> PoolBuilder {
         self.backing = backing;
         self
@@ -116,8 +118,9 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether, and by how many threads, pages are made resident before they are handed out. Default: [`Populate::Auto`]. With
-    /// [`Populate::None`] a first touch can find no memory, which ends the process.
+    /// Whether, and by how many threads, pages are made resident before they are handed out.
+    /// Default: [`Populate::Auto`]. With [`Populate::None`] a first touch can find no memory,
+    /// which ends the process.
     pub fn populate(mut self, populate: Populate) -> PoolBuilder {
         self.populate = populate;
         self
@@ -128,7 +131,8 @@ impl PoolBuilder {
         self.registrars([Arc::new(registrar) as Arc<dyn Registrar>])
     }
 
-    /// Some more registrars, such as those that [`Devices::open`](crate::register::Devices::open) gives.
+    /// Some more registrars, such as those that [`Devices::open`](crate::register::Devices::open)
+    /// gives.
     pub fn registrars(
         mut self,
         registrars: impl IntoIterator<Item = Arc<dyn Registrar>>,
@@ -143,8 +147,9 @@ impl PoolBuilder {
         self
     }
 
-    /// Cuts the pool into parts of at most so many bytes, in whole pages; no block straddles the edge of two, nor is longer. Default: as the
-    /// registrars take it best, or, if the pool can grow or becomes ready range by range, 1 GiB, or else no cut.
+    /// Cuts the pool into parts of at most so many bytes, in whole pages; no block straddles the
+    /// edge of two, nor is longer. Default: as the registrars take it best, or, if the pool can
+    /// grow or becomes ready range by range, 1 GiB, or else no cut.
     pub fn boundary(mut self, bytes: u64) -> PoolBuilder {
         self.boundary = Some(bytes);
         self
@@ -169,29 +174,32 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether [`build`](Self::build) returns as soon as the memory is mapped, and a thread makes it ready part by part, in order of
-    /// addresses. Blocks come only from parts that are ready. Parts that fail are [quarantined](Self::quarantine). Default: no.
+    /// Whether [`build`](Self::build) returns as soon as the memory is mapped, and a thread makes
+    /// it ready part by part, in order of addresses. Blocks come only from parts that are
+    /// ready. Parts that fail are [quarantined](Self::quarantine). Default: no.
     pub fn in_background(mut self, in_background: bool) -> PoolBuilder {
         self.in_background = in_background;
         self
     }
 
-    /// Whether parts that cannot be populated or registered are kept from use and reported, while the rest serves on. Default: no; then a
-    /// pool is whole or it is not built. With it [`build`](Self::build) still fails if no part at all could be made ready.
+    /// Whether parts that cannot be populated or registered are kept from use and reported, while
+    /// the rest serves on. Default: no; then a pool is whole or it is not built. With it
+    /// [`build`](Self::build) still fails if no part at all could be made ready.
     pub fn quarantine(mut self, quarantine: bool) -> PoolBuilder {
         self.quarantine = quarantine;
         self
     }
 
-    /// How long calls of [`Pool::allocate`] take is measured, of one in about so many; 0: of none, which is the default and costs nothing.
-    /// Measured is from the thread that asks; 1000 costs each request less than a nanosecond. See [`Pool::latency`].
+    /// How long calls of [`Pool::allocate`] take is measured, of one in about so many; 0: of none,
+    /// which is the default and costs nothing. Measured is from the thread that asks; 1000
+    /// costs each request less than a nanosecond. See [`Pool::latency`].
     pub fn measure_latency(mut self, one_in: u32) -> PoolBuilder {
         self.measured = one_in;
         self
     }
 
-    /// A token that ends building early: then there is no pool. In the background: no further part is made ready. Once it is used the pool
-    /// cannot grow.
+    /// A token that ends building early: then there is no pool. In the background: no further part
+    /// is made ready. Once it is used the pool cannot grow.
     pub fn cancel(mut self, cancel: Cancel) -> PoolBuilder {
         self.cancel = cancel;
         self
@@ -215,8 +223,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Builds the pool: maps, populates, registers, in that order. Takes as long as the kernel needs to clear and pin that much memory; in the
-    /// background some ten system calls.
+    /// Builds the pool: maps, populates, registers, in that order. Takes as long as the kernel
+    /// needs to clear and pin that much memory; in the background some ten system calls.
     ///
     /// # Errors
     /// [`PoolError`] says which layer refused what, why, and what to do. Nothing is left behind.

@@ -1,9 +1,10 @@
 //! *Cut*: into which parts the memory is divided, decided before anything is populated.
 //!
-//! A key covers a part, and a block has one key with each registrar only if it does not straddle the edge of two. So all registrars share
-//! one cut, that of the one that takes the least at once, and the offsets are told its edge as their boundary. Where nobody
-//! asks for a cut there is none, since every edge is a place where large blocks do not fit. A boundary that is only asked for is the
-//! offsets' alone: the memory stays in one piece.
+//! A key covers a part, and a block has one key with each registrar only if it does not straddle
+//! the edge of two. So all registrars share one cut, that of the one that takes the least at once,
+//! and the offsets are told its edge as their boundary. Where nobody asks for a cut there is none,
+//! since every edge is a place where large blocks do not fit. A boundary that is only asked for is
+//! the offsets' alone: the memory stays in one piece.
 
 use super::{Choice, PoolError};
 use crate::arena::{PageSize, Receipt, Size};

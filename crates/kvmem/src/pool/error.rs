@@ -16,7 +16,8 @@ use crate::sys::Errno;
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The request for a block, or for a change of one, cannot be met. The value says why; nothing was changed.
+    /// The request for a block, or for a change of one, cannot be met. The value says why; nothing
+    /// was changed.
     #[error(transparent)]
     Refused(#[from] AllocError),
     /// There is no room in what is ready, and more is being made ready.

@@ -90,7 +90,8 @@ impl Fitter {
         }
     }
 
-    /// Registers parts, all of them or none; says what was done, if there is anybody to register with.
+    /// Registers parts, all of them or none; says what was done, if there is anybody to register
+    /// with.
     pub(super) fn register(&self, parts: &[Part]) -> Result<Option<Outcome>, PoolError> {
         let Some(builder) = &self.registration else { return Ok(None) };
         let mut policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,9 +7,10 @@
 //!     └──────────────────────────────────────┘ (by number)
 //! ```
 //!
-//! A block has to be good after its pool is gone, and must not pay for it: a counted reference in each would be two atomic
-//! read-modify-writes on a line that all threads share. But the books of offsets know anyway whether anything is allocated. So they keep
-//! the memory, and drop it when the last pool *and* the last block are gone. A block names its books by a number (see the offset
+//! A block has to be good after its pool is gone, and must not pay for it: a counted reference in
+//! each would be two atomic read-modify-writes on a line that all threads share. But the books of
+//! offsets know anyway whether anything is allocated. So they keep the memory, and drop it when the
+//! last pool *and* the last block are gone. A block names its books by a number (see the offset
 //! layer's registry); a table by the same number leads to the memory.
 
 use std::ops::Range;
@@ -116,8 +117,8 @@ impl Memory {
         one.collect()
     }
 
-    /// Gives back the pages of a range that is in nobody's use: how many bytes, and how many stay because they are pages of a pool, which
-    /// gives none back one by one.
+    /// Gives back the pages of a range that is in nobody's use: how many bytes, and how many stay
+    /// because they are pages of a pool, which gives none back one by one.
     pub(super) fn discard(&self, range: Range<usize>) -> Result<(u64, u64), ArenaError> {
         let (mut discarded, mut stay) = (0, 0);
         self.each_in(range, |region, within| {
@@ -141,7 +142,8 @@ impl Memory {
         })
     }
 
-    /// The keys with which each registrar can reach all of a range, in the order of the registrars; none if there are no registrars.
+    /// The keys with which each registrar can reach all of a range, in the order of the registrars;
+    /// none if there are no registrars.
     pub(super) fn keys(&self, range: Range<u64>) -> Result<Vec<(String, Key)>, RegisterError> {
         self.with_set(&range, |set, within| {
             let key = |device: &str| Ok((device.to_owned(), set.key_for(device, within.clone())?));
@@ -150,7 +152,8 @@ impl Memory {
         .unwrap_or_else(|| Ok(Vec::new()))
     }
 
-    /// Runs with the registration of the part that a range begins in, and the range as offsets into it.
+    /// Runs with the registration of the part that a range begins in, and the range as offsets into
+    /// it.
     fn with_set<T>(
         &self,
         range: &Range<u64>,
@@ -178,7 +181,8 @@ impl Place {
     }
 }
 
-/// Says that the space of this number, which is the caller's and has no block yet, is of this memory.
+/// Says that the space of this number, which is the caller's and has no block yet, is of this
+/// memory.
 pub(super) fn place(space: u32, memory: &Arc<Memory>) {
     let place = MEMORIES.get(space);
     // Release, both, pair with the Acquire in `of` and in `base_of`.
@@ -191,8 +195,9 @@ pub(super) fn place(space: u32, memory: &Arc<Memory>) {
 /// # Safety
 /// A block of that space exists for as long as the result is used.
 pub(super) unsafe fn of<'a>(space: u32) -> &'a Memory {
-    // SAFETY: whoever made the space a pool's has called `place` before there was a block, and the books, which go after the last
-    // block, keep the memory. Acquire pairs with the Release in `place`.
+    // SAFETY: whoever made the space a pool's has called `place` before there was a block, and the
+    // books, which go after the last block, keep the memory. Acquire pairs with the Release in
+    // `place`.
     unsafe { &*MEMORIES.get(space).memory.load(Ordering::Acquire) }
 }
 

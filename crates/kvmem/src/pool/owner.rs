@@ -97,7 +97,8 @@ impl Drop for Owner {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             self.readying.fitter.cancel();
-            // A listener may have had the last clone; then the thread waits for it, and not the other way round.
+            // A listener may have had the last clone; then the thread waits for it, and not the
+            // other way round.
             let by_itself = thread.thread().id() == thread::current().id();
             if !by_itself && LISTENING.get() == 0 {
                 // Its panic has nobody to go to; what it was about has been reported.

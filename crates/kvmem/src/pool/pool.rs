@@ -14,18 +14,19 @@ use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 
 /// Memory that is mapped, populated and registered, and handed out in blocks.
 ///
-/// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory goes with the last pool or block.
+/// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory goes with the
+/// last pool or block.
 ///
 /// # Time complexity
 ///
-/// Allocate and free are O(1), and for a hot size take what [`ExtentCache`] takes and some two nanoseconds. See each method for the
-/// exceptions.
+/// Allocate and free are O(1), and for a hot size take what [`ExtentCache`] takes and some two
+/// nanoseconds. See each method for the exceptions.
 ///
 /// # Drawbacks
 ///
-/// Every edge of a part (see [`boundary`](PoolBuilder::boundary)) is a place where large blocks do not fit. Dropping the last pool
-/// waits for the thread that makes it ready, if there is one: for as long as one call of a registrar takes. A forked child
-/// has no memory at these addresses.
+/// Every edge of a part (see [`boundary`](PoolBuilder::boundary)) is a place where large blocks do
+/// not fit. Dropping the last pool waits for the thread that makes it ready, if there is one: for
+/// as long as one call of a registrar takes. A forked child has no memory at these addresses.
 #[derive(Clone)]
 pub struct Pool {
     pub(super) space: ExtentCache,
@@ -57,7 +58,8 @@ impl Pool {
     /// A block of `len` bytes. O(1), some nanoseconds for a hot size.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] with what the offset layer says; [`PoolError::NotReady`] if there is no room in what is ready yet.
+    /// [`PoolError::Refused`] with what the offset layer says; [`PoolError::NotReady`] if there is
+    /// no room in what is ready yet.
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<Block, PoolError> {
         match &self.latency {
@@ -82,8 +84,9 @@ impl Pool {
 
     /// A block of `len` bytes whose first address is a multiple of `align`, a power of two. O(1).
     ///
-    /// Up to the size of the pool's largest pages its offset is a multiple too, and nothing is wasted. Beyond, the block is cut out of one
-    /// that is longer by `align`, for which there has to be room.
+    /// Up to the size of the pool's largest pages its offset is a multiple too, and nothing is
+    /// wasted. Beyond, the block is cut out of one that is longer by `align`, for which there
+    /// has to be room.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
@@ -126,8 +129,8 @@ impl Pool {
         Ok(self.blocks(self.serve(|| self.space.allocate_scattered(total as u64, max_blocks))?))
     }
 
-    /// Frees many blocks under one lock, neighbours joined first, and none of them cached: for those that will not come again. Blocks of
-    /// another pool go back to theirs.
+    /// Frees many blocks under one lock, neighbours joined first, and none of them cached: for
+    /// those that will not come again. Blocks of another pool go back to theirs.
     pub fn free_run(&self, run: impl IntoIterator<Item = Block>) {
         let number = self.space.number();
         let ours = run.into_iter().filter(|block| block.space() == number);
@@ -136,7 +139,8 @@ impl Pool {
 
     #[inline(always)]
     fn block(&self, extent: Extent) -> Block {
-        // SAFETY: the space was placed when the pool was built, and is never longer than its memory.
+        // SAFETY: the space was placed when the pool was built, and is never longer than its
+        // memory.
         unsafe { Block::over(extent) }
     }
 
@@ -183,7 +187,8 @@ impl Pool {
         &self.owner.readying.fitter.name
     }
 
-    /// How long requests took, of those that were measured; `None` if none [are](PoolBuilder::measure_latency).
+    /// How long requests took, of those that were measured; `None` if none
+    /// [are](PoolBuilder::measure_latency).
     #[must_use]
     pub fn latency(&self) -> Option<LatencyFigures> {
         self.latency.as_deref().map(Latency::figures)
@@ -195,20 +200,22 @@ impl Pool {
         self.space.capacity()
     }
 
-    /// The first address. A block at offset `n` begins `n` bytes further on; what is mapped from here on is
-    /// [`most_bytes`](PoolReport::most_bytes) long.
+    /// The first address. A block at offset `n` begins `n` bytes further on; what is mapped from
+    /// here on is [`most_bytes`](PoolReport::most_bytes) long.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.memory.base().as_ptr()
     }
 
-    /// Bytes that can be used, whether or not they are in use: populated, registered, and not in quarantine.
+    /// Bytes that can be used, whether or not they are in use: populated, registered, and not in
+    /// quarantine.
     #[must_use]
     pub fn ready_bytes(&self) -> u64 {
         self.owner.readying.ready()
     }
 
-    /// Waits until so many bytes are ready, no more will be, or the time is over; returns how many are ready then.
+    /// Waits until so many bytes are ready, no more will be, or the time is over; returns how many
+    /// are ready then.
     pub fn wait_ready(&self, bytes: u64, timeout: Duration) -> u64 {
         self.owner.readying.wait(bytes, timeout)
     }
@@ -219,16 +226,17 @@ impl Pool {
         self.owner.readying.is_under_way()
     }
 
-    /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to be bad, by an error of a device, or
-    /// of the memory. They are reported as [quarantined](PoolReport::quarantined). A block of another pool is only freed.
+    /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out
+    /// to be bad, by an error of a device, or of the memory. They are reported as
+    /// [quarantined](PoolReport::quarantined). A block of another pool is only freed.
     pub fn condemn(&self, block: Block, why: impl Into<String>) {
         if block.space() == self.space.number() {
             self.owner.readying.condemn(block, why.into());
         }
     }
 
-    /// Takes back what threads have cached, so that neighbours join. No page is given back; [`shrink_to`](Self::shrink_to) does that.
-    /// O(threads × classes + cached ranges).
+    /// Takes back what threads have cached, so that neighbours join. No page is given back;
+    /// [`shrink_to`](Self::shrink_to) does that. O(threads × classes + cached ranges).
     pub fn trim(&self) {
         self.space.trim();
     }
@@ -251,8 +259,9 @@ impl Pool {
         self.space.boundary()
     }
 
-    /// Figures of what is ready: what is not, or is in quarantine, is in none of them. What is cached counts as free. While other
-    /// threads go on, of about one moment. O(threads × classes + parts that are not ready).
+    /// Figures of what is ready: what is not, or is in quarantine, is in none of them. What is
+    /// cached counts as free. While other threads go on, of about one moment. O(threads ×
+    /// classes + parts that are not ready).
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         let Standing { withheld: bytes, ranges, .. } = self.owner.readying.state().standing();
@@ -276,7 +285,8 @@ impl Pool {
         self.space.bins()
     }
 
-    /// All of the pool in order of addresses; see [`ExtentCache::map`]. What is not ready, or is in quarantine, is shown as used.
+    /// All of the pool in order of addresses; see [`ExtentCache::map`]. What is not ready, or is in
+    /// quarantine, is shown as used.
     #[must_use]
     pub fn map(&self) -> Vec<ExtentMapRange> {
         self.space.map()

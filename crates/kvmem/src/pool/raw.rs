@@ -1,7 +1,7 @@
 //! *Raw face*: blocks named by plain data, for C.
 //!
-//! As [`ExtentCache`](crate::slab::ExtentCache)'s: every misuse of a handle is seen, and nothing is touched then. The block lives until
-//! its handle is freed, or as long as the pool.
+//! As [`ExtentCache`](crate::slab::ExtentCache)'s: every misuse of a handle is seen, and nothing is
+//! touched then. The block lives until its handle is freed, or as long as the pool.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -11,7 +11,8 @@ use crate::offset::{RawAllocation, RawError, RawHandle};
 use crate::register::Key;
 
 impl Pool {
-    /// As [`allocate`](Self::allocate), but the block lives until [`free_raw`](Self::free_raw), or as long as the pool. O(1).
+    /// As [`allocate`](Self::allocate), but the block lives until [`free_raw`](Self::free_raw), or
+    /// as long as the pool. O(1).
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
@@ -49,7 +50,8 @@ impl Pool {
     /// # Errors
     /// As [`free_raw`](Self::free_raw).
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Block, RawError> {
-        // SAFETY: the space was placed when the pool was built, and is never longer than its memory.
+        // SAFETY: the space was placed when the pool was built, and is never longer than its
+        // memory.
         self.space.adopt_raw(handle).map(|extent| unsafe { Block::over(extent) })
     }
 
@@ -112,8 +114,9 @@ impl Pool {
         Ok(self.number().map(reference).ok_or(PoolError::Private))
     }
 
-    /// Raw blocks alive, of about one moment while other threads go on: those that go with the last clone of the pool, where other
-    /// blocks keep the memory. O(the most blocks that ever were at a time).
+    /// Raw blocks alive, of about one moment while other threads go on: those that go with the last
+    /// clone of the pool, where other blocks keep the memory. O(the most blocks that ever were
+    /// at a time).
     #[must_use]
     pub fn raw_blocks(&self) -> u64 {
         self.space.raw_extents()

@@ -1,8 +1,9 @@
 //! *Readying*: a pool whose parts become ready one by one.
 //!
-//! All offsets of parts that are not ready are allocated from the beginning, by *claims*. When a part has been populated and
-//! registered, its claim is dropped, and what was claimed is free. So the offset layer knows nothing of all this, no request is slower for
-//! it, and a part that fails stays as it is: claimed for ever.
+//! All offsets of parts that are not ready are allocated from the beginning, by *claims*. When a
+//! part has been populated and registered, its claim is dropped, and what was claimed is free. So
+//! the offset layer knows nothing of all this, no request is slower for it, and a part that fails
+//! stays as it is: claimed for ever.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,8 @@ impl Claim {
     /// A fresh space, claimed part by part, in order.
     pub(super) fn all(space: &ExtentCache, part_bytes: u64) -> Result<Vec<Claim>, AllocError> {
         let (whole, rest) = (space.capacity() / part_bytes, space.capacity() % part_bytes);
-        // No claim straddles a boundary, so they lie where the parts do; then the rest is all that is free.
+        // No claim straddles a boundary, so they lie where the parts do; then the rest is all that
+        // is free.
         let mut claims = space.allocate_batch(part_bytes, whole as usize)?;
         if rest > 0 {
             claims.push(space.allocate_aligned(rest, 1)?);

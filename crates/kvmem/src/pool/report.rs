@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::arena::{Populated, Receipt, Size};
 use crate::register::Outcome;
 
-/// What a pool is made of, and how it came to be. That of [`build`](super::PoolBuilder::build) says what was so when it returned;
-/// [`Pool::report`](super::Pool::report) what is so now.
+/// What a pool is made of, and how it came to be. That of [`build`](super::PoolBuilder::build) says
+/// what was so when it returned; [`Pool::report`](super::Pool::report) what is so now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoolReport {
@@ -29,7 +29,8 @@ pub struct PoolReport {
     pub devices: Vec<String>,
     /// What the memory is made of, as it was when it was mapped.
     pub receipt: Receipt,
-    /// What was populated after mapping, before it was registered; `None`: nothing (the receipt says what mapping populated).
+    /// What was populated after mapping, before it was registered; `None`: nothing (the receipt
+    /// says what mapping populated).
     pub populated: Option<Populated>,
     /// What registering did; `None`: nothing was registered (yet).
     pub registered: Option<Outcome>,

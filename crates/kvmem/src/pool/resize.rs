@@ -1,7 +1,7 @@
 //! *Resize*: the end of a pool moves, by whole parts.
 //!
-//! Growing: populate, register, then tell the offsets. Shrinking: the other way round. So at no time is a byte handed out that is not
-//! ready.
+//! Growing: populate, register, then tell the offsets. Shrinking: the other way round. So at no
+//! time is a byte handed out that is not ready.
 
 use std::time::Instant;
 
@@ -21,20 +21,21 @@ pub struct Shrunk {
     pub keys: usize,
     /// Bytes of pages given back to the kernel.
     pub discarded_bytes: u64,
-    /// Bytes of pages that stay, because they are of a pool of hugepages, which takes none back one by one.
+    /// Bytes of pages that stay, because they are of a pool of hugepages, which takes none back
+    /// one by one.
     pub kept_bytes: u64,
     /// Seconds that it took.
     pub seconds: f64,
 }
 
 impl Pool {
-    /// The pool is at least `bytes` long afterwards, in whole parts: what is added is populated and registered first. Blocks are handed out
-    /// meanwhile as ever.
+    /// The pool is at least `bytes` long afterwards, in whole parts: what is added is populated and
+    /// registered first. Blocks are handed out meanwhile as ever.
     ///
     /// # Errors
-    /// [`PoolError::Limit`] beyond [`max_size`](super::PoolBuilder::max_size); [`PoolError::Underway`];
-    /// [`SpaceError::WrongDirection`] if it is longer already; and what populating and registering can fail with. The pool is as long as it
-    /// was then.
+    /// [`PoolError::Limit`] beyond [`max_size`](super::PoolBuilder::max_size);
+    /// [`PoolError::Underway`]; [`SpaceError::WrongDirection`] if it is longer already; and
+    /// what populating and registering can fail with. The pool is as long as it was then.
     pub fn grow_to(&self, bytes: u64) -> Result<(), PoolError> {
         let readying = &self.owner().readying;
         let mut grown = self.owner().resizing();
@@ -80,12 +81,14 @@ impl Pool {
         Ok(())
     }
 
-    /// The pool is as short as whole parts allow, but not shorter than `bytes`: what lies behind is deregistered, and its pages are given
-    /// back. They can be had again by [growing](Self::grow_to).
+    /// The pool is as short as whole parts allow, but not shorter than `bytes`: what lies behind is
+    /// deregistered, and its pages are given back. They can be had again by
+    /// [growing](Self::grow_to).
     ///
     /// # Errors
-    /// [`SpaceError::InUse`] if a block, or what is quarantined, lies behind; [`PoolError::Underway`]. Nothing is changed then.
-    /// [`RegisterError::Kept`] if keys were not taken back: those pages stay pinned, and the pool is shorter all the same.
+    /// [`SpaceError::InUse`] if a block, or what is quarantined, lies behind;
+    /// [`PoolError::Underway`]. Nothing is changed then. [`RegisterError::Kept`] if keys were
+    /// not taken back: those pages stay pinned, and the pool is shorter all the same.
     pub fn shrink_to(&self, bytes: u64) -> Result<Shrunk, PoolError> {
         let start = Instant::now();
         let readying = &self.owner().readying;

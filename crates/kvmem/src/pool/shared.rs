@@ -1,11 +1,13 @@
 //! *Shared*: a pool whose memory other processes attach.
 //!
-//! The memory is a file without a name that nobody can make longer or shorter. Its descriptor goes from process to process by a socket
-//! or by inheritance; after that a block is named by three plain numbers ([`BlockRef`]). What one process writes the other reads; nothing is
-//! copied and nothing is asked. If either dies the other goes on: the memory goes with the last that has it.
+//! The memory is a file without a name that nobody can make longer or shorter. Its descriptor goes
+//! from process to process by a socket or by inheritance; after that a block is named by three
+//! plain numbers ([`BlockRef`]). What one process writes the other reads; nothing is copied and
+//! nothing is asked. If either dies the other goes on: the memory goes with the last that has it.
 //!
-//! Only the process that has built the pool hands out blocks, and it alone knows which are in use: a reference says where bytes
-//! are, not that they are still what they were. Who refers to a block keeps it until the other has said that it is done.
+//! Only the process that has built the pool hands out blocks, and it alone knows which are in use:
+//! a reference says where bytes are, not that they are still what they were. Who refers to a block
+//! keeps it until the other has said that it is done.
 
 use std::os::fd::OwnedFd;
 use std::slice;
@@ -16,10 +18,12 @@ use super::{Pool, PoolError};
 use crate::arena::{Populate, ReadOnlyRegion, Region, Watch};
 use crate::trace::span;
 
-/// A block by plain data: what another process needs to find it in the pool that it has [attached](AttachedPool).
+/// A block by plain data: what another process needs to find it in the pool that it has
+/// [attached](AttachedPool).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlockRef {
-    /// The pool: the number of its memory file, which no other file of memory has as long as this one is there.
+    /// The pool: the number of its memory file, which no other file of memory has as long as this
+    /// one is there.
     pub pool: u64,
     /// Where the block begins in the pool, in bytes.
     pub offset: u64,
@@ -48,8 +52,9 @@ impl Pool {
     /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left.
     ///
     /// # Safety
-    /// Whoever gets it writes to the bytes of a block only while nobody uses a slice of them that [`Block::bytes`](super::Block::bytes)
-    /// or [`Block::bytes_mut`](super::Block::bytes_mut) gave, and to no other bytes.
+    /// Whoever gets it writes to the bytes of a block only while nobody uses a slice of them that
+    /// [`Block::bytes`](super::Block::bytes) or [`Block::bytes_mut`](super::Block::bytes_mut)
+    /// gave, and to no other bytes.
     pub unsafe fn share(&self) -> Result<OwnedFd, PoolError> {
         self.memory.parts()[0].region.share()?.ok_or(PoolError::Private)
     }
@@ -68,8 +73,9 @@ impl Pool {
         self.memory.parts()[0].region.share_read_only()?.ok_or(PoolError::Private)
     }
 
-    /// Makes the pool's pages resident in all other mappings that this process has of its memory: those of an engine that was given the
-    /// descriptor, say. See [`Region::populate_elsewhere`]. Returns how many bytes those mappings have.
+    /// Makes the pool's pages resident in all other mappings that this process has of its memory:
+    /// those of an engine that was given the descriptor, say. See
+    /// [`Region::populate_elsewhere`]. Returns how many bytes those mappings have.
     ///
     /// # Errors
     /// [`PoolError::Private`]; [`PoolError::Memory`].
@@ -95,7 +101,8 @@ pub enum Access {
     ReadWrite,
 }
 
-/// The memory of a pool of another process. `Send + Sync`. It stays as long as this, whatever becomes of that process.
+/// The memory of a pool of another process. `Send + Sync`. It stays as long as this, whatever
+/// becomes of that process.
 ///
 /// ```
 /// use kvmem::arena::{Backing, PageSize};
@@ -126,10 +133,12 @@ enum Attached {
 }
 
 impl AttachedPool {
-    /// Maps the memory of a pool: `fd` is what [`Pool::share`] or [`Pool::share_read_only`] gave there.
+    /// Maps the memory of a pool: `fd` is what [`Pool::share`] or [`Pool::share_read_only`] gave
+    /// there.
     ///
     /// # Errors
-    /// As [`Region::attach`]: what is not sealed is refused, since a touch behind its end would kill.
+    /// As [`Region::attach`]: what is not sealed is refused, since a touch behind its end would
+    /// kill.
     pub fn attach(fd: impl Into<OwnedFd>, access: Access) -> Result<AttachedPool, PoolError> {
         span!(INFO, "attach", ?access);
         let (memory, number) = match access {
@@ -178,7 +187,8 @@ impl AttachedPool {
     /// [`PoolError::Foreign`]; [`PoolError::OutOfBounds`].
     ///
     /// # Safety
-    /// While the result is used nobody writes to these bytes, in no process and by no device: the process that has the block keeps it so.
+    /// While the result is used nobody writes to these bytes, in no process and by no device: the
+    /// process that has the block keeps it so.
     pub unsafe fn bytes(&self, block: BlockRef) -> Result<&[u8], PoolError> {
         let range = self.range(block)?;
         match &self.memory {
@@ -195,8 +205,8 @@ impl AttachedPool {
     /// [`PoolError::ReadOnly`]; [`PoolError::Foreign`]; [`PoolError::OutOfBounds`].
     ///
     /// # Safety
-    /// While the result is used nobody else reads or writes these bytes, in no process, thread or device: the process that has the block
-    /// has lent it to this one.
+    /// While the result is used nobody else reads or writes these bytes, in no process, thread or
+    /// device: the process that has the block has lent it to this one.
     #[allow(clippy::mut_from_ref, reason = "that it is the only one is the caller's promise")]
     pub unsafe fn bytes_mut(&self, block: BlockRef) -> Result<&mut [u8], PoolError> {
         let range = self.range(block)?;

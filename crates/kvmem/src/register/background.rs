@@ -15,9 +15,10 @@ use crate::trace::Here;
 
 /// A region that is being registered by another thread.
 ///
-/// Bytes `0..ready_bytes()` can be used already. All or nothing holds here too: if a later chunk fails, or this is dropped before
-/// the end, every key is given back, those of the beginning included. So whoever uses the beginning early stops when
-/// [`wait`](Background::wait) gives an error, and drops this only when no device is at work.
+/// Bytes `0..ready_bytes()` can be used already. All or nothing holds here too: if a later chunk
+/// fails, or this is dropped before the end, every key is given back, those of the beginning
+/// included. So whoever uses the beginning early stops when [`wait`](Background::wait) gives an
+/// error, and drops this only when no device is at work.
 #[must_use = "dropping it gives everything back"]
 pub struct Background {
     engine: Arc<Engine>,
@@ -40,13 +41,15 @@ impl Background {
         &self.engine.jobs[0].region
     }
 
-    /// Bytes, from the beginning, that can be used with all registrars. Never falls, but to 0 when all was given back.
+    /// Bytes, from the beginning, that can be used with all registrars. Never falls, but to 0 when
+    /// all was given back.
     #[must_use]
     pub fn ready_bytes(&self) -> u64 {
         self.engine.watching.ready()
     }
 
-    /// Waits until so many bytes are ready, it has ended, or the time is over; returns how many are ready then.
+    /// Waits until so many bytes are ready, it has ended, or the time is over; returns how many are
+    /// ready then.
     pub fn wait_ready(&self, bytes: u64, timeout: Duration) -> u64 {
         self.engine.watching.wait(bytes, timeout)
     }
@@ -90,8 +93,8 @@ impl Background {
         })
     }
 
-    /// Ends it early: everything is given back, and [`wait`](Background::wait) says that it was cancelled. The builder's token does
-    /// the same, and is not used by this.
+    /// Ends it early: everything is given back, and [`wait`](Background::wait) says that it was
+    /// cancelled. The builder's token does the same, and is not used by this.
     pub fn cancel(&self) {
         self.engine.watching.cancel();
     }

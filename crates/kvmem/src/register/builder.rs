@@ -60,8 +60,9 @@ impl RegistrationBuilder {
         self
     }
 
-    /// Who makes resident what is not, before it is registered. Default: [`Populate::Auto`]. [`Populate::None`]: nobody; then the
-    /// first registrar does, and it does so alone, whatever the policy. With [`Policy::Sequential`] that is always so.
+    /// Who makes resident what is not, before it is registered. Default: [`Populate::Auto`].
+    /// [`Populate::None`]: nobody; then the first registrar does, and it does so alone,
+    /// whatever the policy. With [`Policy::Sequential`] that is always so.
     pub fn populate(mut self, populate: Populate) -> RegistrationBuilder {
         self.populate = populate;
         self
@@ -73,15 +74,16 @@ impl RegistrationBuilder {
         self
     }
 
-    /// Whether each chunk is populated and registered before the next is, in order of addresses, so that there is something to be
-    /// used early. Default: no; all is populated, then all is registered.
+    /// Whether each chunk is populated and registered before the next is, in order of addresses, so
+    /// that there is something to be used early. Default: no; all is populated, then all is
+    /// registered.
     pub fn by_range(mut self, by_range: bool) -> RegistrationBuilder {
         self.by_range = by_range;
         self
     }
 
-    /// Who is told how far it has come: after each chunk, by the threads that work, one call at a time. A panic in it ends the work,
-    /// gives everything back, and is passed on.
+    /// Who is told how far it has come: after each chunk, by the threads that work, one call at a
+    /// time. A panic in it ends the work, gives everything back, and is passed on.
     pub fn progress(
         mut self,
         listener: impl Fn(RegisterProgress) + Send + Sync + 'static,
@@ -111,7 +113,8 @@ impl RegistrationBuilder {
     /// What [`register`](Self::register) would do, with what is resident now. Does nothing.
     ///
     /// # Errors
-    /// As [`plan`](super::plan), and [`Populate`](RegisterError::Populate) if it cannot be known what is resident.
+    /// As [`plan`](super::plan), and [`Populate`](RegisterError::Populate) if it cannot be known
+    /// what is resident.
     pub fn plan(&self, region: &Region) -> Result<Plan, RegisterError> {
         Ground::now(region, &*self.host)?.plan(&self.limits(), &self.terms())
     }
@@ -121,7 +124,8 @@ impl RegistrationBuilder {
     /// The region is kept by the registration; hand over a clone of an `Arc` to have it too.
     ///
     /// # Errors
-    /// [`RegisterError`] says who refused what, why, which limit was hit, and what to do. Nothing is registered then.
+    /// [`RegisterError`] says who refused what, why, which limit was hit, and what to do. Nothing
+    /// is registered then.
     pub fn register(
         &self,
         region: impl Into<Arc<Region>>,
@@ -130,8 +134,8 @@ impl RegistrationBuilder {
         sets.pop().ok_or(RegisterError::Empty)
     }
 
-    /// Registers several regions, all of them or none, with one budget of threads: first all are populated, then all are
-    /// registered. No regions are no registrations.
+    /// Registers several regions, all of them or none, with one budget of threads: first all are
+    /// populated, then all are registered. No regions are no registrations.
     ///
     /// # Errors
     /// As [`register`](Self::register).
@@ -146,11 +150,13 @@ impl RegistrationBuilder {
         self.engine(regions)?.run()
     }
 
-    /// Begins to register a region, and goes on in a thread of its own: chunk by chunk, in order of addresses, each populated and then
-    /// registered, so that the beginning can be used while the rest is worked on.
+    /// Begins to register a region, and goes on in a thread of its own: chunk by chunk, in order of
+    /// addresses, each populated and then registered, so that the beginning can be used while
+    /// the rest is worked on.
     ///
     /// # Errors
-    /// As [`register`](Self::register) where that can be known at once, and [`NoThread`](RegisterError::NoThread).
+    /// As [`register`](Self::register) where that can be known at once, and
+    /// [`NoThread`](RegisterError::NoThread).
     pub fn register_in_background(
         &self,
         region: impl Into<Arc<Region>>,

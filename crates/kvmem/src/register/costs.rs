@@ -1,7 +1,7 @@
 //! *Costs*: about how long things take, for estimates.
 //!
-//! Measured with eight rings on a virtual machine with two cores of an EPYC. Other machines and devices differ by factors; an estimate
-//! tells seconds from minutes, and nothing is decided by it.
+//! Measured with eight rings on a virtual machine with two cores of an EPYC. Other machines and
+//! devices differ by factors; an estimate tells seconds from minutes, and nothing is decided by it.
 
 use crate::arena::PageSize;
 

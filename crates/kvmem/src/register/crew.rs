@@ -31,8 +31,8 @@ pub(super) fn together(host: &dyn Host, threads: usize, work: impl Fn() + Sync) 
 }
 
 impl Crew<'_, '_, '_> {
-    /// Has so many threads work, the leader among them, or fewer if they cannot be had. Returns how many they were, and how many
-    /// seconds it took by the clock of the host.
+    /// Has so many threads work, the leader among them, or fewer if they cannot be had. Returns how
+    /// many they were, and how many seconds it took by the clock of the host.
     pub(super) fn sweep(&mut self, threads: usize) -> (usize, f64) {
         let start = Cell::new(Duration::ZERO);
         let threads = self.crew.sweep(threads, |threads| {

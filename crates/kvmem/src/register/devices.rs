@@ -1,7 +1,8 @@
 //! *Devices*: which registrars are meant, in words: `io_uring:8,mlock`.
 //!
-//! Several stand with commas between them. Keys are asked for by a registrar's name, so no two registrars may have the same,
-//! and nothing may be named twice; `verbs,verbs:mlx5_0` names a NIC twice.
+//! Several stand with commas between them. Keys are asked for by a registrar's name, so no two
+//! registrars may have the same, and nothing may be named twice; `verbs,verbs:mlx5_0` names a NIC
+//! twice.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -16,7 +17,8 @@ use super::nixl::Nixl;
 use super::verbs::Verbs;
 use super::{IoUring, Mlock, NotAvailable, Registrar};
 
-/// The most rings that can be named at once. Each takes a descriptor, and some hundred KiB of the kernel's memory.
+/// The most rings that can be named at once. Each takes a descriptor, and some hundred KiB of the
+/// kernel's memory.
 const MOST_RINGS: usize = 1024;
 
 /// Registrars of one kind. See [`Devices`] for the words.

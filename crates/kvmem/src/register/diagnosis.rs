@@ -1,4 +1,5 @@
-//! *Diagnosis*: the limits of this machine, and what memory can be registered with: what `kvmem doctor` prints.
+//! *Diagnosis*: the limits of this machine, and what memory can be registered with: what `kvmem
+//! doctor` prints.
 
 use std::fmt;
 
@@ -18,7 +19,8 @@ pub struct Diagnosis {
     pub registrars: Vec<Found>,
 }
 
-/// Holds the limits of this machine against a wish, and looks for registrars; see [`Machine::preflight`] and [`discover`].
+/// Holds the limits of this machine against a wish, and looks for registrars; see
+/// [`Machine::preflight`] and [`discover`].
 #[must_use]
 pub fn diagnose(wish: &Wish) -> Diagnosis {
     Diagnosis { report: Machine::here().preflight(wish), registrars: discover() }

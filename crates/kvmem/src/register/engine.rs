@@ -26,8 +26,9 @@ use super::{
 use crate::arena::{Hold, Piece, Populate, Populated, Region};
 use crate::trace::span;
 
-/// What took longer than this to register is given back by several threads. Giving back is quicker than getting, 2 to 4 times for base
-/// pages and 20 to 50 times for hugepages, where a second thread gained nothing until it took some milliseconds.
+/// What took longer than this to register is given back by several threads. Giving back is quicker
+/// than getting, 2 to 4 times for base pages and 20 to 50 times for hugepages, where a second
+/// thread gained nothing until it took some milliseconds.
 const WORTH_THREADS: f64 = 0.05;
 
 /// One region that is being registered.
@@ -45,7 +46,8 @@ pub(super) struct Engine {
     pub(super) jobs: Vec<Job>,
     pub(super) way: Way,
     populate: Populate,
-    /// For each lane and job: how many chunks of the lane come before those of the job. One more at the end.
+    /// For each lane and job: how many chunks of the lane come before those of the job. One more
+    /// at the end.
     before: Vec<Vec<usize>>,
     pub(super) lanes: Lanes<Key>,
     pub(super) watching: Arc<Watching>,
@@ -214,8 +216,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Has so many threads, or fewer if they cannot be had, do what the lanes are open for; returns how many they were, and how
-    /// many seconds that took.
+    /// Has so many threads, or fewer if they cannot be had, do what the lanes are open for; returns
+    /// how many they were, and how many seconds that took.
     pub(super) fn sweep(
         &self,
         crew: &mut Crew<'_, '_, '_>,
@@ -265,8 +267,9 @@ impl Engine {
         let range = &plan.lanes[turn.lane].chunks[chunk];
         let registrar = &self.registrars[turn.lane];
         span!(DEBUG, "register_chunk", registrar = registrar.name(), chunk, bytes = range.len());
-        // SAFETY: the chunk lies in the region, which is mapped for reading and writing. `self`, and later the registration,
-        // keeps it mapped and its pages held until the key has been taken back, or for ever.
+        // SAFETY: the chunk lies in the region, which is mapped for reading and writing. `self`,
+        // and later the registration, keeps it mapped and its pages held until the key has
+        // been taken back, or for ever.
         let key = unsafe { registrar.register(region.base().add(range.start), range.len()) };
         match key {
             Ok(key) => Ok((key, range.len() as u64)),
@@ -381,7 +384,8 @@ impl Engine {
     }
 }
 
-/// Keeps a region mapped, and its pages held, for the life of the process: a device can still reach them.
+/// Keeps a region mapped, and its pages held, for the life of the process: a device can still reach
+/// them.
 pub(super) fn leak(region: &Arc<Region>) {
     std::mem::forget(region.hold());
     std::mem::forget(Arc::clone(region));

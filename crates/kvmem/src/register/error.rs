@@ -204,8 +204,8 @@ pub struct ChunkError {
 
 /// Why a region could not be registered, or a registration not be used as asked.
 ///
-/// When registering fails nothing is registered, and the region is as it was, except that some of its pages may have become
-/// resident.
+/// When registering fails nothing is registered, and the region is as it was, except that some of
+/// its pages may have become resident.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
@@ -236,10 +236,12 @@ pub enum RegisterError {
     Refused {
         /// The first chunk that failed.
         error: Box<ChunkError>,
-        /// Chunks that could not be given back, tried three times. Their memory stays mapped for the life of the process.
+        /// Chunks that could not be given back, tried three times. Their memory stays mapped for
+        /// the life of the process.
         kept: Vec<ChunkError>,
     },
-    /// Keys could not be given back, tried three times. The memory stays mapped: a device can still write to it.
+    /// Keys could not be given back, tried three times. The memory stays mapped: a device can still
+    /// write to it.
     #[error("{} keys could not be given back, so the memory stays mapped; the first: {}", kept.len(), First(kept))]
     Kept {
         /// What failed, at least one.
@@ -256,7 +258,8 @@ pub enum RegisterError {
     /// Pages could not be made resident before they were registered.
     #[error("the region could not be populated before registering: {0}")]
     Populate(#[from] ArenaError),
-    /// [`Cancel::cancel`](crate::arena::Cancel::cancel) was called. All that had been registered has been given back.
+    /// [`Cancel::cancel`](crate::arena::Cancel::cancel) was called. All that had been registered
+    /// has been given back.
     #[error("cancelled with {done} of {total} bytes registered")]
     Cancelled {
         /// Bytes that had been registered, counted for each registrar.

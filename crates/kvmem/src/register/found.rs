@@ -1,4 +1,5 @@
-//! *Found*: which registrars there are on this machine, with their limits, and why the others are not there.
+//! *Found*: which registrars there are on this machine, with their limits, and why the others are
+//! not there.
 
 use std::fmt;
 
@@ -38,9 +39,10 @@ impl Found {
     }
 }
 
-/// Looks for registrars of every kind, in the order of [`DeviceSpec::kinds`]; each kind is there or says why not. Opens each device, asks for its limits, and
-/// closes it again; registers nothing. Takes some milliseconds, on a machine with GPUs up to a second for each, and
-/// another second where NIXL is installed.
+/// Looks for registrars of every kind, in the order of [`DeviceSpec::kinds`]; each kind is there or
+/// says why not. Opens each device, asks for its limits, and closes it again; registers nothing.
+/// Takes some milliseconds, on a machine with GPUs up to a second for each, and another second
+/// where NIXL is installed.
 #[must_use]
 pub fn discover() -> Vec<Found> {
     DeviceSpec::kinds().iter().flat_map(found).collect()

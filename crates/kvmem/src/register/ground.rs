@@ -1,4 +1,5 @@
-//! *Ground*: what a plan needs to know of the memory: where it lies, which pages it has, how much of it is there.
+//! *Ground*: what a plan needs to know of the memory: where it lies, which pages it has, how much
+//! of it is there.
 
 use std::ops::Range;
 
@@ -52,7 +53,8 @@ impl Ground {
         self.stretches.iter().map(|stretch| stretch.resident).sum()
     }
 
-    /// Bytes of ordinary memory that are not resident. Those of a pool need not be found: they are reserved.
+    /// Bytes of ordinary memory that are not resident. Those of a pool need not be found: they are
+    /// reserved.
     pub(super) fn ordinary_absent(&self) -> u64 {
         let ordinary = self.stretches.iter().filter(|stretch| !stretch.page.is_pooled());
         ordinary.map(|stretch| (stretch.range.len() as u64).saturating_sub(stretch.resident)).sum()
@@ -72,8 +74,8 @@ impl Ground {
         absent
     }
 
-    /// Slices shorter than this are registered too quickly, in less than some 50 µs, to be compared: there are fewer hugepages to be
-    /// pinned than base pages.
+    /// Slices shorter than this are registered too quickly, in less than some 50 µs, to be
+    /// compared: there are fewer hugepages to be pinned than base pages.
     pub(super) fn slice_min(&self) -> u64 {
         let base = self.stretches.iter().filter(|stretch| stretch.page == PageSize::Base);
         if base.map(|stretch| stretch.range.len()).sum::<usize>() > self.len / 2 {
@@ -83,9 +85,10 @@ impl Ground {
         }
     }
 
-    /// Cuts it into pieces of at most `most` bytes, as long as possible: the ends of all of them, in order. A cut is on a
-    /// boundary of the pages that lie there; only where a piece cannot be as long as such a page it is on one of base pages,
-    /// or where it cannot be as long as these, on none.
+    /// Cuts it into pieces of at most `most` bytes, as long as possible: the ends of all of them,
+    /// in order. A cut is on a boundary of the pages that lie there; only where a piece cannot
+    /// be as long as such a page it is on one of base pages, or where it cannot be as long as
+    /// these, on none.
     pub(super) fn cuts(&self, most: u64) -> Vec<usize> {
         let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
         let base = sys::page_size();

@@ -1,7 +1,9 @@
-//! *Host*: the machine under the registrars, as far as registering needs it: its clock, its cores, its memory.
+//! *Host*: the machine under the registrars, as far as registering needs it: its clock, its cores,
+//! its memory.
 //!
-//! There are two: this machine, and the simulated one (see [`simulated`](super::simulated)), where time passes only in calls and
-//! memory need not be there. So the same code, threads included, runs on both.
+//! There are two: this machine, and the simulated one (see [`simulated`](super::simulated)), where
+//! time passes only in calls and memory need not be there. So the same code, threads included, runs
+//! on both.
 
 use std::any::Any;
 use std::fmt;
@@ -54,8 +56,8 @@ pub trait Host: fmt::Debug + Send + Sync {
         Ok(Box::new(()))
     }
 
-    /// The calling thread is about to work together with others, `threads` in all, itself included. Each of them then calls
-    /// [`enter`](Host::enter) and [`leave`](Host::leave).
+    /// The calling thread is about to work together with others, `threads` in all, itself included.
+    /// Each of them then calls [`enter`](Host::enter) and [`leave`](Host::leave).
     fn gather(&self, _threads: usize) {}
 
     /// The calling thread begins to work as number `thread` of those.

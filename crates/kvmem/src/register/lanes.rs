@@ -1,11 +1,12 @@
 //! *Lanes*: who does what next.
 //!
-//! Each registrar is a lane: its chunks are done in order, one at a time. Threads take turns: a thread that is free takes the next
-//! chunk of the lane that is furthest behind, of those that nobody is in. So all lanes come forward together, chunk by chunk, and
-//! what has been done of a lane is always a prefix.
+//! Each registrar is a lane: its chunks are done in order, one at a time. Threads take turns: a
+//! thread that is free takes the next chunk of the lane that is furthest behind, of those that
+//! nobody is in. So all lanes come forward together, chunk by chunk, and what has been done of a
+//! lane is always a prefix.
 //!
-//! A thread that finds no lane to enter is done: every lane with work left has a thread in it, which will look again when it comes
-//! out.
+//! A thread that finds no lane to enter is done: every lane with work left has a thread in it,
+//! which will look again when it comes out.
 
 // The model check sees what is public here.
 #![cfg_attr(not(loom), allow(unreachable_pub))]
@@ -57,8 +58,8 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// The next chunk, or `None` if this thread is not needed any more. A chunk that was taken is to be
-    /// [finished](Lanes::finish).
+    /// The next chunk, or `None` if this thread is not needed any more. A chunk that was taken is
+    /// to be [finished](Lanes::finish).
     pub fn take(&self) -> Option<Turn> {
         let mut state = self.state.lock();
         if state.stopped {

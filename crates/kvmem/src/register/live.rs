@@ -1,10 +1,12 @@
 //! *Live keys*: what a registrar has given and not got back.
 //!
-//! A C library takes a key back by a pointer or an address, and trusts it: a wrong one is a crash, or takes away what belongs to
-//! somebody else. So a registrar over such a library knows its keys, and passes on only those.
+//! A C library takes a key back by a pointer or an address, and trusts it: a wrong one is a crash,
+//! or takes away what belongs to somebody else. So a registrar over such a library knows its keys,
+//! and passes on only those.
 //!
-//! A key is known as a whole. Libraries use addresses again; a key that was given back does not come to life when a new one
-//! happens to have its handle. It would have to have the same lkey and rkey too, and then it is the same right.
+//! A key is known as a whole. Libraries use addresses again; a key that was given back does not
+//! come to life when a new one happens to have its handle. It would have to have the same lkey and
+//! rkey too, and then it is the same right.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -33,15 +35,16 @@ impl Live {
         self.0.lock().contains(&key)
     }
 
-    /// Takes one back by `how`, which is asked only if the key is live, and once, whatever other threads do. If it refuses the
-    /// key is live again.
+    /// Takes one back by `how`, which is asked only if the key is live, and once, whatever other
+    /// threads do. If it refuses the key is live again.
     pub(super) fn take(
         &self,
         key: Key,
         call: &'static str,
         how: impl FnOnce() -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        // Not live while `how` is at work: the library may give the same handle to somebody before `how` returns.
+        // Not live while `how` is at work: the library may give the same handle to somebody before
+        // `how` returns.
         if !self.0.lock().remove(&key) {
             return Err(Refusal::new(
                 call,

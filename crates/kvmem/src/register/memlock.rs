@@ -24,9 +24,9 @@ pub(super) fn counted(account: Account) -> Option<Memlock> {
     Some(Memlock { account, limit_bytes, used_bytes: used_bytes.unwrap_or(0) })
 }
 
-/// Whether the limit does not hold for this thread: each has capabilities of its own. The capability counts only outside of
-/// user namespaces: root in a rootless container seems to have it, and is limited all the same. Where the kernel does not tell,
-/// no limit is known.
+/// Whether the limit does not hold for this thread: each has capabilities of its own. The
+/// capability counts only outside of user namespaces: root in a rootless container seems to have
+/// it, and is limited all the same. Where the kernel does not tell, no limit is known.
 pub(super) fn exempt() -> bool {
     let status = sys::read_text("/proc/thread-self/status");
     let capable = status.map_or(true, |text| has_capability(&text, CAP_IPC_LOCK));
@@ -50,8 +50,8 @@ fn has_capability(text: &str, bit: u32) -> bool {
     mask.is_some_and(|mask| mask >> bit & 1 == 1)
 }
 
-/// Whether a `uid_map` is that of the first namespace, which maps each user to itself. Kernels without namespaces have no such
-/// file.
+/// Whether a `uid_map` is that of the first namespace, which maps each user to itself. Kernels
+/// without namespaces have no such file.
 fn maps_all_users(text: &str) -> bool {
     text.split_whitespace().eq(["0", "0", "4294967295"])
 }

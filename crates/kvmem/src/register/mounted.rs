@@ -1,7 +1,8 @@
-//! *Mounted*: what came of memory that was mapped, registered and given back, with the time of each step: what `kvmem mount`
-//! prints.
+//! *Mounted*: what came of memory that was mapped, registered and given back, with the time of each
+//! step: what `kvmem mount` prints.
 //!
-//! Times are told as they have been published for this: populating is counted to *allocate*, whoever asked for it.
+//! Times are told as they have been published for this: populating is counted to *allocate*,
+//! whoever asked for it.
 
 use std::fmt;
 
@@ -27,8 +28,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// From what the steps gave. `map`, `plan`, `register` and `deregister` are the seconds that each call took; populating was part of the
-    /// third.
+    /// From what the steps gave. `map`, `plan`, `register` and `deregister` are the seconds that
+    /// each call took; populating was part of the third.
     #[must_use]
     pub fn new(
         receipt: Receipt,

@@ -20,11 +20,13 @@ pub struct Outcome {
     pub devices: usize,
     /// The policy that was asked for.
     pub policy: Policy,
-    /// What was populated before it was registered: its bytes, seconds and threads; all 0 where nothing was.
+    /// What was populated before it was registered: its bytes, seconds and threads; all 0 where
+    /// nothing was.
     pub populated: Populated,
     /// How many registrars were called side by side; 1: one call after another.
     pub threads: usize,
-    /// The figures on which that was decided; `None` where there was nothing to decide, or too little work to find out.
+    /// The figures on which that was decided; `None` where there was nothing to decide, or too
+    /// little work to find out.
     pub trial: Option<Trial>,
     /// Seconds that registering took, trial included.
     pub register_seconds: f64,
@@ -107,7 +109,8 @@ pub struct Deregistered {
     pub keys: usize,
     /// Seconds that it took.
     pub seconds: f64,
-    /// Registrars that were called side by side; 1: one call after another; 0: there was nothing to give back.
+    /// Registrars that were called side by side; 1: one call after another; 0: there was nothing
+    /// to give back.
     pub threads: usize,
 }
 
@@ -143,10 +146,12 @@ pub struct RegisterProgress {
     pub done_bytes: u64,
     /// Bytes that are to be done in it.
     pub total_bytes: u64,
-    /// Bytes, from the beginning of the first region, for which all registrars have given their keys.
+    /// Bytes, from the beginning of the first region, for which all registrars have given their
+    /// keys.
     pub ready_bytes: u64,
     /// Time since the beginning of all; of giving back, since its own.
     pub elapsed: Duration,
-    /// What was done last, and is reported by this; `None` where it was asked for and not reported.
+    /// What was done last, and is reported by this; `None` where it was asked for and not
+    /// reported.
     pub piece: Option<Piece>,
 }

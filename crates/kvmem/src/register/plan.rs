@@ -1,16 +1,20 @@
 //! *Plan*: what will be done, before anything is.
 //!
-//! A pure function of what the memory is made of, what the registrars can take, and what the user wants. Its rules:
+//! A pure function of what the memory is made of, what the registrars can take, and what the user
+//! wants. Its rules:
 //!
-//! - **Chunks are as large as may be.** One key for everything is best for whoever uses it. A chunk is smaller where the device
-//!   cannot take more, where many keys cost nothing and smaller chunks are registered more quickly, or where the user says so.
-//! - **Chunks cover all of it**: each registrar's follow each other without gap or overlap, from the first byte to the last.
-//! - **Edges are page boundaries** of the pages that are really there, and those of one registrar are among those of the one with
-//!   the smallest chunks. So there is one boundary that an allocator can be told.
-//! - **What is not there is populated first**, by threads that have each a share of their own. Untouched memory is never registered by
-//!   several at once.
-//! - **Chunk by chunk, not registrar by registrar**: the books that the kernel keeps of the pages of one chunk are still in the
-//!   cache when the next registrar needs them.
+//! - **Chunks are as large as may be.** One key for everything is best for whoever uses it. A chunk
+//!   is smaller where the device cannot take more, where many keys cost nothing and smaller chunks
+//!   are registered more quickly, or where the user says so.
+//! - **Chunks cover all of it**: each registrar's follow each other without gap or overlap, from
+//!   the first byte to the last.
+//! - **Edges are page boundaries** of the pages that are really there, and those of one registrar
+//!   are among those of the one with the smallest chunks. So there is one boundary that an
+//!   allocator can be told.
+//! - **What is not there is populated first**, by threads that have each a share of their own.
+//!   Untouched memory is never registered by several at once.
+//! - **Chunk by chunk, not registrar by registrar**: the books that the kernel keeps of the pages
+//!   of one chunk are still in the cache when the next registrar needs them.
 
 use std::fmt;
 use std::ops::Range;
@@ -45,7 +49,8 @@ pub struct Terms {
     pub populate: Populate,
     /// The most bytes of a chunk; `None`: as the registrars like it best.
     pub chunk_bytes: Option<u64>,
-    /// Whether each range is populated and registered before the next one is, in order of addresses.
+    /// Whether each range is populated and registered before the next one is, in order of
+    /// addresses.
     pub by_range: bool,
 }
 
@@ -69,7 +74,8 @@ pub struct Plan {
     pub policy: Policy,
     /// What is populated before it is registered.
     pub populate: Vec<Range<usize>>,
-    /// By how many threads at most, each with an even share on page boundaries. 0: nothing is populated.
+    /// By how many threads at most, each with an even share on page boundaries. 0: nothing is
+    /// populated.
     pub populate_threads: usize,
     /// What is done before the next of these is begun: populated, then registered. One: all.
     pub steps: Vec<Range<usize>>,
@@ -79,7 +85,8 @@ pub struct Plan {
     pub threads: usize,
     /// How it is found out whether that pays; `None`: it is not asked.
     pub trial: Option<TrialPlan>,
-    /// A boundary that no range may straddle which is to have one key with each registrar; `None`: there is one chunk.
+    /// A boundary that no range may straddle which is to have one key with each registrar; `None`:
+    /// there is one chunk.
     pub boundary_bytes: Option<u64>,
     /// About how long it will take.
     pub estimate: Estimate,
@@ -124,10 +131,12 @@ pub struct Estimate {
     pub parallel_seconds: f64,
 }
 
-/// Plans how to register a region of which the receipt says what it is made of. Nothing is asked and nothing is done.
+/// Plans how to register a region of which the receipt says what it is made of. Nothing is asked
+/// and nothing is done.
 ///
-/// The receipt says what was resident when the region was mapped. A builder's [`plan`](super::RegistrationBuilder::plan) asks
-/// what is so now, and knows parts of regions and memory of other owners, which may begin anywhere.
+/// The receipt says what was resident when the region was mapped. A builder's
+/// [`plan`](super::RegistrationBuilder::plan) asks what is so now, and knows parts of regions and
+/// memory of other owners, which may begin anywhere.
 ///
 /// Takes time in proportion to the number of chunks: some 100 µs for 1 TiB and eight rings.
 ///
@@ -145,8 +154,9 @@ pub struct Estimate {
 /// ```
 ///
 /// # Errors
-/// [`NoRegistrars`](RegisterError::NoRegistrars), [`SameName`](RegisterError::SameName), [`Empty`](RegisterError::Empty), and
-/// [`Limited`](RegisterError::Limited) where a limit is known not to suffice: better now than after minutes of populating.
+/// [`NoRegistrars`](RegisterError::NoRegistrars), [`SameName`](RegisterError::SameName),
+/// [`Empty`](RegisterError::Empty), and [`Limited`](RegisterError::Limited) where a limit is known
+/// not to suffice: better now than after minutes of populating.
 pub fn plan(receipt: &Receipt, limits: &[Limits], terms: &Terms) -> Result<Plan, RegisterError> {
     Ground::of(receipt).plan(limits, terms)
 }
@@ -216,7 +226,8 @@ impl Ground {
     }
 }
 
-/// What is known not to suffice for so many bytes in keys of at most `part`, without knowing what they are made of.
+/// What is known not to suffice for so many bytes in keys of at most `part`, without knowing what
+/// they are made of.
 pub(crate) fn admit(limits: &[Limits], len: u64, part: u64) -> Result<(), RegisterError> {
     check_names(limits)?;
     check_memlock(limits, len)?;
@@ -320,8 +331,8 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// The way for these lanes of these regions, which have `len` bytes in all and are untouched or not; and how many threads could
-    /// be used at all.
+    /// The way for these lanes of these regions, which have `len` bytes in all and are untouched or
+    /// not; and how many threads could be used at all.
     pub(super) fn find(
         terms: &Terms,
         jobs: &[&[Lane]],

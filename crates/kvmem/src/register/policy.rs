@@ -5,8 +5,9 @@
 //! | `KVMEM_PARALLEL_REGISTER` | `MC_ENABLE_PARALLEL_REG_MR` | `-1`: automatic, `0`: sequential, `1`: parallel |
 //! | | `MC_DISABLE_PARALLEL_REG_MR` | `1`: sequential, whatever the alias above says; `0` says nothing |
 //!
-//! The first that is set and not blank counts, from the left and from above; but `MC_DISABLE_PARALLEL_REG_MR` comes before its
-//! sister, as it did where both come from. A value that cannot be understood is an error and not a default.
+//! The first that is set and not blank counts, from the left and from above; but
+//! `MC_DISABLE_PARALLEL_REG_MR` comes before its sister, as it did where both come from. A value
+//! that cannot be understood is an error and not a default.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,19 +23,20 @@ const DISABLE: &str = "MC_DISABLE_PARALLEL_REG_MR";
 
 /// In which way registrars are called.
 ///
-/// Neither of the fixed ways is always right. Published measurements of the same change show registering in parallel 4.2 times
-/// as fast on one machine, 2.7 times slower on another, and 5.3 times slower where the memory had not been touched.
+/// Neither of the fixed ways is always right. Published measurements of the same change show
+/// registering in parallel 4.2 times as fast on one machine, 2.7 times slower on another, and 5.3
+/// times slower where the memory had not been touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// One call after another. Memory that is not resident becomes so in the first call that needs it, which is the slowest way
-    /// there is.
+    /// One call after another. Memory that is not resident becomes so in the first call that needs
+    /// it, which is the slowest way there is.
     Sequential,
-    /// So many registrars side by side, though no more than there are. Memory that is not resident is populated first:
-    /// untouched memory is never registered by several at once.
+    /// So many registrars side by side, though no more than there are. Memory that is not resident
+    /// is populated first: untouched memory is never registered by several at once.
     Parallel(NonZeroUsize),
-    /// Memory that is not resident is populated first. Then slices are registered both ways, and the rest in the way that was
-    /// faster.
+    /// Memory that is not resident is populated first. Then slices are registered both ways, and
+    /// the rest in the way that was faster.
     #[default]
     Auto,
 }

@@ -10,9 +10,10 @@ use crate::arena::{Hold, Region};
 
 /// One region, registered with one registrar.
 ///
-/// It holds its region: as long as there is a key the memory is mapped, and its pages are not given back. Dropping it gives the
-/// keys back. If the registrar does not take one back, tried three times, the memory stays mapped for the life of the process: a
-/// device that can still write to it must not write to what comes next at these addresses.
+/// It holds its region: as long as there is a key the memory is mapped, and its pages are not given
+/// back. Dropping it gives the keys back. If the registrar does not take one back, tried three
+/// times, the memory stays mapped for the life of the process: a device that can still write to it
+/// must not write to what comes next at these addresses.
 #[derive(Debug)]
 pub struct Registration {
     host: Arc<dyn Host>,
@@ -67,8 +68,8 @@ impl Registration {
     /// The key with which all of a range can be reached. O(log n) for n chunks.
     ///
     /// # Errors
-    /// [`Straddles`](RegisterError::Straddles) if it takes more than one key, [`OutOfBounds`](RegisterError::OutOfBounds),
-    /// [`Ended`](RegisterError::Ended).
+    /// [`Straddles`](RegisterError::Straddles) if it takes more than one key,
+    /// [`OutOfBounds`](RegisterError::OutOfBounds), [`Ended`](RegisterError::Ended).
     pub fn key_for(&self, range: impl RangeBounds<usize>) -> Result<Key, RegisterError> {
         let chunk = locate(self.device(), &self.chunks, self.region.len(), range)?;
         match self.live.binary_search(&chunk) {
@@ -80,8 +81,8 @@ impl Registration {
     /// Gives the keys back. A second time does nothing.
     ///
     /// # Errors
-    /// [`Kept`](RegisterError::Kept) names the keys that were not taken back, tried three times. They stay out, the memory stays
-    /// mapped, and this can be tried again.
+    /// [`Kept`](RegisterError::Kept) names the keys that were not taken back, tried three times.
+    /// They stay out, the memory stays mapped, and this can be tried again.
     pub fn deregister(&mut self) -> Result<Deregistered, RegisterError> {
         let given = [self.given()];
         let (back, kept) = release(&*self.host, &given, 1, &|_, _| ());

@@ -10,7 +10,8 @@ use crate::arena::Piece;
 
 /// How often a key that is not taken back is offered.
 const TRIES: usize = 3;
-/// How many keys are offered at once. More would cost little less, and progress is told after each lot.
+/// How many keys are offered at once. More would cost little less, and progress is told after each
+/// lot.
 const AT_ONCE: usize = 8;
 
 /// Keys of one registrar for one region, to be given back.
@@ -21,8 +22,9 @@ pub(super) struct Given {
     pub(super) keys: Vec<(usize, Range<usize>, Key)>,
 }
 
-/// Gives all keys back, by so many threads. A key that is not taken back keeps no other from being so. Returns those that were
-/// not, with the lane they are of; `report` is told of each lot as a piece of work, by the clock of the host, and its bytes.
+/// Gives all keys back, by so many threads. A key that is not taken back keeps no other from being
+/// so. Returns those that were not, with the lane they are of; `report` is told of each lot as a
+/// piece of work, by the clock of the host, and its bytes.
 pub(super) fn release(
     host: &dyn Host,
     lanes: &[Given],

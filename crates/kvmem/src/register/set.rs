@@ -20,8 +20,8 @@ use crate::arena::{Piece, Region};
 ///                    └── Registration mlx5_0 ────── keys ──┘
 /// ```
 ///
-/// Dropping it gives all keys back, by several threads where that took long to get; then the region goes, if nobody else has it. The
-/// memory cannot go before:
+/// Dropping it gives all keys back, by several threads where that took long to get; then the region
+/// goes, if nobody else has it. The memory cannot go before:
 ///
 /// ```compile_fail,E0505
 /// # use kvmem::{arena::Region, register::{RegistrationSet, simulated::Machine}};
@@ -84,7 +84,8 @@ impl RegistrationSet {
         &self.region
     }
 
-    /// What registering did, how long it took, and what was chosen on what grounds. Of a batch: all of it.
+    /// What registering did, how long it took, and what was chosen on what grounds. Of a batch: all
+    /// of it.
     #[must_use]
     pub fn outcome(&self) -> &Outcome {
         &self.outcome
@@ -122,18 +123,19 @@ impl RegistrationSet {
         self.registration(device)?.key_for(range)
     }
 
-    /// A boundary that an allocator of offsets may be told: what does not straddle a multiple of it has one key with each registrar.
-    /// `None`: each registrar has one key for all.
+    /// A boundary that an allocator of offsets may be told: what does not straddle a multiple of it
+    /// has one key with each registrar. `None`: each registrar has one key for all.
     #[must_use]
     pub fn boundary_bytes(&self) -> Option<u64> {
         self.boundary_bytes
     }
 
-    /// Gives all keys back, by several threads if registering took long enough for that to pay. A second time does nothing. The
-    /// listener that registering had is told how far it has come.
+    /// Gives all keys back, by several threads if registering took long enough for that to pay. A
+    /// second time does nothing. The listener that registering had is told how far it has come.
     ///
     /// # Errors
-    /// [`Kept`](RegisterError::Kept), as for [`Registration::deregister`]. All others have been given back then.
+    /// [`Kept`](RegisterError::Kept), as for [`Registration::deregister`]. All others have been
+    /// given back then.
     pub fn deregister(&mut self) -> Result<Deregistered, RegisterError> {
         let total: u64 = self
             .registrations

@@ -1,11 +1,14 @@
-//! *Trial*: finding out how many registrars side by side are fastest, on this memory and with these registrars.
+//! *Trial*: finding out how many registrars side by side are fastest, on this memory and with these
+//! registrars.
 //!
-//! Twice as many threads are compared with the best so far, in turns, until that gains nothing. Where there are chunks enough,
-//! the first of them are what is compared on: real work, and a wrong guess costs only the difference. Where a registrar gets all in
-//! a few long chunks, a comparison on them would be all of the work; then slices are registered, timed, and given back.
+//! Twice as many threads are compared with the best so far, in turns, until that gains nothing.
+//! Where there are chunks enough, the first of them are what is compared on: real work, and a wrong
+//! guess costs only the difference. Where a registrar gets all in a few long chunks, a comparison
+//! on them would be all of the work; then slices are registered, timed, and given back.
 //!
-//! Each measurement has a range of its own: a second look at the same pages finds their books in the cache. Both ways have the same
-//! registrars. Of each way the fastest round counts: what slows one down is somebody else.
+//! Each measurement has a range of its own: a second look at the same pages finds their books in
+//! the cache. Both ways have the same registrars. Of each way the fastest round counts: what slows
+//! one down is somebody else.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
@@ -39,7 +42,8 @@ impl Engine {
             let (mut with_best, mut with_more) = (0.0f64, 0.0f64);
             for _ in 0..on.rounds {
                 for (threads, speed) in [(best, &mut with_best), (more, &mut with_more)] {
-                    // What cannot be measured is not chosen; whether it can be done at all, the real work will tell.
+                    // What cannot be measured is not chosen; whether it can be done at all, the
+                    // real work will tell.
                     let Some(found) = on.measure(self, crew, threads, more)? else {
                         return Ok((1, None));
                     };
@@ -89,7 +93,8 @@ struct Yardstick<'a> {
 }
 
 impl Yardstick<'_> {
-    /// The speed in GiB/s of so many threads with so many of the lanes; `None` if that cannot be found out.
+    /// The speed in GiB/s of so many threads with so many of the lanes; `None` if that cannot be
+    /// found out.
     fn measure(
         &mut self,
         engine: &Engine,
@@ -119,8 +124,8 @@ impl Slices<'_> {
         Slices { engine, bytes, next: 0, end }
     }
 
-    /// Registers one slice with each of the first lanes, and gives it back; returns the speed in GiB/s, or `None` if a registrar
-    /// refused.
+    /// Registers one slice with each of the first lanes, and gives it back; returns the speed in
+    /// GiB/s, or `None` if a registrar refused.
     fn measure(
         &mut self,
         crew: &mut Crew<'_, '_, '_>,
@@ -147,7 +152,8 @@ impl Slices<'_> {
     }
 }
 
-/// A slice that threads work on instead of their chunks. It is given back in any case, a panic of a registrar included.
+/// A slice that threads work on instead of their chunks. It is given back in any case, a panic of a
+/// registrar included.
 struct Aside<'a> {
     engine: &'a Engine,
     slice: Arc<Slice>,
@@ -197,8 +203,8 @@ impl Slice {
     pub(super) fn register(&self, engine: &Engine) {
         let region = &engine.jobs[0].region;
         while let Some(turn) = self.turns.take() {
-            // SAFETY: the slice lies in the region, which `engine` keeps mapped and held. Whoever made the slice gives the key back,
-            // or has the region never unmapped.
+            // SAFETY: the slice lies in the region, which `engine` keeps mapped and held. Whoever
+            // made the slice gives the key back, or has the region never unmapped.
             let key = unsafe {
                 engine.registrars[turn.lane]
                     .register(region.base().add(self.range.start), self.range.len())

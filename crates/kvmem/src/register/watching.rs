@@ -34,7 +34,8 @@ pub(super) struct Watching {
     host: Arc<dyn Host>,
     wishes: Wishes,
     start: Duration,
-    /// The tally is kept under the lock that reports are made under, so that reports come in order.
+    /// The tally is kept under the lock that reports are made under, so that reports come in
+    /// order.
     tally: Mutex<Tally>,
     /// Told when more is ready, and when the work has ended.
     changed: Condvar,
@@ -139,7 +140,8 @@ impl Watching {
         self.lock().ended
     }
 
-    /// Waits until so many bytes are ready, the work has ended, or the time is over; returns how many are ready then.
+    /// Waits until so many bytes are ready, the work has ended, or the time is over; returns how
+    /// many are ready then.
     pub(super) fn wait(&self, bytes: u64, timeout: Duration) -> u64 {
         let waits = |tally: &mut Tally| tally.ready < bytes && !tally.ended;
         let (tally, _) = self

@@ -1,9 +1,10 @@
 //! *Caches*: those of all threads, linked.
 //!
-//! The links change under the lock of the list. Who only wants to count follows them without it ([`List::look`]): a report must not be what
-//! a thread waits for that comes for the first time, or reaps. So the memory of a cache whose thread has ended is not freed while
-//! anybody looks; it is *buried*, and freed with the next one that ends when nobody does. A buried cache still has its link, so a look that
-//! stands on it goes on to the others.
+//! The links change under the lock of the list. Who only wants to count follows them without it
+//! ([`List::look`]): a report must not be what a thread waits for that comes for the first time, or
+//! reaps. So the memory of a cache whose thread has ended is not freed while anybody looks; it is
+//! *buried*, and freed with the next one that ends when nobody does. A buried cache still has its
+//! link, so a look that stands on it goes on to the others.
 
 use std::ptr;
 use std::sync::Arc;
@@ -26,11 +27,12 @@ pub(super) struct Caches<R> {
     buried: *mut Cache<R>,
 }
 
-// SAFETY: a cache's cells are used under the owner's lock or under the lock of this list, `nested`, `scratch` and `thread` by
-// the owner alone; the rounds in it may go to other threads.
+// SAFETY: a cache's cells are used under the owner's lock or under the lock of this list, `nested`,
+// `scratch` and `thread` by the owner alone; the rounds in it may go to other threads.
 unsafe impl<R: Send> Send for Caches<R> {}
 
-/// Caches that nobody can come to any more: their memory goes when this is dropped, which is to be done under no lock.
+/// Caches that nobody can come to any more: their memory goes when this is dropped, which is to be
+/// done under no lock.
 pub(super) struct Gone<R: Copy + 'static>(*mut Cache<R>);
 
 impl<R: Copy + 'static> Drop for Gone<R> {
@@ -79,11 +81,13 @@ impl<R: Copy + 'static> Caches<R> {
             ptr::eq(cache.cache().next.load(Ordering::Relaxed), local.as_ptr())
         });
         let link = before.as_ref().map_or(&self.list.first, |cache| &cache.cache().next);
-        // Release pairs with the Acquire in `iter`: what follows is found whole, as from the one that goes.
+        // Release pairs with the Acquire in `iter`: what follows is found whole, as from the one
+        // that goes.
         link.store(next, Ordering::Release);
         local.cache().grave.set(self.buried);
         self.buried = local.as_ptr();
-        // SeqCst pairs with the fence in `look`: either the look is counted here, or it finds the links as they are now.
+        // SeqCst pairs with the fence in `look`: either the look is counted here, or it finds the
+        // links as they are now.
         fence(Ordering::SeqCst);
         // Acquire pairs with the Release at the end of a look: what it has read it has read.
         if self.list.looks.load(Ordering::Acquire) > 0 {
@@ -104,7 +108,8 @@ impl<R: Copy + 'static> List<R> {
         })
     }
 
-    /// Runs with the caches that are there, of which only what is atomic may be read. Nobody waits for it.
+    /// Runs with the caches that are there, of which only what is atomic may be read. Nobody waits
+    /// for it.
     pub(super) fn look<T>(&self, look: impl FnOnce(&mut dyn Iterator<Item = Local<R>>) -> T) -> T {
         struct Looking<'a>(&'a AtomicUsize);
         impl Drop for Looking<'_> {

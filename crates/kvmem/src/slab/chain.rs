@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use super::SliceAllocator;
 
 impl SliceAllocator {
-    /// Frees a chain of blocks of one size: each has, `next_offset` bytes from its beginning, the address of the next one,
-    /// and the last one null there. No `first` is no chain. O(blocks).
+    /// Frees a chain of blocks of one size: each has, `next_offset` bytes from its beginning, the
+    /// address of the next one, and the last one null there. No `first` is no chain. O(blocks).
     ///
     /// ```
     /// use std::ptr::{self, NonNull};
@@ -34,8 +34,8 @@ impl SliceAllocator {
     ///
     /// # Safety
     ///
-    /// Each block is one that [`free`](Self::free) could be called with; the addresses are as described. They need not be
-    /// aligned.
+    /// Each block is one that [`free`](Self::free) could be called with; the addresses are as
+    /// described. They need not be aligned.
     pub unsafe fn free_chain(&self, first: Option<NonNull<u8>>, size: usize, next_offset: usize) {
         let mut next = first;
         let take = || {

@@ -5,10 +5,11 @@
 //! | 1 … 512 | 16 | 15 bytes |
 //! | 513 … 8192 | 1/16 of the power of two below | 6 % |
 //!
-//! A slab is the smallest power of two, from 4 KiB on, that holds eight objects or more and loses no more than an eighth of
-//! itself to its header and to what is left over. (*The Slab Allocator*, 1994, section 3: eight objects bound the waste to
-//! 12.5 %.) What is left over colours the slab: the first object of each next slab of a class begins a step later, so that
-//! equal fields of equal objects do not all fall into the same sets of the processor's caches.
+//! A slab is the smallest power of two, from 4 KiB on, that holds eight objects or more and loses
+//! no more than an eighth of itself to its header and to what is left over. (*The Slab Allocator*,
+//! 1994, section 3: eight objects bound the waste to 12.5 %.) What is left over colours the slab:
+//! the first object of each next slab of a class begins a step later, so that equal fields of equal
+//! objects do not all fall into the same sets of the processor's caches.
 
 use super::page_source::UNIT;
 use super::slab::{HEADER, MOST_OBJECTS};
@@ -36,8 +37,8 @@ pub(crate) const fn size_of_class(class: usize) -> usize {
     (512 << octave) + ((class - FINE) % 16 + 1) * (32 << octave)
 }
 
-/// The class of a size, by the number of whole [`ALIGN`]s below it. A reference and not a static: a crate that this is inlined into
-/// has a copy of its own then, and need not load where it is.
+/// The class of a size, by the number of whole [`ALIGN`]s below it. A reference and not a static: a
+/// crate that this is inlined into has a copy of its own then, and need not load where it is.
 const CLASS_OF: &[u8; LARGEST / ALIGN] = &{
     let mut table = [0; LARGEST / ALIGN];
     let (mut at, mut class) = (0, 0);
@@ -82,7 +83,8 @@ pub(crate) struct Geometry {
     pub(crate) objects: usize,
     /// Bytes that are left over.
     pub(crate) slack: usize,
-    /// Colours are this many bytes apart; a multiple of every alignment that `size` is a multiple of, up to 64.
+    /// Colours are this many bytes apart; a multiple of every alignment that `size` is a multiple
+    /// of, up to 64.
     pub(crate) step: usize,
     /// `2^32 / size`, rounded up.
     reciprocal: u64,
@@ -115,9 +117,10 @@ impl Geometry {
     /// Which object begins `offset` bytes after the first one; `None` if none does.
     #[inline]
     pub(crate) fn index(&self, offset: usize) -> Option<usize> {
-        // Exact: offset < 2^18, and the reciprocal is too large by less than 1, so the product is by less than 2^18; that is
-        // less than the distance to the next whole quotient, 2^32 / size > 2^16, for the quotients that are whole; for others
-        // the comparison below decides.
+        // Exact: offset < 2^18, and the reciprocal is too large by less than 1, so the product is
+        // by less than 2^18; that is less than the distance to the next whole quotient,
+        // 2^32 / size > 2^16, for the quotients that are whole; for others the comparison
+        // below decides.
         let index = ((offset as u64 * self.reciprocal) >> 32) as usize;
         (index * self.size == offset && index < self.objects).then_some(index)
     }

@@ -4,23 +4,25 @@
 //!
 //! ## Who holds rounds
 //!
-//! `holders` counts caches that have a magazine at all (*armed*) and full magazines in the depot. What moves is
-//! counted at its new place before it is no longer counted at the old one, and what goes back to the source is counted
-//! until the source has it. So the number is 0 only when nothing is cached. A thread counts its cache when it
-//! takes its first magazine, and never again until a trim has taken them all: the fast way does not count.
+//! `holders` counts caches that have a magazine at all (*armed*) and full magazines in the depot.
+//! What moves is counted at its new place before it is no longer counted at the old one, and what
+//! goes back to the source is counted until the source has it. So the number is 0 only when nothing
+//! is cached. A thread counts its cache when it takes its first magazine, and never again until a
+//! trim has taken them all: the fast way does not count.
 //!
 //! ## Trims
 //!
-//! A trim stops all owners at once, takes their magazines and the depot's, lets the owners go on, and only then
-//! speaks to the source. Rounds that other threads had at that moment between source and cache, *in flight*, are in none of
-//! these places. A thread that begins a flight counts it under the number of trims so far, odd or even; the trim waits
-//! until those that began before it are over. A flight that finds itself overtaken gives the source back what it has,
-//! but for the round it was asked for.
+//! A trim stops all owners at once, takes their magazines and the depot's, lets the owners go on,
+//! and only then speaks to the source. Rounds that other threads had at that moment between source
+//! and cache, *in flight*, are in none of these places. A thread that begins a flight counts it
+//! under the number of trims so far, odd or even; the trim waits until those that began before it
+//! are over. A flight that finds itself overtaken gives the source back what it has, but for the
+//! round it was asked for.
 //!
 //! ## Order of locks
 //!
-//! trims → (registry of threads) → list of caches → owners → depots. Nothing is allocated from the global allocator under the
-//! last four, and the source is called under none of them.
+//! trims → (registry of threads) → list of caches → owners → depots. Nothing is allocated from the
+//! global allocator under the last four, and the source is called under none of them.
 
 use std::cell::Cell;
 use std::ptr;
@@ -72,8 +74,8 @@ pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
     pub(super) bound: AtomicU64,
     /// Full magazines that a depot keeps at most, of each class and memory node.
     crowd: usize,
-    /// Bytes of all magazines that are in a cache, or in the depot with rounds, had they as many as they can. Kept where
-    /// there is a bound.
+    /// Bytes of all magazines that are in a cache, or in the depot with rounds, had they as many
+    /// as they can. Kept where there is a bound.
     charged: AtomicU64,
     /// Owners make fences.
     fenced: AtomicBool,
@@ -94,7 +96,8 @@ struct Flight<'a>(&'a AtomicUsize, usize);
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `wait_for_flights`: what went back to the source is there.
+        // Release pairs with the Acquire in `wait_for_flights`: what went back to the source is
+        // there.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
@@ -194,7 +197,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 
     fn let_go(&self, count: usize) {
-        // Release pairs with the Acquire in `may_hold`: who sees 0 finds in the source what was cached.
+        // Release pairs with the Acquire in `may_hold`: who sees 0 finds in the source what was
+        // cached.
         self.holders.fetch_sub(count, Ordering::Release);
     }
 
@@ -247,12 +251,13 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// Where there is a bound: no less than what is free in the source, as `free` says, and in all caches together, at the moment
-    /// that `free` looked. `None` if others do not let one know.
+    /// Where there is a bound: no less than what is free in the source, as `free` says, and in all
+    /// caches together, at the moment that `free` looked. `None` if others do not let one know.
     #[inline]
     pub(crate) fn free_at_most(&self, free: impl Fn() -> u64) -> Option<u64> {
-        // A magazine is charged before its rounds leave the source and discharged when they are there again. So charges that come
-        // between the two looks do no harm, and discharges are looked out for.
+        // A magazine is charged before its rounds leave the source and discharged when they are
+        // there again. So charges that come between the two looks do no harm, and
+        // discharges are looked out for.
         let look = || self.discharges.still(|| free().saturating_add(self.charged()));
         look().or_else(|| (0..LOOKS).find_map(|_| look()))
     }
@@ -277,7 +282,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         if self.nodes == 1 { 0 } else { self.topology.here().min(self.nodes - 1) }
     }
 
-    /// The same by its cache, for the owner: looked up every so many times. Before the owner's lock.
+    /// The same by its cache, for the owner: looked up every so many times. Before the owner's
+    /// lock.
     fn node(&self, local: Local<R>) -> usize {
         if self.nodes == 1 {
             return 0;
@@ -387,7 +393,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         let first = {
             let _busy = local.enter();
             if !self.is_overtaken(&flight) {
-                // So that the first comes out first. The magazine may have got others meanwhile, from within the source.
+                // So that the first comes out first. The magazine may have got others meanwhile,
+                // from within the source.
                 while rounds.len() > 1
                     && rounds.last().is_some_and(|round| slot.loaded.push(*round))
                 {
@@ -478,7 +485,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         }
     }
 
-    /// The bound allows no more magazines: the source gets back what is in a full one, and the round goes there.
+    /// The bound allows no more magazines: the source gets back what is in a full one, and the
+    /// round goes there.
     fn make_room(
         &self,
         local: Local<R>,
@@ -504,7 +512,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             self.discharge(magazine.charge());
             self.source.drain_one(class, round);
         } else {
-            // Nobody but a trim changes which magazines a slot has while the owner is on a slow way.
+            // Nobody but a trim changes which magazines a slot has while the owner is on a slow
+            // way.
             slot.previous.set(slot.loaded.take());
             slot.loaded.set(Some(magazine));
             slot.loaded.push(round);
@@ -533,7 +542,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 got += slot.previous.pop_many(some - got, out);
             }
             if got == 0 {
-                // Less than a magazine: fill one, so that the next batch finds the rest. Once, for there may be a bound.
+                // Less than a magazine: fill one, so that the next batch finds the rest. Once, for
+                // there may be a bound.
                 let refill = !refilled && local.is_some() && left < depot.capacity();
                 refilled |= refill;
                 let Some(round) = self.get(local, class, refill) else { break };
@@ -547,7 +557,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         }
     }
 
-    /// Takes what `next` gives, which does not use this instance: it is called under the owner's lock.
+    /// Takes what `next` gives, which does not use this instance: it is called under the owner's
+    /// lock.
     pub(crate) fn put_each(
         &self,
         local: Option<Local<R>>,
@@ -611,14 +622,16 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.trim_and(|_| ());
     }
 
-    /// Has classes stand for something else from now on: what is cached goes back to the source, and `change` runs where nothing is
-    /// cached and nobody is about to cache anything, but for who has asked [`Source::keeps`] not yet. It may call
-    /// [`reshape`](Self::reshape), and must neither use the source nor allocate.
+    /// Has classes stand for something else from now on: what is cached goes back to the source,
+    /// and `change` runs where nothing is cached and nobody is about to cache anything, but for
+    /// who has asked [`Source::keeps`] not yet. It may call [`reshape`](Self::reshape), and
+    /// must neither use the source nor allocate.
     pub(crate) fn rebind(&self, change: impl FnOnce(&Self)) {
         self.trim_and(change);
     }
 
-    /// A class's rounds strand so many bytes each from now on, and its magazines have between so many and so many of them.
+    /// A class's rounds strand so many bytes each from now on, and its magazines have between so
+    /// many and so many of them.
     pub(crate) fn reshape(&self, class: usize, round_bytes: u64, (min, max): (usize, usize)) {
         self.depots[class].reshape(round_bytes, min, max);
     }
@@ -647,7 +660,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.let_go(gone);
     }
 
-    /// Takes all magazines out of a cache; those with rounds onto the chain. Under the owner's lock.
+    /// Takes all magazines out of a cache; those with rounds onto the chain. Under the owner's
+    /// lock.
     fn strip(&self, local: Local<R>, chain: &mut Chain<R>) {
         for slot in local.slots() {
             for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
@@ -788,8 +802,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         unsafe { self.caches.force_unlock() };
     }
 
-    /// In the child, after `after_fork`: of all threads only `thread` is left. What the others had in their caches goes to the
-    /// depot; what they had in flight is lost.
+    /// In the child, after `after_fork`: of all threads only `thread` is left. What the others had
+    /// in their caches goes to the depot; what they had in flight is lost.
     ///
     /// # Safety
     ///

@@ -1,8 +1,9 @@
 //! *Debug books*: every block by its address, and the freed ones kept away for a while.
 //!
-//! A freed block is filled with a pattern and rests; when it has rested long enough, or the allocator goes, the pattern is
-//! looked over and the block freed in earnest. As long as it rests it is not handed out, so a second free is known for one,
-//! and a write by its old owner hits nobody.
+//! A freed block is filled with a pattern and rests; when it has rested long enough, or the
+//! allocator goes, the pattern is looked over and the block freed in earnest. As long as it rests
+//! it is not handed out, so a second free is known for one, and a write by its old owner hits
+//! nobody.
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -44,10 +45,12 @@ impl Debug {
         self.0.lock().live.insert(at.addr().get(), size);
     }
 
-    /// Takes a block that its user is done with. Blocks that have rested long enough are handed to `free`.
+    /// Takes a block that its user is done with. Blocks that have rested long enough are handed to
+    /// `free`.
     ///
     /// # Safety
-    /// If the books know `at` as live with `size`, nobody uses the block any more. Nothing is asked otherwise.
+    /// If the books know `at` as live with `size`, nobody uses the block any more. Nothing is asked
+    /// otherwise.
     pub(crate) unsafe fn retire(
         &self,
         at: NonNull<u8>,

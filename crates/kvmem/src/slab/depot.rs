@@ -1,18 +1,19 @@
 //! *Depot*: full and empty magazines of one class, and how large a new one is.
 //!
-//! Threads come with a whole magazine and go with a whole magazine. What comes from a thread that has ended may be
-//! partly filled, and stands among the full ones.
+//! Threads come with a whole magazine and go with a whole magazine. What comes from a thread that
+//! has ended may be partly filled, and stands among the full ones.
 //!
-//! *Nodes*: on a machine with several memory nodes there are lists for each, and a thread comes to those of its own, so that
-//! magazines, and the objects that they tell of, stay where they were last used. Who finds no full one there takes one
-//! from another node before he goes to the source, and leaves his empty one in exchange: so what one node frees and
-//! another allocates goes round, and neither piles up.
+//! *Nodes*: on a machine with several memory nodes there are lists for each, and a thread comes to
+//! those of its own, so that magazines, and the objects that they tell of, stay where they were
+//! last used. Who finds no full one there takes one from another node before he goes to the source,
+//! and leaves his empty one in exchange: so what one node frees and another allocates goes round,
+//! and neither piles up.
 //!
-//! *Working set*: the least number of full magazines that were in the lists at once since the last look was wanted by
-//! nobody; so many go back to the source, and likewise for empty ones.
+//! *Working set*: the least number of full magazines that were in the lists at once since the last
+//! look was wanted by nobody; so many go back to the source, and likewise for empty ones.
 //!
-//! *Size*: the more often a thread finds the lock taken, the larger new magazines get, so that threads come less
-//! often; a whole interval without that lets them shrink.
+//! *Size*: the more often a thread finds the lock taken, the larger new magazines get, so that
+//! threads come less often; a whole interval without that lets them shrink.
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
@@ -39,7 +40,8 @@ pub(crate) struct Depot<R> {
     remote: AtomicU64,
 }
 
-/// What is on one memory node. Lines of its own, with their neighbours, which processors fetch together.
+/// What is on one memory node. Lines of its own, with their neighbours, which processors fetch
+/// together.
 #[repr(align(128))]
 struct Node<R> {
     lists: Mutex<Lists<R>>,
@@ -180,7 +182,8 @@ impl<R: Copy + Send> Depot<R> {
         let (before, own_and_after) = self.nodes.split_at(node);
         let mut others = own_and_after.iter().skip(1).chain(before);
         let found = others.find_map(|other| {
-            // Relaxed: who has heard of a magazine that came here sees it counted, or that it has been taken since.
+            // Relaxed: who has heard of a magazine that came here sees it counted, or that it has
+            // been taken since.
             if other.full.load(Ordering::Relaxed) == 0 { None } else { self.with(other, &mut run) }
         });
         if found.is_some() {
@@ -190,7 +193,8 @@ impl<R: Copy + Send> Depot<R> {
         found
     }
 
-    /// A full one, for an empty one; and whether it is time to look at the clock. `empty` is called once at most.
+    /// A full one, for an empty one; and whether it is time to look at the clock. `empty` is called
+    /// once at most.
     pub(crate) fn take_full(
         &self,
         node: usize,
@@ -274,7 +278,8 @@ impl<R: Copy + Send> Depot<R> {
         self.nodes.iter().map(|node| self.with(node, &mut take)).sum()
     }
 
-    /// What nobody came for since the last look: full ones onto `out`, empty ones are freed. Returns how many full ones.
+    /// What nobody came for since the last look: full ones onto `out`, empty ones are freed.
+    /// Returns how many full ones.
     pub(crate) fn take_idle(&self, out: &mut Chain<R>) -> usize {
         let mut met = false;
         let mut take = |lists: &mut Lists<R>| {

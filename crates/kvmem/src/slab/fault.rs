@@ -89,10 +89,12 @@ impl fmt::Display for SliceFault {
     }
 }
 
-/// Who is told of a fault. When it returns, the operation is left out, and the allocator goes on unharmed.
+/// Who is told of a fault. When it returns, the operation is left out, and the allocator goes on
+/// unharmed.
 pub(crate) type FaultHook = Arc<dyn Fn(&SliceFault) + Send + Sync>;
 
-/// Says it on the standard error stream, and ends the process: at once, unless it is a leak, which harms nobody.
+/// Says it on the standard error stream, and ends the process: at once, unless it is a leak, which
+/// harms nobody.
 pub(crate) fn abort(fault: &SliceFault) {
     eprintln!("kvmem: {fault}");
     if !matches!(fault, SliceFault::Leak { .. }) {

@@ -1,9 +1,10 @@
 //! *Slice global*: slabs under everything that a program allocates.
 //!
-//! Three things are different here. The allocator is made by the first request, wherever that comes from, since a static
-//! cannot be made by code. What this layer needs for its own books, while it changes them, is the system's (see
-//! `nested.rs`). And so a block of a small size may be a slab's or the system's; which it is, its address says: all slabs
-//! are in one range of addresses that is reserved once, and asking costs one comparison.
+//! Three things are different here. The allocator is made by the first request, wherever that comes
+//! from, since a static cannot be made by code. What this layer needs for its own books, while it
+//! changes them, is the system's (see `nested.rs`). And so a block of a small size may be a slab's
+//! or the system's; which it is, its address says: all slabs are in one range of addresses that is
+//! reserved once, and asking costs one comparison.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
@@ -17,7 +18,8 @@ use super::page_source::{Origin, Reserve};
 use super::slab::Chunk;
 use super::slice_settings::SliceSettings;
 
-/// Addresses to reserve: more than the memory of any machine that this is for; none of it is memory.
+/// Addresses to reserve: more than the memory of any machine that this is for; none of it is
+/// memory.
 const RESERVED: usize = 1 << 40;
 
 /// Slabs as the allocator of a whole program.
@@ -35,12 +37,14 @@ const RESERVED: usize = 1 << 40;
 /// }
 /// ```
 ///
-/// Blocks of up to 8 KiB, aligned to 64 or less, come from slabs. All others, all that is asked for when no addresses or no
-/// memory can be had, and what this library needs for its own books, come from the system's allocator.
+/// Blocks of up to 8 KiB, aligned to 64 or less, come from slabs. All others, all that is asked for
+/// when no addresses or no memory can be had, and what this library needs for its own books, come
+/// from the system's allocator.
 ///
-/// `KVMEM_SLICE` is heeded ([`SliceSettings`]): `always-malloc` leaves everything to the system, and `debug-blocks` finds misuse,
-/// which safe Rust does not commit. A value that is wrong is told on the standard error stream and otherwise ignored. Leaks
-/// are not reported: a program has blocks in use when it ends.
+/// `KVMEM_SLICE` is heeded ([`SliceSettings`]): `always-malloc` leaves everything to the system,
+/// and `debug-blocks` finds misuse, which safe Rust does not commit. A value that is wrong is told
+/// on the standard error stream and otherwise ignored. Leaks are not reported: a program has blocks
+/// in use when it ends.
 pub struct SliceGlobal {
     state: AtomicPtr<State>,
 }
@@ -58,8 +62,8 @@ impl SliceGlobal {
         SliceGlobal { state: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The allocator behind it, for statistics and trimming; `None` before the first request. What it has been asked for
-    /// directly is freed directly.
+    /// The allocator behind it, for statistics and trimming; `None` before the first request. What
+    /// it has been asked for directly is freed directly.
     pub fn slices(&self) -> Option<&SliceAllocator> {
         self.there().map(|state| &state.slices)
     }
@@ -92,7 +96,8 @@ impl SliceGlobal {
         }
         let slices = match builder.build() {
             Ok(slices) => slices,
-            // The limit is one of the two above, and settings were given: there is nothing that it could fail with.
+            // The limit is one of the two above, and settings were given: there is nothing that it
+            // could fail with.
             Err(_) => std::process::abort(),
         };
         let made = Box::into_raw(Box::new(State { slices, start: range.start, len: range.len() }));
@@ -140,9 +145,10 @@ impl Default for SliceGlobal {
     }
 }
 
-// SAFETY: a block is a slab's object of the class of its layout, which is as large as the layout says and, by
-// `class_aligned`, as aligned; or it is the system's. Which of the two it is, `dealloc` finds by the address. Nothing unwinds: the only
-// foreign code called is the fault hook, which aborts. State, magazines and slabs are for any thread.
+// SAFETY: a block is a slab's object of the class of its layout, which is as large as the layout
+// says and, by `class_aligned`, as aligned; or it is the system's. Which of the two it is,
+// `dealloc` finds by the address. Nothing unwinds: the only foreign code called is the fault hook,
+// which aborts. State, magazines and slabs are for any thread.
 unsafe impl GlobalAlloc for SliceGlobal {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -175,7 +181,8 @@ unsafe impl GlobalAlloc for SliceGlobal {
         {
             let shared = &*state.slices.shared;
             if nested::is_inside() {
-                // Past the magazines, which this thread is just changing. No ring of slabs is: nothing is freed under its lock.
+                // Past the magazines, which this thread is just changing. No ring of slabs is:
+                // nothing is freed under its lock.
                 return shared.magazines.source().give_one(class, Chunk(at));
             }
             let _inside = nested::enter();
@@ -207,7 +214,8 @@ unsafe impl GlobalAlloc for SliceGlobal {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise: the new size is not 0 and does not overflow at this alignment.
+        // SAFETY: the caller's promise: the new size is not 0 and does not overflow at this
+        // alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match self.there() {
             Some(state) if state.owns(block) => {
@@ -226,7 +234,8 @@ unsafe impl GlobalAlloc for SliceGlobal {
         // SAFETY: the caller's promise.
         let to = unsafe { self.alloc(new) };
         if !to.is_null() {
-            // SAFETY: both are blocks of at least so many bytes, and different ones; the old one is done with.
+            // SAFETY: both are blocks of at least so many bytes, and different ones; the old one is
+            // done with.
             unsafe {
                 to.copy_from_nonoverlapping(block, layout.size().min(new_size));
                 self.dealloc(block, layout);

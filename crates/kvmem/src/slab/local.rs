@@ -7,8 +7,9 @@
 //!   └──────────────────┴──────────────────────────────┴──────────────────────────────┴─────
 //! ```
 //!
-//! Head and slots are one block, so that a class is found without another load. Numbers of rounds are atomic for the
-//! statistics alone, which look from other threads; everything else is touched by who has the owner's lock.
+//! Head and slots are one block, so that a class is found without another load. Numbers of rounds
+//! are atomic for the statistics alone, which look from other threads; everything else is touched
+//! by who has the owner's lock.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
@@ -19,14 +20,16 @@ use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 use super::magazine::{Head, Magazine};
 use super::owner::{Busy, Owner};
 
-/// Looks at an owner who puts something before he is taken for one who does not come to it. Few for the model.
+/// Looks at an owner who puts something before he is taken for one who does not come to it. Few for
+/// the model.
 const LOOKS_AT_A_PUT: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// The head of the block. A line of its own, with its neighbour, which processors fetch together.
 #[repr(C, align(128))]
 pub(crate) struct Cache<R> {
     pub(crate) owner: Owner,
-    /// Under the owner's lock: counted among the caches that may hold rounds. Where it is not, no slot has a magazine.
+    /// Under the owner's lock: counted among the caches that may hold rounds. Where it is not, no
+    /// slot has a magazine.
     armed: AtomicBool,
     classes: usize,
     /// The next of the instance's list; see [caches](super::caches).
@@ -39,9 +42,11 @@ pub(crate) struct Cache<R> {
     pub(crate) thread: *const (),
     /// Rounds put by the owner, where that is tracked: on slow ways one for many.
     puts: AtomicU32,
-    /// The owner is on a slow way. What it asks for meanwhile, memory for its own lists say, takes no second one.
+    /// The owner is on a slow way. What it asks for meanwhile, memory for its own lists say, takes
+    /// no second one.
     pub(crate) nested: Cell<bool>,
-    /// For the owner's slow ways: the memory node of its thread, and how often it may be used before it is looked up again.
+    /// For the owner's slow ways: the memory node of its thread, and how often it may be used
+    /// before it is looked up again.
     pub(crate) node: Cell<usize>,
     pub(crate) node_uses: Cell<u32>,
     /// For the owner's slow ways.
@@ -124,7 +129,8 @@ impl<R: Copy + 'static> Local<R> {
             #[cfg(all(loom, not(shuttle)))]
             witness: loom::cell::UnsafeCell::new(()),
         };
-        // SAFETY: the block is new and large enough; a slot's alignment is at most that of the head.
+        // SAFETY: the block is new and large enough; a slot's alignment is at most that of the
+        // head.
         unsafe {
             block.write(cache);
             let slots = block.add(1).cast::<Slot<R>>();
@@ -135,7 +141,8 @@ impl<R: Copy + 'static> Local<R> {
         Some(Local(block))
     }
 
-    /// Frees the block. Magazines that are in it are lost. What comes back is the owner's list, to be dropped under no lock.
+    /// Frees the block. Magazines that are in it are lost. What comes back is the owner's list, to
+    /// be dropped under no lock.
     ///
     /// # Safety
     ///
@@ -174,7 +181,8 @@ impl<R: Copy + 'static> Local<R> {
 
     #[inline(always)]
     pub(crate) fn cache<'a>(self) -> &'a Cache<R> {
-        // SAFETY: a cache lives as long as its instance has it in its list; who holds a `Local` sees to that.
+        // SAFETY: a cache lives as long as its instance has it in its list; who holds a `Local`
+        // sees to that.
         unsafe { self.0.as_ref() }
     }
 
@@ -209,8 +217,9 @@ impl<R: Copy + 'static> Local<R> {
         self.cache().witness.with_mut(|_| ());
     }
 
-    /// As [`enter`](Self::enter), unless that takes more than a look. It does not wait until it may go in: with a call that comes
-    /// back here the caller's loop had too few registers, and a pair took 0.1 of 3.3 ns more.
+    /// As [`enter`](Self::enter), unless that takes more than a look. It does not wait until it may
+    /// go in: with a call that comes back here the caller's loop had too few registers, and a
+    /// pair took 0.1 of 3.3 ns more.
     #[inline(always)]
     pub(crate) fn enter_unhindered<'a>(self) -> Option<Busy<'a>> {
         let busy = self.cache().owner.enter_unhindered()?;
@@ -220,7 +229,8 @@ impl<R: Copy + 'static> Local<R> {
 
     /// How often rounds were put, seen from any thread.
     pub(crate) fn puts(self) -> u32 {
-        // Acquire pairs with the Release in `count_put`. For a second look, the fences there and in `Moves::still`.
+        // Acquire pairs with the Release in `count_put`. For a second look, the fences there and in
+        // `Moves::still`.
         self.cache().puts.load(Ordering::Acquire)
     }
 
@@ -242,13 +252,16 @@ impl<R: Copy + 'static> Local<R> {
     #[inline(always)]
     pub(crate) fn count_put(self) {
         let puts = &self.cache().puts;
-        // Relaxed: the owner alone changes it. Release pairs with the Acquire in `puts`: who sees it counted sees the owner in.
+        // Relaxed: the owner alone changes it. Release pairs with the Acquire in `puts`: who sees
+        // it counted sees the owner in.
         puts.store(puts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        // Release pairs with the Acquire fence in `Moves::still`: who sees the round gone again sees that one was put.
+        // Release pairs with the Acquire fence in `Moves::still`: who sees the round gone again
+        // sees that one was put.
         fence(Ordering::Release);
     }
 
-    /// A round from the loaded magazine, if there is one and nobody wants the owner out. For the owner.
+    /// A round from the loaded magazine, if there is one and nobody wants the owner out. For the
+    /// owner.
     ///
     /// # Safety
     ///
@@ -277,14 +290,16 @@ impl<R: Copy + 'static> Local<R> {
     #[inline(always)]
     unsafe fn pop(self, _busy: &Busy<'_>, class: usize, tracked: bool) -> Option<R> {
         if tracked {
-            // Release pairs with the Acquire fence in `Moves::still`: who sees the round gone sees what was put before.
+            // Release pairs with the Acquire fence in `Moves::still`: who sees the round gone sees
+            // what was put before.
             fence(Ordering::Release);
         }
         // SAFETY: the caller's promise.
         unsafe { self.slot(class) }.loaded.pop()
     }
 
-    /// A round into the loaded magazine, if it has room and nobody wants the owner out. For the owner.
+    /// A round into the loaded magazine, if it has room and nobody wants the owner out. For the
+    /// owner.
     ///
     /// # Safety
     ///

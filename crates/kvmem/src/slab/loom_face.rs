@@ -1,4 +1,5 @@
-//! The layer without its threads' tables, for the model checks in `tests/loom` and `tests/shuttle`: models know no statics.
+//! The layer without its threads' tables, for the model checks in `tests/loom` and `tests/shuttle`:
+//! models know no statics.
 
 use std::sync::Arc;
 
@@ -153,7 +154,8 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
         if nothing || last.is_some() { last } else { self.core.reap(attempt) }
     }
 
-    /// Whether it can be seen at once that nobody else has magazines, the own ones are empty, and the source is.
+    /// Whether it can be seen at once that nobody else has magazines, the own ones are empty, and
+    /// the source is.
     pub fn nothing_cached_alone(&self, cache: Option<&Cache>) -> bool {
         self.core.nothing_cached_alone(cache.map(|cache| cache.0), || 1, || self.inside() == 0)
     }
@@ -234,8 +236,8 @@ impl Owner {
         run();
     }
 
-    /// Runs with the lock, as another. `reached` as for a barrier on all threads; false if that is not so and the owner is not
-    /// known to make fences.
+    /// Runs with the lock, as another. `reached` as for a barrier on all threads; false if that is
+    /// not so and the owner is not known to make fences.
     pub fn stop(&self, reached: bool, run: impl FnOnce()) -> bool {
         let _stoppers = self.stoppers.lock();
         self.lock.stop();

@@ -1,7 +1,7 @@
 //! *Magazine*: an array of rounds, with a head; and chains of magazines.
 //!
-//! Head and rounds lie in one block, which comes from the system's allocator and not from the global one: that may be
-//! built on this layer.
+//! Head and rounds lie in one block, which comes from the system's allocator and not from the
+//! global one: that may be built on this layer.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::marker::PhantomData;
@@ -73,8 +73,8 @@ impl<R: Copy> Magazine<R> {
     ///
     /// # Safety
     ///
-    /// The head came from `into_raw` of a magazine of the same type, and nobody else uses it. `count` rounds have been
-    /// written to it.
+    /// The head came from `into_raw` of a magazine of the same type, and nobody else uses it.
+    /// `count` rounds have been written to it.
     pub(crate) unsafe fn from_raw(head: NonNull<Head>, count: u32) -> Self {
         // SAFETY: the caller's promise.
         unsafe { (*head.as_ptr()).count = count };
@@ -136,7 +136,8 @@ impl<R> Drop for Magazine<R> {
         // SAFETY: the block is ours.
         let capacity = unsafe { self.head.as_ref() }.capacity;
         if let Some(layout) = layout::<R>(capacity) {
-            // SAFETY: it came from the same allocator with this layout, which was there when it was made.
+            // SAFETY: it came from the same allocator with this layout, which was there when it was
+            // made.
             unsafe { System.dealloc(self.head.as_ptr().cast(), layout) };
         }
     }

@@ -9,9 +9,11 @@ use super::source::Source;
 use super::stats::MagazineStats;
 use super::threads::{self, Instance, Number};
 
-/// One instance: for each class magazines of threads and a depot, above a source. Independent of all others.
+/// One instance: for each class magazines of threads and a depot, above a source. Independent of
+/// all others.
 ///
-/// Classes are numbered from 0; functions that are given another panic. Dropping it drains everything into the source.
+/// Classes are numbered from 0; functions that are given another panic. Dropping it drains
+/// everything into the source.
 pub(crate) struct Magazines<R: Copy + Send + 'static, S: Source<R>> {
     /// Owned. Not a box: the registry has the address too.
     core: NonNull<Core<R, S>>,
@@ -19,7 +21,8 @@ pub(crate) struct Magazines<R: Copy + Send + 'static, S: Source<R>> {
     classes: usize,
 }
 
-// SAFETY: the core may be shared between threads, and a round that one has put may be got by another.
+// SAFETY: the core may be shared between threads, and a round that one has put may be got by
+// another.
 unsafe impl<R: Copy + Send + 'static, S: Source<R>> Send for Magazines<R, S> {}
 // SAFETY: as above.
 unsafe impl<R: Copy + Send + 'static, S: Source<R>> Sync for Magazines<R, S> {}
@@ -102,8 +105,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         self.local(class).and_then(|local| unsafe { local.get(class, S::TRACKED) })
     }
 
-    /// A round: from this thread's magazines, the depot, or the source, which then fills a magazine. `None` if the source has
-    /// none.
+    /// A round: from this thread's magazines, the depot, or the source, which then fills a
+    /// magazine. `None` if the source has none.
     #[inline]
     pub(crate) fn get(&self, class: usize) -> Option<R> {
         if let Some(round) = self.get_loaded(class) {
@@ -173,14 +176,16 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         self.core().put_each(self.local_or_new(), class, next);
     }
 
-    /// Gives the source back all that any thread or the depot had when it was called. From any thread. Stops all
-    /// threads that use the instance for some microseconds. Where the kernel has begun to refuse barriers since the
-    /// process started, threads that have not used the instance since are left out this time.
+    /// Gives the source back all that any thread or the depot had when it was called. From any
+    /// thread. Stops all threads that use the instance for some microseconds. Where the kernel
+    /// has begun to refuse barriers since the process started, threads that have not used the
+    /// instance since are left out this time.
     pub(crate) fn trim(&self) {
         self.core().trim();
     }
 
-    /// Whether any cache may hold a round. Never false when one does, as far as this thread can know. One load.
+    /// Whether any cache may hold a round. Never false when one does, as far as this thread can
+    /// know. One load.
     #[inline]
     #[cfg(test)]
     pub(crate) fn may_hold(&self) -> bool {
@@ -272,7 +277,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         self.core().charged()
     }
 
-    /// When the working set's time is over, gives the source back what nobody came for. Slow ways do it too.
+    /// When the working set's time is over, gives the source back what nobody came for. Slow ways
+    /// do it too.
     pub(crate) fn tick(&self) {
         self.core().tick();
     }

@@ -1,9 +1,11 @@
-//! *Moves*: how somebody who only looks can know that no round went from one place to another meanwhile.
+//! *Moves*: how somebody who only looks can know that no round went from one place to another
+//! meanwhile.
 //!
-//! Whoever wants to know whether nothing is cached looks at one place after the other. A round that moves while he does may
-//! be missed: it was not yet here, and is no longer there. So every move says when it begins and when it has ended. Who looks
-//! reads first how many have *ended* and last how many have *begun*: if the two are equal, those that had begun by the end
-//! had ended before the beginning, and none was under way in between.
+//! Whoever wants to know whether nothing is cached looks at one place after the other. A round that
+//! moves while he does may be missed: it was not yet here, and is no longer there. So every move
+//! says when it begins and when it has ended. Who looks reads first how many have *ended* and last
+//! how many have *begun*: if the two are equal, those that had begun by the end had ended before
+//! the beginning, and none was under way in between.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -26,7 +28,8 @@ impl Moves {
         if tracked {
             // Relaxed: the fence below.
             self.begun.fetch_add(1, Ordering::Relaxed);
-            // Release pairs with the Acquire fence in `still`: who sees what this move stores sees that it has begun.
+            // Release pairs with the Acquire fence in `still`: who sees what this move stores sees
+            // that it has begun.
             fence(Ordering::Release);
         }
         Move(tracked.then_some(self))
@@ -42,7 +45,8 @@ impl Moves {
     /// What `look` found, if nothing moved meanwhile.
     #[inline]
     pub(super) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
-        // Acquire pairs with the Release in `Move::drop`: the moves that have ended are seen as a whole.
+        // Acquire pairs with the Release in `Move::drop`: the moves that have ended are seen as a
+        // whole.
         let ended = self.ended.load(Ordering::Acquire);
         let found = look();
         // Acquire pairs with the Release fence in `begin`.

@@ -1,8 +1,9 @@
 //! *Nested*: whether this thread is inside of an allocator's own books.
 //!
-//! When slabs serve as the global allocator, the vectors and tables of this layer are asked of the very allocator that is
-//! just changing them. Whoever changes books says so first; the global allocator then passes requests of the same
-//! thread on to the system's. Addresses tell later whose a block is.
+//! When slabs serve as the global allocator, the vectors and tables of this layer are asked of the
+//! very allocator that is just changing them. Whoever changes books says so first; the global
+//! allocator then passes requests of the same thread on to the system's. Addresses tell later whose
+//! a block is.
 
 use std::cell::Cell;
 

@@ -1,9 +1,10 @@
 //! *Object cache*: values of one type that keep what was costly to make.
 //!
-//! Bonwick's observation: the cost of making an object is often more than that of its memory, and much of what the
-//! constructor made is as good as new when the object is freed. So a freed object keeps its value, a lock, a buffer's
-//! capacity, as long as it is cached: it is constructed once when it leaves its slab, and dropped once when it goes back.
-//! (*The Slab Allocator*, 1994, section 2.)
+//! Bonwick's observation: the cost of making an object is often more than that of its memory, and
+//! much of what the constructor made is as good as new when the object is freed. So a freed object
+//! keeps its value, a lock, a buffer's capacity, as long as it is cached: it is constructed once
+//! when it leaves its slab, and dropped once when it goes back. (*The Slab Allocator*, 1994,
+//! section 2.)
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
@@ -142,8 +143,8 @@ struct Inner<T: Send + 'static> {
 
 /// Constructed values of one type, handed out and taken back per thread.
 ///
-/// Cheap to clone: the clones are handles of the same cache. Values that are cached are dropped when they are trimmed, or with
-/// the last handle.
+/// Cheap to clone: the clones are handles of the same cache. Values that are cached are dropped
+/// when they are trimmed, or with the last handle.
 ///
 /// ```
 /// use kvmem::slab::ObjectCache;
@@ -177,14 +178,16 @@ pub struct ObjectBuilder<T> {
 }
 
 impl<T: Send + 'static> ObjectBuilder<T> {
-    /// What is done to an object when it is freed. If it says `true`, the object keeps its value until it is handed
-    /// out again; if `false`, the value is dropped. Unless said otherwise it is dropped.
+    /// What is done to an object when it is freed. If it says `true`, the object keeps its value
+    /// until it is handed out again; if `false`, the value is dropped. Unless said otherwise it
+    /// is dropped.
     pub fn reset(self, reset: impl Fn(&mut T) -> bool + Send + Sync + 'static) -> Self {
         ObjectBuilder { reset: Box::new(reset), ..self }
     }
 
-    /// Pages come from this region, and from nowhere else; it is held until the cache goes. Objects that are larger than
-    /// 32,752 bytes or aligned to more than 64 are the system's all the same.
+    /// Pages come from this region, and from nowhere else; it is held until the cache goes. Objects
+    /// that are larger than 32,752 bytes or aligned to more than 64 are the system's all the
+    /// same.
     pub fn region(self, region: ExclusiveRegion) -> Self {
         ObjectBuilder { origin: Origin::region(region), ..self }
     }
@@ -194,8 +197,8 @@ impl<T: Send + 'static> ObjectBuilder<T> {
         ObjectBuilder { caching: Caching { working_set, ..self.caching }, ..self }
     }
 
-    /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond it, freed objects go back
-    /// to their slabs one by one.
+    /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond
+    /// it, freed objects go back to their slabs one by one.
     pub fn stranded(self, most_bytes: u64) -> Self {
         ObjectBuilder {
             caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching },
@@ -203,7 +206,8 @@ impl<T: Send + 'static> ObjectBuilder<T> {
         }
     }
 
-    /// What the working set's time is measured by: the system's monotonic clock unless said otherwise.
+    /// What the working set's time is measured by: the system's monotonic clock unless said
+    /// otherwise.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         ObjectBuilder { caching: Caching { clock, ..self.caching }, ..self }
     }
@@ -238,8 +242,8 @@ impl<T: Send + 'static> ObjectCache<T> {
         ObjectBuilder { origin: Origin::System, caching: Caching::default(), reset }
     }
 
-    /// An object: a cached one, else one that is constructed now. O(1) besides the constructor. A panic of the constructor is
-    /// passed on and leaves nothing behind.
+    /// An object: a cached one, else one that is constructed now. O(1) besides the constructor. A
+    /// panic of the constructor is passed on and leaves nothing behind.
     ///
     /// # Errors
     ///
@@ -277,8 +281,8 @@ impl<T: Send + 'static> ObjectCache<T> {
         Ok(())
     }
 
-    /// Drops the values that are cached, of all threads, and gives their memory back. Not to be called while a value of
-    /// this cache is being dropped: it would wait for itself.
+    /// Drops the values that are cached, of all threads, and gives their memory back. Not to be
+    /// called while a value of this cache is being dropped: it would wait for itself.
     pub fn trim(&self) {
         self.inner.magazines.trim();
         if let Place::Slabs(slabs) = &self.inner.magazines.source().place {

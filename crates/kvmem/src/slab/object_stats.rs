@@ -12,7 +12,8 @@ use super::stats::MagazineStats;
 pub struct ObjectStats {
     /// Bytes that an object takes, with what aligns it.
     pub object_bytes: usize,
-    /// Objects of a slab; 0 where objects are the system's, being larger than 32,752 bytes or aligned to more than 64.
+    /// Objects of a slab; 0 where objects are the system's, being larger than 32,752 bytes or
+    /// aligned to more than 64.
     pub slab_objects: usize,
     /// Slabs that there are.
     pub slabs: usize,
@@ -32,7 +33,8 @@ pub struct ObjectStats {
     pub constructed: u64,
     /// Magazines that went between threads and depot.
     pub exchanges: u64,
-    /// How often objects came from another memory node, since none were cached on the thread's own.
+    /// How often objects came from another memory node, since none were cached on the thread's
+    /// own.
     pub remote: u64,
 }
 

@@ -1,15 +1,17 @@
 //! *Owner*: a lock that costs its owner no atomic read-modify-write and no fence.
 //!
-//! One thread, the owner, takes the lock many million times a second; others want it a few times a minute. The owner says
-//! *busy*, then looks whether it was told to *stop*; a stopper says *stop*, then looks whether the owner is busy.
-//! This is Dekker's rule: each must have its store before its load, in the eyes of the other, or both go in. To keep
-//! a store before a later load takes a fence, 5 ns or more. The stopper makes it for both: between its
-//! store and its load it has the kernel put a barrier into every thread (`membarrier`). If the owner's load came before the
-//! barrier, its store did too, and the stopper sees it; if it came after, the owner sees the stop. The owner
-//! only keeps the compiler from changing the order.
+//! One thread, the owner, takes the lock many million times a second; others want it a few times a
+//! minute. The owner says *busy*, then looks whether it was told to *stop*; a stopper says *stop*,
+//! then looks whether the owner is busy. This is Dekker's rule: each must have its store before its
+//! load, in the eyes of the other, or both go in. To keep a store before a later load takes a
+//! fence, 5 ns or more. The stopper makes it for both: between its store and its load it has the
+//! kernel put a barrier into every thread (`membarrier`). If the owner's load came before the
+//! barrier, its store did too, and the stopper sees it; if it came after, the owner sees the stop.
+//! The owner only keeps the compiler from changing the order.
 //!
-//! Where the kernel refuses, the owner makes a fence of its own. So that the usual way need not ask which it is, a bit
-//! in the word *stop* that is never taken back sends the owner to the slow way, and the fence is there.
+//! Where the kernel refuses, the owner makes a fence of its own. So that the usual way need not ask
+//! which it is, a bit in the word *stop* that is never taken back sends the owner to the slow way,
+//! and the fence is there.
 
 #[cfg(not(loom))]
 use std::sync::atomic::compiler_fence;
@@ -21,7 +23,8 @@ const STOP: u32 = 1;
 /// In `stop`: the owner is to make fences.
 const FENCED: u32 = 2;
 
-/// The lock. Who calls `stop` and its like does so one at a time, under a lock that all of them use.
+/// The lock. Who calls `stop` and its like does so one at a time, under a lock that all of them
+/// use.
 pub(crate) struct Owner {
     busy: AtomicBool,
     stop: AtomicU32,
@@ -45,7 +48,8 @@ impl Owner {
     /// Takes the lock. For the owner, who does not have it.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Busy<'_> {
-        // Relaxed: ordered before the load by the barrier of `settle`'s caller, which pairs with the fence below.
+        // Relaxed: ordered before the load by the barrier of `settle`'s caller, which pairs with
+        // the fence below.
         self.busy.store(true, Ordering::Relaxed);
         light_fence();
         // Acquire pairs with the Release in `resume`: what the stopper changed is seen.
@@ -55,8 +59,8 @@ impl Owner {
         Busy(self)
     }
 
-    /// Takes the lock if the owner need neither wait nor fence; else the slow way has to, by `enter`. For the owner, who does not
-    /// have it.
+    /// Takes the lock if the owner need neither wait nor fence; else the slow way has to, by
+    /// `enter`. For the owner, who does not have it.
     #[inline(always)]
     pub(crate) fn enter_unhindered(&self) -> Option<Busy<'_>> {
         // Relaxed and Acquire, as in `enter`.
@@ -71,12 +75,14 @@ impl Owner {
     fn enter_slowly(&self) {
         let mut patience = Patience::default();
         loop {
-            // SeqCst: `busy` above, or below, comes before the load of `stop`; pairs with the stopper's fence.
+            // SeqCst: `busy` above, or below, comes before the load of `stop`; pairs with the
+            // stopper's fence.
             fence(Ordering::SeqCst);
             // Acquire, as in `enter`.
             let stop = self.stop.load(Ordering::Acquire);
             if stop & FENCED != 0 {
-                // Release pairs with the Acquire in `settle`: later loads of `stop` see the bit too.
+                // Release pairs with the Acquire in `settle`: later loads of `stop` see the bit
+                // too.
                 self.fences.store(true, Ordering::Release);
             }
             if stop & STOP == 0 {
@@ -111,8 +117,9 @@ impl Owner {
         self.stop.fetch_or(FENCED, Ordering::Relaxed);
     }
 
-    /// After a barrier, waits until the owner is out; then the caller has the lock. `reached` says that the barrier was one on
-    /// all threads; if it was only the caller's fence and the owner makes none, the stop is taken back: false.
+    /// After a barrier, waits until the owner is out; then the caller has the lock. `reached` says
+    /// that the barrier was one on all threads; if it was only the caller's fence and the owner
+    /// makes none, the stop is taken back: false.
     pub(crate) fn settle(&self, reached: bool) -> bool {
         // Acquire pairs with the Release in `enter_slowly`.
         if !reached && !self.fences.load(Ordering::Acquire) {

@@ -1,8 +1,9 @@
 //! *Page source*: where slabs get their pages, and where empty slabs go.
 //!
-//! Slabs are powers of two of 4 KiB and aligned to their size. Pages come in *spans* of 2 MiB at multiples of 2 MiB: one
-//! call of the kernel for up to 512 slabs, and an aligned run within a span is an aligned run of addresses. The books
-//! stand beside the pages: two bits for each 4 KiB of a span.
+//! Slabs are powers of two of 4 KiB and aligned to their size. Pages come in *spans* of 2 MiB at
+//! multiples of 2 MiB: one call of the kernel for up to 512 slabs, and an aligned run within a span
+//! is an aligned run of addresses. The books stand beside the pages: two bits for each 4 KiB of a
+//! span.
 //!
 //! ```text
 //!   span      │ slab │ slab │      free       │   slab    │ free │ …
@@ -10,9 +11,10 @@
 //!   dirty         0      0     0  1  1  0         0  0       1        has been one: still resident
 //! ```
 //!
-//! The lowest span that has room serves first, so that the later ones can become empty. What is given back stays resident
-//! until there is more of it than an eighth of what is in use (and more than 1 MiB): one pass then gives all of it to the
-//! kernel, and unmaps spans that are empty. So slabs that come and go cost no calls of the kernel, and what stays is bounded.
+//! The lowest span that has room serves first, so that the later ones can become empty. What is
+//! given back stays resident until there is more of it than an eighth of what is in use (and more
+//! than 1 MiB): one pass then gives all of it to the kernel, and unmaps spans that are empty. So
+//! slabs that come and go cost no calls of the kernel, and what stays is bounded.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -40,8 +42,8 @@ pub(crate) enum Origin {
     System,
     /// A region, which is held.
     Region(Region),
-    /// A range of addresses that is reserved once and opened span by span; so whether an address is one of them is one
-    /// comparison.
+    /// A range of addresses that is reserved once and opened span by span; so whether an address is
+    /// one of them is one comparison.
     Reserved(Reserve),
 }
 
@@ -185,8 +187,8 @@ impl Span {
             let dirty = (self.dirty[word] & run).count_ones() as usize;
             self.dirty[word] &= !run;
             self.free_units -= 1 << order;
-            // SAFETY: the unit is within the span. (The pointer to the beginning of a part span may be outside of the
-            // region, the sum is not: hence `wrapping_add`.)
+            // SAFETY: the unit is within the span. (The pointer to the beginning of a part span may
+            // be outside of the region, the sum is not: hence `wrapping_add`.)
             let at = self.base.as_ptr().wrapping_add((word * 64 + first as usize) * UNIT);
             return NonNull::new(at).map(|at| (at, dirty));
         }
@@ -201,7 +203,8 @@ impl Span {
         self.free_units += 1 << order;
     }
 
-    /// Forgets which units are dirty, and calls `purge` with the byte range of each run of whole pages of them.
+    /// Forgets which units are dirty, and calls `purge` with the byte range of each run of whole
+    /// pages of them.
     fn purge(&mut self, page: usize, mut purge: impl FnMut(Range<usize>)) -> usize {
         let mut purged = 0;
         let is = |bits: &[u64; WORDS], unit: usize| bits[unit / 64] >> (unit % 64) & 1 == 1;
@@ -369,14 +372,15 @@ impl Books {
             let purged = span.purge(page, |range| match &self.origin {
                 Origin::Region(region) => {
                     let from = base.addr().get() + range.start - region.base().addr().get();
-                    // Pages of a pool, or of a registered region, are not given back: then they just stay.
+                    // Pages of a pool, or of a registered region, are not given back: then they
+                    // just stay.
                     let _ = region.discard(from..from + range.len());
                 }
                 Origin::System | Origin::Reserved(_) => {
                     // SAFETY: within the span.
                     let at = unsafe { base.add(range.start) };
-                    // SAFETY: the pages are ours and free: nobody relies on what is in them. If the kernel will not, they
-                    // just stay resident.
+                    // SAFETY: the pages are ours and free: nobody relies on what is in them. If the
+                    // kernel will not, they just stay resident.
                     let _ = unsafe { sys::madvise(at, range.len(), libc::MADV_DONTNEED) };
                 }
             });
@@ -411,7 +415,8 @@ impl PageSource {
     /// Takes runs back.
     ///
     /// # Safety
-    /// They came from [`take`](Self::take) of this source, of this order, and nobody uses them any more.
+    /// They came from [`take`](Self::take) of this source, of this order, and nobody uses them any
+    /// more.
     pub(crate) unsafe fn give(&self, order: usize, runs: impl Iterator<Item = NonNull<u8>>) {
         let mut books = self.0.lock();
         runs.for_each(|run| books.give(run, order));
@@ -430,13 +435,15 @@ impl PageSource {
         std::mem::forget(self.0.lock());
     }
 
-    /// Lets go of the lock that [`before_fork`](Self::before_fork) took, in the parent and in the child.
+    /// Lets go of the lock that [`before_fork`](Self::before_fork) took, in the parent and in the
+    /// child.
     pub(crate) fn after_fork(&self) {
         // SAFETY: taken there, in this thread or in the one that this was forked from.
         unsafe { self.0.force_unlock() };
     }
 
-    /// Whether the pages are there: a region is kept out of children unless it was asked for otherwise. Asks the kernel.
+    /// Whether the pages are there: a region is kept out of children unless it was asked for
+    /// otherwise. Asks the kernel.
     pub(crate) fn is_there(&self) -> bool {
         match &self.0.lock().origin {
             Origin::Region(region) => {

@@ -1,19 +1,22 @@
 //! *Reap*: nothing is refused for want of what lies in a cache.
 //!
-//! Who asks the source in vain looks whether anything is cached. If so, he *reaps*: sends all rounds past the caches, trims, and
-//! asks once more while nothing can be cached. What the source refuses then, nobody could have been given at that moment.
+//! Who asks the source in vain looks whether anything is cached. If so, he *reaps*: sends all
+//! rounds past the caches, trims, and asks once more while nothing can be cached. What the source
+//! refuses then, nobody could have been given at that moment.
 //!
-//! **Looking.** If nobody but the asking thread has a magazine, and his are empty, that is one look at one variable
-//! and at his own numbers. Else the numbers of all caches are read, one after the other, and held to be those of
-//! one moment if no round moved meanwhile (see [moves](super::moves)) and none was put: what is only taken away may be
-//! overlooked, for it was empty at the end of the look at the latest. Puts are counted before they are done; so the look begins
-//! when those that are counted have been done. Else one could come to its place behind the look's back, and let
-//! another thread take what the look has not come to yet. Who loses
-//! the processor in the middle of a move hides what is cached until he has it again; so long a refusal costs the others a reap.
+//! **Looking.** If nobody but the asking thread has a magazine, and his are empty, that is one look
+//! at one variable and at his own numbers. Else the numbers of all caches are read, one after the
+//! other, and held to be those of one moment if no round moved meanwhile (see
+//! [moves](super::moves)) and none was put: what is only taken away may be overlooked, for it was
+//! empty at the end of the look at the latest. Puts are counted before they are done; so the look
+//! begins when those that are counted have been done. Else one could come to its place behind the
+//! look's back, and let another thread take what the look has not come to yet. Who loses
+//! the processor in the middle of a move hides what is cached until he has it again; so long a
+//! refusal costs the others a reap.
 //!
-//! **Resting.** Where several sizes share a full space, every request for one of them finds rounds of the others, and reaps; then caching
-//! costs more than it saves. So a reap that comes soon after the one before sends the next puts past the caches, at
-//! first a few, then more each time.
+//! **Resting.** Where several sizes share a full space, every request for one of them finds rounds
+//! of the others, and reaps; then caching costs more than it saves. So a reap that comes soon after
+//! the one before sends the next puts past the caches, at first a few, then more each time.
 
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -127,8 +130,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.moves.still(look)
     }
 
-    /// True only if nobody but the caller, whose cache is `local`, had magazines, and those of the first `classes()` classes were
-    /// empty, and `and` held, at a moment in the call. False if that takes longer to know.
+    /// True only if nobody but the caller, whose cache is `local`, had magazines, and those of the
+    /// first `classes()` classes were empty, and `and` held, at a moment in the call. False if
+    /// that takes longer to know.
     #[inline]
     pub(crate) fn nothing_cached_alone(
         &self,
@@ -137,8 +141,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         and: impl FnOnce() -> bool,
     ) -> bool {
         let seen = self.moves.still(|| {
-            // Acquire pairs with the Release in `let_go`. Not under the owner's lock: whoever takes the magazines away moves
-            // something.
+            // Acquire pairs with the Release in `let_go`. Not under the owner's lock: whoever takes
+            // the magazines away moves something.
             let holders = self.holders.load(Ordering::Acquire);
             match local {
                 Some(local) => {
@@ -160,8 +164,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         })
     }
 
-    /// True only if there was a moment in the call in which nobody had anything cached in the first `classes()` classes, and
-    /// `and` held. `and` is not asked again once it did not: it may be an attempt, which has succeeded then.
+    /// True only if there was a moment in the call in which nobody had anything cached in the first
+    /// `classes()` classes, and `and` held. `and` is not asked again once it did not: it may be
+    /// an attempt, which has succeeded then.
     #[cold]
     #[inline(never)]
     pub(crate) fn nothing_cached(
@@ -172,7 +177,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         for _ in 0..LOOKS {
             let mut holds = true;
             let seen = self.still(|| {
-                // Caches that come meanwhile have put nothing or are counted; the end of one is a move.
+                // Caches that come meanwhile have put nothing or are counted; the end of one is a
+                // move.
                 let (puts, empty) = {
                     let caches = self.caches.lock();
                     let Some(puts) = finished_puts(&caches) else { return (true, false) };
@@ -209,8 +215,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         retry()
     }
 
-    /// Everything back to the source; nothing will be cached until [`open`](Self::open). `change` as for
-    /// [`rebind`](Self::rebind).
+    /// Everything back to the source; nothing will be cached until [`open`](Self::open). `change`
+    /// as for [`rebind`](Self::rebind).
     pub(crate) fn shut(&self, change: impl FnOnce()) {
         // Relaxed: as in `reap`.
         self.rest.off.fetch_or(CLOSED, Ordering::Relaxed);
@@ -232,7 +238,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.rest.off.fetch_and(!CLOSED, Ordering::Relaxed);
     }
 
-    /// Runs `look` on the rounds of all caches and the depot, while their owners stand still. `look` must not use the instance.
+    /// Runs `look` on the rounds of all caches and the depot, while their owners stand still.
+    /// `look` must not use the instance.
     pub(crate) fn frozen<T>(&self, look: impl FnOnce(&[R]) -> T) -> T {
         let caches = self.caches.lock();
         let mut rounds = Vec::new();

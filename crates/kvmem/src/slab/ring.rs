@@ -5,10 +5,11 @@
 //!     └──────────────────────────────────────────────────┘
 //! ```
 //!
-//! Partly sorted, as in seed and paper: that is all the order there is, and each operation keeps it in constant time. A slab
-//! that becomes full is the head; the head moves on by one, and so it is the last. A slab that was full and gets an
-//! object back becomes the head: it has the fewest free objects of all, and is filled first, so that the emptier ones can
-//! become empty. An empty slab leaves the ring.
+//! Partly sorted, as in seed and paper: that is all the order there is, and each operation keeps it
+//! in constant time. A slab that becomes full is the head; the head moves on by one, and so it is
+//! the last. A slab that was full and gets an object back becomes the head: it has the fewest free
+//! objects of all, and is filled first, so that the emptier ones can become empty. An empty slab
+//! leaves the ring.
 
 use std::ptr::{self, NonNull};
 
@@ -42,7 +43,8 @@ impl Ring {
         Ring { head: ptr::null_mut(), slabs: 0, live: 0, laid: 0 }
     }
 
-    /// Takes up to `want` objects from the slabs that are there; O(objects + slabs that become full).
+    /// Takes up to `want` objects from the slabs that are there; O(objects + slabs that become
+    /// full).
     pub(crate) fn take(
         &mut self,
         geometry: &Geometry,
@@ -121,7 +123,8 @@ impl Ring {
     /// It is in no ring, and nobody else has it.
     unsafe fn link(&mut self, slab: NonNull<Slab>) {
         let at = slab.as_ptr();
-        // SAFETY: the slab is the caller's, the others are of the ring; all are reached by pointer, one at a time.
+        // SAFETY: the slab is the caller's, the others are of the ring; all are reached by pointer,
+        // one at a time.
         unsafe {
             if self.head.is_null() {
                 ((*at).next, (*at).prev) = (at, at);

@@ -17,7 +17,8 @@ pub(crate) struct Settings {
     pub(crate) working_set: Duration,
     /// The most bytes that all caches together may strand; `None` for no bound.
     pub(crate) stranded_bytes: Option<u64>,
-    /// The most full magazines that a depot keeps, of each class and memory node; what is put beyond them goes to the source.
+    /// The most full magazines that a depot keeps, of each class and memory node; what is put
+    /// beyond them goes to the source.
     pub(crate) crowd: usize,
     /// What time it is.
     pub(crate) clock: Arc<dyn Clock>,
@@ -42,16 +43,18 @@ impl Settings {
 
 /// The most storage of one magazine.
 pub(crate) const MAX_MAGAZINE_BYTES: usize = 16 << 10;
-/// What a magazine holds at first: rounds of so many bytes together, but neither fewer nor more rounds than these. Measured on blocks
-/// of up to 512 or 1024 bytes, of which each thread replaces 5,000 at a time: with 16 KiB two threads take 11 and 14 ns for a pair,
-/// with 64 KiB 4.5 and 7, with 128 KiB 4.2 and 4.3, but then a sixth more memory than others is resident.
+/// What a magazine holds at first: rounds of so many bytes together, but neither fewer nor more
+/// rounds than these. Measured on blocks of up to 512 or 1024 bytes, of which each thread replaces
+/// 5,000 at a time: with 16 KiB two threads take 11 and 14 ns for a pair, with 64 KiB 4.5 and 7,
+/// with 128 KiB 4.2 and 4.3, but then a sixth more memory than others is resident.
 const FIRST_CONTENT_BYTES: usize = 96 << 10;
 const FIRST_ROUNDS: (usize, usize) = (4, 384);
 /// What it holds at most.
 const LAST_CONTENT_BYTES: usize = 256 << 10;
 
-/// The least and the greatest number of rounds in a magazine of rounds that strand so many bytes each. A magazine of
-/// large rounds has few of them; one of small rounds has as many as its storage takes.
+/// The least and the greatest number of rounds in a magazine of rounds that strand so many bytes
+/// each. A magazine of large rounds has few of them; one of small rounds has as many as its storage
+/// takes.
 pub(crate) fn capacity_bounds(
     magazine_bytes: usize,
     slot_bytes: usize,

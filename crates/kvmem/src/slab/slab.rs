@@ -1,10 +1,11 @@
 //! *Slab*: pages that are divided into objects of one size.
 //!
-//! The header stands inside the slab, at its beginning: an object finds it by masking its own address, with no table
-//! between. It is one cache line and has all that freeing needs: whose slab it is, of which class, and a bit for each object
-//! that is free. The bits, and not a list through the objects: an object that is taken back in a batch has often left the
-//! processor's caches, and is not fetched for being freed; a second free is seen by its bit; and what a user writes into
-//! an object after freeing it cannot lead the allocator astray.
+//! The header stands inside the slab, at its beginning: an object finds it by masking its own
+//! address, with no table between. It is one cache line and has all that freeing needs: whose slab
+//! it is, of which class, and a bit for each object that is free. The bits, and not a list through
+//! the objects: an object that is taken back in a batch has often left the processor's caches, and
+//! is not fetched for being freed; a second free is seen by its bit; and what a user writes into an
+//! object after freeing it cannot lead the allocator astray.
 
 use std::ptr::NonNull;
 
@@ -20,7 +21,8 @@ pub(crate) const MOST_OBJECTS: usize = 256;
 #[repr(transparent)]
 pub(crate) struct Chunk(pub(crate) NonNull<u8>);
 
-// SAFETY: a chunk is an address of memory that whoever has the chunk has alone; memory does not mind its thread.
+// SAFETY: a chunk is an address of memory that whoever has the chunk has alone; memory does not
+// mind its thread.
 unsafe impl Send for Chunk {}
 
 /// The header of a slab.

@@ -1,4 +1,5 @@
-//! *Slabs*: the rings of all classes over one source of pages; where magazines are filled and emptied.
+//! *Slabs*: the rings of all classes over one source of pages; where magazines are filled and
+//! emptied.
 
 use std::ptr::{self, NonNull};
 
@@ -26,13 +27,15 @@ impl Class {
     }
 }
 
-/// The slab layer: a ring of slabs for each class. One lock for each class, and below them the one of the pages.
+/// The slab layer: a ring of slabs for each class. One lock for each class, and below them the one
+/// of the pages.
 pub(crate) struct Slabs {
     owner: u64,
     classes: Box<[Class]>,
     pages: PageSource,
     on_fault: FaultHook,
-    /// This process is a child that has not inherited the pages: nothing is handed out, and what comes back is forgotten.
+    /// This process is a child that has not inherited the pages: nothing is handed out, and what
+    /// comes back is forgotten.
     orphaned: AtomicBool,
 }
 
@@ -97,8 +100,9 @@ impl Slabs {
                 faults.push(SliceFault::Foreign { address, size: freed });
                 continue;
             };
-            // SAFETY: who freed the object promised that it is one of this class (see `SliceAllocator::free`): its slab begins
-            // there. What is checked here finds only some of the broken promises.
+            // SAFETY: who freed the object promised that it is one of this class (see
+            // `SliceAllocator::free`): its slab begins there. What is checked here
+            // finds only some of the broken promises.
             let header = unsafe { slab.as_ref() };
             if header.owner != self.owner {
                 faults.push(SliceFault::Foreign { address, size: freed });
@@ -113,8 +117,8 @@ impl Slabs {
                     Given::Emptied => {
                         // SAFETY: it is in no ring any more: its link is ours.
                         unsafe { (*slab.as_ptr()).next = emptied };
-                        // Forgotten, so that a second free is seen as long as the pages are still there.
-                        // SAFETY: as above.
+                        // Forgotten, so that a second free is seen as long as the pages are still
+                        // there. SAFETY: as above.
                         unsafe { (*slab.as_ptr()).owner = 0 };
                         emptied = slab.as_ptr();
                     }
@@ -148,7 +152,8 @@ impl Slabs {
         }
     }
 
-    /// Hands up to `want` objects to `out`: fewer only if there are no more. Nothing is allocated but pages.
+    /// Hands up to `want` objects to `out`: fewer only if there are no more. Nothing is allocated
+    /// but pages.
     fn take(&self, number: usize, want: usize, mut out: impl FnMut(Chunk)) {
         if self.is_orphaned() {
             return;
@@ -162,7 +167,8 @@ impl Slabs {
                 return;
             }
             let Some(pages) = self.pages.take(class.order()) else { return };
-            // SAFETY: a run of this order is as long as a slab of this class, aligned to its length, and ours.
+            // SAFETY: a run of this order is as long as a slab of this class, aligned to its
+            // length, and ours.
             let slab = unsafe { Slab::lay(pages, &class.geometry, self.owner, number, ring.laid) };
             // SAFETY: made just now of the ring's geometry.
             unsafe { ring.add(slab) };
@@ -213,7 +219,8 @@ impl Source<Chunk> for Slabs {
     fn after_fork(&self) {
         self.pages.after_fork();
         for class in &self.classes {
-            // SAFETY: `before_fork` took it, in this thread or in the one that this was forked from.
+            // SAFETY: `before_fork` took it, in this thread or in the one that this was forked
+            // from.
             unsafe { class.ring.force_unlock() };
         }
         if !self.pages.is_there() {

@@ -51,13 +51,15 @@ pub enum SliceError {
 /// The most that a block may have.
 const MOST: usize = isize::MAX as usize - (ALIGN - 1);
 
-/// Blocks of a batch that the magazines are asked for at once: room for so many is made before it is known that there are any.
+/// Blocks of a batch that the magazines are asked for at once: room for so many is made before it
+/// is known that there are any.
 const AT_ONCE: usize = 1024;
 
 /// The same list: a chunk is a block by another name.
 fn chunks_of(blocks: Vec<NonNull<u8>>) -> Vec<Chunk> {
     let mut blocks = ManuallyDrop::new(blocks);
-    // SAFETY: the list is taken apart and used no more; a `Chunk` is laid out as the `NonNull<u8>` that it is made of.
+    // SAFETY: the list is taken apart and used no more; a `Chunk` is laid out as the `NonNull<u8>`
+    // that it is made of.
     unsafe { Vec::from_raw_parts(blocks.as_mut_ptr().cast(), blocks.len(), blocks.capacity()) }
 }
 
@@ -82,12 +84,13 @@ pub(crate) struct Shared {
 
 /// Allocates blocks of any size; who frees one says how large it was.
 ///
-/// Up to its [limit](SliceBuilder::limit) a block comes from a slab of its size class, through magazines of the thread at
-/// hand; above, from the system's `malloc`. All blocks are at multiples of 16. Cheap to clone: the clones are handles of the
-/// same allocator. Any thread may free what any other has allocated.
+/// Up to its [limit](SliceBuilder::limit) a block comes from a slab of its size class, through
+/// magazines of the thread at hand; above, from the system's `malloc`. All blocks are at multiples
+/// of 16. Cheap to clone: the clones are handles of the same allocator. Any thread may free what
+/// any other has allocated.
 ///
-/// When the last handle is dropped, all slabs go with their pages, whether or not their blocks were freed; blocks above the
-/// limit belong to whoever has them until they are freed.
+/// When the last handle is dropped, all slabs go with their pages, whether or not their blocks were
+/// freed; blocks above the limit belong to whoever has them until they are freed.
 ///
 /// ```
 /// use kvmem::slab::SliceAllocator;
@@ -105,19 +108,21 @@ pub(crate) struct Shared {
 ///
 /// # Drawbacks
 ///
-/// The size must be known when freeing; a wrong one is undefined behaviour, which `KVMEM_SLICE=debug-blocks` finds. A
-/// slab goes back only when all of its objects are free.
+/// The size must be known when freeing; a wrong one is undefined behaviour, which
+/// `KVMEM_SLICE=debug-blocks` finds. A slab goes back only when all of its objects are free.
 #[derive(Clone)]
 pub struct SliceAllocator {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Shared {
-    /// The class of a size that takes the short way, without the checks that it is one: they took 0.2 of 3.3 ns from a pair.
+    /// The class of a size that takes the short way, without the checks that it is one: they took
+    /// 0.2 of 3.3 ns from a pair.
     #[inline(always)]
     fn short_class(&self, size: usize) -> usize {
         debug_assert!(size.wrapping_sub(1) < self.short && self.short <= LARGEST);
-        // SAFETY: no more than the builder lets take the short way, and that is no more than the largest class has.
+        // SAFETY: no more than the builder lets take the short way, and that is no more than the
+        // largest class has.
         unsafe { assert_unchecked(size.wrapping_sub(1) < LARGEST) };
         let class = class_of(size);
         // SAFETY: the builder made magazines for the classes of all sizes that take the short way.
@@ -147,7 +152,8 @@ impl Shared {
         unsafe { self.free_slow(block, size) }
     }
 
-    /// Up to `count` blocks of a size that takes the short way; returns how many: fewer only if there is no memory for more.
+    /// Up to `count` blocks of a size that takes the short way; returns how many: fewer only if
+    /// there is no memory for more.
     fn alloc_many(&self, size: usize, count: usize, out: &mut Vec<NonNull<u8>>) -> usize {
         let class = class_of(size);
         let mut chunks = chunks_of(std::mem::take(out));
@@ -208,7 +214,8 @@ impl Shared {
             }
             return;
         };
-        // SAFETY: what the books know as live is the caller's, and it is done with it. What rests there belongs to the books.
+        // SAFETY: what the books know as live is the caller's, and it is done with it. What rests
+        // there belongs to the books.
         let result = unsafe { debug.retire(block, size, |block| self.plain_free(block)) };
         self.tell(result);
     }
@@ -228,7 +235,8 @@ impl Shared {
     }
 
     /// # Safety
-    /// The block came from [`plain_alloc`](Self::plain_alloc) with this size, and nobody uses it any more.
+    /// The block came from [`plain_alloc`](Self::plain_alloc) with this size, and nobody uses it
+    /// any more.
     unsafe fn plain_free(&self, Block(block, size): Block) {
         if size <= self.from_slabs {
             return self.magazines.put(class_of(size), Chunk(block));
@@ -274,8 +282,8 @@ impl Drop for Shared {
 }
 
 impl SliceAllocator {
-    /// An allocator with pages of the system and all else as usual; the environment may ask for debugging
-    /// ([`SliceSettings::from_env`](super::SliceSettings::from_env)).
+    /// An allocator with pages of the system and all else as usual; the environment may ask for
+    /// debugging ([`SliceSettings::from_env`](super::SliceSettings::from_env)).
     ///
     /// # Errors
     ///
@@ -289,8 +297,8 @@ impl SliceAllocator {
         SliceBuilder::new()
     }
 
-    /// The allocator of this process, made by the first who asks, as [`new`](Self::new) does. When debugging is asked for,
-    /// its leaks are told when the process ends in the ordinary way.
+    /// The allocator of this process, made by the first who asks, as [`new`](Self::new) does. When
+    /// debugging is asked for, its leaks are told when the process ends in the ordinary way.
     ///
     /// # Errors
     ///
@@ -312,7 +320,8 @@ impl SliceAllocator {
         Ok(THE_ONE.get_or_init(|| made))
     }
 
-    /// A block of at least `size` bytes at a multiple of 16, not initialized. O(1) but for pages that are new.
+    /// A block of at least `size` bytes at a multiple of 16, not initialized. O(1) but for pages
+    /// that are new.
     ///
     /// It may be used until it is freed or the last handle of the allocator is dropped.
     ///
@@ -352,16 +361,17 @@ impl SliceAllocator {
     ///
     /// # Safety
     ///
-    /// The block came from this allocator (or a clone of the handle), was asked for with this `size`, has not been freed,
-    /// and nobody uses it any more. With debugging on, any block may be given: what is wrong is told, and left out.
+    /// The block came from this allocator (or a clone of the handle), was asked for with this
+    /// `size`, has not been freed, and nobody uses it any more. With debugging on, any block
+    /// may be given: what is wrong is told, and left out.
     #[inline]
     pub unsafe fn free(&self, block: NonNull<u8>, size: usize) {
         // SAFETY: the caller's promise.
         unsafe { self.shared.free(block, size) }
     }
 
-    /// Blocks of one size at once: appends up to `count` to `out`, and says how many. Fewer only if there is no memory for
-    /// more. What was in `out` stays. O(blocks).
+    /// Blocks of one size at once: appends up to `count` to `out`, and says how many. Fewer only if
+    /// there is no memory for more. What was in `out` stays. O(blocks).
     ///
     /// # Errors
     ///
@@ -376,7 +386,8 @@ impl SliceAllocator {
         if size.wrapping_sub(1) < self.shared.short {
             done = self.shared.alloc_many(size, count, out);
         }
-        // Those of the system, those that go through the books, and the one of which it is known that there is no memory for it.
+        // Those of the system, those that go through the books, and the one of which it is known
+        // that there is no memory for it.
         while done < count {
             match self.alloc(size) {
                 Ok(block) => out.push(block),
@@ -399,8 +410,9 @@ impl SliceAllocator {
         unsafe { self.shared.free_each(size, || blocks.next()) };
     }
 
-    /// Gives back what is cached: the magazines of all threads to the slabs, empty slabs to the pages, pages that are not in
-    /// use to the kernel. Blocks that were freed under debugging are looked over.
+    /// Gives back what is cached: the magazines of all threads to the slabs, empty slabs to the
+    /// pages, pages that are not in use to the kernel. Blocks that were freed under debugging
+    /// are looked over.
     pub fn trim(&self) {
         self.shared.settle();
         let _inside = nested::enter();
@@ -408,8 +420,8 @@ impl SliceAllocator {
         self.shared.magazines.source().pages().trim();
     }
 
-    /// Gives back what nobody came for in the working set's time, if that is over. It is done on slow ways too: this is for
-    /// programs that have fallen silent.
+    /// Gives back what nobody came for in the working set's time, if that is over. It is done on
+    /// slow ways too: this is for programs that have fallen silent.
     pub fn tick(&self) {
         let _inside = nested::enter();
         self.shared.magazines.tick();
@@ -421,13 +433,15 @@ impl SliceAllocator {
         SliceStats::of(&self.shared)
     }
 
-    /// Bytes that a request for `size` bytes really takes: those of its class, or `size` above the limit.
+    /// Bytes that a request for `size` bytes really takes: those of its class, or `size` above the
+    /// limit.
     #[must_use]
     pub fn usable(&self, size: usize) -> usize {
         if size != 0 && size <= self.shared.from_slabs { SIZES[class_of(size)].size } else { size }
     }
 
-    /// With debugging on, tells the hook of every block that is in use now, and says how many there are; else 0.
+    /// With debugging on, tells the hook of every block that is in use now, and says how many there
+    /// are; else 0.
     pub fn report_leaks(&self) -> usize {
         self.shared.settle();
         self.shared.leaks()

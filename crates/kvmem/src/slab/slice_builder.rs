@@ -73,9 +73,11 @@ impl SliceBuilder {
         }
     }
 
-    /// Pages come from this region, and from nowhere else; it is held until the allocator goes. When it is full, blocks up
-    /// to the limit cannot be had. A forked child has its blocks only if the region was made with
-    /// [`dont_fork(false)`](crate::arena::RegionBuilder::dont_fork); otherwise they cannot be had there.
+    /// Pages come from this region, and from nowhere else; it is held until the allocator goes.
+    /// When it is full, blocks up to the limit cannot be had. A forked child has its blocks
+    /// only if the region was made with
+    /// [`dont_fork(false)`](crate::arena::RegionBuilder::dont_fork); otherwise they cannot be had
+    /// there.
     pub fn region(self, region: ExclusiveRegion) -> Self {
         SliceBuilder { origin: Origin::region(region), ..self }
     }
@@ -84,7 +86,8 @@ impl SliceBuilder {
         SliceBuilder { origin, ..self }
     }
 
-    /// Blocks of more bytes than this are the system's: 8192 unless said otherwise, which is the most. With 0 all are.
+    /// Blocks of more bytes than this are the system's: 8192 unless said otherwise, which is the
+    /// most. With 0 all are.
     pub fn limit(self, limit_bytes: usize) -> Self {
         SliceBuilder { limit: limit_bytes, ..self }
     }
@@ -99,8 +102,8 @@ impl SliceBuilder {
         SliceBuilder { caching: Caching { working_set, ..self.caching }, ..self }
     }
 
-    /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond it, freed blocks go back
-    /// to their slabs one by one.
+    /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond
+    /// it, freed blocks go back to their slabs one by one.
     pub fn stranded(self, most_bytes: u64) -> Self {
         SliceBuilder {
             caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching },
@@ -108,14 +111,16 @@ impl SliceBuilder {
         }
     }
 
-    /// What the working set's time is measured by: the system's monotonic clock unless said otherwise.
+    /// What the working set's time is measured by: the system's monotonic clock unless said
+    /// otherwise.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         SliceBuilder { caching: Caching { clock, ..self.caching }, ..self }
     }
 
-    /// Who is told of misuse that is found: with debugging, and where it is seen without. Unless said otherwise the
-    /// message goes to the standard error stream and the process is aborted; leaks only have their message. When the hook
-    /// returns, the operation is left out and the allocator goes on unharmed. The hook does not use the allocator.
+    /// Who is told of misuse that is found: with debugging, and where it is seen without. Unless
+    /// said otherwise the message goes to the standard error stream and the process is aborted;
+    /// leaks only have their message. When the hook returns, the operation is left out and the
+    /// allocator goes on unharmed. The hook does not use the allocator.
     pub fn on_fault(self, hook: impl Fn(&SliceFault) + Send + Sync + 'static) -> Self {
         SliceBuilder { on_fault: Arc::new(hook), ..self }
     }

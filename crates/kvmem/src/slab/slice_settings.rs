@@ -4,9 +4,10 @@
 //! |---|---|---|
 //! | `KVMEM_SLICE` | `G_SLICE` | a list of `always-malloc` and `debug-blocks`; `all` is both |
 //!
-//! The list is separated by commas, colons, semicolons or blanks, as GLib's is; large letters and `_` for `-` are read alike.
-//! The first variable that is set and not blank counts; its alias is then not read. A word that is none of these is an
-//! error: who asks for debugging and mistypes would else be told that all is well.
+//! The list is separated by commas, colons, semicolons or blanks, as GLib's is; large letters and
+//! `_` for `-` are read alike. The first variable that is set and not blank counts; its alias is
+//! then not read. A word that is none of these is an error: who asks for debugging and mistypes
+//! would else be told that all is well.
 
 use std::ffi::OsString;
 
@@ -32,8 +33,8 @@ const NAMES: [&str; 2] = ["KVMEM_SLICE", "G_SLICE"];
 pub struct SliceSettings {
     /// Every block comes from the system's `malloc`: for tools that watch that one.
     pub always_malloc: bool,
-    /// Every block is entered into books: double free, wrong size, foreign pointers, writes after free and leaks are found.
-    /// Slow, and what is freed stays away for a while.
+    /// Every block is entered into books: double free, wrong size, foreign pointers, writes after
+    /// free and leaks are found. Slow, and what is freed stays away for a while.
     pub debug_blocks: bool,
 }
 

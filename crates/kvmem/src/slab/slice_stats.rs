@@ -18,7 +18,8 @@ pub struct SliceStats {
     pub unused_bytes: usize,
     /// Bytes of objects that are free and in a magazine.
     pub cached_bytes: u64,
-    /// Blocks of the system's allocator that are in use: above the limit, or all of them with `always-malloc`.
+    /// Blocks of the system's allocator that are in use: above the limit, or all of them with
+    /// `always-malloc`.
     pub system_blocks: usize,
     /// Their bytes, as they were asked for.
     pub system_bytes: usize,
@@ -43,7 +44,8 @@ pub struct SliceClassStats {
     pub cached: usize,
     /// Magazines that went between threads and depot.
     pub exchanges: u64,
-    /// How often objects came from another memory node, since none were cached on the thread's own.
+    /// How often objects came from another memory node, since none were cached on the thread's
+    /// own.
     pub remote: u64,
 }
 

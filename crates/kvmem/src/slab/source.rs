@@ -2,16 +2,17 @@
 
 /// Where rounds come from and go to: slabs, or an allocator of offsets.
 ///
-/// Called with no lock of this layer held, but for that by which trims wait for each other. It must not trim the instance
-/// that calls it. It may use that instance, and so may the memory allocator under it: what it then asks for is
-/// served by the thread's magazines, or one by one from here.
+/// Called with no lock of this layer held, but for that by which trims wait for each other. It must
+/// not trim the instance that calls it. It may use that instance, and so may the memory allocator
+/// under it: what it then asks for is served by the thread's magazines, or one by one from here.
 pub(crate) trait Source<R>: Send + Sync + 'static {
-    /// Whether anybody asks when nothing is cached. Then caches count what is put, and whoever moves rounds from place to
-    /// place says so: see [`core`](super::core).
+    /// Whether anybody asks when nothing is cached. Then caches count what is put, and whoever
+    /// moves rounds from place to place says so: see [`core`](super::core).
     const TRACKED: bool = false;
 
-    /// Whether a round may be cached under this class. Asked on the slow ways, under the owner's lock: so it changes
-    /// between all rounds before [`rebind`](super::core::Core::rebind) and all rounds after it.
+    /// Whether a round may be cached under this class. Asked on the slow ways, under the owner's
+    /// lock: so it changes between all rounds before [`rebind`](super::core::Core::rebind) and
+    /// all rounds after it.
     fn keeps(&self, _class: usize, _round: &R) -> bool {
         true
     }
@@ -37,7 +38,8 @@ pub(crate) trait Source<R>: Send + Sync + 'static {
     /// Bytes that one round of this class strands while it is cached.
     fn round_bytes(&self, class: usize) -> usize;
 
-    /// A fork is to come: takes the source's own locks, so that the child finds them free. The last thing before it.
+    /// A fork is to come: takes the source's own locks, so that the child finds them free. The last
+    /// thing before it.
     fn before_fork(&self) {}
 
     /// Lets go of them, in the parent and in the child.

@@ -7,7 +7,8 @@ pub(crate) struct MagazineStats {
     pub(crate) classes: Vec<ClassStats>,
     /// Bytes stranded: those of all cached rounds.
     pub(crate) stranded_bytes: u64,
-    /// Bytes that may be stranded at most by the magazines that are about; `None` where there is no bound.
+    /// Bytes that may be stranded at most by the magazines that are about; `None` where there is
+    /// no bound.
     pub(crate) charged_bytes: Option<u64>,
     /// The bound.
     pub(crate) stranded_bound: Option<u64>,
@@ -30,7 +31,8 @@ pub(crate) struct ClassStats {
     pub(crate) round_bytes: usize,
     /// Magazines that went between threads and depot.
     pub(crate) exchanges: u64,
-    /// Times that rounds came from the lists of another memory node, since there were none in those of the own one.
+    /// Times that rounds came from the lists of another memory node, since there were none in
+    /// those of the own one.
     pub(crate) remote: u64,
     /// Times that a magazine was filled from the source.
     pub(crate) refills: u64,

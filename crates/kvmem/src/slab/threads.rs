@@ -1,15 +1,17 @@
 //! *Threads*: which cache of an instance is that of the running thread.
 //!
-//! Every instance has a small number, which is used again after its end. Every thread has a table from such numbers to
-//! its caches. The first entries are thread-local words, so that for them the fast way is one load; the others are
-//! elsewhere, and on the slow way. A table is changed by its thread, or when an instance ends by whoever ends it, under
-//! the lock of the registry. An instance ends when nobody uses it; so no thread can meet, under a number, what is left of
-//! another instance: the entry is cleared before the number is given away again, and who uses the new instance has heard
-//! of it after that.
+//! Every instance has a small number, which is used again after its end. Every thread has a table
+//! from such numbers to its caches. The first entries are thread-local words, so that for them the
+//! fast way is one load; the others are elsewhere, and on the slow way. A table is changed by its
+//! thread, or when an instance ends by whoever ends it, under the lock of the registry. An instance
+//! ends when nobody uses it; so no thread can meet, under a number, what is left of
+//! another instance: the entry is cleared before the number is given away again, and who uses the
+//! new instance has heard of it after that.
 //!
-//! Two thread-locals: the first has no destructor, so that reading it asks for no state and it can be read
-//! until the thread is gone; the second has nothing but a destructor, which clears the table. After it, and
-//! where memory lacks, there is no cache, and the depot and the source serve the thread directly.
+//! Two thread-locals: the first has no destructor, so that reading it asks for no state and it can
+//! be read until the thread is gone; the second has nothing but a destructor, which clears the
+//! table. After it, and where memory lacks, there is no cache, and the depot and the source serve
+//! the thread directly.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -23,8 +25,9 @@ use crate::sys::{self, Hooks, Stage};
 ///
 /// # Safety
 ///
-/// `retire` of a cache that the instance's `join` made, for this thread, whose table has it no more. `after_fork…` after
-/// `before_fork`, in the child with the thread that is left. All under the registry's lock.
+/// `retire` of a cache that the instance's `join` made, for this thread, whose table has it no
+/// more. `after_fork…` after `before_fork`, in the child with the thread that is left. All under
+/// the registry's lock.
 pub(super) trait Instance {
     unsafe fn retire(&self, cache: *mut ());
     fn before_fork(&self);
@@ -42,12 +45,13 @@ unsafe impl Send for Registry {}
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry { instances: Vec::new() });
 
-/// Entries that are thread-local themselves. Neither the table's length nor its address need be loaded for them: that took 0.3 of
-/// 3.6 ns from a pair of `get` and `put`. The others' pairs take the slow way and 5.5 ns, where near ones take 3.2.
+/// Entries that are thread-local themselves. Neither the table's length nor its address need be
+/// loaded for them: that took 0.3 of 3.6 ns from a pair of `get` and `put`. The others' pairs take
+/// the slow way and 5.5 ns, where near ones take 3.2.
 const NEAR: usize = 32;
 
-/// A thread's table: the entries that are near, and those that are far. Under the registry's lock, but that the thread itself reads
-/// entries.
+/// A thread's table: the entries that are near, and those that are far. Under the registry's lock,
+/// but that the thread itself reads entries.
 struct Thread {
     near: *const [AtomicPtr<()>; NEAR + 1],
     far: *mut AtomicPtr<()>,
@@ -85,8 +89,8 @@ thread_local! {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Number {
     id: usize,
-    /// Its entry among those that are near; that of no instance, which is always null, if it has none there. So the fast way
-    /// need not ask. At most `NEAR`.
+    /// Its entry among those that are near; that of no instance, which is always null, if it has
+    /// none there. So the fast way need not ask. At most `NEAR`.
     near: usize,
 }
 
@@ -96,7 +100,8 @@ impl Number {
     }
 }
 
-/// The running thread's cache under a number, if the entry is near; else, or if there is none, null.
+/// The running thread's cache under a number, if the entry is near; else, or if there is none,
+/// null.
 #[inline(always)]
 pub(super) fn near_cache(number: Number) -> *mut () {
     // SAFETY: there are `NEAR + 1` entries.
@@ -124,7 +129,8 @@ fn closed<T>(run: impl FnOnce(&Fast) -> T) -> Option<T> {
     })
 }
 
-/// Makes the running thread's cache under a number, by `join`, which is given the thread; null if it cannot have one.
+/// Makes the running thread's cache under a number, by `join`, which is given the thread; null if
+/// it cannot have one.
 pub(super) fn make_cache(
     Number { id, .. }: Number,
     join: impl FnOnce(*const ()) -> *mut (),
@@ -180,7 +186,8 @@ impl Fast {
 }
 
 impl Thread {
-    /// The entry of a number that the table reaches. Under the registry's lock, as long as the thread is there.
+    /// The entry of a number that the table reaches. Under the registry's lock, as long as the
+    /// thread is there.
     ///
     /// # Safety
     ///
@@ -206,8 +213,8 @@ impl Drop for End {
             // For good: the thread has no cache any more.
             fast.closed.set(true);
             let registry = REGISTRY.lock();
-            // At once, so that what instances free at their threads' ends finds no cache that is about to end. Relaxed: under
-            // the lock.
+            // At once, so that what instances free at their threads' ends finds no cache that is
+            // about to end. Relaxed: under the lock.
             let near = fast
                 .near
                 .each_ref()
@@ -218,7 +225,8 @@ impl Drop for End {
                 // SAFETY: the table reaches so far. Relaxed: changed under the lock.
                 let cache = unsafe { (*table.entry(id)).load(Ordering::Relaxed) };
                 if let (false, Some(instance)) = (cache.is_null(), instance) {
-                    // SAFETY: an instance in the registry is there; its cache is this thread's, which has forgotten it.
+                    // SAFETY: an instance in the registry is there; its cache is this thread's,
+                    // which has forgotten it.
                     unsafe { instance.as_ref().retire(cache) };
                 }
             }
@@ -263,7 +271,8 @@ pub(super) unsafe fn enroll(instance: NonNull<dyn Instance>) -> Number {
     })
 }
 
-/// Takes a number back. `each_thread` gives the threads that have a cache of the instance; their entries are cleared.
+/// Takes a number back. `each_thread` gives the threads that have a cache of the instance; their
+/// entries are cleared.
 pub(super) fn withdraw(
     Number { id, .. }: Number,
     each_thread: impl FnOnce(&mut dyn FnMut(*const ())),
@@ -271,15 +280,16 @@ pub(super) fn withdraw(
     let mut registry = REGISTRY.lock();
     each_thread(&mut |thread| {
         let thread: *const Thread = thread.cast();
-        // SAFETY: a thread that a cache names is there as long as the cache is in the instance's list, and its table
-        // reaches every number that it has a cache for. Relaxed: nobody uses the entry now; see the head.
+        // SAFETY: a thread that a cache names is there as long as the cache is in the instance's
+        // list, and its table reaches every number that it has a cache for. Relaxed: nobody
+        // uses the entry now; see the head.
         unsafe { (*(*thread).entry(id)).store(ptr::null_mut(), Ordering::Relaxed) };
     });
     registry.instances[id] = None;
 }
 
-/// Runs while nobody forks and no cache is made: what `run` asks for under an instance's locks may come from another instance, and
-/// who forks would wait for the first with the second in his hands.
+/// Runs while nobody forks and no cache is made: what `run` asks for under an instance's locks may
+/// come from another instance, and who forks would wait for the first with the second in his hands.
 pub(super) fn while_nobody_forks<T>(run: impl FnOnce() -> T) -> T {
     FAST.with(|fast| {
         let before = fast.closed.replace(true);

@@ -1,6 +1,8 @@
-//! *Topology*: how many memory nodes there are, and on which of them a thread runs; tests bring their own.
+//! *Topology*: how many memory nodes there are, and on which of them a thread runs; tests bring
+//! their own.
 //!
-//! Counted are the nodes that have cores: a thread runs on one of these, whatever other nodes have memory.
+//! Counted are the nodes that have cores: a thread runs on one of these, whatever other nodes have
+//! memory.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -21,7 +23,8 @@ pub(crate) trait Topology: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SystemTopology;
 
-/// The kernel's numbers, in ascending order. Read once: cores that are added later to a new node count as on the first.
+/// The kernel's numbers, in ascending order. Read once: cores that are added later to a new node
+/// count as on the first.
 fn numbers() -> &'static [u32] {
     static NUMBERS: OnceLock<Vec<u32>> = OnceLock::new();
     NUMBERS.get_or_init(|| Nodes::with_cores().0)

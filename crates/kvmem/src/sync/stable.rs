@@ -1,10 +1,11 @@
-//! *Stable*: a table that only grows, for as long as the process: its entries never move and never end.
+//! *Stable*: a table that only grows, for as long as the process: its entries never move and never
+//! end.
 //!
-//! The first entries stand in the table itself, which is a static, so that finding them takes no load; the rest in segments that
-//! double.
+//! The first entries stand in the table itself, which is a static, so that finding them takes no
+//! load; the rest in segments that double.
 //!
-//! Nobody waits for another's segment: two that need one at once make it both, and the second throws its own away. So a fork in
-//! the middle leaves nothing in the child that it would wait for.
+//! Nobody waits for another's segment: two that need one at once make it both, and the second
+//! throws its own away. So a fork in the middle leaves nothing in the child that it would wait for.
 
 use std::ptr;
 use std::slice;
@@ -24,9 +25,11 @@ pub struct Stable<T: 'static> {
     make: fn() -> T,
 }
 
-// SAFETY: as for the entries, of which it is an owner: `AtomicPtr` says nothing of what it points to.
+// SAFETY: as for the entries, of which it is an owner: `AtomicPtr` says nothing of what it points
+// to.
 unsafe impl<T: Send> Send for Stable<T> {}
-// SAFETY: what is shared are references to entries; what one thread makes, another may find and, with the table, drop.
+// SAFETY: what is shared are references to entries; what one thread makes, another may find and,
+// with the table, drop.
 unsafe impl<T: Send + Sync> Sync for Stable<T> {}
 
 impl<T> Stable<T> {
@@ -73,7 +76,8 @@ impl<T> Stable<T> {
     fn segment(&self, number: usize) -> Option<&[T]> {
         // Acquire pairs with the Release in `further`: its entries are made.
         let segment = self.more[number].load(Ordering::Acquire);
-        // SAFETY: what is not null came from a box of so many, and stays until the table is dropped.
+        // SAFETY: what is not null came from a box of so many, and stays until the table is
+        // dropped.
         (!segment.is_null()).then(|| unsafe { slice::from_raw_parts(segment, entries(number)) })
     }
 

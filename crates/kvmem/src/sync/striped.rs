@@ -1,26 +1,33 @@
-//! *Striped*: a lock for what is read all the time and changed now and then, whose readers write to no common line.
+//! *Striped*: a lock for what is read all the time and changed now and then, whose readers write to
+//! no common line.
 //!
-//! A lock is a word that everybody writes who takes it. Where threads take it all the time, the word's cache line goes from one processor to the
-//! other, and they wait for the line even if none ever waits for the lock. Here there are [`STRIPES`] small locks, the *stripes*, on lines of
-//! their own. A reader takes one of them, always the same for a thread, so its line stays with the thread's processor. A writer
-//! takes all, one after the other: then there is no reader. Two readers exclude each other if they happen to have the same stripe; that
-//! is slower and nothing else.
+//! A lock is a word that everybody writes who takes it. Where threads take it all the time, the
+//! word's cache line goes from one processor to the other, and they wait for the line even if none
+//! ever waits for the lock. Here there are [`STRIPES`] small locks, the *stripes*, on lines of
+//! their own. A reader takes one of them, always the same for a thread, so its line stays with the
+//! thread's processor. A writer takes all, one after the other: then there is no reader. Two
+//! readers exclude each other if they happen to have the same stripe; that is slower and nothing
+//! else.
 //!
-//! A writer would pay for stripes that nobody reads by. So a stripe has to be *joined*: its first reader says, under the writers' lock, that
-//! writers must take it, too. Writers take those joined, under the same lock; one that many in a row have taken though nobody had
-//! read by it is left out again, until a reader comes. A process of one thread has one stripe, and where threads only write there is none.
+//! A writer would pay for stripes that nobody reads by. So a stripe has to be *joined*: its first
+//! reader says, under the writers' lock, that writers must take it, too. Writers take those joined,
+//! under the same lock; one that many in a row have taken though nobody had read by it is left out
+//! again, until a reader comes. A process of one thread has one stripe, and where threads only
+//! write there is none.
 //!
-//! Each stripe has something of its own beside, for its reader: figures, or what it notes for the next writer.
+//! Each stripe has something of its own beside, for its reader: figures, or what it notes for the
+//! next writer.
 //!
-//! There is one order: the writers' lock, then stripes. Who reads waits for nothing while it has a stripe, but the one that has just joined
-//! has its stripe before it lets go of the writers' lock.
+//! There is one order: the writers' lock, then stripes. Who reads waits for nothing while it has a
+//! stripe, but the one that has just joined has its stripe before it lets go of the writers' lock.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
 use super::{AtomicBool, AtomicU32, Guard, Mutex, Ordering, RawLock};
 
-/// Stripes of a lock. So many threads read side by side; and of so many locks a writer waits for the lines, at worst.
+/// Stripes of a lock. So many threads read side by side; and of so many locks a writer waits for
+/// the lines, at worst.
 pub(crate) const STRIPES: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// A stripe that so many writers have taken in vain is left out.
@@ -31,7 +38,8 @@ const VAIN: u32 = if cfg!(loom) { 1 } else { 16 };
 pub(crate) struct Striped<T, S> {
     stripes: [Stripe<S>; STRIPES],
     value: UnsafeCell<T>,
-    /// A bit for each stripe that writers take. Who has this lock may take stripes, and change the value if it has all of these.
+    /// A bit for each stripe that writers take. Who has this lock may take stripes, and change the
+    /// value if it has all of these.
     joined: Mutex<Joined>,
 }
 
@@ -63,8 +71,9 @@ impl Joined {
     }
 }
 
-// SAFETY: `value` is lent as `&T` to readers of several threads, hence `T: Sync`, and as `&mut T` to writers of any, hence
-// `T: Send`. That never both are lent is said at `read` and `write`. `S` is only ever lent as `&S`.
+// SAFETY: `value` is lent as `&T` to readers of several threads, hence `T: Sync`, and as `&mut T`
+// to writers of any, hence `T: Send`. That never both are lent is said at `read` and `write`. `S`
+// is only ever lent as `&S`.
 unsafe impl<T: Send + Sync, S: Sync> Sync for Striped<T, S> {}
 
 impl<T, S: Default> Striped<T, S> {
@@ -81,14 +90,16 @@ impl<T, S: Default> Striped<T, S> {
 }
 
 impl<T, S> Striped<T, S> {
-    /// Waits until no writer has it, nor a reader of the same stripe. For the stripe of a number, modulo [`STRIPES`].
+    /// Waits until no writer has it, nor a reader of the same stripe. For the stripe of a number,
+    /// modulo [`STRIPES`].
     #[inline]
     pub(crate) fn read(&self, number: usize) -> Reading<'_, T, S> {
         let at = number % STRIPES;
         let stripe = &self.stripes[at];
         stripe.lock.take();
-        // Relaxed: changed under the lock of the stripe. While it is set, every writer that comes takes this stripe before it has the value;
-        // and who set it had the writers' lock, so those that came before have let go.
+        // Relaxed: changed under the lock of the stripe. While it is set, every writer that comes
+        // takes this stripe before it has the value; and who set it had the writers' lock,
+        // so those that came before have let go.
         if !stripe.joined.load(Ordering::Relaxed) {
             stripe.lock.let_go();
             self.join(at);
@@ -121,7 +132,8 @@ impl<T, S> Striped<T, S> {
             let vain = stripe.vain.load(Ordering::Relaxed) + 1;
             stripe.vain.store(vain, Ordering::Relaxed);
             if vain > VAIN {
-                // Nobody has read by it since the latest writer, so there is nothing of its own to be seen.
+                // Nobody has read by it since the latest writer, so there is nothing of its own to
+                // be seen.
                 joined.0 &= !(1 << at);
                 stripe.joined.store(false, Ordering::Relaxed);
                 stripe.lock.let_go();
@@ -155,7 +167,8 @@ impl<T, S> Deref for Reading<'_, T, S> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this has a stripe that is joined, so a writer, who has to take it, is not there; see `read`. All others read.
+        // SAFETY: this has a stripe that is joined, so a writer, who has to take it, is not there;
+        // see `read`. All others read.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -196,8 +209,8 @@ impl<T, S> Deref for Writing<'_, T, S> {
 impl<T, S> DerefMut for Writing<'_, T, S> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this has the writers' lock, so there is no other writer and nobody joins; and it has every stripe that is joined, so
-        // there is no reader.
+        // SAFETY: this has the writers' lock, so there is no other writer and nobody joins; and it
+        // has every stripe that is joined, so there is no reader.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -211,8 +224,8 @@ impl<T, S> Drop for Writing<'_, T, S> {
     }
 }
 
-/// The running thread's number, for [`Striped::read`]: threads are numbered as they first ask, so that those that begin together have
-/// stripes of their own.
+/// The running thread's number, for [`Striped::read`]: threads are numbered as they first ask, so
+/// that those that begin together have stripes of their own.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn thread_number() -> usize {

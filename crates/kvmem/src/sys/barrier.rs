@@ -26,8 +26,8 @@ pub(crate) fn register_barrier() -> Result<()> {
     Ok(())
 }
 
-/// When it returns, every running thread of the process has gone through a full memory barrier since it was called; and
-/// those that do not run go through one before they run again.
+/// When it returns, every running thread of the process has gone through a full memory barrier
+/// since it was called; and those that do not run go through one before they run again.
 pub(crate) fn barrier() -> Result<()> {
     gate(Call::Membarrier)?;
     membarrier(PRIVATE_EXPEDITED)

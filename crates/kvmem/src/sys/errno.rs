@@ -5,7 +5,8 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-/// An error number of the kernel. Shown with its name, where it is one that this library meets, and its meaning.
+/// An error number of the kernel. Shown with its name, where it is one that this library meets, and
+/// its meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Errno(i32);
@@ -50,8 +51,8 @@ impl Errno {
         Errno::of(&io::Error::last_os_error())
     }
 
-    /// Forgets what the last call of this thread left behind. Before functions of foreign libraries that say that they set
-    /// it: what is found afterwards is theirs.
+    /// Forgets what the last call of this thread left behind. Before functions of foreign libraries
+    /// that say that they set it: what is found afterwards is theirs.
     #[cfg(not(loom))]
     pub(crate) fn clear() {
         // SAFETY: the address is that of this thread's own variable.

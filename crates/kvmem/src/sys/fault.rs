@@ -1,8 +1,9 @@
 //! *Fault*: a plan of which system calls fail, made by a test.
 //!
-//! There is one plan in the process, since threads of the library must see it too. A test that makes a plan holds the
-//! guard; a second one waits until the first is gone. Tests that do not take part see the plan too: those
-//! that would be harmed belong into another process, or take an empty plan.
+//! There is one plan in the process, since threads of the library must see it too. A test that
+//! makes a plan holds the guard; a second one waits until the first is gone. Tests that do not take
+//! part see the plan too: those that would be harmed belong into another process, or take an empty
+//! plan.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,7 +40,8 @@ pub fn count() -> Guard {
     Guard(())
 }
 
-/// A plan under which the `nth` call of this kind (1 is the first) fails with `errno`, without being made.
+/// A plan under which the `nth` call of this kind (1 is the first) fails with `errno`, without
+/// being made.
 pub fn fail(call: Call, nth: u64, errno: Errno) -> Guard {
     count().and(call, nth, 1, errno)
 }

@@ -1,4 +1,5 @@
-//! *File calls*: memory with a descriptor, page tables as a file, and the small files of `/proc` and `/sys`.
+//! *File calls*: memory with a descriptor, page tables as a file, and the small files of `/proc`
+//! and `/sys`.
 
 use std::ffi::CStr;
 use std::fs::{self, File, Permissions};
@@ -64,7 +65,8 @@ pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     fd.try_clone_to_owned().map_err(|error| Errno::of(&error))
 }
 
-/// A descriptor of the same file that can only be read from, closed on exec. Goes by way of `/proc`.
+/// A descriptor of the same file that can only be read from, closed on exec. Goes by way of
+/// `/proc`.
 #[cfg(not(loom))]
 pub(crate) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     gate(Call::Reopen)?;
@@ -186,8 +188,8 @@ struct ScanArguments {
     return_mask: u64,
 }
 
-/// Finds the runs of resident pages from address `start` on. Returns how many of `runs` were filled, and the address
-/// up to which was looked. Exact, and quick where runs are long.
+/// Finds the runs of resident pages from address `start` on. Returns how many of `runs` were
+/// filled, and the address up to which was looked. Exact, and quick where runs are long.
 ///
 /// Source: the kernel's `Documentation/admin-guide/mm/pagemap.rst`, Linux 6.7.
 pub(crate) fn pagemap_scan(
@@ -209,7 +211,8 @@ pub(crate) fn pagemap_scan(
         return_mask: PAGE_IS_HUGE,
         ..ScanArguments::default()
     };
-    // SAFETY: the arguments have the layout of the kernel's `pm_scan_arg`, and name a vector with its length.
+    // SAFETY: the arguments have the layout of the kernel's `pm_scan_arg`, and name a vector with
+    // its length.
     let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
     Ok((check(found.into())?.min(runs.len()), arguments.walk_end))
 }
@@ -232,7 +235,8 @@ pub(crate) fn is_folder(path: &Path) -> Result<bool> {
     fs::metadata(path).map(|found| found.is_dir()).map_err(|error| Errno::of(&error))
 }
 
-/// Size of the file system at `path`, and what an ordinary user may still write to it, both in bytes.
+/// Size of the file system at `path`, and what an ordinary user may still write to it, both in
+/// bytes.
 pub(crate) fn space_at(path: &CStr) -> Result<(u64, u64)> {
     gate(Call::SpaceAt)?;
     let mut space = MaybeUninit::<libc::statvfs>::uninit();

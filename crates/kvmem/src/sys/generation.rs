@@ -1,8 +1,9 @@
 //! *Generation*: how many forks lie between a process and the one that counted first.
 //!
-//! A forked child has one thread. Locks that other threads held at the fork are never released in the child, and tables that
-//! they were changing stay half changed. An object that must not be used in a child remembers the generation in which it was
-//! made and compares it with the current one: one load, and no call of the kernel.
+//! A forked child has one thread. Locks that other threads held at the fork are never released in
+//! the child, and tables that they were changing stay half changed. An object that must not be used
+//! in a child remembers the generation in which it was made and compares it with the current one:
+//! one load, and no call of the kernel.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,12 +16,13 @@ static COUNTED: Once = Once::new();
 /// Returns the generation of this process. It counts forks only after [`count_forks`].
 #[inline]
 pub(crate) fn generation() -> u32 {
-    // Relaxed: it changes in a child alone, before `fork` returns there and while the child has one thread.
+    // Relaxed: it changes in a child alone, before `fork` returns there and while the child has one
+    // thread.
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Counts forks from now on. If the C library has no memory for that, a child is not told from its parent: it may wait for a
-/// lock that no thread releases, as with any other lock.
+/// Counts forks from now on. If the C library has no memory for that, a child is not told from its
+/// parent: it may wait for a lock that no thread releases, as with any other lock.
 pub(crate) fn count_forks() {
     COUNTED.call_once(|| {
         let _ = in_forked_child(count);

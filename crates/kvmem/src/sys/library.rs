@@ -1,11 +1,12 @@
 //! *Library*: a shared library, loaded while the process runs.
 //!
-//! It is found by the loader's rules: a bare name in the usual folders and those of `LD_LIBRARY_PATH`, a path as it is. All of
-//! its functions are bound at once, so one that a dependency lacks is found out here and not in the middle of a transfer; none
-//! of its names become visible to other libraries.
+//! It is found by the loader's rules: a bare name in the usual folders and those of
+//! `LD_LIBRARY_PATH`, a path as it is. All of its functions are bound at once, so one that a
+//! dependency lacks is found out here and not in the middle of a transfer; none of its names become
+//! visible to other libraries.
 //!
-//! The library is unloaded when the last [`Library`] that holds it is dropped. Whoever keeps functions of it keeps the
-//! [`Library`] beside them.
+//! The library is unloaded when the last [`Library`] that holds it is dropped. Whoever keeps
+//! functions of it keeps the [`Library`] beside them.
 
 use std::error::Error;
 use std::ffi::{CStr, c_void};
@@ -16,7 +17,8 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
 use super::{Call, gate};
 
-/// A library that is loaded as long as this lives. What goes wrong is said by the loader in words, so that is the error.
+/// A library that is loaded as long as this lives. What goes wrong is said by the loader in words,
+/// so that is the error.
 #[derive(Debug)]
 pub(crate) struct Library(Handle);
 
@@ -35,7 +37,8 @@ impl Library {
     /// A function of it, in its default version.
     ///
     /// # Safety
-    /// `F` is the function's type, an `extern "C" fn`, and the function is not called after the library is gone.
+    /// `F` is the function's type, an `extern "C" fn`, and the function is not called after the
+    /// library is gone.
     pub(crate) unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Result<F, String> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         gate(Call::Symbol).map_err(|errno| errno.to_string())?;
@@ -45,7 +48,8 @@ impl Library {
         if address.is_null() {
             return Err("it is there, but nowhere".to_owned());
         }
-        // SAFETY: `F` is a function pointer of the same size, the caller promises, and the address is not null.
+        // SAFETY: `F` is a function pointer of the same size, the caller promises, and the address
+        // is not null.
         Ok(unsafe { mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 

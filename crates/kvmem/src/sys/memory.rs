@@ -20,7 +20,8 @@ pub(crate) fn page_size() -> usize {
 /// `mmap`, as all of them below call it.
 ///
 /// # Safety
-/// With `MAP_FIXED` in `flags`, what was mapped in the range before is the caller's, and nobody uses it any more.
+/// With `MAP_FIXED` in `flags`, what was mapped in the range before is the caller's, and nobody
+/// uses it any more.
 unsafe fn mmap(
     address: *mut u8,
     len: usize,
@@ -29,7 +30,8 @@ unsafe fn mmap(
     fd: i32,
     offset: i64,
 ) -> Result<NonNull<u8>> {
-    // SAFETY: without MAP_FIXED the kernel takes addresses that nobody has; with it, the caller answers for them.
+    // SAFETY: without MAP_FIXED the kernel takes addresses that nobody has; with it, the caller
+    // answers for them.
     let at = unsafe { libc::mmap(address.cast(), len, protection, flags, fd, offset) };
     if at == libc::MAP_FAILED {
         return Err(Errno::last());
@@ -49,7 +51,8 @@ pub(crate) fn reserve(len: usize) -> Result<NonNull<u8>> {
 pub(crate) fn refill(at: NonNull<u8>, len: usize) {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: MAP_FIXED_NOREPLACE replaces nothing. A kernel that does not know it takes the address as a hint.
+    // SAFETY: MAP_FIXED_NOREPLACE replaces nothing. A kernel that does not know it takes the
+    // address as a hint.
     let got = unsafe { mmap(at.as_ptr(), len, libc::PROT_NONE, flags, -1, 0) };
     if let Ok(elsewhere) = got
         && elsewhere != at
@@ -59,7 +62,8 @@ pub(crate) fn refill(at: NonNull<u8>, len: usize) {
     }
 }
 
-/// Maps private base pages, zeroed and not resident yet, without a promise of memory. The kernel chooses the address.
+/// Maps private base pages, zeroed and not resident yet, without a promise of memory. The kernel
+/// chooses the address.
 pub(crate) fn map_anonymous(len: usize) -> Result<NonNull<u8>> {
     gate(Call::MapAnonymous)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -67,8 +71,8 @@ pub(crate) fn map_anonymous(len: usize) -> Result<NonNull<u8>> {
     unsafe { mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
 }
 
-/// Maps private hugepages of `2^page_shift` bytes, which the pool promises from now on: a later touch finds its page.
-/// `None` lets the kernel choose the address.
+/// Maps private hugepages of `2^page_shift` bytes, which the pool promises from now on: a later
+/// touch finds its page. `None` lets the kernel choose the address.
 ///
 /// # Safety
 /// As for `mmap` with `MAP_FIXED`, if an address is given.
@@ -94,8 +98,8 @@ pub(crate) unsafe fn map_huge(
     }
 }
 
-/// Maps the first `len` bytes of a file, shared, to be read and, if `write` says so, written. `None` lets the kernel choose the
-/// address.
+/// Maps the first `len` bytes of a file, shared, to be read and, if `write` says so, written.
+/// `None` lets the kernel choose the address.
 ///
 /// # Safety
 /// As for `mmap` with `MAP_FIXED`, if an address is given.
@@ -153,8 +157,9 @@ pub(crate) unsafe fn madvise(at: NonNull<u8>, len: usize, advice: i32) -> Result
     check(unsafe { libc::madvise(at.as_ptr().cast(), len, advice) }.into()).map(drop)
 }
 
-/// Makes a range resident and writable, as if each of its pages had been written to, without changing a byte. A page
-/// that cannot be had is an error here, and not a signal. The range need not be mapped: that is an error too.
+/// Makes a range resident and writable, as if each of its pages had been written to, without
+/// changing a byte. A page that cannot be had is an error here, and not a signal. The range need
+/// not be mapped: that is an error too.
 ///
 /// Source: `madvise(2)`, `MADV_POPULATE_WRITE`, Linux 5.14.
 pub(crate) fn populate_write(at: NonNull<u8>, len: usize) -> Result<()> {
@@ -164,7 +169,8 @@ pub(crate) fn populate_write(at: NonNull<u8>, len: usize) -> Result<()> {
         .map(drop)
 }
 
-/// Whether the kernel has [`populate_write`]: asked with an empty range, which only an unknown advice fails.
+/// Whether the kernel has [`populate_write`]: asked with an empty range, which only an unknown
+/// advice fails.
 pub(crate) fn populate_is_known() -> bool {
     match gate(Call::PopulateWrite) {
         Err(errno) => errno != Errno::EINVAL,
@@ -173,11 +179,12 @@ pub(crate) fn populate_is_known() -> bool {
     }
 }
 
-/// Makes the page of `at` resident and writable without changing a byte, on any kernel: the kernel itself adds 0 to the
-/// word, atomically, so that threads that write to it meanwhile lose nothing. A page that cannot be had is an error
-/// here, and not a signal.
+/// Makes the page of `at` resident and writable without changing a byte, on any kernel: the kernel
+/// itself adds 0 to the word, atomically, so that threads that write to it meanwhile lose nothing.
+/// A page that cannot be had is an error here, and not a signal.
 ///
-/// Source: `futex(2)`, `FUTEX_WAKE_OP`: the operation is done on the second address, whether or not anybody waits.
+/// Source: `futex(2)`, `FUTEX_WAKE_OP`: the operation is done on the second address, whether or not
+/// anybody waits.
 pub(crate) fn touch(at: NonNull<u8>) -> Result<()> {
     gate(Call::Touch)?;
     // Operation ADD of 0; the comparison after it decides about waking up to 0 waiters.
@@ -197,8 +204,8 @@ pub(crate) fn touch(at: NonNull<u8>) -> Result<()> {
     check(returned).map(drop)
 }
 
-/// Makes a range resident and keeps it so. All pages that it touches are locked; those that were stay so, and locks do not add
-/// up. An error can leave a part of them locked.
+/// Makes a range resident and keeps it so. All pages that it touches are locked; those that were
+/// stay so, and locks do not add up. An error can leave a part of them locked.
 pub(crate) fn mlock(at: NonNull<u8>, len: usize) -> Result<()> {
     gate(Call::Lock)?;
     // SAFETY: changes no byte, and the kernel checks the range.
@@ -212,7 +219,8 @@ pub(crate) fn munlock(at: NonNull<u8>, len: usize) -> Result<()> {
     check(unsafe { libc::munlock(at.as_ptr().cast(), len) }.into()).map(drop)
 }
 
-/// Asks for each page of a range whether it is resident: bit 0 of its byte in `pages`. The range must be mapped whole.
+/// Asks for each page of a range whether it is resident: bit 0 of its byte in `pages`. The range
+/// must be mapped whole.
 pub(crate) fn mincore(at: NonNull<u8>, len: usize, pages: &mut [u8]) -> Result<()> {
     gate(Call::Mincore)?;
     if pages.len() < len.div_ceil(page_size()) {

@@ -1,13 +1,16 @@
-//! *The kernel*: every system call of the library, one function for each; and the loader of shared libraries.
+//! *The kernel*: every system call of the library, one function for each; and the loader of shared
+//! libraries.
 //!
-//! Nothing else in the crate speaks to the kernel. A function here checks nothing and decides nothing: it makes
-//! its call and turns a refusal into an [`Errno`]. What the refusal means is decided above.
+//! Nothing else in the crate speaks to the kernel. A function here checks nothing and decides
+//! nothing: it makes its call and turns a refusal into an [`Errno`]. What the refusal means is
+//! decided above.
 //!
 //! ## The seam
 //!
-//! Each function asks [`gate`] first. In ordinary builds that is an empty inlined function. With the feature
-//! `fault-injection` it looks into a plan that a test has made, and the call may fail without having been made; so
-//! each way out of the code above can be walked, not only those that a healthy machine shows.
+//! Each function asks [`gate`] first. In ordinary builds that is an empty inlined function. With
+//! the feature `fault-injection` it looks into a plan that a test has made, and the call may fail
+//! without having been made; so each way out of the code above can be walked, not only those that a
+//! healthy machine shows.
 
 mod barrier;
 mod call;

@@ -74,7 +74,8 @@ pub(crate) fn node_here() -> Result<u32> {
 pub(crate) fn nodes_of(pages: &[NonNull<u8>]) -> Result<Vec<i32>> {
     gate(Call::NodesOf)?;
     let mut nodes = vec![-libc::ENOENT; pages.len()];
-    // SAFETY: both arrays have the length that the call says; without target nodes no page is moved.
+    // SAFETY: both arrays have the length that the call says; without target nodes no page is
+    // moved.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

@@ -47,7 +47,8 @@ pub(crate) fn resource_limits(resource: Resource) -> Result<(Option<u64>, Option
 /// How many cores the process may run on.
 pub(crate) fn affinity() -> Result<usize> {
     gate(Call::Affinity)?;
-    // The kernel refuses a mask that is shorter than its own; 64 Ki cores are more than it can be built for.
+    // The kernel refuses a mask that is shorter than its own; 64 Ki cores are more than it can be
+    // built for.
     let mut mask = vec![0u64; 1024];
     // SAFETY: the mask is as long as the call says.
     let bytes = unsafe {
@@ -60,8 +61,9 @@ pub(crate) fn affinity() -> Result<usize> {
 /// Adds an entry (`NAME=value`) to the environment, for libraries that are loaded later. The
 /// environment must have no entry of this name.
 ///
-/// `setenv` may free the table of entries while another thread reads it with `getenv`. This function
-/// leaves the old table and its entries in place: a reader sees the old table or the new one.
+/// `setenv` may free the table of entries while another thread reads it with `getenv`. This
+/// function leaves the old table and its entries in place: a reader sees the old table or the new
+/// one.
 #[cfg(not(loom))]
 pub(crate) fn add_to_environment(entry: &'static CStr) {
     use std::ffi::c_char;
@@ -75,16 +77,17 @@ pub(crate) fn add_to_environment(entry: &'static CStr) {
     unsafe extern "C" {
         static mut environ: *mut *mut c_char;
     }
-    // SAFETY: the C library's variable, aligned as a pointer. This function accesses it atomically, the
-    // C library with plain loads and stores of one machine word.
+    // SAFETY: the C library's variable, aligned as a pointer. This function accesses it atomically,
+    // the C library with plain loads and stores of one machine word.
     let table = unsafe { AtomicPtr::from_ptr(&raw mut environ) };
     // Acquire pairs with the Release below, should two threads be here.
     let old = table.load(Ordering::Acquire);
     let mut entries = Vec::new();
     if !old.is_null() {
-        // SAFETY: the table ends with a null pointer, and no entry after that is read. The environment
-        // does not change meanwhile: callers of `setenv` and `std::env::set_var` promise that no other
-        // thread reads it, as this one and `getenv` do.
+        // SAFETY: the table ends with a null pointer, and no entry after that is read. The
+        // environment does not change meanwhile: callers of `setenv` and
+        // `std::env::set_var` promise that no other thread reads it, as this one and
+        // `getenv` do.
         entries
             .extend((0..).map(|at| unsafe { *old.add(at) }).take_while(|entry| !entry.is_null()));
     }
@@ -101,7 +104,8 @@ pub(crate) fn process_id() -> u32 {
     std::process::id()
 }
 
-/// Has a function called when the process ends in the ordinary way. If there is no room for it, it is not.
+/// Has a function called when the process ends in the ordinary way. If there is no room for it, it
+/// is not.
 #[cfg(not(loom))]
 pub(crate) fn at_exit(call: extern "C" fn()) {
     // SAFETY: the function is there as long as the process.

@@ -1,6 +1,7 @@
 //! *Ring calls*: making an io_uring, and its table of fixed buffers.
 //!
-//! Two system calls are all that registering needs: the queues of a ring are never mapped here, and no work is submitted.
+//! Two system calls are all that registering needs: the queues of a ring are never mapped here, and
+//! no work is submitted.
 //!
 //! Source: the kernel's `include/uapi/linux/io_uring.h` and `io_uring_register(2)`.
 
@@ -94,7 +95,8 @@ unsafe fn register<T>(
 pub(crate) fn ring_table(ring: BorrowedFd<'_>, slots: u32) -> Result<()> {
     gate(Call::RingTable)?;
     let table = Register { slots, flags: SPARSE, reserved: 0, data: 0, tags: 0 };
-    // SAFETY: the operation reads a `struct io_uring_rsrc_register` of the size that is given; it names no memory.
+    // SAFETY: the operation reads a `struct io_uring_rsrc_register` of the size that is given; it
+    // names no memory.
     unsafe { register(ring, REGISTER_BUFFERS2, &table, size_of::<Register>()) }.map(drop)
 }
 
@@ -106,8 +108,8 @@ unsafe fn update(ring: BorrowedFd<'_>, first: u32, vectors: &[libc::iovec]) -> R
     let slots = u32::try_from(vectors.len()).map_err(|_| Errno::EINVAL)?;
     let data = vectors.as_ptr() as u64;
     let update = Update { first, reserved: 0, data, tags: 0, slots, reserved2: 0 };
-    // SAFETY: the operation reads a `struct io_uring_rsrc_update2` of the size that is given, which names vectors with their
-    // number; for the memory that they name the caller answers.
+    // SAFETY: the operation reads a `struct io_uring_rsrc_update2` of the size that is given, which
+    // names vectors with their number; for the memory that they name the caller answers.
     let done = unsafe { register(ring, REGISTER_BUFFERS_UPDATE, &update, size_of::<Update>()) }?;
     // It stops at the first that it cannot do, and then says how many were done.
     if done == vectors.len() { Ok(()) } else { Err(Errno::EINVAL) }
@@ -116,7 +118,8 @@ unsafe fn update(ring: BorrowedFd<'_>, first: u32, vectors: &[libc::iovec]) -> R
 /// Pins a range and puts it into a slot of the table; what was there before is taken out.
 ///
 /// # Safety
-/// Whoever submits work on this slot answers for what it does to the bytes; they stay mapped until the slot is emptied.
+/// Whoever submits work on this slot answers for what it does to the bytes; they stay mapped until
+/// the slot is emptied.
 pub(crate) unsafe fn ring_fill(
     ring: BorrowedFd<'_>,
     slot: u32,
@@ -128,7 +131,8 @@ pub(crate) unsafe fn ring_fill(
     unsafe { update(ring, slot, &[libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len }]) }
 }
 
-/// Empties slots of the table. The pages of a buffer are let go of when the last request that uses it is done.
+/// Empties slots of the table. The pages of a buffer are let go of when the last request that uses
+/// it is done.
 pub(crate) fn ring_empty(ring: BorrowedFd<'_>, slots: Range<u32>) -> Result<()> {
     gate(Call::RingEmpty)?;
     let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
@@ -136,8 +140,9 @@ pub(crate) fn ring_empty(ring: BorrowedFd<'_>, slots: Range<u32>) -> Result<()> 
     unsafe { update(ring, slots.start, &vec![none; slots.len()]) }
 }
 
-/// Puts what is in slot `from` of `source`, pinned already, into slot `to` of `ring` as well, and makes the table longer where
-/// it ends before that. Linux 6.13; until it was mended in 6.18, what is in the slots after `to` is lost.
+/// Puts what is in slot `from` of `source`, pinned already, into slot `to` of `ring` as well, and
+/// makes the table longer where it ends before that. Linux 6.13; until it was mended in 6.18, what
+/// is in the slots after `to` is lost.
 pub(crate) fn ring_clone(
     ring: BorrowedFd<'_>,
     source: BorrowedFd<'_>,

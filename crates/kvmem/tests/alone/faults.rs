@@ -157,7 +157,8 @@ fn any_call_may_fail_and_nothing_leaks() {
                 for errno in [Errno::ENOMEM, Errno::EPERM, Errno::EINVAL, Errno::EHWPOISON] {
                     let what = format!("{name}: call {nth} of {call} fails with {errno:?}");
                     let guard = fault::fail(call, nth, errno);
-                    // An error or none: either way it says so itself, and `check` looks at the rest.
+                    // An error or none: either way it says so itself, and `check` looks at the
+                    // rest.
                     let outcome = scenario();
                     assert!(guard.failed() <= 1, "{what}");
                     failed += guard.failed();

@@ -1,4 +1,5 @@
-//! Libraries that are loaded while the process runs: faults of the loader, and the limit on pinned memory.
+//! Libraries that are loaded while the process runs: faults of the loader, and the limit on pinned
+//! memory.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -20,7 +21,8 @@ fn is_loaded(path: &Path) -> bool {
     maps.contains(path.to_str().expect("a plain path"))
 }
 
-/// Makes each look at the loader fail in turn, until a load gets through without having met the fault.
+/// Makes each look at the loader fail in turn, until a load gets through without having met the
+/// fault.
 fn every_fault(library: &StandIn, load: impl Fn() -> Result<String, NotAvailable>) -> Vec<String> {
     let mut told = Vec::new();
     let before = descriptors();
@@ -41,7 +43,8 @@ fn every_fault(library: &StandIn, load: impl Fn() -> Result<String, NotAvailable
                 Ok(_) => break,
             }
         }
-        // The faults are counted by what was asked, so a second kind begins with a library that loads.
+        // The faults are counted by what was asked, so a second kind begins with a library that
+        // loads.
         load().expect("no fault any more");
     }
     assert_eq!(descriptors(), before);
@@ -112,8 +115,8 @@ fn passes_with_memlock(test: &str, bytes: u64) {
     command.env("KVMEM_TEST_ROLE", bytes.to_string());
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
     let limit_it = move || {
-        // CAP_IPC_LOCK. Refused to those who have no capabilities, and they have not this one either.
-        // SAFETY: takes numbers.
+        // CAP_IPC_LOCK. Refused to those who have no capabilities, and they have not this one
+        // either. SAFETY: takes numbers.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, 14, 0, 0, 0) };
         // SAFETY: reads a structure.
         match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) } {

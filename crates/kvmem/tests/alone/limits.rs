@@ -1,4 +1,5 @@
-//! Limits: an error, not a death. Each test runs in a child under the limit, whose exit status is asserted.
+//! Limits: an error, not a death. Each test runs in a child under the limit, whose exit status is
+//! asserted.
 
 use std::fs;
 use std::io::Write;

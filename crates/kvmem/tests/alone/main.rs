@@ -1,6 +1,7 @@
 //! What needs the process, its limits or the machine's pools of hugepages alone.
 //!
-//! Every test here takes [`alone`] first, so they run one after the other, whatever the harness does.
+//! Every test here takes [`alone`] first, so they run one after the other, whatever the harness
+//! does.
 
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,14 +41,15 @@ fn role() -> Option<String> {
     std::env::var("KVMEM_TEST_ROLE").ok()
 }
 
-/// The mappings of this process, but for those that change by themselves: heap, stacks, and how much of a thread's heap
-/// is in use.
+/// The mappings of this process, but for those that change by themselves: heap, stacks, and how
+/// much of a thread's heap is in use.
 fn maps() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
     let kept = text.lines().filter(|line| !line.contains("[heap]") && !line.contains("[stack]"));
     let mut maps: Vec<String> = Vec::new();
     for line in kept {
-        // The C library reserves 64 MiB for a thread's heap, at a multiple of that, and opens it from its beginning.
+        // The C library reserves 64 MiB for a thread's heap, at a multiple of that, and opens it
+        // from its beginning.
         if let Some(last) = maps.last_mut()
             && let (Some((start, middle)), Some((from, end))) = (range(last), range(line))
             && (start.is_multiple_of(64 << 20) && from == middle && end == start + (64 << 20))

@@ -1,6 +1,7 @@
 //! NIXL itself: what it has registered can be transferred, and nothing else.
 //!
-//! It stays loaded, with threads and hooks on `mmap`, so each test of it runs in a process of its own.
+//! It stays loaded, with threads and hooks on `mmap`, so each test of it runs in a process of its
+//! own.
 
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -22,7 +23,8 @@ use super::{MIB, alone, role};
 /// Where `cargo xtask test` puts engines' wheels, in the workspace.
 const VENV: &str = "target/engines";
 
-/// The real library: the one that the environment names, the wheel's in the workspace, or the system's; or how to get it.
+/// The real library: the one that the environment names, the wheel's in the workspace, or the
+/// system's; or how to get it.
 fn real() -> Result<PathBuf, String> {
     if let Some(path) = env::var_os(Nixl::ENVIRONMENT).filter(|path| !path.is_empty()) {
         return Ok(path.into());
@@ -57,13 +59,14 @@ fn child(test: &str, role: &str, library: &Path) -> Command {
     command.env("HOME", env::temp_dir());
     // On one host, whatever cards it has.
     command.env("UCX_TLS", "tcp,sm,self").env("UCX_NET_DEVICES", "lo");
-    // With the system's drivers for RDMA (ibverbs-providers), UCX's module for InfiniBand crashes at the end of a process: that it is
-    // not loaded is what the library sees to.
+    // With the system's drivers for RDMA (ibverbs-providers), UCX's module for InfiniBand crashes
+    // at the end of a process: that it is not loaded is what the library sees to.
     command.env_remove("UCX_MODULES");
     command
 }
 
-/// Runs a test in a process of its own with the real library; prints why not where there is none, or fails where there must be one.
+/// Runs a test in a process of its own with the real library; prints why not where there is none,
+/// or fails where there must be one.
 fn with_real(test: &str) {
     let library = match real() {
         Ok(library) => library,
@@ -128,7 +131,8 @@ type Gone = unsafe extern "C" fn(Raw) -> Status;
 const IN_PROGRESS: Status = 1;
 /// `NIXL_CAPI_ERROR_NOT_FOUND`.
 const NOT_FOUND: Status = -6;
-/// `NIXL_CAPI_ERROR_BACKEND`, which requests say for it until NIXL 1.5. Descriptors are told apart there already.
+/// `NIXL_CAPI_ERROR_BACKEND`, which requests say for it until NIXL 1.5. Descriptors are told apart
+/// there already.
 const BACKEND: Status = -2;
 
 /// Of this agent itself, where a peer is named: `NIXL_INIT_AGENT`.
@@ -152,7 +156,8 @@ impl Transfers {
         type Load =
             unsafe extern "C" fn(NonNull<c_void>, *const u8, usize, *mut *mut c_char) -> Status;
         let mut name = null_mut();
-        // SAFETY: the types are those of the header; the agent lives; the name is a string that `free` takes.
+        // SAFETY: the types are those of the header; the agent lives; the name is a string that
+        // `free` takes.
         agent.with_raw(|raw, _| unsafe {
             let load = self.function::<Load>("load_remote_md");
             assert_eq!(load(raw, metadata.as_ptr(), metadata.len(), &mut name), 0);
@@ -172,7 +177,8 @@ impl Transfers {
         });
     }
 
-    /// Asks for a descriptor to be made ready for transfers: one of the agent's own, or of a peer's.
+    /// Asks for a descriptor to be made ready for transfers: one of the agent's own, or of a
+    /// peer's.
     fn prepare(&self, agent: &Agent, whose: &str, (at, len): Part) -> Result<(), Status> {
         type Prepare =
             unsafe extern "C" fn(NonNull<c_void>, *const c_char, Raw, *mut Raw, Raw) -> Status;
@@ -203,7 +209,8 @@ impl Transfers {
         list
     }
 
-    /// Holds that a write is refused, because one of the two is not registered: `strange`, of `whose`.
+    /// Holds that a write is refused, because one of the two is not registered: `strange`, of
+    /// `whose`.
     #[track_caller]
     fn refused(&self, agent: &Agent, from: Part, peer: &str, to: Part, whose: &str, strange: Part) {
         assert_eq!(self.prepare(agent, whose, strange), Err(NOT_FOUND));
@@ -226,7 +233,8 @@ impl Transfers {
         let peer = CString::new(peer).expect("a name");
         let (from, to) = (self.list(from), self.list(to));
         let mut request = null_mut();
-        // SAFETY: the types are those of the header; agent and lists live, and no other call is made meanwhile.
+        // SAFETY: the types are those of the header; agent and lists live, and no other call is
+        // made meanwhile.
         let status = agent.with_raw(|raw, _| unsafe {
             let create = self.function::<Request>("create_xfer_req");
             let status = create(raw, 1, from, to, peer.as_ptr(), &mut request, null_mut());

@@ -1,6 +1,7 @@
 //! Real hugepages: full, partial and empty pools, strict and not.
 //!
-//! The tests reserve pages where they may and restore what was there; where they may not, they say so and pass.
+//! The tests reserve pages where they may and restore what was there; where they may not, they say
+//! so and pass.
 
 use std::fs;
 
@@ -16,7 +17,8 @@ fn folder(page: PageSize) -> String {
     format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page.bytes() >> 10)
 }
 
-/// A pool of a set size, restored afterwards. Whoever else changes it takes turns by a lock on the kernel's file.
+/// A pool of a set size, restored afterwards. Whoever else changes it takes turns by a lock on the
+/// kernel's file.
 pub(super) struct Pool {
     page: PageSize,
     before: String,
@@ -121,7 +123,8 @@ fn what_is_mapped_is_promised_before_it_is_touched() {
     let mut first = huge(8 * MIB).map().expect("4 pages");
     assert_eq!(first.receipt().resident_bytes(), 0);
     assert_eq!(free(), 0);
-    // Nothing is left for the second, which therefore has none, instead of dying at its first touch.
+    // Nothing is left for the second, which therefore has none, instead of dying at its first
+    // touch.
     let mut second = huge(8 * MIB).populate(Populate::Auto).map().expect("base pages");
     assert_eq!(second.receipt().bytes_on(PageSize::Base), 8 * MIB);
     for region in [&mut first, &mut second] {
@@ -284,7 +287,8 @@ fn pages_of_a_gibibyte_then_of_two_mebibytes_then_others() {
     drop(region);
     assert_eq!((free_of(PageSize::Huge1G), free()), (1, 2));
 
-    // Named alone, its pages are rounded up to; in a ladder that ascends, they do not fit behind smaller ones.
+    // Named alone, its pages are rounded up to; in a ladder that ascends, they do not fit behind
+    // smaller ones.
     let region = Region::builder(1).ladder(Ladder::only(PageSize::Huge1G)).map().expect("a page");
     assert_eq!(region.len(), GIB);
     drop(region);
@@ -295,7 +299,8 @@ fn pages_of_a_gibibyte_then_of_two_mebibytes_then_others() {
     assert_eq!(rest.fallbacks[1], Fallback::Unaligned { page: PageSize::Huge1G });
 }
 
-/// A cgroup that allows so many bytes of 2 MiB pages, where the second version of cgroups counts them.
+/// A cgroup that allows so many bytes of 2 MiB pages, where the second version of cgroups counts
+/// them.
 struct Group {
     path: std::path::PathBuf,
     /// What was switched on for it.

@@ -8,7 +8,8 @@ use kvmem::fault;
 
 use super::{MIB, again, alone, descriptors, maps, role};
 
-/// The arena of a process, its pool full or off: what a refused mapping says, and that a refused unmapping can be tried again.
+/// The arena of a process, its pool full or off: what a refused mapping says, and that a refused
+/// unmapping can be tried again.
 #[test]
 fn mappings_of_the_process_arena_may_fail() {
     let _alone = alone();

@@ -34,7 +34,8 @@ fn may_lock(bytes: usize) -> bool {
     }
 }
 
-/// Four ranges as large as a hugepage that begin with one: the ring beside a ring is used for them even where there is a limit.
+/// Four ranges as large as a hugepage that begin with one: the ring beside a ring is used for them
+/// even where there is a limit.
 fn quarters(region: &Region) -> [Range<usize>; 4] {
     let start = (region.base().as_ptr() as usize).next_multiple_of(2 * MIB)
         - region.base().as_ptr() as usize;
@@ -220,7 +221,8 @@ fn rings_say_what_limit_they_hit() {
     let free = IoUring::new(7).expect("rings are allowed");
     give_up_the_privilege();
     let ring = IoUring::new(0).expect("rings are allowed");
-    // What counts too much in the ring beside it, if there is one, may yet fit into the table itself.
+    // What counts too much in the ring beside it, if there is one, may yet fit into the table
+    // itself.
     if ring.limits().max_keys > 1024 {
         let [quarter, ..] = quarters(&region);
         let plan = fault::fail(Call::RingFill, 1, Errno::ENOMEM);
@@ -404,7 +406,8 @@ fn any_call_of_a_ring_may_fail_and_nothing_leaks() {
                                 }
                             }
                         }
-                        // Without the ring beside it there is less room, but never a slot less than there is.
+                        // Without the ring beside it there is less room, but never a slot less than
+                        // there is.
                         let left = ring.limits().max_keys;
                         assert!(
                             left == free || left == 1024,
@@ -595,7 +598,8 @@ fn a_limit_that_cannot_suffice_is_told_before_a_page_is_touched() {
     // Both rings have what they need of a little less.
     let set = rings().register(untouched(3)).expect("6 MiB of 8");
     drop(set);
-    // What others of the user pin is not known; then the kernel refuses, half of the way, and all is given back.
+    // What others of the user pin is not known; then the kernel refuses, half of the way, and all
+    // is given back.
     let before = pinned();
     let stranger = IoUring::new(9).expect("rings are allowed");
     let kept = base(2 * MIB);

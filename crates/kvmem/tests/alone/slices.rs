@@ -1,4 +1,5 @@
-//! `KVMEM_SLICE` in processes of their own: without a rebuild, misuse is told and stops the process.
+//! `KVMEM_SLICE` in processes of their own: without a rebuild, misuse is told and stops the
+//! process.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
@@ -20,7 +21,8 @@ fn misuse(role: &str) {
     let slices = SliceAllocator::get().expect("a right setting");
     let block = slices.alloc(40).expect("there is memory");
     println!("\nat {:#x}", block.addr().get());
-    // SAFETY: with debugging on, anything may be freed; the memory that is written to is still there.
+    // SAFETY: with debugging on, anything may be freed; the memory that is written to is still
+    // there.
     unsafe {
         match role {
             "leak" => {}

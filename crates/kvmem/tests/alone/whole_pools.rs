@@ -124,7 +124,8 @@ fn any_step_may_fail_and_nothing_is_left() {
                 }
                 assert_clean(&before, &what);
             }
-            // Keys that are never taken back, and ranges that are never unmapped, stay: see the layers below.
+            // Keys that are never taken back, and ranges that are never unmapped, stay: see the
+            // layers below.
             let stays = [Call::Unmap, Call::Unlock, Call::RingEmpty];
             if times > 0 && !stays.contains(&call) {
                 let guard = fault::fail_all(call, Errno::EPERM);

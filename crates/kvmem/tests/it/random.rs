@@ -53,7 +53,8 @@ const REACHED: [&str; 29] = [
     "a change without an allocator",
 ];
 
-/// That sequences reach what they are meant to reach, each way round, and `more`: so many of each kind.
+/// That sequences reach what they are meant to reach, each way round, and `more`: so many of each
+/// kind.
 pub(crate) fn reach_everything(
     kinds: impl IntoIterator<Item = (BoxedStrategy<Config>, BoxedStrategy<Vec<Op>>)>,
     each: usize,

@@ -1,4 +1,5 @@
-//! The cursor of a bump arena: no byte twice, no padding but for alignment, no refusal of what fits.
+//! The cursor of a bump arena: no byte twice, no padding but for alignment, no refusal of what
+//! fits.
 
 use kvmem::arena::{BumpArena, BumpError, HeapMemory};
 use loom::sync::Arc;
@@ -74,7 +75,8 @@ fn the_last_bytes_go_to_one() {
     });
 }
 
-/// Six and four do not fit both, but two fits beside either: it is never refused on account of a request that is.
+/// Six and four do not fit both, but two fits beside either: it is never refused on account of a
+/// request that is.
 #[test]
 fn what_fits_is_not_refused() {
     loom::model(|| {

@@ -1,4 +1,5 @@
-//! Leases: whatever is put, evicted, removed and fetched at once, nobody finds a value that is not the latest, and what was handed over is found.
+//! Leases: whatever is put, evicted, removed and fetched at once, nobody finds a value that is not
+//! the latest, and what was handed over is found.
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -9,7 +10,8 @@ include!("leases_toy.rs");
 /// Runs these side by side, in every order, over a tier that has a value.
 fn side_by_side(removed: bool, runs: &'static [fn(&Toy)]) {
     let mut builder = loom::model::Builder::new();
-    // With three threads all orders are too many; hardly any mistake needs more changes of thread than this.
+    // With three threads all orders are too many; hardly any mistake needs more changes of thread
+    // than this.
     builder.preemption_bound = (runs.len() > 2).then_some(3);
     builder.check(move || {
         let toy = Arc::new(Toy::new(Some(1)));

@@ -11,7 +11,8 @@ struct Guarded {
     number: UnsafeCell<u32>,
 }
 
-// SAFETY: `number` is used under the lock alone, or when no other thread is left; loom finds it out if not.
+// SAFETY: `number` is used under the lock alone, or when no other thread is left; loom finds it out
+// if not.
 unsafe impl Sync for Guarded {}
 
 impl Guarded {
@@ -64,8 +65,8 @@ fn two_take_turns() {
     });
 }
 
-/// One waits while two only try. Two that wait are more than loom can follow: it may run the two in turn for ever, and
-/// never the one they wait for.
+/// One waits while two only try. Two that wait are more than loom can follow: it may run the two in
+/// turn for ever, and never the one they wait for.
 #[test]
 fn three_meet() {
     loom::model(|| {

@@ -1,7 +1,8 @@
-//! The hint of an offset space: read without the lock, and never below the truth of what happened before.
+//! The hint of an offset space: read without the lock, and never below the truth of what happened
+//! before.
 //!
-//! "Happened before" is meant as the memory model means it: in the same thread, or passed on by a join, or by a
-//! Release store that an Acquire load has read.
+//! "Happened before" is meant as the memory model means it: in the same thread, or passed on by a
+//! join, or by a Release store that an Acquire load has read.
 
 use kvmem::offset::AllocError;
 use kvmem::offset::loom_face::{Granted, Model};
@@ -79,7 +80,8 @@ fn two_frees_at_a_time_are_both_seen() {
     });
 }
 
-/// One thread's frees and another's requests: whoever is refused, is refused for something that was in use.
+/// One thread's frees and another's requests: whoever is refused, is refused for something that was
+/// in use.
 #[test]
 fn requests_beside_frees() {
     loom::model(|| {

@@ -1,11 +1,13 @@
-//! Lanes: no chunk twice, none left out, order within a lane, all that was done is found after a failure.
+//! Lanes: no chunk twice, none left out, order within a lane, all that was done is found after a
+//! failure.
 
 use kvmem::register::{Lanes, Turn};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-/// Two threads work through these lanes; `fails` says which turn does. Returns what each lane has done.
+/// Two threads work through these lanes; `fails` says which turn does. Returns what each lane has
+/// done.
 fn work(lens: &'static [usize], fails: Option<Turn>) -> Vec<Vec<usize>> {
     let lanes = Arc::new(Lanes::new(lens.len()));
     lanes.open(lens.iter().copied());
@@ -54,7 +56,8 @@ fn every_chunk_is_done_once() {
 fn a_failure_stops_the_others_and_loses_nothing() {
     loom::model(|| {
         let done = work(&[2, 2], Some(Turn { lane: 0, index: 1 }));
-        // What was done stays known, so that it can be undone; the chunk that failed is not among it.
+        // What was done stays known, so that it can be undone; the chunk that failed is not among
+        // it.
         assert_eq!(done[0], [0]);
         assert!(done[1].len() <= 2);
     });

@@ -1,4 +1,5 @@
-//! Magazines: the owner's lock keeps others out, and no round is lost or doubled where threads, trims and ends meet.
+//! Magazines: the owner's lock keeps others out, and no round is lost or doubled where threads,
+//! trims and ends meet.
 
 use kvmem::slab::loom_face::{Model, Owner, Tracked};
 use loom::cell::UnsafeCell;
@@ -91,7 +92,8 @@ fn exchange_against_trim() {
     });
 }
 
-/// Two exchange magazines through the depot, one of them only what is cached, while what nobody wants goes back.
+/// Two exchange magazines through the depot, one of them only what is cached, while what nobody
+/// wants goes back.
 #[test]
 fn exchange_against_exchange() {
     model(2, || {
@@ -120,7 +122,8 @@ fn exchange_against_exchange() {
     });
 }
 
-/// Two memory nodes: one takes what the other has put, out of the other's lists, while what nobody wants goes back.
+/// Two memory nodes: one takes what the other has put, out of the other's lists, while what nobody
+/// wants goes back.
 #[test]
 fn exchange_across_nodes() {
     model(2, || {
@@ -175,8 +178,8 @@ fn the_end_of_a_thread_against_trim() {
     });
 }
 
-/// Another thread puts a round and says so. Who has heard it finds it: in a cache, after a trim in the source. Whatever else
-/// that thread then has on the way, the trim waits for it.
+/// Another thread puts a round and says so. Who has heard it finds it: in a cache, after a trim in
+/// the source. Whatever else that thread then has on the way, the trim waits for it.
 #[test]
 fn reap_on_failure_misses_nothing() {
     model(2, || {
@@ -208,7 +211,8 @@ fn reap_on_failure_misses_nothing() {
     });
 }
 
-/// A refill takes more than it was asked for. A trim that comes meanwhile finds the rest in the source.
+/// A refill takes more than it was asked for. A trim that comes meanwhile finds the rest in the
+/// source.
 #[test]
 fn a_trim_waits_for_what_is_on_the_way() {
     model(3, || {
@@ -235,7 +239,8 @@ fn a_trim_waits_for_what_is_on_the_way() {
     });
 }
 
-/// One of two numbers is out, the other is put into its cache by another thread: who asks afterwards gets it.
+/// One of two numbers is out, the other is put into its cache by another thread: who asks
+/// afterwards gets it.
 #[test]
 fn a_request_that_fails_reaps_what_others_cache() {
     model(2, || {
@@ -263,8 +268,8 @@ fn a_request_that_fails_reaps_what_others_cache() {
     });
 }
 
-/// Of two numbers one is free at every moment: one thread puts the one it has before another takes the one that it has cached. So
-/// a request is never refused, whichever cache it looks at first.
+/// Of two numbers one is free at every moment: one thread puts the one it has before another takes
+/// the one that it has cached. So a request is never refused, whichever cache it looks at first.
 #[test]
 fn nothing_is_refused_while_one_of_two_is_free() {
     for giver_first in [false, true] {
@@ -352,7 +357,8 @@ fn nothing_stays_cached_after_the_end() {
     });
 }
 
-/// A class comes to stand for other numbers while one of the old kind is put and one of them is fetched: none stays under it.
+/// A class comes to stand for other numbers while one of the old kind is put and one of them is
+/// fetched: none stays under it.
 #[test]
 fn no_round_of_the_old_kind_stays_under_a_class() {
     model(3, || {

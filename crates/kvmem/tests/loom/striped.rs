@@ -1,4 +1,5 @@
-//! The lock that many read, and what a cache builds on it: look-ups that pin, evictions that look at pins, and pins that go at any time.
+//! The lock that many read, and what a cache builds on it: look-ups that pin, evictions that look
+//! at pins, and pins that go at any time.
 
 use kvmem::sync_loom_face::Striped;
 use loom::cell::UnsafeCell;
@@ -7,14 +8,16 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use loom::thread;
 
-/// All orders with so many changes of the thread where it could have gone on: with more, three threads are too many to follow.
+/// All orders with so many changes of the thread where it could have gone on: with more, three
+/// threads are too many to follow.
 fn check(run: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(4);
     builder.check(run);
 }
 
-/// What may be used under the lock alone: loom fails where a reader and a writer do so without order.
+/// What may be used under the lock alone: loom fails where a reader and a writer do so without
+/// order.
 struct Value(UnsafeCell<u32>);
 
 // SAFETY: the lock's business; loom finds it out if it fails.
@@ -102,12 +105,14 @@ fn what_a_reader_notes_is_told_to_a_writer_once() {
         };
         let early = told(&lock) + told(&lock);
         reader.join().unwrap();
-        // As the last writer sees all that came before it, a stripe that was left out had nothing to tell.
+        // As the last writer sees all that came before it, a stripe that was left out had nothing
+        // to tell.
         assert_eq!(early + told(&lock), 2);
     });
 }
 
-/// A block as an `Arc` has it: counted once for the index and once for each pin. Its bytes are used by who has a pin, and by who frees it.
+/// A block as an `Arc` has it: counted once for the index and once for each pin. Its bytes are used
+/// by who has a pin, and by who frees it.
 struct Block {
     count: AtomicUsize,
     bytes: UnsafeCell<u32>,

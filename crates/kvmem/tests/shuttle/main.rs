@@ -1,9 +1,11 @@
-//! Random schedules of the concurrent parts, where there are too many threads and steps for `tests/loom` to try all.
+//! Random schedules of the concurrent parts, where there are too many threads and steps for
+//! `tests/loom` to try all.
 //!
-//! `RUSTFLAGS="--cfg loom --cfg shuttle" cargo test --release -p kvmem --test shuttle`; without the flags there is nothing
-//! here. The first builds the model, the second puts shuttle under it instead of loom. Half of the schedules are
-//! random at every step; the others run one thread as long as it can, with a few changes at random places, which finds
-//! what needs long stretches. Memory is sequentially consistent here: what weaker orderings do is loom's to find.
+//! `RUSTFLAGS="--cfg loom --cfg shuttle" cargo test --release -p kvmem --test shuttle`; without the
+//! flags there is nothing here. The first builds the model, the second puts shuttle under it
+//! instead of loom. Half of the schedules are random at every step; the others run one thread as
+//! long as it can, with a few changes at random places, which finds what needs long stretches.
+//! Memory is sequentially consistent here: what weaker orderings do is loom's to find.
 #![cfg(shuttle)]
 
 mod leases;
@@ -19,7 +21,8 @@ const SCHEDULES: usize = 4000;
 /// Changes of thread in a schedule of long stretches.
 const CHANGES: usize = 4;
 
-/// Runs a test under many schedules. One that fails is printed in full; `shuttle::replay` runs it again.
+/// Runs a test under many schedules. One that fails is printed in full; `shuttle::replay` runs it
+/// again.
 fn check(run: impl Fn() + Send + Sync + Clone + 'static) {
     fn with(scheduler: impl Scheduler + 'static, run: impl Fn() + Send + Sync + 'static) {
         let mut config = Config::new();

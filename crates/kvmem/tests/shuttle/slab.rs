@@ -1,4 +1,5 @@
-//! Magazines of three or four threads: through the depot, among trims, working sets, and ends of threads.
+//! Magazines of three or four threads: through the depot, among trims, working sets, and ends of
+//! threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -63,7 +64,8 @@ fn ends(threads: impl IntoIterator<Item = Thread<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// A bound that allows every magazine there can be, one that allows a few, and one that allows none.
+/// A bound that allows every magazine there can be, one that allows a few, and one that allows
+/// none.
 const BOUNDS: [Option<u64>; 4] = [None, Some(1000), Some(5), Some(0)];
 
 /// Three exchange whole magazines while a fourth trims, and what nobody wants goes back.
@@ -140,8 +142,8 @@ fn threads_end_and_return() {
     }
 }
 
-/// Whoever has heard of a free finds what was freed, in a cache or after a trim in the source, whatever others do meanwhile:
-/// put, end, or trim too.
+/// Whoever has heard of a free finds what was freed, in a cache or after a trim in the source,
+/// whatever others do meanwhile: put, end, or trim too.
 #[test]
 fn reap_on_failure_misses_nothing() {
     for bound in BOUNDS {
@@ -187,8 +189,8 @@ fn reap_on_failure_misses_nothing() {
     }
 }
 
-/// After a trim that nobody works beside, nothing is cached, and whoever asks for what is cached gets nothing: also from caches
-/// that have been emptied under their owners, who then go on.
+/// After a trim that nobody works beside, nothing is cached, and whoever asks for what is cached
+/// gets nothing: also from caches that have been emptied under their owners, who then go on.
 #[test]
 fn emptied_caches_go_on() {
     check(|| {

@@ -1,4 +1,5 @@
-//! The lock that many read among more threads than loom can try all orders of, with stripes that are left out and joined again.
+//! The lock that many read among more threads than loom can try all orders of, with stripes that
+//! are left out and joined again.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -1,6 +1,8 @@
-//! *Stand-ins*: libraries of devices that are not there, in C, compiled by the tests and loaded like the real ones.
+//! *Stand-ins*: libraries of devices that are not there, in C, compiled by the tests and loaded
+//! like the real ones.
 //!
-//! Each is a file of its own: a library that is loaded twice from one file has its state once, and tests run side by side.
+//! Each is a file of its own: a library that is loaded twice from one file has its state once, and
+//! tests run side by side.
 
 // Two test programs have this file, and one of them needs only a part.
 #![allow(dead_code)]
@@ -87,7 +89,8 @@ impl StandIn {
         }
     }
 
-    /// Of the calls of `name` from now on, `times` fail with `error`, from the `nth` on (1 is the next).
+    /// Of the calls of `name` from now on, `times` fail with `error`, from the `nth` on (1 is the
+    /// next).
     pub(crate) fn fail(&self, name: &str, nth: u64, times: u64, error: i32) {
         let name = CString::new(name).expect("a name");
         // SAFETY: the type is that of control.h.

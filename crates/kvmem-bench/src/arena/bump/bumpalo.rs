@@ -1,4 +1,5 @@
-//! *Bumpalo*: the crate of that name, which one thread uses alone. It bumps down, with no atomic operation.
+//! *Bumpalo*: the crate of that name, which one thread uses alone. It bumps down, with no atomic
+//! operation.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;

@@ -1,9 +1,10 @@
 //! *Crew*: threads that run one loop side by side.
 //!
-//! Contention is what is measured, so the threads must run at the same time, and short loops on a machine with other
-//! work easily run one after the other, all on one processor. Three things keep them together: each thread is bound
-//! to a processor of its own as far as there are enough; they wait for each other spinning, not asleep; and a turn in
-//! which the first was over before the last had done most of its work is repeated, a few times at most.
+//! Contention is what is measured, so the threads must run at the same time, and short loops on a
+//! machine with other work easily run one after the other, all on one processor. Three things keep
+//! them together: each thread is bound to a processor of its own as far as there are enough; they
+//! wait for each other spinning, not asleep; and a turn in which the first was over before the last
+//! had done most of its work is repeated, a few times at most.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +16,8 @@ use crate::crew::{bind, cores, start};
 
 /// How often a turn is tried in all.
 const TRIES: u32 = 5;
-/// The share of a turn's time, from the first start to the last end, in which all threads were at work.
+/// The share of a turn's time, from the first start to the last end, in which all threads were at
+/// work.
 const TOGETHER: f64 = 0.7;
 
 /// What one thread did, and when.
@@ -59,7 +61,8 @@ fn turn<S: Sync, T: Send>(
         let core = core.copied();
         move || {
             bind(core);
-            // AcqRel and Acquire: pair with each other, so that nobody's clock starts before everybody is here.
+            // AcqRel and Acquire: pair with each other, so that nobody's clock starts before
+            // everybody is here.
             waiting.fetch_sub(1, Ordering::AcqRel);
             while waiting.load(Ordering::Acquire) > 0 {
                 if crowded { thread::yield_now() } else { spin_loop() }

@@ -1,8 +1,10 @@
-//! *Bump arenas*: the contenders that hand out ranges from one end to the other, and the loops that time them.
+//! *Bump arenas*: the contenders that hand out ranges from one end to the other, and the loops that
+//! time them.
 //!
-//! Every arena is created for the loop that it serves, on address space that nobody touches: an allocation writes no
-//! byte of what it hands out, so no page fault is timed. Size and alignment pass through a barrier for the optimizer
-//! at every call, as if the caller's sizes varied; that costs each contender the same nanosecond.
+//! Every arena is created for the loop that it serves, on address space that nobody touches: an
+//! allocation writes no byte of what it hands out, so no page fault is timed. Size and alignment
+//! pass through a barrier for the optimizer at every call, as if the caller's sizes varied; that
+//! costs each contender the same nanosecond.
 
 mod bumpalo;
 mod crew;
@@ -71,10 +73,11 @@ pub(crate) fn alone<B: Bump>(size: usize, ops: u64) -> Result<f64, MeasureError>
     Ok(ns)
 }
 
-/// Nanoseconds of a thread's processor time per allocation, where `threads` share one arena: the mean of the threads.
+/// Nanoseconds of a thread's processor time per allocation, where `threads` share one arena: the
+/// mean of the threads.
 ///
-/// They run side by side (see `crew.rs`). A thread that is put to sleep is not charged for it, which is in favour of
-/// the mutex.
+/// They run side by side (see `crew.rs`). A thread that is put to sleep is not charged for it,
+/// which is in favour of the mutex.
 pub(crate) fn together<B: Bump + Sync>(
     size: usize,
     ops: u64,

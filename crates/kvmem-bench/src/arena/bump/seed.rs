@@ -1,19 +1,23 @@
-//! *SeedArena*: a model of the arena that kvmem's bump allocator came from, the `MmapArena` of Mooncake Store.
+//! *SeedArena*: a model of the arena that kvmem's bump allocator came from, the `MmapArena` of
+//! Mooncake Store.
 //!
-//! 1. *What a call does.* It reads the base, the alignment and the size of the pool; rounds the size up to the
-//!    alignment; then, until it wins, reads the cursor, rounds the *offset* up, checks for room, and swaps the cursor
-//!    for the new end. After that it counts the allocation and raises the peak by another swap: three atomic
-//!    read-modify-writes when nobody else is there.
-//! 2. *Where things are.* All seven fields are atomics side by side, 56 bytes. They are put on one cache line here,
-//!    so that the cursor, the statistics and the constants that every call reads share it, as they do wherever the
-//!    published object does not happen to straddle two.
-//! 3. *What a failure does.* It counts, and logs one line as an error. The line carries what the published one does:
-//!    severity, date, time, thread, file, then the four figures. It is formatted into a buffer that is kept, and
-//!    written by one system call under a lock, here to `/dev/null`. The published arena writes it to a file and to
-//!    standard error, and asks the system for the local time; neither is modelled, so the model's failure is the
-//!    faster one: some 0.4 µs, where 4.1 µs were measured of the published arena.
-//! 4. *What is left out.* Nothing that would make it slower: the call is inlined into the loop here and is a call into
-//!    another file there. The disabled debug line of a successful call costs one load of a flag at most, as there.
+//! 1. *What a call does.* It reads the base, the alignment and the size of the pool; rounds the
+//!    size up to the alignment; then, until it wins, reads the cursor, rounds the *offset* up,
+//!    checks for room, and swaps the cursor for the new end. After that it counts the allocation
+//!    and raises the peak by another swap: three atomic read-modify-writes when nobody else is
+//!    there.
+//! 2. *Where things are.* All seven fields are atomics side by side, 56 bytes. They are put on one
+//!    cache line here, so that the cursor, the statistics and the constants that every call reads
+//!    share it, as they do wherever the published object does not happen to straddle two.
+//! 3. *What a failure does.* It counts, and logs one line as an error. The line carries what the
+//!    published one does: severity, date, time, thread, file, then the four figures. It is
+//!    formatted into a buffer that is kept, and written by one system call under a lock, here to
+//!    `/dev/null`. The published arena writes it to a file and to standard error, and asks the
+//!    system for the local time; neither is modelled, so the model's failure is the faster one:
+//!    some 0.4 µs, where 4.1 µs were measured of the published arena.
+//! 4. *What is left out.* Nothing that would make it slower: the call is inlined into the loop here
+//!    and is a call into another file there. The disabled debug line of a successful call costs one
+//!    load of a flag at most, as there.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -83,12 +87,14 @@ impl Bump for SeedArena {
     #[inline]
     fn allocate(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let fields = &self.fields;
-        // Acquire, as published: pairs with the release that publishes the pool, which here is the hand-over of `self`.
+        // Acquire, as published: pairs with the release that publishes the pool, which here is the
+        // hand-over of `self`.
         let base = fields.base.load(Ordering::Acquire);
         if base == 0 || size == 0 {
             return None;
         }
-        // Relaxed from here on, as published: each value stands for itself, and nothing else is read on its strength.
+        // Relaxed from here on, as published: each value stands for itself, and nothing else is
+        // read on its strength.
         let align = fields.alignment.load(Ordering::Relaxed).max(align);
         let Some(rounded) = align_up(size, align) else {
             return self.fail("size overflow", size, 0, 0, 0);
@@ -156,8 +162,8 @@ impl SeedArena {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let Log { sink, line } = &mut *log;
         line.clear();
-        // Neither a write to a vector nor one to /dev/null fails; a log that cannot be written is no concern of the
-        // caller.
+        // Neither a write to a vector nor one to /dev/null fails; a log that cannot be written is
+        // no concern of the caller.
         let _ = writeln!(
             line,
             "E{:08} {:02}:{:02}:{:02}.{micros:06} {:7} mmap_arena.cpp:157] Arena {what}: requested={size}, \

@@ -1,5 +1,6 @@
-//! *ARC*: two orders by last use, of blocks used once (`T1`) and more often (`T2`), each with its ghosts (`B1`, `B2`). A use of a ghost moves the
-//! share of the room that `T1` is to have towards the list it was a ghost of.
+//! *ARC*: two orders by last use, of blocks used once (`T1`) and more often (`T2`), each with its
+//! ghosts (`B1`, `B2`). A use of a ghost moves the share of the room that `T1` is to have towards
+//! the list it was a ghost of.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,5 @@
-//! *Html*: the report as a chapter of a page: for each trace the share of hits over the size of the pool.
+//! *Html*: the report as a chapter of a page: for each trace the share of hits over the size of the
+//! pool.
 
 use kvmem_report::{Chapter, Lines, Scale, Section};
 

@@ -26,8 +26,9 @@ impl Library {
 }
 
 impl Model for Library {
-    /// As the replay of a trace serves a request: what is found is pinned, what is not is put in from the last block on, and then
-    /// what was found is used once more, from the last block on. So no block is older than one behind it.
+    /// As the replay of a trace serves a request: what is found is pinned, what is not is put in
+    /// from the last block on, and then what was found is used once more, from the last block
+    /// on. So no block is older than one behind it.
     fn request(&mut self, chain: &[u32]) -> Result<u64, MeasureError> {
         let cache = &self.0;
         let found = chain.iter().take_while(|block| cache.contains(*block)).count();

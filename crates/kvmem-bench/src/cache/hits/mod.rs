@@ -1,17 +1,24 @@
-//! Which share of requested blocks each policy of eviction finds: no times, and the same figures at each run.
+//! Which share of requested blocks each policy of eviction finds: no times, and the same figures at
+//! each run.
 //!
-//! 1. *Traces.* The generated [`Prefixes`] of the testkit, and recorded ones from files. A request is a chain of blocks; a block is
-//!    found only if it and all blocks before it are held. What is not found is put in.
-//! 2. *Pools.* 1/64 to 1/2 of the different blocks of a trace have room. All blocks are of one size.
-//! 3. *Policies.* [`PolicyId::Lru`] and [`PolicyId::ScanResistant`] are those of the library: a [`KvCache`](kvmem::pool::KvCache) with one and with
-//!    eight shards, driven as the replay of a trace drives it. The others are models in a few lines, with one order for all blocks:
-//!    S3-FIFO after Yang et al., *FIFO queues are all you need for cache eviction* (SOSP 2023), ARC after Megiddo and Modha, *ARC: a self-tuning,
-//!    low overhead replacement cache* (FAST 2003), and the *optimum*, which knows the future.
-//! 4. *The optimum.* Belady's rule: the block whose next use is farthest goes, and one that is not used again never comes in (*A study of
-//!    replacement algorithms for a virtual-storage computer*, IBM Systems Journal 5, 1966). Blocks are of one size, so no policy finds more
-//!    blocks one by one. A request that uses a block uses all blocks before it, so their next uses are never later; and of blocks that are used
-//!    next by the same request the rule lets the last of the chain go first. So what it holds are whole prefixes, every block that it
-//!    finds is found with its prefix, and no policy finds more of those either.
+//! 1. *Traces.* The generated [`Prefixes`] of the testkit, and recorded ones from files. A request
+//!    is a chain of blocks; a block is found only if it and all blocks before it are held. What is
+//!    not found is put in.
+//! 2. *Pools.* 1/64 to 1/2 of the different blocks of a trace have room. All blocks are of one
+//!    size.
+//! 3. *Policies.* [`PolicyId::Lru`] and [`PolicyId::ScanResistant`] are those of the library: a
+//!    [`KvCache`](kvmem::pool::KvCache) with one and with eight shards, driven as the replay of a
+//!    trace drives it. The others are models in a few lines, with one order for all blocks: S3-FIFO
+//!    after Yang et al., *FIFO queues are all you need for cache eviction* (SOSP 2023), ARC after
+//!    Megiddo and Modha, *ARC: a self-tuning, low overhead replacement cache* (FAST 2003), and the
+//!    *optimum*, which knows the future.
+//! 4. *The optimum.* Belady's rule: the block whose next use is farthest goes, and one that is not
+//!    used again never comes in (*A study of replacement algorithms for a virtual-storage
+//!    computer*, IBM Systems Journal 5, 1966). Blocks are of one size, so no policy finds more
+//!    blocks one by one. A request that uses a block uses all blocks before it, so their next uses
+//!    are never later; and of blocks that are used next by the same request the rule lets the last
+//!    of the chain go first. So what it holds are whole prefixes, every block that it finds is
+//!    found with its prefix, and no policy finds more of those either.
 
 mod arc;
 mod html;

@@ -4,7 +4,8 @@ use super::MeasureError;
 
 /// Some blocks, and a way to choose which of them go.
 pub(super) trait Model {
-    /// Serves a request: returns how many blocks of the chain are found, from the first on, and has all of it used.
+    /// Serves a request: returns how many blocks of the chain are found, from the first on, and has
+    /// all of it used.
     fn request(&mut self, chain: &[u32]) -> Result<u64, MeasureError>;
 }
 

@@ -1,5 +1,6 @@
-//! *S3-FIFO*: three queues. New blocks go through a small one, of a tenth of the room; those used more than once on the way move to the main
-//! one, the others leave a ghost behind. What has a ghost comes into the main queue at once; there a block that was used goes round again.
+//! *S3-FIFO*: three queues. New blocks go through a small one, of a tenth of the room; those used
+//! more than once on the way move to the main one, the others leave a ghost behind. What has a
+//! ghost comes into the main queue at once; there a block that was used goes round again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

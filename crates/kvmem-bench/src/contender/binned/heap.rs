@@ -166,7 +166,8 @@ impl<const ROUND: bool> Heap<ROUND> {
         index
     }
 
-    /// Takes free node `index`, of which `node` is a copy, out of its bin; the node is spare afterwards.
+    /// Takes free node `index`, of which `node` is a copy, out of its bin; the node is spare
+    /// afterwards.
     #[inline]
     fn unfile(&mut self, index: u32, node: Node) {
         if node.bin_prev != NONE {

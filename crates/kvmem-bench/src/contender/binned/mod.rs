@@ -1,25 +1,26 @@
 //! The published allocator, modelled.
 //!
-//! 1. *Bins.* A free range lies in one of 240 bins. A bin is named by a small float: five bits of exponent, three
-//!    of mantissa, so there are eight bins in each power of two and sizes below eight have one each. A range is
-//!    filed under the largest bin that is not above its size.
-//! 2. *Two-level bitmap.* One word says which exponents have a free range, one byte for each exponent says
-//!    which of its eight bins have. The search starts at the smallest bin that is not *below* the request, takes
-//!    the first bin that is not empty and the range that was filed there last.
-//! 3. *Split and merge.* The request takes the low end of the range, the rest is filed again. Nodes know their
-//!    neighbours in address order; a freed range swallows free neighbours at once.
-//! 4. *Rounding.* Since the search only looks at bins at or above the request, a hole left by an object of an
-//!    in-between size is filed below the bin in which the next such object is looked for, and is lost until a
-//!    neighbour dies. [`Binned`] therefore gives every object the whole size of its bin; [`BinnedUnrounded`] is
-//!    the allocator before that change.
-//! 5. *Tables.* Nodes and the stack of spare nodes are created with the allocator. Offsets are 32 bits wide; a space above
-//!    the largest bin (3.75 GiB) is cut into units of a power of two bytes, and requests are rounded up to units
-//!    before they are rounded up to bins.
-//! 6. *Sharing.* One mutex around it all, behind a reference count; a handle holds a weak reference, so that it may
-//!    outlive the allocator.
+//! 1. *Bins.* A free range lies in one of 240 bins. A bin is named by a small float: five bits of
+//!    exponent, three of mantissa, so there are eight bins in each power of two and sizes below
+//!    eight have one each. A range is filed under the largest bin that is not above its size.
+//! 2. *Two-level bitmap.* One word says which exponents have a free range, one byte for each
+//!    exponent says which of its eight bins have. The search starts at the smallest bin that is not
+//!    *below* the request, takes the first bin that is not empty and the range that was filed there
+//!    last.
+//! 3. *Split and merge.* The request takes the low end of the range, the rest is filed again. Nodes
+//!    know their neighbours in address order; a freed range swallows free neighbours at once.
+//! 4. *Rounding.* Since the search only looks at bins at or above the request, a hole left by an
+//!    object of an in-between size is filed below the bin in which the next such object is looked
+//!    for, and is lost until a neighbour dies. [`Binned`] therefore gives every object the whole
+//!    size of its bin; [`BinnedUnrounded`] is the allocator before that change.
+//! 5. *Tables.* Nodes and the stack of spare nodes are created with the allocator. Offsets are 32
+//!    bits wide; a space above the largest bin (3.75 GiB) is cut into units of a power of two
+//!    bytes, and requests are rounded up to units before they are rounded up to bins.
+//! 6. *Sharing.* One mutex around it all, behind a reference count; a handle holds a weak
+//!    reference, so that it may outlive the allocator.
 //!
-//! Written to be as fast as the original is: no allocation after creation, indices whose bounds the compiler can
-//! see, and no bookkeeping that the original lacks.
+//! Written to be as fast as the original is: no allocation after creation, indices whose bounds the
+//! compiler can see, and no bookkeeping that the original lacks.
 
 mod heap;
 mod small_float;
@@ -55,8 +56,8 @@ pub type BinnedUnrounded = Model<false>;
 /// A live range: 40 bytes, as published.
 pub struct Handle<const ROUND: bool> {
     owner: Weak<Shared<ROUND>>,
-    /// A weak pointer of the original is two words wide, ours is one. This is the other, so that a table of handles
-    /// weighs what theirs weighs.
+    /// A weak pointer of the original is two words wide, ours is one. This is the other, so that a
+    /// table of handles weighs what theirs weighs.
     _second_word: usize,
     offset: u32,
     node: u32,
@@ -106,7 +107,8 @@ impl<const ROUND: bool> Contender for Model<ROUND> {
         while space.capacity >> unit_shift > MAX_BIN_SIZE {
             unit_shift += 1;
         }
-        // One node for each object and each hole between two, and one at the end of the stack that is never used.
+        // One node for each object and each hole between two, and one at the end of the stack that
+        // is never used.
         let max_nodes = u32::try_from(space.max_live.saturating_mul(2).saturating_add(2))
             .ok()
             .filter(|&n| n < NONE)
@@ -136,7 +138,8 @@ impl<const ROUND: bool> Contender for Model<ROUND> {
     }
 
     fn metadata_bytes(&self) -> Option<u64> {
-        // Tables as the live set of now would need them: they are sized for the most that may ever be live.
+        // Tables as the live set of now would need them: they are sized for the most that may ever
+        // be live.
         let guarded = self.0.guarded.lock().unwrap_or_else(PoisonError::into_inner);
         Some((size_of::<Shared<ROUND>>() + guarded.heap.metadata_bytes()) as u64)
     }

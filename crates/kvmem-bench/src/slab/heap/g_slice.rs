@@ -1,7 +1,7 @@
 //! *GSlice*: GLib's slice allocator, from the library that the system has.
 //!
-//! GLib had its slab allocator up to 2.74; it went in the course of 2.75. From 2.76 on the same functions call `malloc`, so a newer GLib counts as
-//! absent.
+//! GLib had its slab allocator up to 2.74; it went in the course of 2.75. From 2.76 on the same
+//! functions call `malloc`, so a newer GLib counts as absent.
 
 use std::ffi::c_void;
 
@@ -45,7 +45,8 @@ impl Heap for GSlice {
             (Ok(alloc), Ok(free)) => (*alloc, *free),
             (Err(error), _) | (_, Err(error)) => return Err(error.to_string()),
         };
-        // The functions are used until the process ends, and GLib's thread-local destructors after that.
+        // The functions are used until the process ends, and GLib's thread-local destructors after
+        // that.
         std::mem::forget(library);
         Ok(Self { alloc, free })
     }

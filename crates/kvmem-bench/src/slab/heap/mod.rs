@@ -1,5 +1,5 @@
-//! *Heap*: the allocators of memory that take part, each through its own C interface, so that several live in one
-//! process and none stands in for Rust's own.
+//! *Heap*: the allocators of memory that take part, each through its own C interface, so that
+//! several live in one process and none stands in for Rust's own.
 //!
 //! | name | what it is |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | `snmalloc` | `sn_rust_alloc` and `sn_rust_dealloc`, which is told the size |
 //! | `g-slice` | GLib's `g_slice_alloc` and `g_slice_free1`, where GLib still has its slab allocator |
 //!
-//! The C allocators are calls into objects that were compiled apart from the loop. That is how C programs meet them; Rust's
-//! compiler cannot look into them, while it can into the library's.
+//! The C allocators are calls into objects that were compiled apart from the loop. That is how C
+//! programs meet them; Rust's compiler cannot look into them, while it can into the library's.
 
 mod g_slice;
 #[cfg(feature = "allocators")]

@@ -1,4 +1,5 @@
-//! The worker against a plain model of it, on both stores; below one of them an allocator plain enough to be trusted.
+//! The worker against a plain model of it, on both stores; below one of them an allocator plain
+//! enough to be trusted.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

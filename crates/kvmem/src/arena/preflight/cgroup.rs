@@ -1,9 +1,11 @@
 //! *Hierarchy*: the cgroups a process is in, innermost first, for one controller.
 //!
-//! A limit of any level binds all below it, so each is read on the way up. `/proc/self/cgroup` names the cgroup for each
-//! v1 controller and, on the line that begins with `0::`, for v2; a controller is in one of the two. `mountinfo` says which
-//! folder shows it. In a container that folder may show only a part: levels above it bind too, but cannot be seen.
-//! A level without the file of a limit has no such limit: the root never has one, others not while their controller is off.
+//! A limit of any level binds all below it, so each is read on the way up. `/proc/self/cgroup`
+//! names the cgroup for each v1 controller and, on the line that begins with `0::`, for v2; a
+//! controller is in one of the two. `mountinfo` says which folder shows it. In a container that
+//! folder may show only a part: levels above it bind too, but cannot be seen. A level without the
+//! file of a limit has no such limit: the root never has one, others not while their controller is
+//! off.
 
 use super::machine::{Machine, Read, Unread};
 use super::parse::{self, Membership, Mount};
@@ -108,7 +110,8 @@ impl Cgroups {
                 "no file system of cgroups with `{controller}` is mounted, so the limits of {path} cannot be read"
             )));
         }
-        // A later mount hides an earlier one at the same place, and the whole hierarchy tells more than a part of it.
+        // A later mount hides an earlier one at the same place, and the whole hierarchy tells more
+        // than a part of it.
         let shown = mounts.filter_map(|mount| Some((mount, below(path, &mount.root)?)));
         let Some((mount, inner)) = shown.min_by_key(|(mount, _)| mount.root.len()) else {
             return Err(Unread::new(format!(
@@ -162,7 +165,8 @@ impl Hierarchy {
         rooms
     }
 
-    /// The fewest processors that a quota of any level is worth, in thousandths; `None` is no quota.
+    /// The fewest processors that a quota of any level is worth, in thousandths; `None` is no
+    /// quota.
     pub(super) fn cpu_quota(&self, machine: &Machine) -> Read<Option<u64>> {
         let quota = |folder: &String| match self.unified {
             true => machine

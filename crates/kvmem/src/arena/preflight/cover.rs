@@ -1,9 +1,10 @@
 //! *Cover*: which rung of the ladder gives how much of a wish.
 //!
-//! Each rung takes what those before it have left, as far as it reaches: a pool of hugepages as far as there are free
-//! pages, transparent hugepages and base pages all of it. What a pool is not known to have goes down the ladder, so the
-//! need of ordinary memory is never said too low. A pool on the last rung is asked for all that is left: a shortage there is
-//! the pool's alone, and no other memory makes up for it.
+//! Each rung takes what those before it have left, as far as it reaches: a pool of hugepages as far
+//! as there are free pages, transparent hugepages and base pages all of it. What a pool is not
+//! known to have goes down the ladder, so the need of ordinary memory is never said too low. A pool
+//! on the last rung is asked for all that is left: a shortage there is the pool's alone, and no
+//! other memory makes up for it.
 
 use super::super::pages::PageSize;
 use super::facts::{Pool, bytes_of};

@@ -104,7 +104,8 @@ impl Pool {
         };
         let rooms = |hierarchy: &Hierarchy| {
             let name = cgroup_name(page);
-            // The limit of reservations is checked when memory is mapped, the other when it is touched; either may be set.
+            // The limit of reservations is checked when memory is mapped, the other when it is
+            // touched; either may be set.
             let (limit, usage) = match hierarchy.unified {
                 true => ("max", "current"),
                 false => ("limit_in_bytes", "usage_in_bytes"),

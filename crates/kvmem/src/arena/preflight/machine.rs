@@ -12,7 +12,8 @@ use super::wish::Wish;
 use crate::sys;
 use crate::trace::span;
 
-/// The most that is read of one file. The largest read whole is `mountinfo`; a thousand mounts are 200 KiB.
+/// The most that is read of one file. The largest read whole is `mountinfo`; a thousand mounts are
+/// 200 KiB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A machine: a folder that holds its `/proc` and `/sys`, and what the kernel answers.
@@ -28,16 +29,18 @@ impl Machine {
         Machine::new("/", System::here())
     }
 
-    /// A machine whose files stand under `root`: `<root>/proc/meminfo` and so on. For tests, and for what was copied from another
-    /// machine.
+    /// A machine whose files stand under `root`: `<root>/proc/meminfo` and so on. For tests, and
+    /// for what was copied from another machine.
     pub fn new(root: impl Into<PathBuf>, system: System) -> Self {
         Machine { root: root.into(), system }
     }
 
-    /// Holds every limit of the machine against `wish`. Maps nothing, changes nothing, needs no privilege; takes a few milliseconds,
-    /// in proportion to the mappings of the process and the depth of its cgroup.
+    /// Holds every limit of the machine against `wish`. Maps nothing, changes nothing, needs no
+    /// privilege; takes a few milliseconds, in proportion to the mappings of the process and
+    /// the depth of its cgroup.
     ///
-    /// A limit that cannot be read is [`Verdict::Unknown`](super::Verdict::Unknown), so there is no error.
+    /// A limit that cannot be read is [`Verdict::Unknown`](super::Verdict::Unknown), so there is no
+    /// error.
     pub fn preflight(&self, wish: &Wish) -> Report {
         span!(INFO, "preflight");
         let facts = Facts::read(self, wish);
@@ -71,7 +74,8 @@ impl Machine {
         }
     }
 
-    /// A whole file as text. Bytes that are no text become replacement characters, which no parser takes.
+    /// A whole file as text. Bytes that are no text become replacement characters, which no parser
+    /// takes.
     pub(super) fn text(&self, path: &str) -> Read<String> {
         let read = |place: &Path| {
             let mut bytes = Vec::new();

@@ -1,7 +1,8 @@
-//! *Parsers*: the handful of formats that the kernel writes. Each takes any text at all; what it does not understand
-//! is `None`.
+//! *Parsers*: the handful of formats that the kernel writes. Each takes any text at all; what it
+//! does not understand is `None`.
 
-/// The most members of a list such as `0-3,8`: more than the kernel can have of processors or nodes.
+/// The most members of a list such as `0-3,8`: more than the kernel can have of processors or
+/// nodes.
 const LIST_MAX: usize = 1 << 16;
 
 /// The least limit of cgroup v1 that means "none": half of what fits, far above any memory.
@@ -107,7 +108,8 @@ pub(super) fn release(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Processors that a quota is worth, in thousandths: `cpu.max` (`max 100000`); `Some(None)` is no quota.
+/// Processors that a quota is worth, in thousandths: `cpu.max` (`max 100000`); `Some(None)` is no
+/// quota.
 pub(super) fn cpu_max(text: &str) -> Option<Option<u64>> {
     let (quota, period) = text.trim().split_once(' ')?;
     cpu_quota(limit(quota)?, number(period)?)

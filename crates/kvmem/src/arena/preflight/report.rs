@@ -76,7 +76,8 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A table: a line for each check; under those that are not fine the reason, and what would change it, one way a line.
+/// A table: a line for each check; under those that are not fine the reason, and what would change
+/// it, one way a line.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let need =

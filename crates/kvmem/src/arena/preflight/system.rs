@@ -60,7 +60,8 @@ impl System {
         }
     }
 
-    /// A system that says nothing: base pages of 4 KiB, all else unknown. For tests, which then set what they need.
+    /// A system that says nothing: base pages of 4 KiB, all else unknown. For tests, which then set
+    /// what they need.
     pub fn unknown() -> Self {
         System {
             page_bytes: 4096,

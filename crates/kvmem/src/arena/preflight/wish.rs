@@ -27,8 +27,9 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// Wishes for `size_bytes` bytes (1 to 2^63) of private memory that will be pinned, on any node, of the rungs of
-    /// `ladder`, of which a strict one has only the first. Of the last rung it is these pages or nothing.
+    /// Wishes for `size_bytes` bytes (1 to 2^63) of private memory that will be pinned, on any
+    /// node, of the rungs of `ladder`, of which a strict one has only the first. Of the last
+    /// rung it is these pages or nothing.
     ///
     /// # Errors
     /// [`WishError`] for a size out of range, no page size at all, or one that is named twice.
@@ -56,7 +57,8 @@ impl Wish {
         self
     }
 
-    /// Whether the memory will be pinned: registered with a device, or locked. It is unless this says otherwise.
+    /// Whether the memory will be pinned: registered with a device, or locked. It is unless this
+    /// says otherwise.
     #[must_use]
     pub fn pinned(mut self, pinned: bool) -> Self {
         self.pinned = pinned;

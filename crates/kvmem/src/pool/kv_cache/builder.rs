@@ -54,7 +54,8 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         }
     }
 
-    /// At most so many bytes are held, those being written included. Default: as many as find room in the pool.
+    /// At most so many bytes are held, those being written included. Default: as many as find room
+    /// in the pool.
     pub fn bytes_at_most(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
@@ -66,9 +67,10 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// When an insertion leaves more than `high` bytes, it evicts down to `low` at once: so room is made for many insertions
-    /// together, and free ranges can join before the pool is full. Both are bytes, `low ≤ high ≤` the limit of bytes. Default: none;
-    /// evicted is only for what is to be inserted.
+    /// When an insertion leaves more than `high` bytes, it evicts down to `low` at once: so room is
+    /// made for many insertions together, and free ranges can join before the pool is full.
+    /// Both are bytes, `low ≤ high ≤` the limit of bytes. Default: none; evicted is only for
+    /// what is to be inserted.
     pub fn watermarks(mut self, low: u64, high: u64) -> Self {
         self.watermarks = Some((low, high));
         self
@@ -80,33 +82,37 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// Into how many shards keys are divided, rounded up to a power of two; with 1 the LRU is that of the whole cache. Default: four for each processor
-    /// and at least 16, but not so many that a limit of blocks leaves fewer than 64 in each.
+    /// Into how many shards keys are divided, rounded up to a power of two; with 1 the LRU is that
+    /// of the whole cache. Default: four for each processor and at least 16, but not so many
+    /// that a limit of blocks leaves fewer than 64 in each.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
     }
 
-    /// Whether the policy is told of every use, also where one follows another and no block came or went in the shard between. Default: not, and
-    /// of those only the first counts: it makes a difference where most of what a shard holds was used since, and costs every look-up
-    /// that hits some nanoseconds, and threads that look up together more.
+    /// Whether the policy is told of every use, also where one follows another and no block came or
+    /// went in the shard between. Default: not, and of those only the first counts: it makes a
+    /// difference where most of what a shard holds was used since, and costs every look-up that
+    /// hits some nanoseconds, and threads that look up together more.
     pub fn exact(mut self, exact: bool) -> Self {
         self.exact = exact;
         self
     }
 
-    /// Seeds the function that spreads keys over shards. With the same seed, the same calls by one thread evict the same blocks in every
-    /// process: for tests and measurements. Default: a random seed. Keys from outside can be chosen to collide where the seed is known.
+    /// Seeds the function that spreads keys over shards. With the same seed, the same calls by one
+    /// thread evict the same blocks in every process: for tests and measurements. Default: a
+    /// random seed. Keys from outside can be chosen to collide where the seed is known.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// How a block of so many bytes is asked of the pool. Default: [`Pool::allocate`]. For blocks that are to be aligned, and for those
-    /// who time or record what is asked.
+    /// How a block of so many bytes is asked of the pool. Default: [`Pool::allocate`]. For blocks
+    /// that are to be aligned, and for those who time or record what is asked.
     ///
-    /// It is called once for each attempt: when it answers that there is no room, the cache evicts and asks again. It is called under no lock of
-    /// the cache's, by the thread that inserts, and must not call the cache.
+    /// It is called once for each attempt: when it answers that there is no room, the cache evicts
+    /// and asks again. It is called under no lock of the cache's, by the thread that inserts,
+    /// and must not call the cache.
     pub fn allocate_by(
         mut self,
         allocate: impl Fn(&Pool, usize) -> Result<Block, PoolError> + Send + Sync + 'static,
@@ -115,22 +121,28 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// Who gets each value that is evicted, for room or by the watermarks: to keep it elsewhere. Default: nobody, and its bytes are free at
-    /// once. What is removed, replaced or cleared is not given; but where there is no room beside the value that a key has already, that one is
+    /// Who gets each value that is evicted, for room or by the watermarks: to keep it elsewhere.
+    /// Default: nobody, and its bytes are free at once. What is removed, replaced or cleared is
+    /// not given; but where there is no room beside the value that a key has already, that one is
     /// evicted first.
     ///
-    /// It is called by the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock of the cache's, and may call the cache for
-    /// what does not evict. It should know the cache by a [`Weak`](std::sync::Weak) pointer: one that its own taker keeps never goes.
+    /// It is called by the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock
+    /// of the cache's, and may call the cache for what does not evict. It should know the cache
+    /// by a [`Weak`](std::sync::Weak) pointer: one that its own taker keeps never goes.
     ///
-    /// The value counts for the cache no more. Its bytes are free when the pin is dropped, and until then the insertion goes on to evict others:
-    /// so whoever keeps pins must bound them to a part of the pool, and drop or wait beyond that. An insertion fails with
-    /// [`NothingToEvict`](super::KvCacheError::NothingToEvict) if it finds all there was in these hands.
+    /// The value counts for the cache no more. Its bytes are free when the pin is dropped, and
+    /// until then the insertion goes on to evict others: so whoever keeps pins must bound them
+    /// to a part of the pool, and drop or wait beyond that. An insertion fails with
+    /// [`NothingToEvict`](super::KvCacheError::NothingToEvict) if it finds all there was in these
+    /// hands.
     ///
-    /// **A lower tier** that is asked for what is missed must never have an older value under a key than the latest. Until this returns the key is not
-    /// [leased](KvCache::lease). Of several values of a key that threads hand over at once the latest may come first: ask
-    /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are taken, and do not take what is. What cannot be taken must leave
-    /// nothing older behind. A taker that cannot see to that answers `Err`, or panics: from then on the key is not leased, until the cache is
-    /// [cleared](KvCache::clear_with).
+    /// **A lower tier** that is asked for what is missed must never have an older value under a key
+    /// than the latest. Until this returns the key is not [leased](KvCache::lease). Of several
+    /// values of a key that threads hand over at once the latest may come first: ask
+    /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are taken, and do
+    /// not take what is. What cannot be taken must leave nothing older behind. A taker that
+    /// cannot see to that answers `Err`, or panics: from then on the key is not leased, until the
+    /// cache is [cleared](KvCache::clear_with).
     pub fn on_evict<T: Taken>(
         mut self,
         taker: impl Fn(Pinned<K>) -> T + Send + Sync + 'static,

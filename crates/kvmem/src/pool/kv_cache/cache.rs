@@ -15,12 +15,14 @@ use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Lease, Leased,
 use crate::offset::CheckError;
 use crate::pool::Pool;
 
-/// Values under keys, in blocks of a [`Pool`]: found by any thread, pinned while they are used, evicted when room is needed.
+/// Values under keys, in blocks of a [`Pool`]: found by any thread, pinned while they are used,
+/// evicted when room is needed.
 ///
 /// Cheap to clone; clones are the same cache. Pins, reservations and blocks outlive it.
 ///
-/// A key is dropped just before the bytes that it was put in with are free: what it does then is done before another can have them.
-/// That may be under a lock of the cache's, which it must not call.
+/// A key is dropped just before the bytes that it was put in with are free: what it does then is
+/// done before another can have them. That may be under a lock of the cache's, which it must not
+/// call.
 ///
 /// ```
 /// use kvmem::arena::PageSize;
@@ -69,8 +71,8 @@ impl<K: Hash + Eq> KvCache<K> {
         KvCache { inner: Arc::new(inner) }
     }
 
-    /// The value under `key`, pinned; it counts as used. O(1). Threads that look up do not wait for each other, but for those that
-    /// change the same shard.
+    /// The value under `key`, pinned; it counts as used. O(1). Threads that look up do not wait for
+    /// each other, but for those that change the same shard.
     #[inline]
     #[must_use]
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
@@ -97,7 +99,8 @@ impl<K: Hash + Eq> KvCache<K> {
         self.inner.shard(hash).contains(hash, key)
     }
 
-    /// Copies `value` into a block and puts it under `key`, in the place of what is there. Evicts until it fits.
+    /// Copies `value` into a block and puts it under `key`, in the place of what is there. Evicts
+    /// until it fits.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -105,7 +108,8 @@ impl<K: Hash + Eq> KvCache<K> {
         self.insert_with(key, value.len(), |bytes| bytes.copy_from_slice(value))
     }
 
-    /// As [`insert`](Self::insert), for a value of `len` bytes that `fill` writes in place. No lock is held meanwhile.
+    /// As [`insert`](Self::insert), for a value of `len` bytes that `fill` writes in place. No lock
+    /// is held meanwhile.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -120,19 +124,23 @@ impl<K: Hash + Eq> KvCache<K> {
         if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
     }
 
-    /// Makes room for a value of `len` bytes, to be written in place and then [committed](Reservation::commit). Evicts until it
-    /// fits: the value that `key` has, if need be, and then what the policy says. What is pinned or being written stays.
+    /// Makes room for a value of `len` bytes, to be written in place and then
+    /// [committed](Reservation::commit). Evicts until it fits: the value that `key` has, if
+    /// need be, and then what the policy says. What is pinned or being written stays.
     ///
-    /// O(1) for each block that is evicted, and for each pinned one that is met, if the policy needs no more.
+    /// O(1) for each block that is evicted, and for each pinned one that is met, if the policy
+    /// needs no more.
     ///
     /// # Errors
     /// [`TooLarge`](KvCacheError::TooLarge) if it can never fit, for which nothing is evicted;
-    /// [`NothingToEvict`](KvCacheError::NothingToEvict) if all that is held was found pinned or being written, while nothing new was
-    /// committed; [`Forked`](KvCacheError::Forked) in a forked child; [`WrongLength`](KvCacheError::WrongLength) if a
+    /// [`NothingToEvict`](KvCacheError::NothingToEvict) if all that is held was found pinned or
+    /// being written, while nothing new was committed; [`Forked`](KvCacheError::Forked) in a
+    /// forked child; [`WrongLength`](KvCacheError::WrongLength) if a
     /// [way to allocate](KvCacheBuilder::allocate_by) of the caller's returns what does not fit.
     ///
     /// # Panics
-    /// If code of the caller's does: a key's `Hash`, `Eq` or `Drop`, a [`Policy`](super::Policy), a taker. The cache stays whole.
+    /// If code of the caller's does: a key's `Hash`, `Eq` or `Drop`, a [`Policy`](super::Policy), a
+    /// taker. The cache stays whole.
     pub fn reserve(&self, key: K, len: usize) -> Result<Reservation<K>, KvCacheError> {
         if self.inner.process.is_gone() {
             return Err(KvCacheError::Forked);
@@ -144,7 +152,8 @@ impl<K: Hash + Eq> KvCache<K> {
         if reservation.is_forked() { Err(KvCacheError::Forked) } else { Ok(reservation) }
     }
 
-    /// Takes the value under `key` out, and returns it: its bytes are free when that, and every other pin on it, is dropped. O(1).
+    /// Takes the value under `key` out, and returns it: its bytes are free when that, and every
+    /// other pin on it, is dropped. O(1).
     pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
     where
         K: Borrow<Q>,
@@ -155,12 +164,14 @@ impl<K: Hash + Eq> KvCache<K> {
         self.inner.take_out(shard, &mut books, hash, key)
     }
 
-    /// As [`remove`](Self::remove), where a lower tier has to forget the value, too. While `forget` tells it, the key is not
-    /// [leased](Self::lease), so nobody fetches what is to be forgotten. It runs under no lock of the cache's.
+    /// As [`remove`](Self::remove), where a lower tier has to forget the value, too. While `forget`
+    /// tells it, the key is not [leased](Self::lease), so nobody fetches what is to be
+    /// forgotten. It runs under no lock of the cache's.
     ///
     /// # Errors
-    /// What `forget` answers. The value is out of the cache then, and the key is not leased any more, until the cache is [cleared](Self::clear_with): so what the
-    /// lower tier may still have does not come back. The same goes for a panic.
+    /// What `forget` answers. The value is out of the cache then, and the key is not leased any
+    /// more, until the cache is [cleared](Self::clear_with): so what the lower tier may still
+    /// have does not come back. The same goes for a panic.
     pub fn remove_with<Q: Hash + Eq + ?Sized, E>(
         &self,
         key: &Q,
@@ -179,7 +190,8 @@ impl<K: Hash + Eq> KvCache<K> {
             Some(mut books) => {
                 books.leases.bar(hash);
                 forgetting = Forgetting::new(&self.inner, shard, hash);
-                // What is on its way is marked by this: so it is taken before `forget`, which sees it, or not at all.
+                // What is on its way is marked by this: so it is taken before `forget`, which sees
+                // it, or not at all.
                 self.inner.take_out(shard, &mut books, hash, key)
             }
         };
@@ -188,10 +200,12 @@ impl<K: Hash + Eq> KvCache<K> {
         Ok(found)
     }
 
-    /// Asks for the right to put in what is fetched from a lower tier: a [`Lease`]. Refused if there is a value, which is then what is
-    /// [found](Leased::Present), or if what the lower tier has may be [old](Leased::Busy). O(1).
+    /// Asks for the right to put in what is fetched from a lower tier: a [`Lease`]. Refused if
+    /// there is a value, which is then what is [found](Leased::Present), or if what the lower
+    /// tier has may be [old](Leased::Busy). O(1).
     ///
-    /// Take it *before* anything is asked of the lower tier. It counts for neither a hit nor a miss.
+    /// Take it *before* anything is asked of the lower tier. It counts for neither a hit nor a
+    /// miss.
     ///
     /// ```
     /// use kvmem::arena::PageSize;
@@ -225,7 +239,8 @@ impl<K: Hash + Eq> KvCache<K> {
         }
     }
 
-    /// Takes every value out that is there when its shard is come to. Pins stay good. O(blocks held).
+    /// Takes every value out that is there when its shard is come to. Pins stay good. O(blocks
+    /// held).
     pub fn clear(&self) {
         for shard in &self.inner.shards {
             let Some(mut books) = self.inner.books(shard) else { return };
@@ -233,11 +248,13 @@ impl<K: Hash + Eq> KvCache<K> {
         }
     }
 
-    /// As [`clear`](Self::clear), where a lower tier has to forget all, too: as [`remove_with`](Self::remove_with). Keys whose leases are refused because a
+    /// As [`clear`](Self::clear), where a lower tier has to forget all, too: as
+    /// [`remove_with`](Self::remove_with). Keys whose leases are refused because a
     /// [taker](KvCacheBuilder::on_evict) failed, or was not told, are leased again.
     ///
     /// # Errors
-    /// What `forget` answers. The values are out then, and no key is leased any more, until this succeeds.
+    /// What `forget` answers. The values are out then, and no key is leased any more, until this
+    /// succeeds.
     pub fn clear_with<E>(&self, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut forgetting = ForgettingAll::new();
         for shard in &self.inner.shards {
@@ -250,8 +267,8 @@ impl<K: Hash + Eq> KvCache<K> {
         Ok(())
     }
 
-    /// Evicts until at most `bytes` are held, or nothing is left that can go; returns how many bytes are held then. With this a thread
-    /// of the caller's can make room ahead of time.
+    /// Evicts until at most `bytes` are held, or nothing is left that can go; returns how many
+    /// bytes are held then. With this a thread of the caller's can make room ahead of time.
     pub fn evict_to(&self, bytes: u64) -> u64 {
         let inner = &self.inner;
         let mut turn = Turn::default();
@@ -259,7 +276,8 @@ impl<K: Hash + Eq> KvCache<K> {
         inner.ledger.bytes()
     }
 
-    /// Verifies the invariants, numbered in `shard.rs`, while no other thread is in the cache. O(blocks), for tests.
+    /// Verifies the invariants, numbered in `shard.rs`, while no other thread is in the cache.
+    /// O(blocks), for tests.
     ///
     /// # Errors
     /// [`CheckError`]: a defect of this library, or of the key's `Hash` and `Eq`. In a forked child there is nothing to verify.
@@ -299,13 +317,15 @@ impl<K> KvCache<K> {
         self.inner.ledger.bytes()
     }
 
-    /// Whether this process is a forked child of the one that made the cache. The memory stays with the parent, and so do the
-    /// values: in the child look-ups and removals find nothing, no lease is given, insertions fail with
-    /// [`Forked`](KvCacheError::Forked), and nothing is evicted. [`len`](Self::len), [`bytes`](Self::bytes) and
-    /// [`stats`](Self::stats) return what they did at the fork. No call waits for a lock that a thread of the parent held. What the
-    /// child drops frees nothing. O(1).
+    /// Whether this process is a forked child of the one that made the cache. The memory stays with
+    /// the parent, and so do the values: in the child look-ups and removals find nothing, no
+    /// lease is given, insertions fail with [`Forked`](KvCacheError::Forked), and nothing is
+    /// evicted. [`len`](Self::len), [`bytes`](Self::bytes) and [`stats`](Self::stats) return
+    /// what they did at the fork. No call waits for a lock that a thread of the parent held. What
+    /// the child drops frees nothing. O(1).
     ///
-    /// A child made without `fork`'s handlers, such as by the bare system call `clone`, is not told from its parent.
+    /// A child made without `fork`'s handlers, such as by the bare system call `clone`, is not told
+    /// from its parent.
     #[must_use]
     pub fn is_forked(&self) -> bool {
         self.inner.process.is_gone()

@@ -1,8 +1,9 @@
 //! *Charged*: a block whose bytes are charged, outside of the index.
 //!
-//! Code of the caller runs while blocks come and go: a key's `Eq` and `Drop`, a policy. Any of it may panic. So a block that is
-//! charged and not in an index is in a guard: whichever way the guard goes, the charge goes with it. A block in the index has
-//! its charge there, without a guard: nothing but [`Charged::place`] puts blocks in, and nothing but [`Charged::taken`] takes
+//! Code of the caller runs while blocks come and go: a key's `Eq` and `Drop`, a policy. Any of it
+//! may panic. So a block that is charged and not in an index is in a guard: whichever way the guard
+//! goes, the charge goes with it. A block in the index has its charge there, without a guard:
+//! nothing but [`Charged::place`] puts blocks in, and nothing but [`Charged::taken`] takes
 //! them out.
 
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use std::sync::Arc;
 use super::held::Held;
 use super::ledger::Ledger;
 
-/// A block that is charged and in no index. Dropped, it releases its reference first and the charge then.
+/// A block that is charged and in no index. Dropped, it releases its reference first and the charge
+/// then.
 #[must_use = "dropping it ends the charge"]
 pub(super) struct Charged<'a, K> {
     held: Option<Arc<Held<K>>>,

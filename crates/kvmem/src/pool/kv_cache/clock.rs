@@ -1,9 +1,10 @@
 //! *Clock*: the age of blocks, in blocks that came since.
 //!
-//! All shards of a cache share one clock, which is the count of commits: so the age of a block in one shard can be compared with that of
-//! a block in another. Each shard publishes when its next victims were last used. A thread that needs room reads that of several
-//! shards without their locks, and takes the lock of the one with the oldest. Uses are told late, so what is published may be too
-//! old; it is verified under the lock, and if it was, the thread looks again.
+//! All shards of a cache share one clock, which is the count of commits: so the age of a block in
+//! one shard can be compared with that of a block in another. Each shard publishes when its next
+//! victims were last used. A thread that needs room reads that of several shards without their
+//! locks, and takes the lock of the one with the oldest. Uses are told late, so what is published
+//! may be too old; it is verified under the lock, and if it was, the thread looks again.
 
 use std::sync::Arc;
 
@@ -30,9 +31,10 @@ impl Clock {
     }
 }
 
-/// A place in the order of eviction of a whole cache: the time of the last use, and how many blocks of the shard with the same time have
-/// gone before. Blocks that one request used at once have one time, and each shard knows only the order of its own; by the
-/// count the shards give such blocks in turn, the last of a prefix first.
+/// A place in the order of eviction of a whole cache: the time of the last use, and how many blocks
+/// of the shard with the same time have gone before. Blocks that one request used at once have one
+/// time, and each shard knows only the order of its own; by the count the shards give such blocks
+/// in turn, the last of a prefix first.
 pub(super) type Rank = u64;
 
 /// Bits of a rank that count.
@@ -88,7 +90,8 @@ impl Oldest {
     #[inline]
     pub(super) fn publish(&self, ranks: [Rank; ORDERS]) {
         for (shown, rank) in self.0.iter().zip(ranks) {
-            // Relaxed, both: it guards nothing, and is verified under the lock. A line that stays as it is, is not written.
+            // Relaxed, both: it guards nothing, and is verified under the lock. A line that stays
+            // as it is, is not written.
             if shown.load(Ordering::Relaxed) != rank {
                 shown.store(rank, Ordering::Relaxed);
             }

@@ -4,14 +4,16 @@ use thiserror::Error;
 
 use crate::pool::PoolError;
 
-/// Why a value could not be put into a cache. What was held under its key may have been evicted, as by any insertion.
+/// Why a value could not be put into a cache. What was held under its key may have been evicted, as
+/// by any insertion.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum KvCacheError {
     /// A value of no bytes.
     #[error("a value of 0 bytes was to be held: ask for at least 1 byte")]
     Empty,
-    /// However empty the cache and the pool are, the value does not fit. Nothing was evicted for it.
+    /// However empty the cache and the pool are, the value does not fit. Nothing was evicted for
+    /// it.
     #[error(
         "a value of {asked} bytes can never be held: at most {limit} bytes can; raise the cache's limit, \
          enlarge the pool or its boundary, or cut the value into parts"
@@ -22,7 +24,8 @@ pub enum KvCacheError {
         /// The longest value there can be.
         limit: u64,
     },
-    /// Nothing is left to evict: what is held is pinned or being written, and the rest of the pool is in use by others.
+    /// Nothing is left to evict: what is held is pinned or being written, and the rest of the pool
+    /// is in use by others.
     #[error(
         "no room for {asked} bytes: every one of the {blocks} blocks held ({bytes} bytes) is pinned or being \
          written; drop pins sooner, or give the cache a larger limit or pool"
@@ -38,8 +41,8 @@ pub enum KvCacheError {
     /// The pool refused for a reason that evicting does not mend.
     #[error(transparent)]
     Pool(PoolError),
-    /// The caller's [way to allocate](super::KvCacheBuilder::allocate_by) returned a block that does not fit the request. The
-    /// block was freed.
+    /// The caller's [way to allocate](super::KvCacheBuilder::allocate_by) returned a block that
+    /// does not fit the request. The block was freed.
     #[error(
         "a block of {requested} bytes was requested through `allocate_by`, and it returned one of {returned} bytes: return a \
          block of {requested} to {limit} bytes, or an error"
@@ -52,7 +55,8 @@ pub enum KvCacheError {
         /// The longest block that is accepted.
         limit: u64,
     },
-    /// This process is a forked child, and the cache is its parent's. See [`KvCache::is_forked`](super::KvCache::is_forked).
+    /// This process is a forked child, and the cache is its parent's. See
+    /// [`KvCache::is_forked`](super::KvCache::is_forked).
     #[error(
         "the cache was made before this process was forked, and its memory stays with the parent: make a new pool and a new \
          cache here, or share a pool and attach it"

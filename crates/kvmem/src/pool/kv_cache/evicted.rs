@@ -27,7 +27,8 @@ impl<E> Taken for Result<(), E> {
     }
 }
 
-/// A value is on its way to the taker; as long as this lives, its key is not leased. A taker that panics has not taken it.
+/// A value is on its way to the taker; as long as this lives, its key is not leased. A taker that
+/// panics has not taken it.
 pub(super) struct Handing<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,

@@ -4,7 +4,8 @@ use super::leases::Lost;
 use super::room::Inner;
 use super::shard::Shard;
 
-/// As long as this lives, the key is not leased. The lower tier has not been told unless it is said that it was.
+/// As long as this lives, the key is not leased. The lower tier has not been told unless it is said
+/// that it was.
 pub(super) struct Forgetting<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,

@@ -9,16 +9,19 @@ use crate::sync::{AtomicU32, Ordering};
 
 use super::Slot;
 
-/// The slot of what another value has taken the place of. No block stands there: the limit of blocks leaves it out.
+/// The slot of what another value has taken the place of. No block stands there: the limit of
+/// blocks leaves it out.
 const SUPERSEDED: Slot = Slot::MAX;
 
-/// A block under its key. The index of its shard has one reference to it, and each pin has one: so it is pinned just while
-/// there are two or more, it can be freed by whoever drops the last, and nobody has to know who that is.
+/// A block under its key. The index of its shard has one reference to it, and each pin has one: so
+/// it is pinned just while there are two or more, it can be freed by whoever drops the last, and
+/// nobody has to know who that is.
 pub(super) struct Held<K> {
     // Goes before the block: see `KvCache`.
     pub(super) key: K,
     pub(super) block: Block,
-    /// Its place in the shard, known once it is there; [`SUPERSEDED`] when it has left it and is not the latest value of its key.
+    /// Its place in the shard, known once it is there; [`SUPERSEDED`] when it has left it and is
+    /// not the latest value of its key.
     slot: AtomicU32,
     /// After how many changes of the shard it was noted as used; see `shard.rs`.
     noted: AtomicU32,
@@ -52,9 +55,11 @@ impl<K> Held<K> {
         self.slot.store(slot, Ordering::Relaxed);
     }
 
-    /// The key has another value from now on, or none. Said under the lock of the shard, when it has left the index.
+    /// The key has another value from now on, or none. Said under the lock of the shard, when it
+    /// has left the index.
     pub(super) fn supersede(&self) {
-        // Relaxed: who asks has come after what was put later by another lock; see `Pinned::is_superseded`.
+        // Relaxed: who asks has come after what was put later by another lock; see
+        // `Pinned::is_superseded`.
         self.slot.store(SUPERSEDED, Ordering::Relaxed);
     }
 
@@ -72,21 +77,24 @@ impl<K> Held<K> {
     }
 }
 
-/// Whether somebody has a pin on what the index refers to. The caller has the lock of the shard to change it: under it nobody without a
-/// pin can get one, so the answer "no" stays true until the lock is let go.
+/// Whether somebody has a pin on what the index refers to. The caller has the lock of the shard to
+/// change it: under it nobody without a pin can get one, so the answer "no" stays true until the
+/// lock is let go.
 ///
-/// The count is read relaxed. That a pin is gone, and with it all reading, is acquired by dropping the index's own reference,
-/// as every last drop of an `Arc` acquires what the others released.
+/// The count is read relaxed. That a pin is gone, and with it all reading, is acquired by dropping
+/// the index's own reference, as every last drop of an `Arc` acquires what the others released.
 #[inline]
 pub(super) fn is_pinned<K>(held: &Arc<Held<K>>) -> bool {
     Arc::strong_count(held) > 1
 }
 
-/// A value that is held, or was when this was got, and that is not evicted or freed while this exists.
+/// A value that is held, or was when this was got, and that is not evicted or freed while this
+/// exists.
 ///
-/// 8 bytes. Any thread may have it, read through it, clone it and drop it. It outlives the cache if need be. If meanwhile its key is
-/// removed, or gets another value, this one stays as it is until its last pin goes, which then frees its bytes; it counts
-/// for the cache no more, but in the pool it is still in use.
+/// 8 bytes. Any thread may have it, read through it, clone it and drop it. It outlives the cache if
+/// need be. If meanwhile its key is removed, or gets another value, this one stays as it is until
+/// its last pin goes, which then frees its bytes; it counts for the cache no more, but in the pool
+/// it is still in use.
 ///
 /// Pins are meant to be held while bytes are read or sent: what is pinned cannot make room.
 #[must_use = "the value is pinned only as long as this exists"]
@@ -101,13 +109,17 @@ impl<K> Pinned<K> {
         &bytes[..bytes.len() - self.0.padding as usize]
     }
 
-    /// Whether the key has been given another value since, or was removed or cleared. Being evicted does not count: what was evicted is the
-    /// latest there was. A [taker](super::KvCacheBuilder::on_evict) is answered rightly until it returns; later changes are not told to what was evicted.
+    /// Whether the key has been given another value since, or was removed or cleared. Being evicted
+    /// does not count: what was evicted is the latest there was. A
+    /// [taker](super::KvCacheBuilder::on_evict) is answered rightly until it returns; later changes
+    /// are not told to what was evicted.
     ///
-    /// Asked under a lock under which all values of the key are taken, and forgotten, it says whether a later one has been, or will be. O(1).
+    /// Asked under a lock under which all values of the key are taken, and forgotten, it says
+    /// whether a later one has been, or will be. O(1).
     #[must_use]
     pub fn is_superseded(&self) -> bool {
-        // Relaxed: where another thread's value was taken before, this comes after it by the taker's lock, and that after the mark.
+        // Relaxed: where another thread's value was taken before, this comes after it by the
+        // taker's lock, and that after the mark.
         self.0.slot.load(Ordering::Relaxed) == SUPERSEDED
     }
 
@@ -118,8 +130,8 @@ impl<K> Pinned<K> {
         &self.0.key
     }
 
-    /// The block it lies in: address, offset, and whatever else a device needs. It is as long as the value unless
-    /// [`allocate_by`](super::KvCacheBuilder::allocate_by) gave a longer one.
+    /// The block it lies in: address, offset, and whatever else a device needs. It is as long as
+    /// the value unless [`allocate_by`](super::KvCacheBuilder::allocate_by) gave a longer one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.0.block

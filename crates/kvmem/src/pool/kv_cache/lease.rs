@@ -1,4 +1,5 @@
-//! *Lease*: the right to put in what is fetched from a lower tier, if nothing else is put or removed meanwhile.
+//! *Lease*: the right to put in what is fetched from a lower tier, if nothing else is put or
+//! removed meanwhile.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,19 +11,23 @@ use super::{Pinned, Reservation};
 #[must_use = "a lease is given up when it is dropped"]
 #[derive(Debug)]
 pub enum Leased<K> {
-    /// No value, and what a lower tier has is the latest: fetch it, and [commit](Reservation::commit_leased) it under this.
+    /// No value, and what a lower tier has is the latest: fetch it, and
+    /// [commit](Reservation::commit_leased) it under this.
     Lease(Lease<K>),
     /// A value, pinned; it counts as used.
     Present(Pinned<K>),
-    /// No value, and what a lower tier has may be old: a value is just being handed over to it, or it is being told to forget one; or it failed at that, for
+    /// No value, and what a lower tier has may be old: a value is just being handed over to it, or
+    /// it is being told to forget one; or it failed at that, for
     /// which see [`on_evict`](super::KvCacheBuilder::on_evict). Take it for a miss.
     Busy,
 }
 
-/// A lease of a key: who has it has found no value, and may put in the one that it fetches, unless something is put, removed or cleared under
-/// the key meanwhile. That *breaks* it. Dropped, it is given up.
+/// A lease of a key: who has it has found no value, and may put in the one that it fetches, unless
+/// something is put, removed or cleared under the key meanwhile. That *breaks* it. Dropped, it is
+/// given up.
 ///
-/// Several leases of a key may live at once; the first commit breaks the others. It may go to another thread, and keeps the cache alive.
+/// Several leases of a key may live at once; the first commit breaks the others. It may go to
+/// another thread, and keeps the cache alive.
 #[must_use = "a lease is given up when it is dropped"]
 pub struct Lease<K> {
     /// Nothing once it has ended.
@@ -36,8 +41,9 @@ impl<K> Lease<K> {
         Lease { cache: Some(cache), hash, number }
     }
 
-    /// Whether nothing has been put or removed under the key so far. That may change at once: what counts is the commit. With this, who fetches
-    /// in steps can end early. False in a forked child. O(1).
+    /// Whether nothing has been put or removed under the key so far. That may change at once: what
+    /// counts is the commit. With this, who fetches in steps can end early. False in a forked
+    /// child. O(1).
     #[must_use]
     pub fn is_unbroken(&self) -> bool {
         let Some(cache) = self.cache.as_ref().filter(|cache| !cache.process.is_gone()) else {
@@ -77,7 +83,8 @@ impl<K> fmt::Debug for Lease<K> {
     }
 }
 
-/// What was not [committed](Reservation::commit_leased): the lease was broken. The cache is as it was.
+/// What was not [committed](Reservation::commit_leased): the lease was broken. The cache is as it
+/// was.
 #[derive(Debug)]
 pub struct Superseded<K> {
     /// The room, with what was written there: to be dropped, in general.

@@ -1,19 +1,24 @@
 //! *Leases*: who may put in what it fetches from a lower tier, and what is on its way there.
 //!
-//! A look-up that misses fetches from the lower tier, and what it fetches may be old when it has come: meanwhile another thread may have put
-//! a new value under the key, even taken it out again. So who fetches takes a *lease* first, and what it has fetched is put in only if
-//! the lease is unbroken (Nishtala et al., *Scaling Memcache at Facebook*, NSDI 2013). Two rules make an unbroken lease a proof that what was
-//! fetched under it is the latest value:
+//! A look-up that misses fetches from the lower tier, and what it fetches may be old when it has
+//! come: meanwhile another thread may have put a new value under the key, even taken it out again.
+//! So who fetches takes a *lease* first, and what it has fetched is put in only if the lease is
+//! unbroken (Nishtala et al., *Scaling Memcache at Facebook*, NSDI 2013). Two rules make an
+//! unbroken lease a proof that what was fetched under it is the latest value:
 //!
-//! 1. *Whatever puts or removes a key breaks its leases.* So from the lease to the commit the latest value is the same one.
-//! 2. *No lease is given where the lower tier may have an older value*: while the cache has one, while an evicted one is being handed over, and
-//!    while the lower tier is being told that one was removed. So what is read from the lower tier under the lease is of that time or later.
+//! 1. *Whatever puts or removes a key breaks its leases.* So from the lease to the commit the
+//!    latest value is the same one.
+//! 2. *No lease is given where the lower tier may have an older value*: while the cache has one,
+//!    while an evicted one is being handed over, and while the lower tier is being told that one
+//!    was removed. So what is read from the lower tier under the lease is of that time or later.
 //!
-//! Threads may hand over several values of one key at once, in any order. Which is the latest is known here: what puts or removes a key *marks*
-//! all that is on its way under it, and a taker that asks under its own lock takes no marked one in the place of a later one.
+//! Threads may hand over several values of one key at once, in any order. Which is the latest is
+//! known here: what puts or removes a key *marks* all that is on its way under it, and a taker that
+//! asks under its own lock takes no marked one in the place of a later one.
 //!
-//! All of it is by hash. Two keys of one hash break each other's leases and bar each other, which costs a fetch; marks must be of the key alone,
-//! so who marks compares keys. Everything here is done under the lock of the shard, and none of it knows what a block is: the model in
+//! All of it is by hash. Two keys of one hash break each other's leases and bar each other, which
+//! costs a fetch; marks must be of the key alone, so who marks compares keys. Everything here is
+//! done under the lock of the shard, and none of it knows what a block is: the model in
 //! `tests/loom` is of this table.
 
 // What is public is for that model.
@@ -21,7 +26,8 @@
 
 use hashbrown::HashTable;
 
-/// The table of a shard; empty unless something is fetched, handed over or removed just now. `W`: what is on its way, to be marked.
+/// The table of a shard; empty unless something is fetched, handed over or removed just now. `W`:
+/// what is on its way, to be marked.
 #[derive(Debug)]
 pub struct Leases<W> {
     /// Unbroken leases, one entry for each hash.
@@ -80,7 +86,8 @@ impl<W> Leases<W> {
         self.live.is_empty() && self.handing.is_empty()
     }
 
-    /// A lease, by its number, if what the lower tier has can be relied upon. The caller knows that there is no value.
+    /// A lease, by its number, if what the lower tier has can be relied upon. The caller knows that
+    /// there is no value.
     pub fn lease(&mut self, hash: u64) -> Option<u64> {
         let barred = self.all_barred > 0 || self.barred.contains(&hash);
         if barred || self.handing.iter().any(|handing| handing.hash == hash) || self.lost.has(hash)
@@ -113,7 +120,8 @@ impl<W> Leases<W> {
         }
     }
 
-    /// Something was put or removed: leases of the hash are broken, and `mark` is shown what is on its way under it.
+    /// Something was put or removed: leases of the hash are broken, and `mark` is shown what is on
+    /// its way under it.
     #[cold]
     pub fn supersede(&mut self, hash: u64, mut mark: impl FnMut(&W)) {
         if let Ok(entry) = self.live.find_entry(hash, |live| live.hash == hash) {
@@ -164,7 +172,8 @@ impl<W> Leases<W> {
         }
     }
 
-    /// The lower tier is being told that all was removed. What was lost until now is not if it hears: see `unbar_all`.
+    /// The lower tier is being told that all was removed. What was lost until now is not if it
+    /// hears: see `unbar_all`.
     pub fn bar_all(&mut self) -> Lost {
         self.all_barred += 1;
         std::mem::take(&mut self.lost)
@@ -184,7 +193,8 @@ impl<W> Leases<W> {
         self.next
     }
 
-    /// What is wrong with the table, if anything: one entry for each hash, with a holder, and no number twice.
+    /// What is wrong with the table, if anything: one entry for each hash, with a holder, and no
+    /// number twice.
     pub fn defect(&self) -> Option<String> {
         for live in &self.live {
             let same = |other: &&Live| other.hash == live.hash;

@@ -1,7 +1,8 @@
 //! *Ledger*: how much is held by all shards together, against the limits.
 //!
-//! A block is charged before its bytes are written and credited when it leaves the index, so what is charged never exceeds a
-//! limit. A charge is made only if it fits: two insertions that compete cannot both be over the limit and refuse each other.
+//! A block is charged before its bytes are written and credited when it leaves the index, so what
+//! is charged never exceeds a limit. A charge is made only if it fits: two insertions that compete
+//! cannot both be over the limit and refuse each other.
 
 use super::clock::Clock;
 use crate::sync::{AtomicU64, Ordering};
@@ -85,7 +86,8 @@ impl Ledger {
 /// Adds to a sum unless it would exceed `limit`.
 fn add_within(sum: &AtomicU64, more: u64, limit: u64) -> bool {
     let within = |sum: u64| sum.checked_add(more).filter(|&sum| sum <= limit);
-    // Relaxed: the sum guards no memory; the blocks themselves pass through the locks of the shards and the pool.
+    // Relaxed: the sum guards no memory; the blocks themselves pass through the locks of the shards
+    // and the pool.
     sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
 }
 

@@ -1,7 +1,7 @@
 //! *LRU*: the blocks of a shard in the order of their last uses.
 //!
-//! One [ring](super::rings), and for each block the time of its last use, by the cache's [clock](super::clock): so the oldest of one shard
-//! can be compared with that of another.
+//! One [ring](super::rings), and for each block the time of its last use, by the cache's
+//! [clock](super::clock): so the oldest of one shard can be compared with that of another.
 
 use super::clock::{Gone, Rank, Time};
 use super::rings::Rings;
@@ -50,7 +50,8 @@ impl Policy for Lru {
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
-        // What is pinned counts as used, so that the next search does not meet it again; after all have been met the search ends.
+        // What is pinned counts as used, so that the next search does not meet it again; after all
+        // have been met the search ends.
         for _ in 0..self.len {
             let slot = self.ring.first(0)?;
             if may_go(slot) {

@@ -8,26 +8,29 @@ use super::lru::Lru;
 use super::reuse::Reuse;
 use super::scan_resistant::ScanResistant;
 
-/// A block's place in its shard: a small number, used again when the block has gone. Those in use are close to 0, so tables
-/// can be indexed by it.
+/// A block's place in its shard: a small number, used again when the block has gone. Those in use
+/// are close to 0, so tables can be indexed by it.
 pub type Slot = u32;
 
-/// Decides which of a shard's blocks goes next. It knows blocks by their slots, and never sees keys or bytes.
+/// Decides which of a shard's blocks goes next. It knows blocks by their slots, and never sees keys
+/// or bytes.
 ///
-/// Each shard has one of its own and calls it under its lock: so a policy needs no locking, should take some nanoseconds for
-/// [`touch`](Self::touch), and must not call the cache.
+/// Each shard has one of its own and calls it under its lock: so a policy needs no locking, should
+/// take some nanoseconds for [`touch`](Self::touch), and must not call the cache.
 ///
-/// Uses are told late, so that look-ups need not wait for each other, but always before any other call: before a policy is asked, or told
-/// that a block comes or goes, it knows of all. They come in the order of each thread, one thread after the other. Uses of one block
-/// between two other calls count once, the first of them.
+/// Uses are told late, so that look-ups need not wait for each other, but always before any other
+/// call: before a policy is asked, or told that a block comes or goes, it knows of all. They come
+/// in the order of each thread, one thread after the other. Uses of one block between two other
+/// calls count once, the first of them.
 ///
-/// What a policy answers is checked: a slot that is empty or pinned is taken for "none". So a wrong policy evicts badly; it
-/// harms nothing else.
+/// What a policy answers is checked: a slot that is empty or pinned is taken for "none". So a wrong
+/// policy evicts badly; it harms nothing else.
 ///
-/// A policy that panics is not called again. The panic reaches the caller of the cache; the shard goes on with LRU.
+/// A policy that panics is not called again. The panic reaches the caller of the cache; the shard
+/// goes on with LRU.
 pub trait Policy: Send {
-    /// A block has come to `slot`, which was empty. `hash` is that of its key, the same whenever the key comes again, and well
-    /// mixed.
+    /// A block has come to `slot`, which was empty. `hash` is that of its key, the same whenever
+    /// the key comes again, and well mixed.
     fn insert(&mut self, slot: Slot, hash: u64);
 
     /// The block at `slot` was used, once or more since the last other call, or got a new value.
@@ -36,8 +39,8 @@ pub trait Policy: Send {
     /// The block at `slot` has gone otherwise than by [`victim`](Self::victim).
     fn remove(&mut self, slot: Slot);
 
-    /// The block that goes next, of those that `may_go`; `None` if there is none. The policy forgets it. Blocks that are asked about
-    /// and may not go are pinned, hence in use.
+    /// The block that goes next, of those that `may_go`; `None` if there is none. The policy
+    /// forgets it. Blocks that are asked about and may not go are pinned, hence in use.
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot>;
 }
 
@@ -45,14 +48,18 @@ pub trait Policy: Send {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Eviction {
-    /// The least recently used block goes first; a pinned one that is met on the way counts as used then. Within a shard it is exact as to
-    /// blocks used since different changes: of those used since the latest, the one whose first use since was earlier goes first, and what
-    /// several threads used is in the order of each; with [`exact`](super::KvCacheBuilder::exact) every use counts.
+    /// The least recently used block goes first; a pinned one that is met on the way counts as used
+    /// then. Within a shard it is exact as to blocks used since different changes: of those
+    /// used since the latest, the one whose first use since was earlier goes first, and what
+    /// several threads used is in the order of each; with [`exact`](super::KvCacheBuilder::exact)
+    /// every use counts.
     #[default]
     Lru,
-    /// The block goes first that is worth least, by how often it was used and how long ago: what that says of further uses is learned
-    /// from what became of others. So a long run of blocks that are used once does not drive out those that are used again and
-    /// again, and the end of a prefix goes before its start. Until enough is learned, and where nothing speaks against it, it is LRU.
+    /// The block goes first that is worth least, by how often it was used and how long ago: what
+    /// that says of further uses is learned from what became of others. So a long run of blocks
+    /// that are used once does not drive out those that are used again and again, and the end
+    /// of a prefix goes before its start. Until enough is learned, and where nothing speaks against
+    /// it, it is LRU.
     ScanResistant,
     /// Another one: makes the policy of one shard.
     Custom(Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>),
@@ -117,7 +124,8 @@ pub(super) enum Chosen {
     Own(Own),
 }
 
-/// A policy of the caller's, which may panic. What it knows afterwards is unknown, so it is not called again.
+/// A policy of the caller's, which may panic. What it knows afterwards is unknown, so it is not
+/// called again.
 pub(super) struct Own {
     policy: Box<dyn Policy>,
     /// A call began and has not ended. Under the lock of the shard that is: it panicked.
@@ -177,8 +185,8 @@ impl Chosen {
         matches!(self, Chosen::Own(own) if own.calling)
     }
 
-    /// An LRU takes its place, which knows the blocks at these slots. The one that panicked goes with the cache: its `Drop` may
-    /// panic, too.
+    /// An LRU takes its place, which knows the blocks at these slots. The one that panicked goes
+    /// with the cache: its `Drop` may panic, too.
     pub(super) fn dismiss(&mut self, slots: impl Iterator<Item = Slot>) {
         if let Chosen::Own(own) = self {
             let mut lru = Lru::default();

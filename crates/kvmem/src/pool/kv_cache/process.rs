@@ -1,8 +1,9 @@
 //! *Process*: a cache is of the process that made it.
 //!
-//! A forked child has no memory at the addresses of its parent's blocks, and its copies of the cache's locks may be held by threads
-//! that it does not have. So each call asks first whether the process is still the one that made the cache. In a child the
-//! cache answers as an empty one that takes nothing: no lock is taken, nothing is freed and no table is read, because a thread
+//! A forked child has no memory at the addresses of its parent's blocks, and its copies of the
+//! cache's locks may be held by threads that it does not have. So each call asks first whether the
+//! process is still the one that made the cache. In a child the cache answers as an empty one that
+//! takes nothing: no lock is taken, nothing is freed and no table is read, because a thread
 //! of the parent may have been changing it.
 
 use crate::sys;

@@ -10,11 +10,13 @@ use super::room::Inner;
 use super::{Lease, Superseded};
 use crate::pool::Block;
 
-/// Room for one value, to be written in place: by the processor through [`bytes_mut`](Self::bytes_mut), or by a device through the
-/// keys of the [`block`](Self::block). [`commit`](Self::commit) makes it the value of its key; dropped before that, it gives
+/// Room for one value, to be written in place: by the processor through
+/// [`bytes_mut`](Self::bytes_mut), or by a device through the keys of the [`block`](Self::block).
+/// [`commit`](Self::commit) makes it the value of its key; dropped before that, it gives
 /// the room back, and what the key had is untouched.
 ///
-/// Until then nobody finds it, and it is not evicted; its bytes count. It may go to another thread, and may outlive the cache.
+/// Until then nobody finds it, and it is not evicted; its bytes count. It may go to another thread,
+/// and may outlive the cache.
 #[must_use = "dropping a reservation gives the room back"]
 pub struct Reservation<K> {
     hash: u64,
@@ -41,16 +43,19 @@ impl<K> Drop for Charge<K> {
 }
 
 impl<K: Hash + Eq> Reservation<K> {
-    /// Takes over a block that has been charged. The value begins where the block does, and ends `padding` bytes before it.
+    /// Takes over a block that has been charged. The value begins where the block does, and ends
+    /// `padding` bytes before it.
     pub(super) fn new(cache: Arc<Inner<K>>, hash: u64, key: K, block: Block, padding: u32) -> Self {
         let charge = Charge { cache: Some(cache), len: block.len() as u64 };
         Reservation { hash, key, block, padding, charge }
     }
 
-    /// Makes it the value of its key. A value that the key has had is replaced; pins on that stay good.
+    /// Makes it the value of its key. A value that the key has had is replaced; pins on that stay
+    /// good.
     ///
-    /// If then more bytes are held than the high watermark allows, this evicts down to the low one. O(1) besides. In a forked
-    /// child nothing comes to be held; the bytes are free when the pin is dropped.
+    /// If then more bytes are held than the high watermark allows, this evicts down to the low one.
+    /// O(1) besides. In a forked child nothing comes to be held; the bytes are free when the
+    /// pin is dropped.
     pub fn commit(self) -> Pinned<K> {
         let Reservation { hash, key, block, padding, mut charge } = self;
         let held = Arc::new(Held::new(key, block, padding));
@@ -61,8 +66,9 @@ impl<K: Hash + Eq> Reservation<K> {
         pinned
     }
 
-    /// As [`commit`](Self::commit), if nothing has been put, removed or cleared under the key since the lease was taken; so what was fetched from a lower
-    /// tier in the meantime takes the place of nothing. The lease ends.
+    /// As [`commit`](Self::commit), if nothing has been put, removed or cleared under the key since
+    /// the lease was taken; so what was fetched from a lower tier in the meantime takes the
+    /// place of nothing. The lease ends.
     ///
     /// # Errors
     /// [`Superseded`]: the lease was broken, or does not [cover](Lease::covers) this, or this is a forked child. Nothing has changed, and the
@@ -104,7 +110,8 @@ impl<K: Hash + Eq> Reservation<K> {
 }
 
 impl<K> Reservation<K> {
-    /// Whether this process is a forked child, and the reservation its parent's: see [`KvCache::is_forked`](super::KvCache::is_forked).
+    /// Whether this process is a forked child, and the reservation its parent's: see
+    /// [`KvCache::is_forked`](super::KvCache::is_forked).
     #[must_use]
     pub fn is_forked(&self) -> bool {
         self.charge.cache.as_ref().is_some_and(|cache| cache.process.is_gone())
@@ -115,7 +122,8 @@ impl<K> Reservation<K> {
         self.hash == hash && self.charge.cache.as_ref().is_some_and(|own| Arc::ptr_eq(own, cache))
     }
 
-    /// The bytes, to be written, as many as were asked for. Before that they are what their last user left, or zeros.
+    /// The bytes, to be written, as many as were asked for. Before that they are what their last
+    /// user left, or zeros.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.block.bytes_mut();
@@ -123,8 +131,8 @@ impl<K> Reservation<K> {
         &mut bytes[..len]
     }
 
-    /// The block they lie in: address, offset, and whatever else a device needs. It is longer than the value if
-    /// [`allocate_by`](super::KvCacheBuilder::allocate_by) gave a longer one.
+    /// The block they lie in: address, offset, and whatever else a device needs. It is longer than
+    /// the value if [`allocate_by`](super::KvCacheBuilder::allocate_by) gave a longer one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.block

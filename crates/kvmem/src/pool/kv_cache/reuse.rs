@@ -1,11 +1,13 @@
 //! *Reuse*: what a block is worth, learned from what became of others.
 //!
-//! A block that stays costs its place for as long as it stays, and is worth the uses that it gets meanwhile. How soon a block is used again
-//! depends on how often it was used before, its *kind*, and on the time since its last use, its *age*: a block that came and was never used is
-//! perhaps one of a scan; one that was used twenty times and is now older than it ever was before has perhaps come to its end.
-//! So the cache counts, by kind and age: at which age blocks are used again, those included that were evicted not long ago, and
-//! how many are not. From these counts follows a *worth* for each kind at each age: the most uses for the time that places are occupied,
-//! over all horizons *T*:
+//! A block that stays costs its place for as long as it stays, and is worth the uses that it gets
+//! meanwhile. How soon a block is used again depends on how often it was used before, its *kind*,
+//! and on the time since its last use, its *age*: a block that came and was never used is
+//! perhaps one of a scan; one that was used twenty times and is now older than it ever was before
+//! has perhaps come to its end. So the cache counts, by kind and age: at which age blocks are used
+//! again, those included that were evicted not long ago, and how many are not. From these counts
+//! follows a *worth* for each kind at each age: the most uses for the time that places are
+//! occupied, over all horizons *T*:
 //!
 //! ```text
 //!                       uses between ages a and T, of blocks that came to age a
@@ -13,16 +15,19 @@
 //!              T > a    time that those blocks spend between a and T
 //! ```
 //!
-//! This is Gittins' index (*Bandit processes and dynamic allocation indices*, J. R. Stat. Soc. B 41, 1979) of a place; that it decides
-//! which object should go, if reuse depends on age alone, is shown by Aalto, Ayesta and Righter (*On the Gittins index in the M/G/1 queue*, Queueing
-//! Systems 63, 2009) for jobs, and used for caches by Beckmann, Chen and Cidon (*LHD: improving cache hit rate by maximizing hit density*, NSDI
-//! 2018), whose counts by class and age these are.
+//! This is Gittins' index (*Bandit processes and dynamic allocation indices*, J. R. Stat. Soc. B
+//! 41, 1979) of a place; that it decides which object should go, if reuse depends on age alone, is
+//! shown by Aalto, Ayesta and Righter (*On the Gittins index in the M/G/1 queue*, Queueing
+//! Systems 63, 2009) for jobs, and used for caches by Beckmann, Chen and Cidon (*LHD: improving
+//! cache hit rate by maximizing hit density*, NSDI 2018), whose counts by class and age these are.
 //!
-//! Two rules keep prefixes whole. A block's prefix is used whenever the block is: so it is never older, and never of a lower kind. *Worth falls with
-//! age, and rises with kind*: where the counts say otherwise they are overruled. So the start of a prefix never goes before its end.
+//! Two rules keep prefixes whole. A block's prefix is used whenever the block is: so it is never
+//! older, and never of a lower kind. *Worth falls with age, and rises with kind*: where the counts
+//! say otherwise they are overruled. So the start of a prefix never goes before its end.
 //!
-//! What a kind does at ages that none of it has come to is not known. There it is expected to be used as often as on the whole, at any age
-//! alike on the scale of logarithms: so what was used again and again outlives a scan that is longer than all that came before.
+//! What a kind does at ages that none of it has come to is not known. There it is expected to be
+//! used as often as on the whole, at any age alike on the scale of logarithms: so what was used
+//! again and again outlives a scan that is longer than all that came before.
 //!
 //! Until [`FIRST`] times of learning, worth is 1 / age for all kinds: the order of LRU.
 
@@ -40,7 +45,8 @@ const KEPT: f32 = 0.9;
 const PRIOR: f32 = 64.0;
 /// At least so many blocks come between two times of learning.
 const LEAST: Time = 64;
-/// Times of learning before what was learned counts: what is evicted and not used again has to be forgotten first.
+/// Times of learning before what was learned counts: what is evicted and not used again has to be
+/// forgotten first.
 const FIRST: u32 = 4;
 
 /// The kind of a block that was used so often.
@@ -138,7 +144,8 @@ impl Reuse {
         }
     }
 
-    /// Whether it is time to learn, for a cache that holds so many blocks: four times while they all change.
+    /// Whether it is time to learn, for a cache that holds so many blocks: four times while they
+    /// all change.
     #[inline]
     pub(super) fn is_due(&self, now: Time, held: u64) -> bool {
         // Relaxed, both: who sees an old figure learns once more.
@@ -176,7 +183,8 @@ fn worths(counts: &Counts) -> Table {
     for kind in 0..KINDS {
         let (known_used, known_forgotten) = (&counts.used[kind], &counts.forgotten[kind]);
         let known = sum(known_used) + sum(known_forgotten);
-        // What is expected of it, and is not known yet: its share of uses, at any age alike on the scale of logarithms.
+        // What is expected of it, and is not known yet: its share of uses, at any age alike on the
+        // scale of logarithms.
         let share = (sum(known_used) + PRIOR * share_of_all) / (known + PRIOR);
         let used: [f32; BUCKETS] =
             std::array::from_fn(|at| known_used[at] + PRIOR * share / BUCKETS as f32);
@@ -250,7 +258,8 @@ mod tests {
         for _ in 0..20 {
             let mut events = Vec::new();
             for number in 0..100 {
-                // New ones are seldom used; those that were, are used at an age of about 1000 or never.
+                // New ones are seldom used; those that were, are used at an age of about 1000 or
+                // never.
                 let new = if number < 5 { Event::used(0, 500) } else { Event::forgotten(0, 4000) };
                 let old = if number < 80 {
                     Event::used(1, 900 + number)

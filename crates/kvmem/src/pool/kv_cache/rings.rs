@@ -1,16 +1,20 @@
 //! *Rings*: slots in a few orders, each slot in one of them at most.
 //!
-//! Each order is a ring of slots with a head: behind the head the first, before it the last. A slot moves to the end of an order
-//! by taking it out and putting it in before the head: both O(1), and exact.
+//! Each order is a ring of slots with a head: behind the head the first, before it the last. A slot
+//! moves to the end of an order by taking it out and putting it in before the head: both O(1), and
+//! exact.
 //!
-//! Such a move writes to the links of five slots. That would be dear in a look-up, on lines that other threads have just changed
-//! for other blocks; but uses are told late, many at a time, by a thread that has the shard to itself anyway. (A heap of stamps, of
-//! which a use writes one and the victim's search sets right what has become old, costs less at a use, but more at each eviction
-//! than all uses since the last one: its entries lie far apart, and O(log blocks) of them are moved.)
+//! Such a move writes to the links of five slots. That would be dear in a look-up, on lines that
+//! other threads have just changed for other blocks; but uses are told late, many at a time, by a
+//! thread that has the shard to itself anyway. (A heap of stamps, of which a use writes one and the
+//! victim's search sets right what has become old, costs less at a use, but more at each eviction
+//! than all uses since the last one: its entries lie far apart, and O(log blocks) of them are
+//! moved.)
 //!
-//! Invariants: (1) `links[r]` is the head of order *r*, `links[s + R]` is of slot *s*; (2) `links[links[p].next].prev` is *p* for each
-//! place *p*, and the other way round; (3) from a head on there are just the slots in that order, each once; the place of any other
-//! is linked to itself.
+//! Invariants: (1) `links[r]` is the head of order *r*, `links[s + R]` is of slot *s*; (2)
+//! `links[links[p].next].prev` is *p* for each place *p*, and the other way round; (3) from a head
+//! on there are just the slots in that order, each once; the place of any other is linked to
+//! itself.
 
 use super::Slot;
 

@@ -101,7 +101,8 @@ impl<K> Inner<K> {
         }
     }
 
-    /// The books of a shard, to be changed; `None` in a forked child, where a thread that is not there may have them.
+    /// The books of a shard, to be changed; `None` in a forked child, where a thread that is not
+    /// there may have them.
     pub(super) fn books<'a>(&self, shard: &'a Shard<K>) -> Option<Writing<'a, Books<K>, Desk>> {
         (!self.process.is_gone()).then(|| shard.books())
     }
@@ -118,7 +119,8 @@ impl<K> Inner<K> {
 }
 
 impl<K: Hash + Eq> Inner<K> {
-    /// A block for a value of `len` bytes that has been charged, and by how many bytes it is longer.
+    /// A block for a value of `len` bytes that has been charged, and by how many bytes it is
+    /// longer.
     pub(super) fn room(
         &self,
         hash: u64,
@@ -178,7 +180,8 @@ impl<K: Hash + Eq> Inner<K> {
             if self.evict(turn, own) {
                 continue;
             }
-            // What others evicted while their shards were passed has been freed by now, as that is done under their locks.
+            // What others evicted while their shards were passed has been freed by now, as that is
+            // done under their locks.
             if let Some(done) = attempt()? {
                 return Ok(done);
             }
@@ -219,8 +222,9 @@ impl<K: Hash + Eq> Inner<K> {
         drop(all);
     }
 
-    /// Evicts one block: the one under the own key, and then the one that should go of several shards; if that cannot, one of each
-    /// shard in turn. False if a whole round over the shards found nothing that can go.
+    /// Evicts one block: the one under the own key, and then the one that should go of several
+    /// shards; if that cannot, one of each shard in turn. False if a whole round over the
+    /// shards found nothing that can go.
     pub(super) fn evict(&self, turn: &mut Turn, own: Option<(u64, &K)>) -> bool {
         if let Some((hash, key)) = own.filter(|_| !turn.begun) {
             turn.begun = true;
@@ -237,7 +241,8 @@ impl<K: Hash + Eq> Inner<K> {
             let Some(choice) = self.choose(turn) else { break };
             let shard = &self.shards[choice.shard];
             let Some(mut books) = self.books(shard) else { return false };
-            // What was used meanwhile, or was not told yet, may have made another shard's block the one to go.
+            // What was used meanwhile, or was not told yet, may have made another shard's block the
+            // one to go.
             if look < LOOKS && shard.oldest.ranks() != choice.ranks {
                 continue;
             }
@@ -259,7 +264,8 @@ impl<K: Hash + Eq> Inner<K> {
         false
     }
 
-    /// The shard that gives the next block, of as many as are looked at; `None` if there is nothing to compare.
+    /// The shard that gives the next block, of as many as are looked at; `None` if there is nothing
+    /// to compare.
     fn choose(&self, turn: &mut Turn) -> Option<Choice> {
         let mask = self.shards.len() - 1;
         let looked_at = self.shards.len().min(COMPARED);
@@ -313,7 +319,8 @@ impl<K: Hash + Eq> Inner<K> {
         true
     }
 
-    /// Puts a charged block in if the lease is unbroken; else answers what is there. The lease ends.
+    /// Puts a charged block in if the lease is unbroken; else answers what is there. The lease
+    /// ends.
     #[allow(clippy::type_complexity)]
     pub(super) fn commit_leased<'a>(
         &'a self,
@@ -373,8 +380,9 @@ impl<K: Hash + Eq> Inner<K> {
         while self.ledger.bytes() > self.ledger.limits.low && self.evict(&mut turn, None) {}
     }
 
-    /// A block has left its index to make room. Without a taker it goes under the lock of its shard: whoever comes to the shard
-    /// afterwards finds the bytes free, unless they are pinned. A taker is called without the lock, and until it has returned the key is
+    /// A block has left its index to make room. Without a taker it goes under the lock of its
+    /// shard: whoever comes to the shard afterwards finds the bytes free, unless they are
+    /// pinned. A taker is called without the lock, and until it has returned the key is
     /// not leased.
     fn evicted(
         &self,
@@ -395,7 +403,8 @@ impl<K: Hash + Eq> Inner<K> {
 impl<K> Drop for Inner<K> {
     fn drop(&mut self) {
         if self.process.is_gone() {
-            // A thread of the parent may have been changing these tables, and the rest is the parent's to end.
+            // A thread of the parent may have been changing these tables, and the rest is the
+            // parent's to end.
             mem::forget(mem::take(&mut self.shards));
             mem::forget((
                 self.pool.clone(),

@@ -1,18 +1,22 @@
 //! *Scan-resistant*: the block that is worth least goes next, by what was [learned](super::reuse).
 //!
-//! The blocks of a shard stand in one ring for each kind, in the order of their last uses. Within a kind the oldest is worth least; so a
-//! victim is the first of one of the rings. Which one, two candidates decide: the one that LRU would take, which is the oldest of all, and
-//! the one that is worth least. Counts are never exact, and worths less so. So LRU's candidate goes unless the other
-//! is worth clearly less, which [`CLEARLY`] says.
+//! The blocks of a shard stand in one ring for each kind, in the order of their last uses. Within a
+//! kind the oldest is worth least; so a victim is the first of one of the rings. Which one, two
+//! candidates decide: the one that LRU would take, which is the oldest of all, and the one that is
+//! worth least. Counts are never exact, and worths less so. So LRU's candidate goes unless the
+//! other is worth clearly less, which [`CLEARLY`] says.
 //!
-//! A use soon after another is no news: a server looks the same block up twice for one request, and that says nothing of the next request. So a use at
-//! an age of less than 1 / [`SOON`] of what is held makes a block young, but of no higher kind.
+//! A use soon after another is no news: a server looks the same block up twice for one request, and
+//! that says nothing of the next request. So a use at an age of less than 1 / [`SOON`] of what is
+//! held makes a block young, but of no higher kind.
 //!
-//! Of what was evicted, as many hashes as there are blocks are remembered, with their uses and times (*ghosts*): so what is missed shortly after its
-//! eviction counts as a use, and comes back as the kind it was.
+//! Of what was evicted, as many hashes as there are blocks are remembered, with their uses and
+//! times (*ghosts*): so what is missed shortly after its eviction counts as a use, and comes back
+//! as the kind it was.
 //!
-//! Invariants: (1) a slot with a block stands in the ring of its kind, and no other slot in any; (2) a ring is in the order of `used`;
-//! (3) a ghost in the queue whose time is not that of its hash in the table has come back.
+//! Invariants: (1) a slot with a block stands in the ring of its kind, and no other slot in any;
+//! (2) a ring is in the order of `used`; (3) a ghost in the queue whose time is not that of its
+//! hash in the table has come back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -208,7 +212,8 @@ pub(super) struct First {
 }
 
 impl First {
-    /// Whether it is worth less; of what is worth the same, the lower kind is, and then what was used earlier.
+    /// Whether it is worth less; of what is worth the same, the lower kind is, and then what was
+    /// used earlier.
     fn is_less(&self, other: &First) -> bool {
         let order = self.worth.total_cmp(&other.worth);
         order.then(self.ring.cmp(&other.ring)).then(self.rank.cmp(&other.rank)).is_lt()

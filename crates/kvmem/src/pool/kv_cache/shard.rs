@@ -1,17 +1,22 @@
 //! *Shard*: an index, a policy, and a lock around both.
 //!
-//! Look-ups are many, and a cache line that each of them wrote would be all that threads pass to and fro. So they share the books, by a
-//! [striped](crate::sync::Striped) lock, and what they write lies at the *desk* of their stripe: figures, and notes of what was used.
-//! Whoever changes the books has all stripes, and first tells the policy what the notes say. So the policy knows of every use before it is asked
-//! for anything, and its own tables, which one thread after the other writes, are written by look-ups only when the notes are full.
+//! Look-ups are many, and a cache line that each of them wrote would be all that threads pass to
+//! and fro. So they share the books, by a [striped](crate::sync::Striped) lock, and what they write
+//! lies at the *desk* of their stripe: figures, and notes of what was used. Whoever changes the
+//! books has all stripes, and first tells the policy what the notes say. So the policy knows of
+//! every use before it is asked for anything, and its own tables, which one thread after the other
+//! writes, are written by look-ups only when the notes are full.
 //!
-//! A block that is used again and again, while no block comes or goes, need not be noted again: nothing is asked of the policy meanwhile.
-//! So each block says after how many changes of the shard it was noted, and uses between two changes count once. A cache that is only read
-//! comes to write no notes at all. One that is to be exact marks no block, and notes every use.
+//! A block that is used again and again, while no block comes or goes, need not be noted again:
+//! nothing is asked of the policy meanwhile. So each block says after how many changes of the shard
+//! it was noted, and uses between two changes count once. A cache that is only read comes to write
+//! no notes at all. One that is to be exact marks no block, and notes every use.
 //!
-//! Invariants, which `check` verifies here and `KvCache::check` over all shards: (1) the block at slot *s* is found under `hashes[s]`, and
-//! is the only one with that slot; (2) every slot is either in use by one block or free; (3) no two blocks have one key; (4) what the ledger has
-//! charged is what the shards hold and what is being written; (5) the leases of a hash have one entry, and at least one holder.
+//! Invariants, which `check` verifies here and `KvCache::check` over all shards: (1) the block at
+//! slot *s* is found under `hashes[s]`, and is the only one with that slot; (2) every slot is
+//! either in use by one block or free; (3) no two blocks have one key; (4) what the ledger has
+//! charged is what the shards hold and what is being written; (5) the leases of a hash have one
+//! entry, and at least one holder.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -94,7 +99,8 @@ impl<K> Shard<K> {
         writing
     }
 
-    /// Runs `change` on the leases, before the policy is told anything: a policy that panics leaves nothing undone here.
+    /// Runs `change` on the leases, before the policy is told anything: a policy that panics leaves
+    /// nothing undone here.
     pub(super) fn change_leases<R>(&self, change: impl FnOnce(&mut ShardLeases<K>) -> R) -> R {
         let mut writing = self.books.write();
         let changed = change(&mut writing.leases);
@@ -142,7 +148,8 @@ impl<K> Shard<K> {
     }
 }
 
-/// What those who look up have to themselves, for each stripe of the lock. Written by who has the stripe, or by who has all.
+/// What those who look up have to themselves, for each stripe of the lock. Written by who has the
+/// stripe, or by who has all.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     hits: Count,
@@ -153,17 +160,19 @@ pub(super) struct Desk {
 /// What the lock guards.
 #[repr(C)]
 pub(super) struct Books<K> {
-    /// By the hash of the key. One pointer for each block: the index of 100,000 blocks takes a megabyte.
+    /// By the hash of the key. One pointer for each block: the index of 100,000 blocks takes a
+    /// megabyte.
     index: HashTable<Arc<Held<K>>>,
-    /// How often blocks have come, gone, or been asked to go; uses between two of these count once.
+    /// How often blocks have come, gone, or been asked to go; uses between two of these count
+    /// once.
     changes: u32,
     /// They all count: no block is ever marked as noted.
     exact: bool,
     /// The hash of the block at each slot; of a free slot, what was there.
     hashes: Vec<u64>,
     free: Vec<Slot>,
-    /// Used by who changes the books, who needs no second lock for it. This one is there because those who look up share the books, and a
-    /// policy need not be one that can be shared.
+    /// Used by who changes the books, who needs no second lock for it. This one is there because
+    /// those who look up share the books, and a policy need not be one that can be shared.
     policy: Mutex<Chosen>,
     /// Who may put in what it fetches, and what is on its way to a lower tier.
     pub(super) leases: ShardLeases<K>,
@@ -214,7 +223,8 @@ impl<K: Eq> Books<K> {
         Some(Arc::clone(held))
     }
 
-    /// Breaks leases of the key, and marks what is on its way under it: something else is put, or it is removed.
+    /// Breaks leases of the key, and marks what is on its way under it: something else is put, or
+    /// it is removed.
     #[inline]
     fn supersede<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q)
     where
@@ -235,8 +245,8 @@ impl<K: Eq> Books<K> {
         self.leases.hand_over(self.hashes[held.slot() as usize], Arc::downgrade(held))
     }
 
-    /// Ends a lease. If it is unbroken, a value may be put; else the one that is there, if any, is the answer. If `Eq` panics, the lease
-    /// has not ended.
+    /// Ends a lease. If it is unbroken, a value may be put; else the one that is there, if any, is
+    /// the answer. If `Eq` panics, the lease has not ended.
     pub(super) fn redeem(
         &mut self,
         hash: u64,
@@ -250,8 +260,8 @@ impl<K: Eq> Books<K> {
         if live && there.is_none() { Ok(()) } else { Err(there) }
     }
 
-    /// Puts a block in. Returns its slot, and the block that was there under the same key. The caller
-    /// [tells](Self::tell_placed) the policy.
+    /// Puts a block in. Returns its slot, and the block that was there under the same key. The
+    /// caller [tells](Self::tell_placed) the policy.
     pub(super) fn place<'a>(
         &mut self,
         hash: u64,
@@ -312,7 +322,8 @@ impl<K: Eq> Books<K> {
         Some((slot, Charged::taken(held, ledger)))
     }
 
-    /// Takes the block under `key` out if nobody has a pin on it. The caller [tells](Self::tell_gone) the policy of the slot.
+    /// Takes the block under `key` out if nobody has a pin on it. The caller
+    /// [tells](Self::tell_gone) the policy of the slot.
     pub(super) fn remove_unpinned<'a>(
         &mut self,
         hash: u64,
@@ -333,8 +344,8 @@ impl<K: Eq> Books<K> {
         slot
     }
 
-    /// Takes out the block that goes next; `None` if all are pinned. The one returned is not. `other`: what LRU's candidate of all
-    /// shards is worth.
+    /// Takes out the block that goes next; `None` if all are pinned. The one returned is not.
+    /// `other`: what LRU's candidate of all shards is worth.
     pub(super) fn evict<'a>(
         &mut self,
         other: Option<f32>,
@@ -376,7 +387,8 @@ impl<K: Eq> Books<K> {
         self.index.len()
     }
 
-    /// Verifies the invariants at the head of this file. Returns the bytes of all blocks. O(blocks).
+    /// Verifies the invariants at the head of this file. Returns the bytes of all blocks.
+    /// O(blocks).
     pub(super) fn check(&self) -> Result<u64, CheckError> {
         let wrong = |invariant, what| Err(CheckError { invariant, what });
         let mut taken = vec![false; self.hashes.len()];

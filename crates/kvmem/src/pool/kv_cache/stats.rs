@@ -10,7 +10,8 @@ use crate::sync::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KvCacheStats {
-    /// Blocks held, those being written included. What was removed or replaced while pinned is not.
+    /// Blocks held, those being written included. What was removed or replaced while pinned is
+    /// not.
     pub blocks: u64,
     /// Bytes of those blocks.
     pub bytes: u64,
@@ -53,7 +54,8 @@ impl fmt::Display for KvCacheStats {
     }
 }
 
-/// What a shard has done besides answering. Written under the shard's lock only, read by anyone without it.
+/// What a shard has done besides answering. Written under the shard's lock only, read by anyone
+/// without it.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     pub(super) insertions: Count,
@@ -69,7 +71,8 @@ pub(super) struct Others {
 pub(super) struct Count(AtomicU64);
 
 impl Count {
-    /// One more. The caller has the lock of the shard, or of the stripe whose figure it is: that spares an atomic read-modify-write.
+    /// One more. The caller has the lock of the shard, or of the stripe whose figure it is: that
+    /// spares an atomic read-modify-write.
     #[inline]
     pub(super) fn more(&self) {
         // Relaxed: writers are ordered by the lock, and readers take the figure for itself.

@@ -6,8 +6,8 @@ use crate::sync::{AtomicU32, Ordering};
 /// With the figures beside them they fill what a stripe has: two cache lines.
 const MOST: usize = 24;
 
-/// Notes of uses. Written by who has the stripe of the lock that they belong to, or by who has all stripes: so all is relaxed, and one
-/// thread's notes are seen by the next as the lock passes on.
+/// Notes of uses. Written by who has the stripe of the lock that they belong to, or by who has all
+/// stripes: so all is relaxed, and one thread's notes are seen by the next as the lock passes on.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     len: AtomicU32,

@@ -1,8 +1,9 @@
 //! *Exporter*: publishes figures through the `metrics` facade, when told to.
 //!
-//! Nothing is published where blocks are allocated. Whoever is scraped, or a timer, asks for the figures, which takes no lock that a request
-//! waits for ([`Pool::figures`], [`KvCache::stats`]), and hands them to whatever recorder the program has installed. What locks
-//! that has are its own; no thread that allocates comes near them.
+//! Nothing is published where blocks are allocated. Whoever is scraped, or a timer, asks for the
+//! figures, which takes no lock that a request waits for ([`Pool::figures`], [`KvCache::stats`]),
+//! and hands them to whatever recorder the program has installed. What locks that has are its own;
+//! no thread that allocates comes near them.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -69,7 +70,8 @@ impl Exporter {
         self
     }
 
-    /// Observes a cache too, under the name of its pool and as `cache`. Its pool is not observed by that.
+    /// Observes a cache too, under the name of its pool and as `cache`. Its pool is not observed by
+    /// that.
     pub fn cache<K: Send + Sync + 'static>(self, cache: &KvCache<K>) -> Exporter {
         self.cache_called("cache", cache)
     }
@@ -86,8 +88,9 @@ impl Exporter {
         self
     }
 
-    /// Publishes all figures to the recorder that is there now: the local one of this thread, or else the global one. Blocks no
-    /// request for memory, and waits for none. O(pools × threads × classes + caches × shards).
+    /// Publishes all figures to the recorder that is there now: the local one of this thread, or
+    /// else the global one. Blocks no request for memory, and waits for none. O(pools × threads
+    /// × classes + caches × shards).
     pub fn publish(&self) {
         METRICS.iter().for_each(describe);
         for observed in &self.pools {
@@ -99,7 +102,8 @@ impl Exporter {
         }
     }
 
-    /// Publishes now and then, from a thread of its own, to the global recorder, until what is returned is dropped.
+    /// Publishes now and then, from a thread of its own, to the global recorder, until what is
+    /// returned is dropped.
     ///
     /// # Errors
     /// [`PoolError::NoThread`].

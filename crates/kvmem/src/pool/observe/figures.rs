@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::Failures;
 use crate::pool::Pool;
 
-/// Figures of a [pool](Pool), all in bytes but the last few. Of about one moment: threads allocate and free while they are read.
+/// Figures of a [pool](Pool), all in bytes but the last few. Of about one moment: threads allocate
+/// and free while they are read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PoolFigures {
@@ -19,11 +20,13 @@ pub struct PoolFigures {
     pub allocated: u64,
     /// What was asked for them: as much, since sizes are not rounded.
     pub requested: u64,
-    /// What is cached by threads, and in depots, for the next request of its size. It counts as free.
+    /// What is cached by threads, and in depots, for the next request of its size. It counts as
+    /// free.
     pub cached: u64,
     /// What is ready and in no block.
     pub free: u64,
-    /// The longest free range. What was freed last, sixteen ranges at most, may not have been joined with its neighbours yet.
+    /// The longest free range. What was freed last, sixteen ranges at most, may not have been
+    /// joined with its neighbours yet.
     pub largest_free: u64,
     /// Blocks alive.
     pub allocations: u64,
@@ -33,13 +36,15 @@ pub struct PoolFigures {
     pub reaps: u64,
     /// Seconds that populating has taken so far.
     pub populate_seconds: f64,
-    /// Seconds that calls of each registrar have taken so far, by name, in order. Calls that went on at the same time each count.
+    /// Seconds that calls of each registrar have taken so far, by name, in order. Calls that went
+    /// on at the same time each count.
     pub register_seconds: Vec<(String, f64)>,
 }
 
 impl Pool {
-    /// Figures of the pool. Takes no lock that a request could wait for, so that it can be called as often as one likes; see
-    /// [`metrics`](Self::metrics) for what is exact at one moment and costs others some nanoseconds. O(threads × classes).
+    /// Figures of the pool. Takes no lock that a request could wait for, so that it can be called
+    /// as often as one likes; see [`metrics`](Self::metrics) for what is exact at one moment
+    /// and costs others some nanoseconds. O(threads × classes).
     #[must_use]
     pub fn figures(&self) -> PoolFigures {
         let owner = self.owner();

@@ -1,10 +1,12 @@
 //! *Latency*: how long requests take, of one in so many.
 //!
-//! A request of a hot size takes some nanoseconds, and looking at a clock twice takes ten times that. So one request in so many is
-//! measured, and which one is drawn, that traffic with a beat of its own is not seen at one point of the beat only. What two looks at the
-//! clock take by themselves is measured when the pool is built, and taken off.
+//! A request of a hot size takes some nanoseconds, and looking at a clock twice takes ten times
+//! that. So one request in so many is measured, and which one is drawn, that traffic with a beat of
+//! its own is not seen at one point of the beat only. What two looks at the clock take by
+//! themselves is measured when the pool is built, and taken off.
 //!
-//! Buckets are a quarter of a power of two wide: the middle of one is within 12.5 % of every time in it.
+//! Buckets are a quarter of a power of two wide: the middle of one is within 12.5 % of every time
+//! in it.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -31,7 +33,8 @@ pub(in crate::pool) struct Latency {
 pub struct LatencyFigures {
     /// One request in so many was measured, on average.
     pub one_in: u32,
-    /// Times, each the middle of a bucket, in order, and how many requests took that long. No bucket is empty.
+    /// Times, each the middle of a bucket, in order, and how many requests took that long. No
+    /// bucket is empty.
     pub times: Vec<(Duration, u64)>,
 }
 

@@ -1,8 +1,9 @@
 //! *Refusals*: how many requests a pool has refused, by reason.
 //!
-//! A full pool answers most requests with no, from all threads at once, and writes nothing for it. Counting must not become what they
-//! queue for: so there are some lines of counters. The first threads have one each to themselves, and count by plain stores; those that
-//! come later share the others, and count by atomic additions.
+//! A full pool answers most requests with no, from all threads at once, and writes nothing for it.
+//! Counting must not become what they queue for: so there are some lines of counters. The first
+//! threads have one each to themselves, and count by plain stores; those that come later share the
+//! others, and count by atomic additions.
 
 use std::cell::Cell;
 
@@ -20,7 +21,8 @@ const REASONS: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Failures {
-    /// Nothing free was long enough. A [cache](crate::pool::KvCache) that has to evict was refused once for each value.
+    /// Nothing free was long enough. A [cache](crate::pool::KvCache) that has to evict was refused
+    /// once for each value.
     pub no_room: u64,
     /// Nothing that is ready was long enough, and more was being made ready.
     pub not_ready: u64,
@@ -133,7 +135,8 @@ impl Refusals {
     }
 }
 
-/// The number of this thread, in the order in which threads have been refused something. None is given twice.
+/// The number of this thread, in the order in which threads have been refused something. None is
+/// given twice.
 #[inline]
 fn line() -> usize {
     thread_local! {

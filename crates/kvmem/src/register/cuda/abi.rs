@@ -1,7 +1,7 @@
 //! *ABI*: the part of the CUDA driver API that registering needs.
 //!
-//! A function that changed has a suffix (`_v2`) and stands beside the old one for good. Handles are pointers that only the driver
-//! reads; a device is its number, an address on a device has 64 bits.
+//! A function that changed has a suffix (`_v2`) and stands beside the old one for good. Handles are
+//! pointers that only the driver reads; a device is its number, an address on a device has 64 bits.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -53,15 +53,21 @@ impl Abi {
             unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the driver's type stands in the field that this goes into, and the library goes beside it.
+                // SAFETY: the driver's type stands in the field that this goes into, and the
+                // library goes beside it.
                 unsafe { library.symbol($name) }.map_err(|said| {
-                    format!("{} has no function {}: {said}", path.display(), $name.to_string_lossy())
+                    format!(
+                        "{} has no function {}: {said}",
+                        path.display(),
+                        $name.to_string_lossy()
+                    )
                 })
             };
         }
         let (mem_host_register, mem_host_register_name) = match function!(c"cuMemHostRegister_v2") {
             Ok(function) => (function, "cuMemHostRegister_v2"),
-            // Before CUDA 6.5. The same but for the context in which the memory is known, which flags say as well.
+            // Before CUDA 6.5. The same but for the context in which the memory is known, which
+            // flags say as well.
             Err(_) => (function!(c"cuMemHostRegister")?, "cuMemHostRegister"),
         };
         Ok(Abi {

@@ -1,8 +1,8 @@
 //! *Context*: a GPU's primary context, the one that the runtime and the frameworks use too.
 //!
-//! Most calls of the driver act on the context that is current in the calling thread. Registrars are called from any thread, and
-//! a thread may have another context for work of its own; so each call puts ours on the thread's stack of contexts, and takes
-//! it off again.
+//! Most calls of the driver act on the context that is current in the calling thread. Registrars
+//! are called from any thread, and a thread may have another context for work of its own; so each
+//! call puts ours on the thread's stack of contexts, and takes it off again.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -22,7 +22,8 @@ pub(super) struct Context {
     kept: bool,
 }
 
-// SAFETY: the driver's functions may be called by all threads side by side, and a context may be current in several.
+// SAFETY: the driver's functions may be called by all threads side by side, and a context may be
+// current in several.
 unsafe impl Send for Context {}
 // SAFETY: see above.
 unsafe impl Sync for Context {}
@@ -44,7 +45,8 @@ impl Context {
         Ok(Current(&self.abi))
     }
 
-    /// Pins memory and makes it known. Gives its address on the GPU, or 0 if it is not mapped there.
+    /// Pins memory and makes it known. Gives its address on the GPU, or 0 if it is not mapped
+    /// there.
     ///
     /// # Safety
     /// It stays mapped until it was unregistered.
@@ -63,10 +65,12 @@ impl Context {
             return Ok(0);
         }
         let mut pointer = 0;
-        // SAFETY: registered just now, and the output has the type that the call fills. No flag is defined.
+        // SAFETY: registered just now, and the output has the type that the call fills. No flag is
+        // defined.
         let result = unsafe { (abi.mem_host_get_device_pointer)(&mut pointer, at, 0) };
         check(abi, "cuMemHostGetDevicePointer_v2", result).inspect_err(|_| {
-            // SAFETY: registered by us just now. Asked again if it fails, for no key will tell of it any more.
+            // SAFETY: registered by us just now. Asked again if it fails, for no key will tell of
+            // it any more.
             (0..TRIES).any(|_| unsafe { (abi.mem_host_unregister)(at) } == SUCCESS);
         })?;
         Ok(pointer)
@@ -103,8 +107,9 @@ struct Current<'a>(&'a Abi);
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         let mut ours = ptr::null_mut();
-        // SAFETY: the output has the type that the call fills. On top is what we have put there. What it returns may be the
-        // error of work that was started long before, by anybody; the context is off the stack all the same.
+        // SAFETY: the output has the type that the call fills. On top is what we have put there.
+        // What it returns may be the error of work that was started long before, by
+        // anybody; the context is off the stack all the same.
         let _ = unsafe { (self.0.ctx_pop_current)(&mut ours) };
     }
 }

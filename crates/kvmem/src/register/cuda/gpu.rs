@@ -9,13 +9,14 @@ use super::context::Context;
 use super::{HostFlags, TRIES};
 use crate::arena::Errno;
 
-/// A GPU, as a registrar: memory is pinned by CUDA, and copies from and to it need no intermediate buffer.
+/// A GPU, as a registrar: memory is pinned by CUDA, and copies from and to it need no intermediate
+/// buffer.
 ///
-/// A key's `handle` is the address of the memory in this process, its `lkey` that on the GPU (0 without
-/// [`HostFlags::DEVICE_MAP`]), and it has no rkey.
+/// A key's `handle` is the address of the memory in this process, its `lkey` that on the GPU (0
+/// without [`HostFlags::DEVICE_MAP`]), and it has no rkey.
 ///
-/// When it is dropped, keys that are still live are given back and the GPU's primary context is released. What CUDA does not take
-/// back stays, with the context.
+/// When it is dropped, keys that are still live are given back and the GPU's primary context is
+/// released. What CUDA does not take back stays, with the context.
 pub struct Gpu {
     name: String,
     model: String,
@@ -24,8 +25,8 @@ pub struct Gpu {
     context: Context,
 }
 
-/// The most bytes of one key. CUDA states no limit of its own; this one bounds how long one call takes, and what its failure
-/// costs.
+/// The most bytes of one key. CUDA states no limit of its own; this one bounds how long one call
+/// takes, and what its failure costs.
 const MAX_BYTES: u64 = 256 << 30;
 
 impl Gpu {
@@ -72,7 +73,8 @@ impl Registrar for Gpu {
         &self.name
     }
 
-    /// 256 GiB a key. CUDA's driver pins pages by itself and does not count them against `RLIMIT_MEMLOCK`.
+    /// 256 GiB a key. CUDA's driver pins pages by itself and does not count them against
+    /// `RLIMIT_MEMLOCK`.
     fn limits(&self) -> Limits {
         Limits { max_bytes: MAX_BYTES, ..Limits::none(&self.name) }
     }
@@ -95,7 +97,8 @@ impl Registrar for Gpu {
 
     fn deregister(&self, key: Key) -> Result<(), Refusal> {
         self.live.take(key, "cuMemHostUnregister", || {
-            // SAFETY: a live key's handle is an address that was registered here, and nobody else gives it back meanwhile.
+            // SAFETY: a live key's handle is an address that was registered here, and nobody else
+            // gives it back meanwhile.
             unsafe { self.context.unregister(with_exposed_provenance_mut(key.handle as usize)) }
                 .map_err(|failure| failure.refusal())
         })

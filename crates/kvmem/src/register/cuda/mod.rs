@@ -2,24 +2,28 @@
 //!
 //! ## What a registration is there
 //!
-//! A copy between a GPU and ordinary memory goes through a buffer of the driver, in pieces, and the caller waits.
-//! `cuMemHostRegister` pins the pages instead and makes them known to the GPU: copies then run by DMA at the speed of the bus and
-//! side by side with other work, and with [`HostFlags::DEVICE_MAP`] kernels reach the memory by an address of its own.
+//! A copy between a GPU and ordinary memory goes through a buffer of the driver, in pieces, and the
+//! caller waits. `cuMemHostRegister` pins the pages instead and makes them known to the GPU: copies
+//! then run by DMA at the speed of the bus and side by side with other work, and with
+//! [`HostFlags::DEVICE_MAP`] kernels reach the memory by an address of its own.
 //!
-//! - *Once in a process.* CUDA knows a range or not; a second registration of any part of it is refused
-//!   (`CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`), by another GPU and by another library of the process too. With
-//!   [`HostFlags::PORTABLE`], which is the default, one registration serves all GPUs. So name one GPU for a region, not all.
-//! - *In a context.* A [`Gpu`] holds its device's primary context, which the runtime API and the frameworks share. Holding one
-//!   takes some hundred megabytes of the GPU's memory.
+//! - *Once in a process.* CUDA knows a range or not; a second registration of any part of it is
+//!   refused (`CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`), by another GPU and by another library
+//!   of the process too. With [`HostFlags::PORTABLE`], which is the default, one registration
+//!   serves all GPUs. So name one GPU for a region, not all.
+//! - *In a context.* A [`Gpu`] holds its device's primary context, which the runtime API and the
+//!   frameworks share. Holding one takes some hundred megabytes of the GPU's memory.
 //! - *At most 256 GiB a key.* Larger regions get several.
 //!
 //! ## The library
 //!
-//! It is part of the driver and has to fit the kernel's module, so it is never linked and never shipped: it is loaded when it is
-//! asked for. Loading starts the driver in this process (`cuInit`); after a fork the child cannot use it. It is not
-//! unloaded again: the driver has threads, and handlers for the end of the process.
+//! It is part of the driver and has to fit the kernel's module, so it is never linked and never
+//! shipped: it is loaded when it is asked for. Loading starts the driver in this process
+//! (`cuInit`); after a fork the child cannot use it. It is not unloaded again: the driver has
+//! threads, and handlers for the end of the process.
 //!
-//! Three things can be missing, and [`NotAvailable`] tells them apart: the library, the driver behind it, a GPU.
+//! Three things can be missing, and [`NotAvailable`] tells them apart: the library, the driver
+//! behind it, a GPU.
 //!
 //! ```no_run
 //! use kvmem::register::Registrar;
@@ -67,7 +71,8 @@ impl Cuda {
     /// # Errors
     /// [`NotAvailable`]: the reason begins with `no library`, `no driver` or `no GPU`, or names a function that is missing.
     pub fn load() -> Result<Cuda, NotAvailable> {
-        // SAFETY: the name stands for the ABI, by which every program that was linked with the library finds it too.
+        // SAFETY: the name stands for the ABI, by which every program that was linked with the
+        // library finds it too.
         unsafe { Cuda::load_from(Self::LIBRARY) }
     }
 
@@ -77,8 +82,8 @@ impl Cuda {
     /// As [`load`](Self::load).
     ///
     /// # Safety
-    /// If the file is a library with these functions then they are those of the CUDA driver, or behave alike. What the library
-    /// runs when it is loaded does no harm.
+    /// If the file is a library with these functions then they are those of the CUDA driver, or
+    /// behave alike. What the library runs when it is loaded does no harm.
     pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Cuda, NotAvailable> {
         // SAFETY: the caller's promise.
         let mut abi = unsafe { Abi::load(path.as_ref()) }.map_err(|reason| {
@@ -103,8 +108,8 @@ impl Cuda {
         (0..self.count()?).map(|ordinal| self.device(ordinal).map(|(_, model)| model)).collect()
     }
 
-    /// A GPU by its ordinal, with its primary context. Which it is depends on `CUDA_VISIBLE_DEVICES`. Memory is made known by
-    /// [`HostFlags::default`]: see [`Gpu::with_flags`].
+    /// A GPU by its ordinal, with its primary context. Which it is depends on
+    /// `CUDA_VISIBLE_DEVICES`. Memory is made known by [`HostFlags::default`]: see [`Gpu::with_flags`].
     ///
     /// # Errors
     /// [`NotAvailable`] if there is no such GPU, or it cannot be used. Nothing is held then.

@@ -1,44 +1,51 @@
-//! *io_uring*: fixed buffers of a ring, pinned by the same path in the kernel that an RDMA driver takes.
+//! *io_uring*: fixed buffers of a ring, pinned by the same path in the kernel that an RDMA driver
+//! takes.
 //!
-//! A ring has a table of up to 16,384 slots, each for a buffer of up to 1 GiB. Filling a slot pins the pages; work on the ring
-//! then names the slot (`buf_index`), and the kernel need not look for the pages any more. [`IoUring::new`] makes a ring of its
-//! own, of which only the table is used; [`IoUring::adopt`] works on a ring that somebody submits work to.
+//! A ring has a table of up to 16,384 slots, each for a buffer of up to 1 GiB. Filling a slot pins
+//! the pages; work on the ring then names the slot (`buf_index`), and the kernel need not look for
+//! the pages any more. [`IoUring::new`] makes a ring of its own, of which only the table is used;
+//! [`IoUring::adopt`] works on a ring that somebody submits work to.
 //!
 //! ## The way around a search
 //!
-//! A hugepage counts once against the limit of pinned memory, even if several buffers of a ring lie in it. To know that, the
-//! kernel searches, for each hugepage that it pins, the list of hugepages of all buffers that stand in the table, and every slot
-//! of the table, used or not. So the time to register a region grows with the square of its hugepages. Measured on Linux 6.18,
-//! THP in chunks of 256 MiB, one ring:
+//! A hugepage counts once against the limit of pinned memory, even if several buffers of a ring lie
+//! in it. To know that, the kernel searches, for each hugepage that it pins, the list of hugepages
+//! of all buffers that stand in the table, and every slot of the table, used or not. So the time to
+//! register a region grows with the square of its hugepages. Measured on Linux 6.18, THP in chunks
+//! of 256 MiB, one ring:
 //!
 //! | region | table of 64 | of 1,024 | of 16,384 | by way of a side ring |
 //! |---|---|---|---|---|
 //! | 8 GiB | 50 ms | 52 ms | 82 ms | 7.5 ms |
 //! | 16 GiB | 195 ms | 203 ms | 254 ms | 16 ms |
 //!
-//! The last column is what is done here. Each ring has a second one beside it with a table of a single slot, which is empty:
-//! pages are pinned there, where nothing is to be searched; then the buffer is cloned into the table of the ring, which costs no
-//! more than copying the table, and the side ring lets go of it. Base pages, which are not searched, take 72 ms for 4 GiB either
+//! The last column is what is done here. Each ring has a second one beside it with a table of a
+//! single slot, which is empty: pages are pinned there, where nothing is to be searched; then the
+//! buffer is cloned into the table of the ring, which costs no more than copying the table, and the
+//! side ring lets go of it. Base pages, which are not searched, take 72 ms for 4 GiB either
 //! way. That needs Linux 6.13 for a clone of one slot; older kernels register in the table itself.
 //!
-//! What the search is good for is lost: a hugepage in which several buffers lie counts once for each of them. Newer kernels count
-//! so in any case. Where there is a limit, buffers that do not begin and end with a hugepage are registered in the table itself.
+//! What the search is good for is lost: a hugepage in which several buffers lie counts once for
+//! each of them. Newer kernels count so in any case. Where there is a limit, buffers that do not
+//! begin and end with a hugepage are registered in the table itself.
 //!
-//! In Linux 6.13 to 6.18, before it was mended in their stable releases, such a clone drops every buffer that stands after its
-//! slot. So only the slot behind all that are used is cloned into, and the slots between them, when nothing else is left, are
-//! filled in place.
+//! In Linux 6.13 to 6.18, before it was mended in their stable releases, such a clone drops every
+//! buffer that stands after its slot. So only the slot behind all that are used is cloned into, and
+//! the slots between them, when nothing else is left, are filled in place.
 //!
 //! ## The size of the table
 //!
-//! 1,024 slots from the beginning: 8 KiB of the kernel's memory and 14 µs, where 16,384 would be 128 KiB and 170 µs and, without
-//! the side ring, 8 µs more for each hugepage. A clone into a slot behind the end makes the table longer, so with the side ring
-//! there is room for all 16,384; without it for 1,024, which is 1 TiB in chunks of 1 GiB.
+//! 1,024 slots from the beginning: 8 KiB of the kernel's memory and 14 µs, where 16,384 would be
+//! 128 KiB and 170 µs and, without the side ring, 8 µs more for each hugepage. A clone into a slot
+//! behind the end makes the table longer, so with the side ring there is room for all 16,384;
+//! without it for 1,024, which is 1 TiB in chunks of 1 GiB.
 //!
 //! ## The size of chunks
 //!
-//! Registering a chunk in one ring after the other is quickest with chunks of 256 MiB or less: what the kernel keeps of each page is
-//! then still in the cache when the next ring comes to it. Eight rings, 8 GiB of THP: 36 ms, beside 57 with chunks of 1 GiB; base
-//! pages take a tenth to a fifth less time.
+//! Registering a chunk in one ring after the other is quickest with chunks of 256 MiB or less: what
+//! the kernel keeps of each page is then still in the cache when the next ring comes to it. Eight
+//! rings, 8 GiB of THP: 36 ms, beside 57 with chunks of 1 GiB; base pages take a tenth to a fifth
+//! less time.
 
 mod refusal;
 mod slots;
@@ -66,20 +73,22 @@ const HUGEPAGE: usize = 2 << 20;
 /// Bytes for a key at which several rings are quickest.
 const GOOD_BYTES: u64 = 256 << 20;
 
-/// Bytes that rings of this process have pinned, of those rings to which the limit applies. The limit is for all rings of the
-/// user, so this is the part of it that is known.
+/// Bytes that rings of this process have pinned, of those rings to which the limit applies. The
+/// limit is for all rings of the user, so this is the part of it that is known.
 static PINNED: AtomicU64 = AtomicU64::new(0);
 
 /// The fixed buffers of a ring.
 ///
-/// The key to a buffer: `lkey` is its slot, the `buf_index` of work on the ring. `handle` is the slot too, with a number above
-/// bit 32 that tells it from earlier keys to the same slot. There is no `rkey`.
+/// The key to a buffer: `lkey` is its slot, the `buf_index` of work on the ring. `handle` is the
+/// slot too, with a number above bit 32 that tells it from earlier keys to the same slot. There is
+/// no `rkey`.
 ///
-/// Registering and deregistering may be done by several threads; of each ring, one registers at a time. A buffer that is
-/// deregistered cannot be named by new work at once. Its pages are let go of when the last request that uses it is done: at
-/// once, if there is none.
+/// Registering and deregistering may be done by several threads; of each ring, one registers at a
+/// time. A buffer that is deregistered cannot be named by new work at once. Its pages are let go of
+/// when the last request that uses it is done: at once, if there is none.
 ///
-/// Where `RLIMIT_MEMLOCK` applies, hugepages count whole, and the limit is for all rings of the user.
+/// Where `RLIMIT_MEMLOCK` applies, hugepages count whole, and the limit is for all rings of the
+/// user.
 ///
 /// Dropping it takes out of the table what still stands there, and closes its ring.
 ///
@@ -126,9 +135,11 @@ struct Side {
 /// Which table [`IoUring::adopt`] uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RingTable {
-    /// A new one with so many slots, 1 to 16,384, all of them the registrar's. The ring has none yet.
+    /// A new one with so many slots, 1 to 16,384, all of them the registrar's. The ring has none
+    /// yet.
     New(u32),
-    /// These slots of the table that the ring has. They are emptied, and are the registrar's as long as it lives.
+    /// These slots of the table that the ring has. They are emptied, and are the registrar's as
+    /// long as it lives.
     Existing(Range<u32>),
 }
 
@@ -160,13 +171,15 @@ impl IoUring {
 
     /// Uses somebody's ring, for work with fixed buffers that is submitted there.
     ///
-    /// `ring` is anything with its descriptor: a second descriptor of it (`ring.as_fd().try_clone_to_owned()`), or the ring in
-    /// an `Arc`. It must not have been made for a single thread (`IORING_SETUP_SINGLE_ISSUER`) unless that thread does all
+    /// `ring` is anything with its descriptor: a second descriptor of it
+    /// (`ring.as_fd().try_clone_to_owned()`), or the ring in an `Arc`. It must not have been
+    /// made for a single thread (`IORING_SETUP_SINGLE_ISSUER`) unless that thread does all
     /// registering.
     ///
     /// # Errors
-    /// [`Refusal`] with `EBUSY` if a new table is wanted and the ring has one, with `ENXIO` if it has none, with `EINVAL` if it
-    /// has no such slots; with others if it is no ring, or forbids it.
+    /// [`Refusal`] with `EBUSY` if a new table is wanted and the ring has one, with `ENXIO` if it
+    /// has none, with `EINVAL` if it has no such slots; with others if it is no ring, or
+    /// forbids it.
     pub fn adopt(
         name: impl Into<String>,
         ring: impl AsFd + Send + Sync + 'static,
@@ -297,7 +310,8 @@ fn one_slot() -> Option<OwnedFd> {
     Some(ring)
 }
 
-/// A ring with one slot from which can be cloned into `ring`, whose table is empty. `None` where that cannot be.
+/// A ring with one slot from which can be cloned into `ring`, whose table is empty. `None` where
+/// that cannot be.
 fn side_ring(ring: BorrowedFd<'_>) -> Option<OwnedFd> {
     let side = one_slot()?;
     retry(|| sys::ring_clone(ring, side.as_fd(), 0, 0)).ok()?;
@@ -405,7 +419,8 @@ impl AsFd for IoUring {
 
 impl Drop for IoUring {
     fn drop(&mut self) {
-        // Somebody else may have the ring too: a process after a fork, or whoever lent it. So closing it is not enough.
+        // Somebody else may have the ring too: a process after a fork, or whoever lent it. So
+        // closing it is not enough.
         for (slot, bytes) in lock(&self.slots).live() {
             let at = self.first + slot;
             // What is refused here goes with the ring.

@@ -1,7 +1,8 @@
 //! *Slots*: which places of a ring's table are taken, and by which key.
 //!
-//! A slot is used again, so its number alone would let a key that was given back long ago take away a buffer that is somebody
-//! else's by now. A key is therefore the slot and a number that no other key of the ring has.
+//! A slot is used again, so its number alone would let a key that was given back long ago take away
+//! a buffer that is somebody else's by now. A key is therefore the slot and a number that no other
+//! key of the ring has.
 
 /// What is known of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,8 @@ impl Slots {
         self.free
     }
 
-    /// From now on there are only so many slots. Those that are beyond stay until they are given back.
+    /// From now on there are only so many slots. Those that are beyond stay until they are given
+    /// back.
     pub(super) fn shrink(&mut self, most: u32) {
         self.most = self.most.min(most);
         let holes =
@@ -78,7 +80,8 @@ impl Slots {
         u64::from(serial) << 32 | u64::from(slot)
     }
 
-    /// Makes a live slot busy. Returns it and the bytes that it holds; `None` if no such key is live.
+    /// Makes a live slot busy. Returns it and the bytes that it holds; `None` if no such key is
+    /// live.
     pub(super) fn claim(&mut self, handle: u64) -> Option<(u32, u64)> {
         let (slot, wanted) = (handle as u32, (handle >> 32) as u32);
         let entry = self.used.get_mut(slot as usize)?;

@@ -1,12 +1,14 @@
 //! *Cover*: how many keys lie over each page.
 //!
-//! The kernel keeps one bit for a page: locked or not. So somebody has to know when the last key over a page is gone. Ranges are
-//! kept as the edges between stretches that have the same number of keys over them.
+//! The kernel keeps one bit for a page: locked or not. So somebody has to know when the last key
+//! over a page is gone. Ranges are kept as the edges between stretches that have the same number of
+//! keys over them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Edges: from this address on, up to the next edge, so many keys. Before the first and after the last: none.
+/// Edges: from this address on, up to the next edge, so many keys. Before the first and after the
+/// last: none.
 #[derive(Debug, Default)]
 pub(super) struct Cover {
     edges: BTreeMap<usize, u32>,
@@ -17,7 +19,8 @@ impl Cover {
         Cover { edges: BTreeMap::new() }
     }
 
-    /// One key more over a range. Time is logarithmic, and linear in the stretches that the range crosses.
+    /// One key more over a range. Time is logarithmic, and linear in the stretches that the range
+    /// crosses.
     pub(super) fn add(&mut self, range: &Range<usize>) {
         self.change(range, |keys| keys.saturating_add(1));
     }

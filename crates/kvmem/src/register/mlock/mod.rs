@@ -1,18 +1,20 @@
-//! *mlock*: pages that stay in memory. There is no device; it serves those that go through page tables of their own, and those
-//! that only want no page to be swapped out.
+//! *mlock*: pages that stay in memory. There is no device; it serves those that go through page
+//! tables of their own, and those that only want no page to be swapped out.
 //!
 //! ## Locks do not add up
 //!
-//! In the kernel a page is locked or it is not: the first `munlock` undoes any number of `mlock`s, and it works on whole pages,
-//! so two keys that meet within one page share its lock. So there are books of all that this library has locked, one for the
-//! process, and when a key is given back, only the pages that no other key lies over are unlocked. What others lock in the same
+//! In the kernel a page is locked or it is not: the first `munlock` undoes any number of `mlock`s,
+//! and it works on whole pages, so two keys that meet within one page share its lock. So there are
+//! books of all that this library has locked, one for the process, and when a key is given back,
+//! only the pages that no other key lies over are unlocked. What others lock in the same
 //! pages by themselves is not in these books: it is undone by the last key that goes.
 //!
 //! ## Who waits
 //!
-//! The kernel makes pages resident while locking them, which takes long; several threads may do that side by side. A key is put
-//! into the books before its pages are locked, and pages are unlocked with the books held, so nobody unlocks what
-//! another one is just locking. Unlocking is one at a time in the kernel anyway: it holds the address space of the process.
+//! The kernel makes pages resident while locking them, which takes long; several threads may do
+//! that side by side. A key is put into the books before its pages are locked, and pages are
+//! unlocked with the books held, so nobody unlocks what another one is just locking. Unlocking is
+//! one at a time in the kernel anyway: it holds the address space of the process.
 
 mod cover;
 
@@ -33,8 +35,8 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
 /// Locks memory.
 ///
-/// A key has only a `handle`, the same of no two keys of the process. Limits: `RLIMIT_MEMLOCK`. Dropping it unlocks
-/// what it has locked.
+/// A key has only a `handle`, the same of no two keys of the process. Limits: `RLIMIT_MEMLOCK`.
+/// Dropping it unlocks what it has locked.
 ///
 /// A child after a fork has none of the locks.
 ///
@@ -119,7 +121,8 @@ fn retry(
     }
 }
 
-/// Takes a key out of the books and unlocks the pages that are in no other. After an error it is in the books still.
+/// Takes a key out of the books and unlocks the pages that are in no other. After an error it is in
+/// the books still.
 fn unlock(cover: &mut Cover, pages: &Range<usize>) -> Result<(), Errno> {
     for bare in cover.remove(pages) {
         if let Err(errno) = retry(&bare, sys::munlock) {
@@ -135,7 +138,8 @@ fn barrier(limit: Memlock, need_bytes: u64) -> Barrier {
     Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes }
 }
 
-/// What a refused `mlock` means; `limit` is the one that holds, and `new_bytes` of the range are locked by no other key.
+/// What a refused `mlock` means; `limit` is the one that holds, and `new_bytes` of the range are
+/// locked by no other key.
 fn refused(errno: Errno, limit: Option<Memlock>, new_bytes: u64) -> Refusal {
     let refusal = |remedy: &'static str| Refusal::new(Call::Lock.to_string(), errno, remedy);
     let exceeds = |limit: &Memlock| limit.used_bytes.saturating_add(new_bytes) > limit.limit_bytes;
@@ -182,7 +186,8 @@ impl Registrar for Mlock {
             let limit = memlock::limit(Account::Locked);
             let mut cover = lock(&LOCKED);
             for bare in cover.remove(&pages) {
-                // A part of it may have been locked. What is not mapped is refused, and is not locked either.
+                // A part of it may have been locked. What is not mapped is refused, and is not
+                // locked either.
                 let _ = retry(&bare, sys::munlock);
             }
             return Err(refused(errno, limit, new_bytes));

@@ -1,8 +1,10 @@
-//! *ABI*: the part of `libnixl_capi.so` that registering needs, as NIXL's `wrapper.h` has it (1.5; later called `nixl_capi.h`).
+//! *ABI*: the part of `libnixl_capi.so` that registering needs, as NIXL's `wrapper.h` has it (1.5;
+//! later called `nixl_capi.h`).
 //!
-//! NIXL calls its C ABI experimental. What is used here are pointers, numbers and strings only: the one structure that agents can
-//! be configured by has changed its layout between releases, and is left alone. Libraries from before NIXL 1.0, whose
-//! lists of descriptors took an argument more, are told by a function that they have and later ones have not.
+//! NIXL calls its C ABI experimental. What is used here are pointers, numbers and strings only: the
+//! one structure that agents can be configured by has changed its layout between releases, and is
+//! left alone. Libraries from before NIXL 1.0, whose lists of descriptors took an argument more,
+//! are told by a function that they have and later ones have not.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -113,9 +115,14 @@ impl Abi {
             unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the header's type stands in the field that this goes into, and the library goes beside it.
+                // SAFETY: the header's type stands in the field that this goes into, and the
+                // library goes beside it.
                 unsafe { library.symbol($name) }.map_err(|said| {
-                    format!("{} has no function {}: {said}", path.display(), $name.to_string_lossy())
+                    format!(
+                        "{} has no function {}: {said}",
+                        path.display(),
+                        $name.to_string_lossy()
+                    )
                 })
             };
         }

@@ -11,16 +11,18 @@ use super::link::Link;
 use super::{Nixl, TRIES, not_available};
 use crate::arena::Errno;
 
-/// An agent with one backend, as a registrar: what it has registered can be named in transfers, its own and its peers'.
+/// An agent with one backend, as a registrar: what it has registered can be named in transfers, its
+/// own and its peers'.
 ///
-/// A key's `handle` is the address of the memory and its `lkey` the number of bytes: with the device number 0 they are the
-/// descriptor by which NIXL knows it. Transfers name any part of it by address, length and device; there is no rkey, since what
-/// peers need is in the [`metadata`](Agent::metadata).
+/// A key's `handle` is the address of the memory and its `lkey` the number of bytes: with the
+/// device number 0 they are the descriptor by which NIXL knows it. Transfers name any part of it by
+/// address, length and device; there is no rkey, since what peers need is in the
+/// [`metadata`](Agent::metadata).
 ///
 /// An agent takes one call at a time; calls that are made here wait for each other.
 ///
-/// When it is dropped, keys that are still live are given back, and the agent ends, which takes some 80 ms with UCX. What NIXL
-/// does not take back stays, with the agent.
+/// When it is dropped, keys that are still live are given back, and the agent ends, which takes
+/// some 80 ms with UCX. What NIXL does not take back stays, with the agent.
 pub struct Agent {
     name: String,
     agent: String,
@@ -59,18 +61,19 @@ impl AgentBuilder {
         self
     }
 
-    /// With a setting of the backend, such as `num_workers` of UCX. Of two with one key the later one holds. What a backend does
-    /// not know it ignores.
+    /// With a setting of the backend, such as `num_workers` of UCX. Of two with one key the later
+    /// one holds. What a backend does not know it ignores.
     pub fn parameter(mut self, key: impl Into<String>, value: impl Into<String>) -> AgentBuilder {
         self.parameters.push((key.into(), value.into()));
         self
     }
 
-    /// Makes the agent and starts its backend. That takes from milliseconds to a second, and threads of NIXL run from then on.
+    /// Makes the agent and starts its backend. That takes from milliseconds to a second, and
+    /// threads of NIXL run from then on.
     ///
     /// # Errors
-    /// [`NotAvailable`] if there is no such backend, it cannot be started here, or it does not take memory of the host. Nothing is
-    /// left of it then.
+    /// [`NotAvailable`] if there is no such backend, it cannot be started here, or it does not take
+    /// memory of the host. Nothing is left of it then.
     pub fn open(self) -> Result<Agent, NotAvailable> {
         let AgentBuilder { nixl, name, agent, backend, parameters } = self;
         if agent.is_empty() {
@@ -112,25 +115,29 @@ impl Agent {
         self.live.len()
     }
 
-    /// What a peer has to know to reach what is registered now: bytes to be carried there by any way, for
-    /// `nixl_capi_load_remote_md` or `nixl_agent.add_remote_agent` (Python). What is registered later is not in it.
+    /// What a peer has to know to reach what is registered now: bytes to be carried there by any
+    /// way, for `nixl_capi_load_remote_md` or `nixl_agent.add_remote_agent` (Python). What is
+    /// registered later is not in it.
     ///
     /// # Errors
     /// [`Refusal`], as where the backend is one that no peer can reach.
     ///
     /// # Safety
-    /// Whoever has these bytes can have the memory read and written, as long as it is registered and, over TCP and shared memory,
-    /// afterwards too: there nobody checks (see [`nixl`](super)). So they go only to peers that are trusted, and before memory
-    /// is given back these have forgotten the agent (`nixl_capi_invalidate_remote_md`, `remove_remote_agent`), or have ended.
+    /// Whoever has these bytes can have the memory read and written, as long as it is registered
+    /// and, over TCP and shared memory, afterwards too: there nobody checks (see
+    /// [`nixl`](super)). So they go only to peers that are trusted, and before memory
+    /// is given back these have forgotten the agent (`nixl_capi_invalidate_remote_md`,
+    /// `remove_remote_agent`), or have ended.
     pub unsafe fn metadata(&self) -> Result<Vec<u8>, Refusal> {
         self.link().metadata().map_err(|failure| failure.metadata())
     }
 
-    /// Calls `work` with the agent (`nixl_capi_agent_t`) and its backend (`nixl_capi_backend_t`), for transfers with the functions of
-    /// the library. No call is made here meanwhile: the agent takes one at a time.
+    /// Calls `work` with the agent (`nixl_capi_agent_t`) and its backend (`nixl_capi_backend_t`),
+    /// for transfers with the functions of the library. No call is made here meanwhile: the
+    /// agent takes one at a time.
     ///
-    /// Both stand as long as this does. Whoever uses them answers for it: an agent is not to be destroyed, and memory that a
-    /// key stands for not to be given back.
+    /// Both stand as long as this does. Whoever uses them answers for it: an agent is not to be
+    /// destroyed, and memory that a key stands for not to be given back.
     ///
     /// `work` must not call other functions of this agent: they would wait for it.
     ///
@@ -142,7 +149,8 @@ impl Agent {
         work(agent, backend)
     }
 
-    /// The agent, for one call. A panic under the lock, which only [`with_raw`](Agent::with_raw) can bring, has changed nothing.
+    /// The agent, for one call. A panic under the lock, which only [`with_raw`](Agent::with_raw)
+    /// can bring, has changed nothing.
     fn link(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,14 +161,16 @@ impl Registrar for Agent {
         &self.name
     }
 
-    /// None: NIXL states none, and what a backend meets it tells when it registers. UCX pins pages for RDMA cards, which
-    /// `RLIMIT_MEMLOCK` bounds, and pins nothing for TCP and shared memory.
+    /// None: NIXL states none, and what a backend meets it tells when it registers. UCX pins pages
+    /// for RDMA cards, which `RLIMIT_MEMLOCK` bounds, and pins nothing for TCP and shared
+    /// memory.
     fn limits(&self) -> Limits {
         Limits::none(&self.name)
     }
 
-    /// NIXL takes one range twice and would then have to be told twice that it is gone; here that is refused (`EEXIST`), since two
-    /// keys could not be told apart. Ranges that overlap are taken.
+    /// NIXL takes one range twice and would then have to be told twice that it is gone; here that
+    /// is refused (`EEXIST`), since two keys could not be told apart. Ranges that overlap are
+    /// taken.
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
         let call = "nixl_capi_register_mem";
         if len == 0 {

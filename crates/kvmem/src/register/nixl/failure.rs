@@ -13,7 +13,8 @@ pub(super) struct Failure {
     status: Status,
 }
 
-// Of `nixl_capi_status_t`. Until NIXL 1.5 most failures are `BACKEND`, later each has a number of its own.
+// Of `nixl_capi_status_t`. Until NIXL 1.5 most failures are `BACKEND`, later each has a number of
+// its own.
 const INVALID_PARAM: Status = -1;
 const BACKEND: Status = -2;
 const INVALID_STATE: Status = -3;
@@ -116,7 +117,8 @@ impl Failure {
 
     /// Why there is no agent with this backend. `about` says which.
     pub(super) fn not_available(self, about: &str) -> NotAvailable {
-        // It reads $HOME/.nixl.cfg, and gives up where it may not even look whether that is there. It does not write why.
+        // It reads $HOME/.nixl.cfg, and gives up where it may not even look whether that is there.
+        // It does not write why.
         let remedy = if self.call == CREATE_AGENT {
             "let HOME be a folder that this process may look into, and NIXL_CONFIG_FILE, if set, a file that it may read"
         } else {

@@ -20,12 +20,14 @@ pub(super) struct Link {
     agent: Owned<RawAgent>,
 }
 
-// SAFETY: objects of NIXL belong to no thread. They are not for several at once, so there is no `Sync`.
+// SAFETY: objects of NIXL belong to no thread. They are not for several at once, so there is no
+// `Sync`.
 unsafe impl Send for Link {}
 
 /// Makes an agent.
 pub(super) fn agent(abi: &Abi, name: &CStr) -> Result<Owned<RawAgent>, Failure> {
-    // SAFETY: the name is a string, and the output has the type that the call fills, with an agent that the other function ends.
+    // SAFETY: the name is a string, and the output has the type that the call fills, with an agent
+    // that the other function ends.
     unsafe {
         Owned::made(CREATE_AGENT, abi.destroy_agent, |agent| {
             (abi.create_agent)(name.as_ptr(), agent)
@@ -35,7 +37,8 @@ pub(super) fn agent(abi: &Abi, name: &CStr) -> Result<Owned<RawAgent>, Failure> 
 
 /// The names of the backends that an agent could have. Each is a plugin, not loaded yet.
 pub(super) fn plugins(abi: &Abi, agent: &Owned<RawAgent>) -> Result<Vec<String>, Failure> {
-    // SAFETY: the agent lives, and the output has the type that the call fills, with a list that the other function ends.
+    // SAFETY: the agent lives, and the output has the type that the call fills, with a list that
+    // the other function ends.
     let list = unsafe {
         Owned::made("nixl_capi_get_available_plugins", abi.destroy_string_list, |list| {
             (abi.get_available_plugins)(agent.raw(), list)
@@ -67,7 +70,8 @@ fn settings(
 ) -> Result<(Owned<Params>, Owned<MemList>), Failure> {
     let call = "nixl_capi_get_plugin_params";
     let (mut mems, mut params) = (null_mut(), null_mut());
-    // SAFETY: the agent lives, the name is a string, and the outputs have the types that the call fills.
+    // SAFETY: the agent lives, the name is a string, and the outputs have the types that the call
+    // fills.
     let status =
         unsafe { (abi.get_plugin_params)(agent.raw(), backend.as_ptr(), &mut mems, &mut params) };
     check(call, status)?;
@@ -109,7 +113,8 @@ impl Link {
         let (params, mems) = match settings(abi, &agent, backend) {
             Ok(settings) => settings,
             Err(failure) => {
-                // Until NIXL 1.5 the number does not tell a backend that is not there from one that cannot be loaded.
+                // Until NIXL 1.5 the number does not tell a backend that is not there from one that
+                // cannot be loaded.
                 let have = plugins(abi, &agent).map_err(failed)?;
                 if have.iter().any(|name| *name == shown) {
                     return Err(failed(failure));
@@ -133,7 +138,8 @@ impl Link {
             let status = unsafe { params_add(params.raw(), key.as_ptr(), value.as_ptr()) };
             check("nixl_capi_params_add", status).map_err(failed)?;
         }
-        // SAFETY: agent and parameters live, the name is a string, and the output has the type that the call fills.
+        // SAFETY: agent and parameters live, the name is a string, and the output has the type that
+        // the call fills.
         let backend = unsafe {
             Owned::made("nixl_capi_create_backend", abi.destroy_backend, |made| {
                 (abi.create_backend)(agent.raw(), backend.as_ptr(), params.raw(), made)
@@ -161,7 +167,8 @@ impl Link {
                 (self.abi.create_reg_dlist)(DRAM, list)
             })
         }?;
-        // SAFETY: the list lives. The memory is not touched, and of bytes for the backend there are none.
+        // SAFETY: the list lives. The memory is not touched, and of bytes for the backend there are
+        // none.
         let status = unsafe {
             (self.abi.reg_dlist_add_desc)(list.raw(), address, len, super::DEVICE, null(), 0)
         };
@@ -209,7 +216,8 @@ impl Link {
         (self.agent.opaque(), self.backend.opaque())
     }
 
-    /// Lets all of it be, for the life of the process: something that it has registered could not be given back.
+    /// Lets all of it be, for the life of the process: something that it has registered could not
+    /// be given back.
     pub(super) fn abandon(&mut self) {
         self.args.abandon();
         self.backend.abandon();

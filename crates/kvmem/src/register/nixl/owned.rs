@@ -19,7 +19,8 @@ impl<T> Owned<T> {
     /// What `make` puts where it is told to, and how to end it.
     ///
     /// # Safety
-    /// What is there after `make` has returned success is an object, or null, and `destroy` ends it.
+    /// What is there after `make` has returned success is an object, or null, and `destroy` ends
+    /// it.
     pub(super) unsafe fn made(
         call: &'static str,
         destroy: Destroy<T>,

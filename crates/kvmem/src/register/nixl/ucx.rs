@@ -1,9 +1,10 @@
 //! *UCX*: what it is told before it is loaded.
 //!
 //! The wheels of NIXL 1.5.1 bring a `libibverbs` of their own. Where the system has drivers for it
-//! (Debian's `ibverbs-providers`), UCX's module `ib` loads these drivers beside the wheel's library,
-//! and every process that has made an agent ends with `SIGSEGV`. Without a device the module has
-//! nothing to do. So UCX is told not to load it, by `UCX_MODULES=^ib`, unless the variable is set.
+//! (Debian's `ibverbs-providers`), UCX's module `ib` loads these drivers beside the wheel's
+//! library, and every process that has made an agent ends with `SIGSEGV`. Without a device the
+//! module has nothing to do. So UCX is told not to load it, by `UCX_MODULES=^ib`, unless the
+//! variable is set.
 
 use std::env;
 use std::ffi::CStr;
@@ -22,7 +23,8 @@ const ENTRY: &CStr = c"UCX_MODULES=^ib";
 /// Where the kernel lists InfiniBand and RoCE devices.
 const CARDS: &str = "/sys/class/infiniband";
 
-/// Keeps UCX's module `ib` from being loaded where there is no device for it and nothing else was said.
+/// Keeps UCX's module `ib` from being loaded where there is no device for it and nothing else was
+/// said.
 pub(super) fn avoid_ib() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -21,8 +21,8 @@ pub struct NicLimits {
     pub max_keys: u64,
     /// Bytes for a key at which registering is quickest.
     pub good_bytes: Option<u64>,
-    /// A limit on pinned bytes. All NICs of the machine with the same account are counted together; `used_bytes` are those
-    /// that others had pinned before.
+    /// A limit on pinned bytes. All NICs of the machine with the same account are counted
+    /// together; `used_bytes` are those that others had pinned before.
     pub memlock: Option<Memlock>,
 }
 
@@ -77,7 +77,8 @@ impl Books {
         self.keys.len() as u64
     }
 
-    /// A call comes in. Every fault sees every call of its kind, so that each counts from when it was injected.
+    /// A call comes in. Every fault sees every call of its kind, so that each counts from when it
+    /// was injected.
     pub(super) fn arrive(&mut self, register: bool) -> Option<Errno> {
         match register {
             true => self.counts.registers += 1,
@@ -137,7 +138,8 @@ impl Books {
         range
     }
 
-    /// A key is about to be given back: how many of its bytes became resident when it was registered.
+    /// A key is about to be given back: how many of its bytes became resident when it was
+    /// registered.
     pub(super) fn unsettle(&mut self, handle: u64) -> u64 {
         self.keys.get_mut(&handle).map_or(0, |live| {
             live.settled = false;

@@ -43,8 +43,8 @@ impl Builder {
         Builder { costs, ..self }
     }
 
-    /// How many threads can run at once: 64, and at least 1. It bounds what populating gains; registering is bounded by whoever
-    /// asks the machine how many it has.
+    /// How many threads can run at once: 64, and at least 1. It bounds what populating gains;
+    /// registering is bounded by whoever asks the machine how many it has.
     pub fn cores(self, cores: usize) -> Builder {
         Builder { cores: cores.max(1), ..self }
     }
@@ -54,7 +54,8 @@ impl Builder {
         Builder { nics: nics.min(MOST_NICS), ..self }
     }
 
-    /// Whether memory is resident at first. If not, which is the default, it becomes so when it is populated or registered.
+    /// Whether memory is resident at first. If not, which is the default, it becomes so when it is
+    /// populated or registered.
     pub fn resident(self, resident: bool) -> Builder {
         Builder { resident, ..self }
     }
@@ -69,8 +70,8 @@ impl Builder {
         Builder { limits, ..self }
     }
 
-    /// How long, in real time, the threads of a gathering wait for one that does not come: 30 s. With a panic or a deadlock
-    /// this is when the others go on.
+    /// How long, in real time, the threads of a gathering wait for one that does not come: 30 s.
+    /// With a panic or a deadlock this is when the others go on.
     pub fn patience(self, patience: Duration) -> Builder {
         Builder { patience, ..self }
     }

@@ -7,9 +7,10 @@
 //!  fault work = bytes not resident × per byte
 //! ```
 //!
-//! *Others* are the calls in flight when this one begins, those that begin at the same moment included. What is done under the
-//! lock is not slowed down by others, who can only wait for it. The lock is taken for a part of the bytes at a time, so a call
-//! for many bytes meets the others as often as many calls for few: how a region is cut does not change how much can overlap.
+//! *Others* are the calls in flight when this one begins, those that begin at the same moment
+//! included. What is done under the lock is not slowed down by others, who can only wait for it.
+//! The lock is taken for a part of the bytes at a time, so a call for many bytes meets the others
+//! as often as many calls for few: how a region is cut does not change how much can overlap.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -24,7 +25,8 @@ const MOST_TURNS: u64 = 4096;
 pub struct Costs {
     /// Registering.
     pub register: CallCosts,
-    /// Giving a key back. What it calls untouched are the bytes that became resident when the key was registered.
+    /// Giving a key back. What it calls untouched are the bytes that became resident when the key
+    /// was registered.
     pub deregister: CallCosts,
     /// Making pages resident without registering them.
     pub populate: PopulateCosts,
@@ -45,13 +47,16 @@ pub struct CallCosts {
     pub us_per_call: f64,
     /// Milliseconds for each GiB.
     pub ms_per_gib: f64,
-    /// Milliseconds for each GiB that is not resident yet, beside the above: one thread makes it resident within the call.
+    /// Milliseconds for each GiB that is not resident yet, beside the above: one thread makes it
+    /// resident within the call.
     pub untouched_ms_per_gib: f64,
     /// The share of the first two that is done under one lock for all NICs, 0 to 1.
     pub serial_share: f64,
-    /// The lock is let go of and asked for again after so many bytes, though no more than 4096 times in a call.
+    /// The lock is let go of and asked for again after so many bytes, though no more than 4096
+    /// times in a call.
     pub serial_bytes: u64,
-    /// How much slower each other call in flight makes what is not done under the lock: 0.5 is half as slow again.
+    /// How much slower each other call in flight makes what is not done under the lock: 0.5 is
+    /// half as slow again.
     pub contention: f64,
     /// The same, for making pages resident.
     pub untouched_contention: f64,
@@ -142,7 +147,8 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// What comes before the lock is taken for the `turn`th time, from 0; after the last time nothing is left.
+    /// What comes before the lock is taken for the `turn`th time, from 0; after the last time
+    /// nothing is left.
     pub(super) fn free_before(&self, turn: u64) -> u64 {
         part(self.free, turn, self.turns)
     }
@@ -162,14 +168,16 @@ impl Work {
     }
 }
 
-/// The `n`th of `of` parts of a number of nanoseconds, which are as even as they can be and add up to it.
+/// The `n`th of `of` parts of a number of nanoseconds, which are as even as they can be and add up
+/// to it.
 fn part(whole: u64, n: u64, of: u64) -> u64 {
     let until = |n: u64| (u128::from(whole) * u128::from(n) / u128::from(of)) as u64;
     until(n + 1) - until(n)
 }
 
 impl CallCosts {
-    /// The work of a call for `bytes` bytes, of which `untouched` are not resident, beside `others` in flight.
+    /// The work of a call for `bytes` bytes, of which `untouched` are not resident, beside `others`
+    /// in flight.
     pub(super) fn work(&self, bytes: u64, untouched: u64, others: usize) -> Work {
         let gib = |bytes: u64| bytes as f64 / GIB as f64;
         let pin = self.us_per_call * 1e3 + self.ms_per_gib * 1e6 * gib(bytes);

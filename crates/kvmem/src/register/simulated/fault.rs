@@ -26,13 +26,14 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The `nth` call from now on that asks for a key is refused, counted from 0: with `ENOMEM`, and once.
+    /// The `nth` call from now on that asks for a key is refused, counted from 0: with `ENOMEM`,
+    /// and once.
     pub fn register(nth: u64) -> Fault {
         Fault { register: true, skip: nth, times: 1, errno: Errno::ENOMEM }
     }
 
-    /// The `nth` call from now on that gives a key back is refused, counted from 0: with `EBUSY`, and once. The key stands
-    /// then.
+    /// The `nth` call from now on that gives a key back is refused, counted from 0: with `EBUSY`,
+    /// and once. The key stands then.
     pub fn deregister(nth: u64) -> Fault {
         Fault { register: false, skip: nth, times: 1, errno: Errno::EBUSY }
     }

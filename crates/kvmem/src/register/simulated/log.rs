@@ -30,7 +30,8 @@ pub struct Entry {
     pub address: usize,
     /// Bytes.
     pub bytes: u64,
-    /// Of them, those that the call made resident. Giving back: those that had become resident when the key was registered.
+    /// Of them, those that the call made resident. Giving back: those that had become resident
+    /// when the key was registered.
     pub untouched_bytes: u64,
     /// When it began, in nanoseconds.
     pub start_ns: u64,

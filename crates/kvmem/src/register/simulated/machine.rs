@@ -72,7 +72,8 @@ impl Machine {
         self.stage.look(|state| std::mem::take(&mut state.world.log))
     }
 
-    /// The pages of a range are not resident any more, as if they had been given back. Costs no time.
+    /// The pages of a range are not resident any more, as if they had been given back. Costs no
+    /// time.
     ///
     /// # Errors
     /// [`OutOfBounds`](ArenaError::OutOfBounds).
@@ -96,8 +97,8 @@ impl Machine {
         Ok(())
     }
 
-    /// How often the threads of a gathering have lost patience with one that did not come. Unless it is 0 the results depend on
-    /// the scheduler.
+    /// How often the threads of a gathering have lost patience with one that did not come. Unless
+    /// it is 0 the results depend on the scheduler.
     #[must_use]
     pub fn impatient(&self) -> u64 {
         self.stage.look(|state| state.impatient)
@@ -127,8 +128,8 @@ impl Host for Machine {
         Ok(addresses.len() as u64 - untouched)
     }
 
-    /// Takes virtual time for what is not resident, none for the rest. [`Populate::Auto`] knows how many threads are enough.
-    /// The watch's budget and the times it is told are virtual.
+    /// Takes virtual time for what is not resident, none for the rest. [`Populate::Auto`] knows how
+    /// many threads are enough. The watch's budget and the times it is told are virtual.
     fn populate(
         &self,
         region: &Region,

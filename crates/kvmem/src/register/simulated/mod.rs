@@ -1,16 +1,20 @@
-//! A machine that is not there: its clock, its memory, and registrars that cost what they are told to.
+//! A machine that is not there: its clock, its memory, and registrars that cost what they are told
+//! to.
 //!
-//! For tests that want a fault at the third key of the second NIC, for reproducing machines of which only figures are known, and
-//! for trying how a policy does on them. A [`Machine`] is the [`Host`](super::Host), its [`Nic`]s are
-//! [`Registrar`](super::Registrar)s. What runs on them is the same code as elsewhere, threads included.
+//! For tests that want a fault at the third key of the second NIC, for reproducing machines of
+//! which only figures are known, and for trying how a policy does on them. A [`Machine`] is the
+//! [`Host`](super::Host), its [`Nic`]s are [`Registrar`](super::Registrar)s. What runs on them is
+//! the same code as elsewhere, threads included.
 //!
-//! - **Time** is virtual. It passes only in calls, by what [`Costs`] says. Of the threads of a gathering
-//!   ([`Host::gather`](super::Host::gather)) one acts at a time, in the order of virtual time; so the result is the same
-//!   however the system schedules them, bit by bit. What is asked of the threads is said [below](self#threads).
-//! - **Memory** is resident as far as the books say. No byte is touched, so a region of 500 GiB of addresses is enough, and
-//!   none of it need be there. The books go by address: a new region at the addresses of an old one finds what that has left
-//!   ([`Machine::discard`]).
-//! - **Keys** are counted, calls are written down in a [log](Machine::log), and [faults](Fault) come where they are wanted.
+//! - **Time** is virtual. It passes only in calls, by what [`Costs`] says. Of the threads of a
+//!   gathering ([`Host::gather`](super::Host::gather)) one acts at a time, in the order of virtual
+//!   time; so the result is the same however the system schedules them, bit by bit. What is asked
+//!   of the threads is said [below](self#threads).
+//! - **Memory** is resident as far as the books say. No byte is touched, so a region of 500 GiB of
+//!   addresses is enough, and none of it need be there. The books go by address: a new region at
+//!   the addresses of an old one finds what that has left ([`Machine::discard`]).
+//! - **Keys** are counted, calls are written down in a [log](Machine::log), and [faults](Fault)
+//!   come where they are wanted.
 //!
 //! ```
 //! use kvmem::arena::Region;
@@ -33,17 +37,21 @@
 //!
 //! ## Threads
 //!
-//! A thread outside of any gathering has the machine to itself for each call: it waits, in real time, until a gathering that is
-//! going on is over, and calls of several such threads never overlap in virtual time. For calls to overlap, gather:
+//! A thread outside of any gathering has the machine to itself for each call: it waits, in real
+//! time, until a gathering that is going on is over, and calls of several such threads never
+//! overlap in virtual time. For calls to overlap, gather:
 //!
-//! 1. One thread calls `gather(n)`. If others are gathered it waits until they have left. It is thread 0.
-//! 2. After that, and not before, each of the n threads calls `enter` with its number, makes its calls, and calls `leave`.
-//! 3. Between `enter` and `leave` no thread waits for another of the gathering, other than in calls: it does not join it, wait on
-//!    a channel, or take a lock that another holds during a call. So thread 0 leaves before it joins the others.
+//! 1. One thread calls `gather(n)`. If others are gathered it waits until they have left. It is
+//!    thread 0.
+//! 2. After that, and not before, each of the n threads calls `enter` with its number, makes its
+//!    calls, and calls `leave`.
+//! 3. Between `enter` and `leave` no thread waits for another of the gathering, other than in
+//!    calls: it does not join it, wait on a channel, or take a lock that another holds during a
+//!    call. So thread 0 leaves before it joins the others.
 //! 4. `leave` comes from a guard, so that it comes with a panic too.
 //!
-//! Who breaks these rules loses time (30 s, see [`Builder::patience`]) and determinism, but does not hang for ever. A thread
-//! that ends without having left has left.
+//! Who breaks these rules loses time (30 s, see [`Builder::patience`]) and determinism, but does
+//! not hang for ever. A thread that ends without having left has left.
 
 mod books;
 mod builder;

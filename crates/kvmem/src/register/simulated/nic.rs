@@ -40,7 +40,8 @@ impl Nic {
         self.stage.look(|state| state.world.nics[self.number].clear_faults());
     }
 
-    /// What has been called. [`most_in_flight`](Counts::most_in_flight) above 1 is a breach of the rules of [`Registrar`].
+    /// What has been called. [`most_in_flight`](Counts::most_in_flight) above 1 is a breach of the
+    /// rules of [`Registrar`].
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.stage.look(|state| state.world.nics[self.number].counts())

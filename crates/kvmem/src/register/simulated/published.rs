@@ -1,12 +1,13 @@
 //! *Published*: two machines that were measured, their figures, and a simulated machine for each.
 //!
-//! The figures are those of one change to a transfer engine: registering with all NICs side by side instead of one after
-//! another. On the first machine that pays, on the second it does not, and memory that is not resident makes it far worse on
-//! both.
+//! The figures are those of one change to a transfer engine: registering with all NICs side by side
+//! instead of one after another. On the first machine that pays, on the second it does not, and
+//! memory that is not resident makes it far worse on both.
 //!
 //! ## How the costs were found
 //!
-//! Each NIC registers all of the memory with one call. With n NICs and the times S and P, of the sequential and the parallel run:
+//! Each NIC registers all of the memory with one call. With n NICs and the times S and P, of the
+//! sequential and the parallel run:
 //!
 //! | cost | from | first machine | second machine |
 //! |---|---|---|---|
@@ -16,15 +17,18 @@
 //! | under the driver's lock, resident | P = n × call × share | 0.237 of a call | |
 //! | contention, untouched | P untouched − pinning = fault × (1 + c (n − 1)) | 1.583 | 1.025 |
 //!
-//! One figure cannot tell a lock from contention: where side by side is faster a lock explains all of it, where it is slower
-//! there must be contention. The lock alone slows down nobody who faults pages in, for then it is hardly ever taken: so in the last
-//! row *pinning* is one call on the first machine, and P on the second.
+//! One figure cannot tell a lock from contention: where side by side is faster a lock explains all
+//! of it, where it is slower there must be contention. The lock alone slows down nobody who faults
+//! pages in, for then it is hardly ever taken: so in the last row *pinning* is one call on the
+//! first machine, and P on the second.
 //!
-//! Sizes are published as GB, and taken as GiB. Not published, so assumed: 8 NICs and 64 cores on the first machine (the second
-//! is said to have 8 NICs), 64 cores on the second; on both 20 µs for each call; that populating is as fast as faulting in
-//! for one thread, and for many as fast as the allocation of the first machine was (500 GiB in 3.7 s), on the second machine
-//! 8 times as fast; on the second what giving back costs, in the ratio of the first. Giving back is slower where all keys were
-//! registered side by side and untouched; why is not known, and a contention is fitted to it.
+//! Sizes are published as GB, and taken as GiB. Not published, so assumed: 8 NICs and 64 cores on
+//! the first machine (the second is said to have 8 NICs), 64 cores on the second; on both 20 µs for
+//! each call; that populating is as fast as faulting in for one thread, and for many as fast as the
+//! allocation of the first machine was (500 GiB in 3.7 s), on the second machine 8 times as fast;
+//! on the second what giving back costs, in the ratio of the first. Giving back is slower where all
+//! keys were registered side by side and untouched; why is not known, and a contention is fitted to
+//! it.
 
 use serde::Serialize;
 
@@ -143,13 +147,15 @@ impl Published {
 }
 
 impl Machine {
-    /// Like the published machine on which registering side by side is faster: [`Published::PARALLEL_WINS`].
+    /// Like the published machine on which registering side by side is faster:
+    /// [`Published::PARALLEL_WINS`].
     #[must_use]
     pub fn parallel_wins(resident: bool) -> Machine {
         Published::PARALLEL_WINS.machine(resident)
     }
 
-    /// Like the published machine on which registering side by side is slower: [`Published::PARALLEL_LOSES`].
+    /// Like the published machine on which registering side by side is slower:
+    /// [`Published::PARALLEL_LOSES`].
     #[must_use]
     pub fn parallel_loses(resident: bool) -> Machine {
         Published::PARALLEL_LOSES.machine(resident)

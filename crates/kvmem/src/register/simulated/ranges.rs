@@ -16,7 +16,8 @@ impl Ranges {
         if range.is_empty() {
             return 0;
         }
-        // The ranges are in order and disjoint, so those that reach into this one are the last that begin before its end.
+        // The ranges are in order and disjoint, so those that reach into this one are the last that
+        // begin before its end.
         self.ends
             .range(..range.end)
             .rev()

@@ -1,7 +1,7 @@
 //! *Stage*: the virtual clock, and whose turn it is.
 //!
-//! Time passes only in calls. What a program does with its threads then depends on nothing but the program, if only one of them
-//! acts at a time, in the order of time:
+//! Time passes only in calls. What a program does with its threads then depends on nothing but the
+//! program, if only one of them acts at a time, in the order of time:
 //!
 //! ```text
 //!  gather(3)          every thread has a seat with a clock of its own
@@ -11,19 +11,23 @@
 //!  leave              the seat counts no more; with the last one, the machine's time is the latest of the clocks
 //! ```
 //!
-//! A call has several steps (see `world.rs`): it begins, asks for the driver's lock, ends. They are done here, by whichever
-//! thread comes in last, so a call wakes no thread but its own. Steps at the same time are done in the order of their rank,
-//! then of their threads' numbers.
+//! A call has several steps (see `world.rs`): it begins, asks for the driver's lock, ends. They are
+//! done here, by whichever thread comes in last, so a call wakes no thread but its own. Steps at
+//! the same time are done in the order of their rank, then of their threads' numbers.
 //!
-//! A thread that calls alone is a gathering of one. There is one gathering at a time: others wait for its end. So
-//! independent users of one machine do not disturb each other, and do not overlap either.
+//! A thread that calls alone is a gathering of one. There is one gathering at a time: others wait
+//! for its end. So independent users of one machine do not disturb each other, and do not overlap
+//! either.
 //!
 //! ## What must not happen, and what is done about it
 //!
-//! - A seat that nobody takes: after [`patience`](super::Builder::patience), in real time, it counts as left.
-//! - A thread that ends without having left, by a panic or otherwise: it has left when its thread-locals are dropped.
-//! - A thread that does not come back to its next call, because it waits for another one of the gathering, or works for
-//!   long: after the same patience the others go on without it, and it joins them again at the time they have reached then.
+//! - A seat that nobody takes: after [`patience`](super::Builder::patience), in real time, it
+//!   counts as left.
+//! - A thread that ends without having left, by a panic or otherwise: it has left when its
+//!   thread-locals are dropped.
+//! - A thread that does not come back to its next call, because it waits for another one of the
+//!   gathering, or works for long: after the same patience the others go on without it, and it
+//!   joins them again at the time they have reached then.
 //!
 //! Only the second keeps the result independent of the scheduler. The others are counted, see
 //! [`Machine::impatient`](super::Machine::impatient).
@@ -82,7 +86,8 @@ impl Stage {
         self.lock().time_of(thread::current().id())
     }
 
-    /// Begins a gathering, when the one before is over. The caller has the first seat, but has not entered yet.
+    /// Begins a gathering, when the one before is over. The caller has the first seat, but has not
+    /// entered yet.
     pub(super) fn gather(self: &Arc<Self>, threads: usize) {
         self.leave();
         let mut state = self.until_free(self.lock());
@@ -91,7 +96,8 @@ impl Stage {
         self.remember(&place);
     }
 
-    /// Takes a seat, and waits until all are taken. A thread for which there is none stays by itself.
+    /// Takes a seat, and waits until all are taken. A thread for which there is none stays by
+    /// itself.
     pub(super) fn enter(self: &Arc<Self>, number: usize) {
         let me = thread::current().id();
         let mut state = self.lock();
@@ -155,7 +161,8 @@ impl Stage {
         state
     }
 
-    /// Waits for a word; or, if nothing happens for too long, gives up on those that are waited for.
+    /// Waits for a word; or, if nothing happens for too long, gives up on those that are waited
+    /// for.
     fn wait<'a>(&self, state: MutexGuard<'a, State>, word: &Condvar) -> MutexGuard<'a, State> {
         let rest = |state: &State| self.patience.saturating_sub(state.still_for());
         let at_most = rest(&state).max(Duration::from_millis(1));
@@ -177,8 +184,8 @@ impl Stage {
     fn remember(self: &Arc<Self>, place: &Place) {
         let taken =
             Taken { stage: Arc::downgrade(self), gathering: place.gathering, seat: place.seat };
-        // A thread whose thread-locals are gone already cannot be watched: it has to leave by itself, which it has done when
-        // `taken` is dropped here.
+        // A thread whose thread-locals are gone already cannot be watched: it has to leave by
+        // itself, which it has done when `taken` is dropped here.
         let _ = TAKEN.try_with(|list| list.borrow_mut().push(taken));
     }
 

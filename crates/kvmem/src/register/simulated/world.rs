@@ -7,7 +7,8 @@
 //!    others in flight: what it will cost
 //! ```
 //!
-//! The stage asks for the next step of a call when its time has come, in the order of time (see `stage.rs`).
+//! The stage asks for the next step of a call when its time has come, in the order of time (see
+//! `stage.rs`).
 
 use std::ops::Range;
 
@@ -89,8 +90,8 @@ impl Call {
         }
     }
 
-    /// Of steps at the same time, those of lower rank come first: what ends is over when others start, and all that start have
-    /// come before the first does.
+    /// Of steps at the same time, those of lower rank come first: what ends is over when others
+    /// start, and all that start have come before the first does.
     pub(super) fn rank(&self) -> u8 {
         match self.phase {
             Phase::End => 0,
@@ -119,7 +120,8 @@ impl World {
         }
     }
 
-    /// Does the next step of a call, whose time `now` is. `others` are the calls in flight that it minds.
+    /// Does the next step of a call, whose time `now` is. `others` are the calls in flight that it
+    /// minds.
     pub(super) fn step(&mut self, call: &mut Call, now: u64, others: usize) -> Next {
         match call.phase {
             Phase::Start => self.start(call, now, others),

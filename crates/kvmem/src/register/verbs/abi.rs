@@ -1,8 +1,9 @@
-//! *ABI*: the part of `libibverbs.so.1` that registering needs, as rdma-core's `infiniband/verbs.h` has it.
+//! *ABI*: the part of `libibverbs.so.1` that registering needs, as rdma-core's `infiniband/verbs.h`
+//! has it.
 //!
-//! The library keeps this ABI since 2006 (symbol version `IBVERBS_1.1`): structures only grow at their end, and a function that
-//! changes gets a new version beside the old one. What is read here is held against the layout of the header when this is
-//! compiled.
+//! The library keeps this ABI since 2006 (symbol version `IBVERBS_1.1`): structures only grow at
+//! their end, and a function that changes gets a new version beside the old one. What is read here
+//! is held against the layout of the header when this is compiled.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
@@ -108,8 +109,8 @@ pub(super) struct Abi {
     pub(super) dealloc_pd: unsafe extern "C" fn(*mut Pd) -> c_int,
     /// `NULL` and `errno`.
     pub(super) reg_mr: unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr,
-    /// The same that takes flags of the optional range, and an address by which the device is to know the memory. Since
-    /// rdma-core 28 (`IBVERBS_1.8`).
+    /// The same that takes flags of the optional range, and an address by which the device is to
+    /// know the memory. Since rdma-core 28 (`IBVERBS_1.8`).
     pub(super) reg_mr_iova2:
         Option<unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr>,
     /// Returns an error number.
@@ -129,9 +130,14 @@ impl Abi {
             unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the header's type stands in the field that this goes into, and the library goes beside it.
+                // SAFETY: the header's type stands in the field that this goes into, and the
+                // library goes beside it.
                 unsafe { library.symbol($name) }.map_err(|said| {
-                    format!("{} has no function {}: {said}", path.display(), $name.to_string_lossy())
+                    format!(
+                        "{} has no function {}: {said}",
+                        path.display(),
+                        $name.to_string_lossy()
+                    )
                 })
             };
         }
@@ -156,7 +162,8 @@ impl Abi {
     /// # Safety
     /// It was returned by this library and not given back.
     pub(super) unsafe fn keys(&self, mr: NonNull<Mr>) -> (u32, u32) {
-        // SAFETY: the caller's promise. The fields are read one by one: the rest of the structure is the driver's.
+        // SAFETY: the caller's promise. The fields are read one by one: the rest of the structure
+        // is the driver's.
         unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) }
     }
 }

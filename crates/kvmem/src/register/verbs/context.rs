@@ -18,7 +18,8 @@ pub(super) fn left_behind() -> Errno {
     }
 }
 
-/// The result of functions that return an error number. Some drivers return −1 and set `errno`, or return it negative.
+/// The result of functions that return an error number. Some drivers return −1 and set `errno`, or
+/// return it negative.
 pub(super) fn number(call: &'static str, returned: c_int) -> Result<(), Failed> {
     match returned {
         0 => Ok(()),
@@ -66,8 +67,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: opened by us, and all that was made on it is gone. What it says cannot be mended: the descriptor is closed
-        // whatever else happened.
+        // SAFETY: opened by us, and all that was made on it is gone. What it says cannot be mended:
+        // the descriptor is closed whatever else happened.
         let _ = unsafe { (self.abi.close_device)(self.raw.as_ptr()) };
     }
 }

@@ -44,7 +44,8 @@ impl<'a> Devices<'a> {
 
 impl Drop for Devices<'_> {
     fn drop(&mut self) {
-        // SAFETY: the list came from the library, and no device that is on it alone is used any more.
+        // SAFETY: the list came from the library, and no device that is on it alone is used any
+        // more.
         unsafe { (self.abi.free_device_list)(self.list.as_ptr()) };
     }
 }

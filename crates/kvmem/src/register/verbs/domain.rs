@@ -1,8 +1,9 @@
 //! *Domain*: a protection domain, and the calls that need one.
 //!
-//! What was made goes in the reverse order: memory regions, the domain, the device, the library. A domain that still has
-//! something in it cannot go (`EBUSY`), and a device must not be closed under it. Then all of it stays: it is better to
-//! lose a few kilobytes than to free what is still pointed to.
+//! What was made goes in the reverse order: memory regions, the domain, the device, the library. A
+//! domain that still has something in it cannot go (`EBUSY`), and a device must not be closed under
+//! it. Then all of it stays: it is better to lose a few kilobytes than to free what is still
+//! pointed to.
 
 use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
@@ -21,8 +22,8 @@ pub(super) struct Domain {
     ours: Option<ManuallyDrop<Context>>,
 }
 
-// SAFETY: the library says of all its functions that threads may call them side by side, with the same objects too; and objects
-// belong to no thread.
+// SAFETY: the library says of all its functions that threads may call them side by side, with the
+// same objects too; and objects belong to no thread.
 unsafe impl Send for Domain {}
 // SAFETY: see above.
 unsafe impl Sync for Domain {}
@@ -50,8 +51,8 @@ impl Domain {
         query(&self.abi, context)
     }
 
-    /// What the library takes of these flags. One without `ibv_reg_mr_iova2` does not know optional ones; then they are left
-    /// out, as rdma-core does on kernels that do not know them.
+    /// What the library takes of these flags. One without `ibv_reg_mr_iova2` does not know optional
+    /// ones; then they are left out, as rdma-core does on kernels that do not know them.
     pub(super) fn takes(&self, access: Access) -> Access {
         if self.abi.reg_mr_iova2.is_some() { access } else { access.without(Access::OPTIONAL) }
     }
@@ -116,6 +117,7 @@ impl Drop for Domain {
         if unsafe { (self.abi.dealloc_pd)(self.pd.as_ptr()) } == 0 {
             drop(ManuallyDrop::into_inner(context));
         }
-        // Else the device stays open, and its share in the library keeps that loaded. See the head of this file.
+        // Else the device stays open, and its share in the library keeps that loaded. See the head
+        // of this file.
     }
 }

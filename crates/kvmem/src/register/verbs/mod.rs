@@ -2,26 +2,31 @@
 //!
 //! ## What a registration is there
 //!
-//! A *memory region* (MR) is a range of this process's memory that a card may reach. Making one pins the pages, fills a table on
-//! the card with their physical addresses, and gives two numbers: the *lkey*, which our own work requests name, and the *rkey*,
-//! which peers name. Both hold within one *protection domain* (PD): a queue pair of another one cannot use them. So there is one
-//! registrar for each pair of card and domain; an engine that has domains of its own uses [`Nic::from_raw`].
+//! A *memory region* (MR) is a range of this process's memory that a card may reach. Making one
+//! pins the pages, fills a table on the card with their physical addresses, and gives two numbers:
+//! the *lkey*, which our own work requests name, and the *rkey*, which peers name. Both hold within
+//! one *protection domain* (PD): a queue pair of another one cannot use them. So there is one
+//! registrar for each pair of card and domain; an engine that has domains of its own uses
+//! [`Nic::from_raw`].
 //!
-//! What it costs depends on the number of pages: the kernel looks up and pins each one, and the driver sends their addresses to
-//! the card. It is a system call of seconds for a terabyte, and several cards take it side by side as long as they do
-//! not wait for the same lock: page faults do, so pages are populated before.
+//! What it costs depends on the number of pages: the kernel looks up and pins each one, and the
+//! driver sends their addresses to the card. It is a system call of seconds for a terabyte, and
+//! several cards take it side by side as long as they do not wait for the same lock: page faults
+//! do, so pages are populated before.
 //!
 //! ## The library
 //!
-//! Nothing is linked. The library is loaded when it is asked for, by its own name; a machine without one runs the rest of kvmem as
-//! before. What the bindings rely on is the library's ABI, which is as old as the number in its name, and is checked
-//! against the layout of rdma-core's header when this is compiled.
+//! Nothing is linked. The library is loaded when it is asked for, by its own name; a machine
+//! without one runs the rest of kvmem as before. What the bindings rely on is the library's ABI,
+//! which is as old as the number in its name, and is checked against the layout of rdma-core's
+//! header when this is compiled.
 //!
 //! The library is unloaded after the last [`Verbs`] and [`Nic`] that use it.
 //!
-//! Two kinds of error come out of it: some functions return an error number, others return `NULL` and set `errno`. Both are
-//! [`Errno`]s here. `ENOMEM` may be the memory lock limit, the number of regions that the card has,
-//! or memory; the numbers are looked at to tell which, and a [`Barrier`](super::Barrier) says it.
+//! Two kinds of error come out of it: some functions return an error number, others return `NULL`
+//! and set `errno`. Both are [`Errno`]s here. `ENOMEM` may be the memory lock limit, the number of
+//! regions that the card has, or memory; the numbers are looked at to tell which, and a
+//! [`Barrier`](super::Barrier) says it.
 //!
 //! ```no_run
 //! use kvmem::register::Registrar;
@@ -69,7 +74,8 @@ impl Verbs {
     /// # Errors
     /// [`NotAvailable`] if it is not there, or is another one than its name says.
     pub fn load() -> Result<Verbs, NotAvailable> {
-        // SAFETY: the name stands for the ABI, by which every program that was linked with the library finds it too.
+        // SAFETY: the name stands for the ABI, by which every program that was linked with the
+        // library finds it too.
         unsafe { Verbs::load_from(Self::LIBRARY) }
     }
 
@@ -79,8 +85,8 @@ impl Verbs {
     /// [`NotAvailable`] if it is not there, is no library, or lacks a function.
     ///
     /// # Safety
-    /// If the file is a library with these functions then they are those of libibverbs, or behave alike. What the library runs
-    /// when it is loaded and unloaded does no harm.
+    /// If the file is a library with these functions then they are those of libibverbs, or behave
+    /// alike. What the library runs when it is loaded and unloaded does no harm.
     pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Verbs, NotAvailable> {
         // SAFETY: the caller's promise.
         let abi = unsafe { Abi::load(path.as_ref()) };
@@ -104,10 +110,12 @@ impl Verbs {
         Ok(self.list()?.iter().map(|(_, name)| name).collect())
     }
 
-    /// Opens a device and makes a protection domain on it. Its keys allow [`Access::default`]: see [`Nic::with_access`].
+    /// Opens a device and makes a protection domain on it. Its keys allow [`Access::default`]: see
+    /// [`Nic::with_access`].
     ///
     /// # Errors
-    /// [`NotAvailable`] if there is no device of this name, or it cannot be opened. Nothing is left open then.
+    /// [`NotAvailable`] if there is no device of this name, or it cannot be opened. Nothing is left
+    /// open then.
     pub fn open(&self, name: &str) -> Result<Nic, NotAvailable> {
         let list = self.list()?;
         let Some((device, _)) = list.iter().find(|(_, listed)| listed == name) else {

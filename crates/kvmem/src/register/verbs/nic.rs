@@ -11,11 +11,11 @@ use super::{Access, Verbs, not_usable, refusal};
 
 /// A network card, as a registrar: it gives keys under one protection domain.
 ///
-/// A key's `handle` is the address of its `struct ibv_mr`, `lkey` and `rkey` are those of verbs, and memory is known to peers by
-/// the addresses it has in this process.
+/// A key's `handle` is the address of its `struct ibv_mr`, `lkey` and `rkey` are those of verbs,
+/// and memory is known to peers by the addresses it has in this process.
 ///
-/// When it is dropped, keys that are still live are given back, then the domain is freed and the device closed. What the library
-/// does not take back stays, with the device and the library.
+/// When it is dropped, keys that are still live are given back, then the domain is freed and the
+/// device closed. What the library does not take back stays, with the device and the library.
 pub struct Nic {
     name: String,
     access: Access,
@@ -40,15 +40,15 @@ impl Nic {
         })
     }
 
-    /// A registrar in a protection domain of somebody else, so that queue pairs which stand there already can use its keys. The
-    /// domain is not freed and its device not closed.
+    /// A registrar in a protection domain of somebody else, so that queue pairs which stand there
+    /// already can use its keys. The domain is not freed and its device not closed.
     ///
     /// # Errors
     /// [`NotAvailable`] if the device does not say what it can do.
     ///
     /// # Safety
-    /// `pd` is a `struct ibv_pd *` that was made through the same loaded library as `verbs`, and stays until the result has been
-    /// dropped.
+    /// `pd` is a `struct ibv_pd *` that was made through the same loaded library as `verbs`, and
+    /// stays until the result has been dropped.
     pub unsafe fn from_raw(
         verbs: &Verbs,
         name: impl Into<String>,
@@ -73,8 +73,9 @@ impl Nic {
         self
     }
 
-    /// What its keys allow. That is what was asked for; only a library without `ibv_reg_mr_iova2` (rdma-core before 28) does not
-    /// take [`Access::RELAXED_ORDERING`], which is missing here then.
+    /// What its keys allow. That is what was asked for; only a library without `ibv_reg_mr_iova2`
+    /// (rdma-core before 28) does not take [`Access::RELAXED_ORDERING`], which is missing here
+    /// then.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
@@ -95,8 +96,9 @@ impl Registrar for Nic {
         &self.name
     }
 
-    /// `max_mr_size` and `max_mr` of the device, less the keys that are live here; what other processes have counts too, but is
-    /// not known. `RLIMIT_MEMLOCK` as it holds for this process.
+    /// `max_mr_size` and `max_mr` of the device, less the keys that are live here; what other
+    /// processes have counts too, but is not known. `RLIMIT_MEMLOCK` as it holds for this
+    /// process.
     fn limits(&self) -> Limits {
         // Nothing said is no limit. All bits set is how some drivers say it.
         let max_bytes = if self.max_mr_size == 0 { u64::MAX } else { self.max_mr_size };
@@ -121,7 +123,8 @@ impl Registrar for Nic {
 
     fn deregister(&self, key: Key) -> Result<(), Refusal> {
         self.live.take(key, "ibv_dereg_mr", || {
-            // SAFETY: a live key's handle is a memory region of this domain, and nobody else gives it back meanwhile.
+            // SAFETY: a live key's handle is a memory region of this domain, and nobody else gives
+            // it back meanwhile.
             unsafe { self.domain.deregister(with_exposed_provenance_mut(key.handle as usize)) }
                 .map_err(refusal::deregister)
         })

@@ -62,20 +62,22 @@ impl ExtentBuilder {
         ExtentBuilder { space, hot_sizes: Vec::new(), learns: true, stranded: None }
     }
 
-    /// These sizes, in bytes, are hot from the beginning and for ever; at most 32, each no more than may be
-    /// [stranded](Self::stranded). What was named before stays named.
+    /// These sizes, in bytes, are hot from the beginning and for ever; at most 32, each no more
+    /// than may be [stranded](Self::stranded). What was named before stays named.
     pub fn hot_sizes(mut self, sizes: impl IntoIterator<Item = u64>) -> Self {
         self.hot_sizes.extend(sizes);
         self
     }
 
-    /// Whether further sizes become hot that are asked for again and again; they do unless something else is said.
+    /// Whether further sizes become hot that are asked for again and again; they do unless
+    /// something else is said.
     pub fn learn(mut self, learns: bool) -> Self {
         self.learns = learns;
         self
     }
 
-    /// All caches together strand at most so many bytes. Without it a 32nd part of the space, also after it has grown or shrunk.
+    /// All caches together strand at most so many bytes. Without it a 32nd part of the space, also
+    /// after it has grown or shrunk.
     pub fn stranded(mut self, bytes: u64) -> Self {
         self.stranded = Some(bytes);
         self

@@ -17,22 +17,24 @@ use super::instance::{Instance, Opening};
 use super::map::{ExtentMapRange, mark};
 use super::stats::ExtentStats;
 
-/// Hands out ranges of an abstract space `[0, capacity)`, as [`OffsetAllocator`] does, to many threads at once: allocating and
-/// freeing a *hot* size takes no lock and no atomic read-modify-write.
+/// Hands out ranges of an abstract space `[0, capacity)`, as [`OffsetAllocator`] does, to many
+/// threads at once: allocating and freeing a *hot* size takes no lock and no atomic
+/// read-modify-write.
 ///
-/// `Send + Sync`; clones share one space. Extents may outlive it. Hot sizes are [named](ExtentBuilder::hot_sizes) or learnt from
-/// what is asked for; all others are the offset layer's, and nothing is refused before what is cached has been taken back.
+/// `Send + Sync`; clones share one space. Extents may outlive it. Hot sizes are
+/// [named](ExtentBuilder::hot_sizes) or learnt from what is asked for; all others are the offset
+/// layer's, and nothing is refused before what is cached has been taken back.
 ///
 /// # Time complexity
 ///
-/// Allocate and free are O(1), some nanoseconds for a hot size while the thread's magazines serve it. A request that
-/// finds no room takes back what is cached, if anything is: O(threads × classes + cached ranges), and it stops all threads that
-/// use the space for some microseconds.
+/// Allocate and free are O(1), some nanoseconds for a hot size while the thread's magazines serve
+/// it. A request that finds no room takes back what is cached, if anything is: O(threads × classes
+/// + cached ranges), and it stops all threads that use the space for some microseconds.
 ///
 /// # Drawbacks
 ///
-/// What is cached is not joined with its neighbours until it is wanted. A bound says how much that can be
-/// ([`ExtentBuilder::stranded`]).
+/// What is cached is not joined with its neighbours until it is wanted. A bound says how much that
+/// can be ([`ExtentBuilder::stranded`]).
 ///
 /// ```
 /// use kvmem::slab::ExtentCache;
@@ -116,8 +118,9 @@ impl ExtentCache {
 
     /// Grants `size` bytes. O(1).
     ///
-    /// A request that is longer than all that is free, cached or not, is refused without a lock. If a request is
-    /// refused, there was a moment in the call in which it would have been with nothing cached.
+    /// A request that is longer than all that is free, cached or not, is refused without a lock. If
+    /// a request is refused, there was a moment in the call in which it would have been with
+    /// nothing cached.
     ///
     /// # Errors
     /// As [`OffsetAllocator::allocate`].
@@ -128,8 +131,8 @@ impl ExtentCache {
         {
             return Ok(Extent::of(self.ground, range));
         }
-        // The error by itself, so that what is granted stays in registers, and made here, so that who does not look at it does not
-        // pay for it.
+        // The error by itself, so that what is granted stays in registers, and made here, so that
+        // who does not look at it does not pay for it.
         let mut refused = AllocError::ZeroSize;
         match self.allocate_or_refuse(size, &mut refused).found() {
             Ok(range) => Ok(Extent::of(self.ground, range)),
@@ -191,7 +194,8 @@ impl ExtentCache {
         }
     }
 
-    /// As [`OffsetAllocator::allocate_aligned`]. The extent is cached like others of its size when dropped.
+    /// As [`OffsetAllocator::allocate_aligned`]. The extent is cached like others of its size when
+    /// dropped.
     ///
     /// # Errors
     /// As there.
@@ -208,8 +212,8 @@ impl ExtentCache {
         Ok(batch.into_iter().map(Extent::new).collect())
     }
 
-    /// As [`OffsetAllocator::allocate_scattered`]. What is cached is taken back before the request is refused, not to meet it
-    /// with fewer ranges.
+    /// As [`OffsetAllocator::allocate_scattered`]. What is cached is taken back before the request
+    /// is refused, not to meet it with fewer ranges.
     ///
     /// # Errors
     /// As there.
@@ -223,7 +227,8 @@ impl ExtentCache {
         Ok(pieces.into_iter().map(Extent::new).collect())
     }
 
-    /// As [`OffsetAllocator::free_run`]: many extents under one lock, neighbours joined first, and none of them cached.
+    /// As [`OffsetAllocator::free_run`]: many extents under one lock, neighbours joined first, and
+    /// none of them cached.
     pub fn free_run(&self, run: impl IntoIterator<Item = Extent>) {
         self.allocator().free_run(run.into_iter().map(Extent::into_allocation));
     }
@@ -260,13 +265,14 @@ impl ExtentCache {
         }
     }
 
-    /// Keeps something until nobody has the space or an extent of it any more, and drops it then, in the thread that dropped the
-    /// last of them.
+    /// Keeps something until nobody has the space or an extent of it any more, and drops it then,
+    /// in the thread that dropped the last of them.
     pub(crate) fn keep(&self, ward: Box<dyn Any + Send + Sync>) {
         self.ground.keep(ward);
     }
 
-    /// The number of the space: that of no other as long as anybody has this one, or an extent of it.
+    /// The number of the space: that of no other as long as anybody has this one, or an extent of
+    /// it.
     pub(crate) fn number(&self) -> u32 {
         self.ground.index()
     }
@@ -281,8 +287,9 @@ impl ExtentCache {
         self.allocator().boundary()
     }
 
-    /// An upper bound of the largest range that would be granted now, in bytes, without a lock: the longest free range on the
-    /// books; if anything may be cached, all that is free, for it may lie between what is cached. O(1).
+    /// An upper bound of the largest range that would be granted now, in bytes, without a lock: the
+    /// longest free range on the books; if anything may be cached, all that is free, for it may
+    /// lie between what is cached. O(1).
     pub fn largest_free_hint(&self) -> u64 {
         let magazines = &self.instance.magazines;
         let bound = magazines.still(|| match magazines.charged() {
@@ -293,14 +300,14 @@ impl ExtentCache {
         bound.unwrap_or(u64::MAX).min(self.ground.limit_hint())
     }
 
-    /// Takes back what any thread or the depot has cached. From any thread; stops those that use the space for some
-    /// microseconds. O(threads × classes + cached ranges).
+    /// Takes back what any thread or the depot has cached. From any thread; stops those that use
+    /// the space for some microseconds. O(threads × classes + cached ranges).
     pub fn trim(&self) {
         self.instance.magazines.trim();
     }
 
-    /// Figures of the space. What is cached counts as free; `largest_free` leaves out what it would join. While other threads go on,
-    /// of about one moment. O(threads × classes).
+    /// Figures of the space. What is cached counts as free; `largest_free` leaves out what it would
+    /// join. While other threads go on, of about one moment. O(threads × classes).
     pub fn metrics(&self) -> Metrics {
         let cached = self.instance.magazines.stats();
         let ranges: usize =
@@ -317,12 +324,13 @@ impl ExtentCache {
         metrics
     }
 
-    /// What [`metrics`](Self::metrics) and [`stats`](Self::stats) say, as far as it can be known without a lock that a request could wait
-    /// for. O(threads × classes).
+    /// What [`metrics`](Self::metrics) and [`stats`](Self::stats) say, as far as it can be known
+    /// without a lock that a request could wait for. O(threads × classes).
     pub(crate) fn glance(&self) -> Glance {
         let magazines = &self.instance.magazines;
         let look = || (self.ground.left(), magazines.stats());
-        // What goes from the books to a cache meanwhile is in one of the two, or in both, or in none.
+        // What goes from the books to a cache meanwhile is in one of the two, or in both, or in
+        // none.
         let (left, cached) = (0..LOOKS).find_map(|_| magazines.still(look)).unwrap_or_else(look);
         let held = |class: &&ClassStats| class.in_threads + class.in_depot > 0;
         let longest =
@@ -352,15 +360,15 @@ impl ExtentCache {
         self.instance.magazines.reap(|| self.allocator().bins())
     }
 
-    /// The whole space in address order: a range for every extent in use, one for every cached one, and free ranges joined.
-    /// What a thread is just moving between cache and books is shown as used. Stops all threads that use the space meanwhile.
-    /// O(ranges × log cached).
+    /// The whole space in address order: a range for every extent in use, one for every cached one,
+    /// and free ranges joined. What a thread is just moving between cache and books is shown as
+    /// used. Stops all threads that use the space meanwhile. O(ranges × log cached).
     pub fn map(&self) -> Vec<ExtentMapRange> {
         self.instance.magazines.frozen(|cached| mark(self.ground.map(), cached))
     }
 
-    /// Checks the books against their numbered invariants, and what is cached against the books. Stops all threads that
-    /// use the space meanwhile. O(ranges + cached × log cached).
+    /// Checks the books against their numbered invariants, and what is cached against the books.
+    /// Stops all threads that use the space meanwhile. O(ranges + cached × log cached).
     ///
     /// # Errors
     /// [`CheckError`]: a defect of this library.

@@ -8,8 +8,9 @@ use crate::offset::{AllocError, Allocation, Ground, Range};
 
 use super::instance::Instance;
 
-/// A granted range `[offset, offset + size)` of a space with an [`ExtentCache`](super::ExtentCache). Dropping it gives
-/// the range to the thread's magazines if its size is hot, and else frees it.
+/// A granted range `[offset, offset + size)` of a space with an
+/// [`ExtentCache`](super::ExtentCache). Dropping it gives the range to the thread's magazines if
+/// its size is hot, and else frees it.
 ///
 /// 20 bytes, move-only, `Send` and `Sync`. It may outlive the cache it came from.
 ///
@@ -41,7 +42,8 @@ impl Extent {
         self.0.offset()
     }
 
-    /// Length of the range in bytes: exactly what was asked for. O(1); from 4 GiB − 1 B up it takes the lock of the books.
+    /// Length of the range in bytes: exactly what was asked for. O(1); from 4 GiB − 1 B up it takes
+    /// the lock of the books.
     #[inline]
     pub fn size(&self) -> u64 {
         self.0.size()
@@ -88,7 +90,8 @@ impl Extent {
         Ok((left.map(Extent::new), right.map(Extent::new)))
     }
 
-    /// The same range as an allocation that is freed in the books when dropped: for those that will not come again.
+    /// The same range as an allocation that is freed in the books when dropped: for those that will
+    /// not come again.
     pub fn into_allocation(self) -> Allocation {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not used again, and its drop does not run.

@@ -1,13 +1,16 @@
 //! *Hot sizes*: which sizes are cached, and as which class.
 //!
-//! Hot is what the user named, and what is learnt: a size that is asked for again and again among those that are not hot
-//! yet. Candidates stand in a small table by a hash of the size; a request for another size of the same place wears the one that
-//! stands there down before it takes the place. So sizes that are all different never become hot, and one that makes up
-//! half of the requests of its place does after a few. When all classes are taken, those that were learnt are forgotten together, but
-//! not often: traffic may change, as when a server loads another model, and what is still hot is soon learnt again.
+//! Hot is what the user named, and what is learnt: a size that is asked for again and again among
+//! those that are not hot yet. Candidates stand in a small table by a hash of the size; a request
+//! for another size of the same place wears the one that stands there down before it takes the
+//! place. So sizes that are all different never become hot, and one that makes up half of the
+//! requests of its place does after a few. When all classes are taken, those that were learnt are
+//! forgotten together, but not often: traffic may change, as when a server loads another model, and
+//! what is still hot is soon learnt again.
 //!
-//! All tables are read without a lock and may be out of date for the reader: [`keeps`](HotSizes::keeps), asked under the
-//! owner's lock, is what counts, and who gets a range looks at its size.
+//! All tables are read without a lock and may be out of date for the reader:
+//! [`keeps`](HotSizes::keeps), asked under the owner's lock, is what counts, and who gets a range
+//! looks at its size.
 
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -22,7 +25,8 @@ const REQUESTS: u32 = 8;
 const FORGET_AFTER: u32 = 1 << 14;
 
 pub(super) struct HotSizes {
-    /// A hot size above, its class plus one below; 0 for none. A size stands at the place of its hash or the next free one.
+    /// A hot size above, its class plus one below; 0 for none. A size stands at the place of its
+    /// hash or the next free one.
     places: [AtomicU64; PLACES],
     /// The size of each class; 0 for none.
     sizes: [AtomicU32; CLASSES],
@@ -138,7 +142,8 @@ impl HotSizes {
         }
     }
 
-    /// Has the size be the next class. While nothing is cached. `None` if it is hot already or all classes are taken.
+    /// Has the size be the next class. While nothing is cached. `None` if it is hot already or all
+    /// classes are taken.
     pub(super) fn bind(&self, size: u32, named: bool) -> Option<usize> {
         let class = self.used();
         if class == CLASSES || self.class_of(size).is_some() {
@@ -195,7 +200,8 @@ impl HotSizes {
         self.used() < CLASSES || self.is_time_to_forget()
     }
 
-    /// Whether all classes are taken, some are learnt, and traffic has been for other sizes for some time.
+    /// Whether all classes are taken, some are learnt, and traffic has been for other sizes for
+    /// some time.
     pub(super) fn is_time_to_forget(&self) -> bool {
         // Relaxed: a hint.
         self.used() == CLASSES

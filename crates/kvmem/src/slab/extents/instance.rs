@@ -1,8 +1,10 @@
-//! *Instance*: what all handles of one space share. It stays where it is for as long as the process.
+//! *Instance*: what all handles of one space share. It stays where it is for as long as the
+//! process.
 //!
-//! A handle of 20 bytes has no room for a pointer and no use for a count; it has the number of its space's core. Instances stand
-//! in a table by that number, and are used again with the core, which is free only when no handle is left (see the
-//! offset layer's registry). So whoever holds a handle finds the instance, open or shut.
+//! A handle of 20 bytes has no room for a pointer and no use for a count; it has the number of its
+//! space's core. Instances stand in a table by that number, and are used again with the core, which
+//! is free only when no handle is left (see the offset layer's registry). So whoever holds a handle
+//! finds the instance, open or shut.
 
 use std::hint::assert_unchecked;
 use std::ptr;
@@ -23,15 +25,18 @@ static INSTANCES: Stable<Place> =
 /// Null until there is an instance.
 type Place = AtomicPtr<Instance>;
 
-/// A magazine holds so much of what may be stranded, where it can: all threads together have a few dozen of them.
+/// A magazine holds so much of what may be stranded, where it can: all threads together have a few
+/// dozen of them.
 const SHARE: u64 = 16;
 /// The most rounds of a new magazine, and of one that has grown.
 const ROUNDS: (u64, u64) = (32, 256);
-/// Full magazines that the depot keeps of a size: enough for threads that free what others allocate. What lies here does not join its
-/// neighbours: in a full space of two sizes, of which a twentieth is freed at a time, the smallest utilization was 0.9987 without this
-/// limit and is 0.9992 with it, as without caches.
+/// Full magazines that the depot keeps of a size: enough for threads that free what others
+/// allocate. What lies here does not join its neighbours: in a full space of two sizes, of which a
+/// twentieth is freed at a time, the smallest utilization was 0.9987 without this limit and is
+/// 0.9992 with it, as without caches.
 const CROWD: usize = 8;
-/// A magazine is not filled with more than this part of what is free: the last ranges are for who asks for them.
+/// A magazine is not filled with more than this part of what is free: the last ranges are for who
+/// asks for them.
 const SCARCE: u64 = 16;
 
 pub(super) struct Instance {
@@ -73,7 +78,8 @@ impl Instance {
     /// The core has had an instance.
     #[inline(always)]
     pub(super) unsafe fn known(core: u32) -> &'static Instance {
-        // SAFETY: the caller's promise, and that it is never freed. Acquire pairs with the Release in `open`.
+        // SAFETY: the caller's promise, and that it is never freed. Acquire pairs with the Release
+        // in `open`.
         unsafe { &*INSTANCES.get(core).load(Ordering::Acquire) }
     }
 
@@ -81,7 +87,8 @@ impl Instance {
     #[inline(always)]
     pub(super) fn class_of(&self, size: u32) -> Option<usize> {
         let class = self.hot.class_of(size)?;
-        // SAFETY: the instance has as many classes as there are hot sizes. Without it the fast way asks once more.
+        // SAFETY: the instance has as many classes as there are hot sizes. Without it the fast way
+        // asks once more.
         unsafe { assert_unchecked(class < self.magazines.classes()) };
         Some(class)
     }
@@ -98,7 +105,8 @@ impl Instance {
                 raw: RawTable::new(),
                 binding: Mutex::new(()),
             }));
-            // Release pairs with the Acquire in `of`. The core is the caller's: nobody else opens its instance.
+            // Release pairs with the Acquire in `of`. The core is the caller's: nobody else opens
+            // its instance.
             INSTANCES.get(ground.index()).store(ptr::from_ref(new).cast_mut(), Ordering::Release);
             new
         });
@@ -124,7 +132,8 @@ impl Instance {
     /// Everything back to the space, and nothing will be cached.
     pub(super) fn shut(&self) {
         let _binding = self.binding.lock();
-        // Extents that are left ask whether anything is cached: until nothing is, they have to look at all classes.
+        // Extents that are left ask whether anything is cached: until nothing is, they have to look
+        // at all classes.
         self.magazines.shut(|| self.hot.close());
     }
 
@@ -157,7 +166,8 @@ impl Instance {
         });
     }
 
-    /// Whether no range of `size` bytes can be had, at a moment in the call; false if that takes longer to know.
+    /// Whether no range of `size` bytes can be had, at a moment in the call; false if that takes
+    /// longer to know.
     #[inline(always)]
     pub(super) fn is_full(&self, size: u64) -> bool {
         let refused = || size > self.ground.largest_free_hint();
@@ -261,8 +271,9 @@ impl Source<Range> for Space {
 
     unsafe fn after_fork_in_child(&self) {
         if let Some(instance) = Instance::of(self.ground.index()) {
-            // SAFETY: who bound a class, if anybody did, is gone. What the lock guards changes under the lock of the list of
-            // caches, which the forking thread had: it is whole.
+            // SAFETY: who bound a class, if anybody did, is gone. What the lock guards changes
+            // under the lock of the list of caches, which the forking thread had: it is
+            // whole.
             unsafe { instance.binding.force_unlock() };
             instance.raw.mend(self.ground);
         }

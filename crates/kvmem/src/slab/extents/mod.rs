@@ -1,7 +1,8 @@
 //! *Extents*: ranges of offsets, cached per thread.
 //!
-//! What Bonwick meant magazines for are resources of any kind; here they are the hot sizes of an offset space. Rounds are ranges
-//! that the books hold for allocated; classes are sizes; the source is the space.
+//! What Bonwick meant magazines for are resources of any kind; here they are the hot sizes of an
+//! offset space. Rounds are ranges that the books hold for allocated; classes are sizes; the source
+//! is the space.
 //!
 //! | noun | file | what it is |
 //! |---|---|---|

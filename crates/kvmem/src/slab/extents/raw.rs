@@ -1,13 +1,14 @@
 //! *Raw face*: extents named by plain data, for C and Python, without a lock.
 //!
-//! As in the offset layer a raw handle carries the identity of its allocator, the slot of its range and the seal that was put on
-//! the slot. But a cached range never comes to the books, where the offset layer keeps its seals. So here the seals stand in a
-//! table of their own that only grows, by slot, each beside what it names. One compare-and-swap breaks a seal; of
-//! two threads that free the same handle one gets the range and the other is told.
+//! As in the offset layer a raw handle carries the identity of its allocator, the slot of its range
+//! and the seal that was put on the slot. But a cached range never comes to the books, where the
+//! offset layer keeps its seals. So here the seals stand in a table of their own that only grows,
+//! by slot, each beside what it names. One compare-and-swap breaks a seal; of two threads that free
+//! the same handle one gets the range and the other is told.
 //!
-//! A seal is a number whose lowest bit says that it is whole, and the next that somebody is changing the range's length and others
-//! have to wait. The rest counts: a stale handle could pass only if exactly a multiple of 2^30 handles were made since
-//! of the same slot.
+//! A seal is a number whose lowest bit says that it is whole, and the next that somebody is
+//! changing the range's length and others have to wait. The rest counts: a stale handle could pass
+//! only if exactly a multiple of 2^30 handles were made since of the same slot.
 
 use std::ops;
 
@@ -71,7 +72,8 @@ impl Entry {
         }
         let mut patience = Patience::default();
         loop {
-            // Acquire pairs with the Release in `seal` and `with_taken`. Relaxed: nothing is read then.
+            // Acquire pairs with the Release in `seal` and `with_taken`. Relaxed: nothing is read
+            // then.
             match self.seal.compare_exchange(seal, to, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(()),
                 Err(now) if now == seal | BUSY => patience.pause(),
@@ -111,7 +113,8 @@ impl Entry {
     }
 }
 
-/// The seals of a space, and of those that had its core before: a handle says which allocator it is of.
+/// The seals of a space, and of those that had its core before: a handle says which allocator it is
+/// of.
 pub(super) struct RawTable(Stable<Entry>);
 
 impl RawTable {
@@ -143,7 +146,8 @@ impl RawTable {
         }
     }
 
-    /// Nobody changes a range: for a forked child, which has one thread. Those that others were changing are as the books say.
+    /// Nobody changes a range: for a forked child, which has one thread. Those that others were
+    /// changing are as the books say.
     pub(super) fn mend(&self, ground: Ground) {
         for (slot, entry) in self.0.iter() {
             // Relaxed, all: there is one thread.
@@ -163,7 +167,8 @@ impl RawTable {
 
 /// The raw face: extents named by plain data, for FFI. A hot size takes no lock.
 impl ExtentCache {
-    /// As [`allocate`](Self::allocate), but the extent lives until [`free_raw`](Self::free_raw), or as long as the space. O(1).
+    /// As [`allocate`](Self::allocate), but the extent lives until [`free_raw`](Self::free_raw), or
+    /// as long as the space. O(1).
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
@@ -254,7 +259,8 @@ impl ExtentCache {
     /// As [`Extent::shrink`], raw; the handle stays good.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Extent::shrink`] says.
+    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Extent::shrink`]
+    /// says.
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_taken(handle, |allocation| {
             Ok(self.instance.serve(|| allocation.shrink(new_size))?)
@@ -264,7 +270,8 @@ impl ExtentCache {
     /// As [`Extent::extend`], raw; the handle stays good.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Extent::extend`] says.
+    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Extent::extend`]
+    /// says.
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_taken(handle, |allocation| {
             Ok(self.instance.serve(|| allocation.extend(new_size))?)
@@ -281,7 +288,8 @@ impl ExtentCache {
         Ok(Extent::new(entry.allocation(self.ground, handle.slot)))
     }
 
-    /// Raw extents alive, of about one moment while other threads go on. O(the most ranges that ever were on the books).
+    /// Raw extents alive, of about one moment while other threads go on. O(the most ranges that
+    /// ever were on the books).
     #[must_use]
     pub fn raw_extents(&self) -> u64 {
         self.instance.raw.whole()

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::instance::Instance;
 
-/// What the caches of a space hold and have done, at about one moment: other threads go on meanwhile.
+/// What the caches of a space hold and have done, at about one moment: other threads go on
+/// meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ExtentStats {

@@ -14,7 +14,8 @@ fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
 #[test]
 fn the_hint_counts_what_lies_between_cached_ranges() {
     let space = named(100 * 101, &[1]);
-    // The first free ends the sequential order, in which a refill of short ranges splits the long ones.
+    // The first free ends the sequential order, in which a refill of short ranges splits the long
+    // ones.
     drop(space.allocate(100).unwrap());
     let (mut cached, mut free) = (Vec::new(), Vec::new());
     for _ in 0..100 {
@@ -59,7 +60,8 @@ fn books_full_of_cached_ranges_are_not_full() {
     );
 }
 
-/// Everything that a request could wait for is taken, and figures are read all the same. A lock taken would be for ever.
+/// Everything that a request could wait for is taken, and figures are read all the same. A lock
+/// taken would be for ever.
 #[test]
 fn a_glance_takes_no_lock() {
     let space = named(1 << 20, &[4096]);

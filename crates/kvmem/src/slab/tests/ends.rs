@@ -60,7 +60,8 @@ fn an_instance_may_go_while_threads_that_used_it_live() {
             turn.wait();
         });
         for _ in 0..TURNS {
-            // Each has the number of the one before it, or another if a test beside this one took it.
+            // Each has the number of the one before it, or another if a test beside this one took
+            // it.
             let (magazines, source) = instance(1, 1000);
             let magazines = Arc::new(magazines);
             *slot.lock().unwrap() = Some(magazines.clone());
@@ -168,8 +169,8 @@ fn frees_cross_and_threads_die_and_return() {
 
 /// Runs `child` in a forked child and returns its exit status.
 pub(super) fn forked(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child takes no locks but those of this layer and of the C library, which are free after a fork, and those
-    // of the source, which nobody uses meanwhile; it ends with _exit.
+    // SAFETY: the child takes no locks but those of this layer and of the C library, which are free
+    // after a fork, and those of the source, which nobody uses meanwhile; it ends with _exit.
     match unsafe { libc::fork() } {
         // SAFETY: ends the child at once.
         0 => unsafe {

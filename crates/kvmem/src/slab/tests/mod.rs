@@ -20,8 +20,8 @@ use super::topology::Topology;
 
 type Instance = Magazines<usize, Arc<Counting>>;
 
-/// Hands out numbers below a limit for each class, and knows which are out: a number that comes twice, or comes
-/// back twice, is found.
+/// Hands out numbers below a limit for each class, and knows which are out: a number that comes
+/// twice, or comes back twice, is found.
 struct Counting {
     classes: Vec<Mutex<Numbers>>,
     limit: usize,
@@ -108,7 +108,8 @@ impl Topology for Pretended {
     }
 }
 
-/// No test beside this one has the kernel refuse anything as long as it lives: trims would leave out what they cannot stop.
+/// No test beside this one has the kernel refuse anything as long as it lives: trims would leave
+/// out what they cannot stop.
 #[cfg(feature = "fault-injection")]
 fn undisturbed() -> crate::sys::fault::Guard {
     crate::sys::fault::count()

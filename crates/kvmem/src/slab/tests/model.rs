@@ -1,4 +1,5 @@
-//! Sequences of operations of several threads, against a naive model: rounds are out, cached, or with the source.
+//! Sequences of operations of several threads, against a naive model: rounds are out, cached, or
+//! with the source.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

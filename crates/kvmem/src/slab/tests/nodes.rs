@@ -1,4 +1,5 @@
-//! Several memory nodes, which are pretended: what stays on its node, and what goes from one to the other.
+//! Several memory nodes, which are pretended: what stays on its node, and what goes from one to the
+//! other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -92,7 +93,8 @@ fn rounds_stay_on_their_node() {
     machine.trim();
 }
 
-/// One node allocates and the other frees: nothing new is asked of the source after the first turns.
+/// One node allocates and the other frees: nothing new is asked of the source after the first
+/// turns.
 #[test]
 fn what_one_node_frees_the_other_allocates() {
     let _plan = undisturbed();

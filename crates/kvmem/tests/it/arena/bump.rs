@@ -44,7 +44,8 @@ unsafe impl Send for Reservation {}
 // SAFETY: a shared reference gives only address and length.
 unsafe impl Sync for Reservation {}
 
-// SAFETY: fields that do not change, of a mapping that stays until `drop`. Nobody can use the bytes, so it is not `Exclusive`.
+// SAFETY: fields that do not change, of a mapping that stays until `drop`. Nobody can use the
+// bytes, so it is not `Exclusive`.
 unsafe impl Memory for Reservation {
     fn base(&self) -> NonNull<u8> {
         // SAFETY: `skip` is within the mapping.

@@ -128,6 +128,7 @@ fn a_tebibyte_costs_nothing_before_it_is_touched() {
     println!("1 TiB mapped in {:?}", start.elapsed());
     assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
     assert_eq!(region.receipt().resident_bytes(), 0);
-    // Other tests populate meanwhile, so this is printed; what the region itself has is asserted above.
+    // Other tests populate meanwhile, so this is printed; what the region itself has is asserted
+    // above.
     println!("resident: {before} before, {} after", resident());
 }

@@ -140,7 +140,8 @@ fn nothing_is_left_after_a_kill() {
     assert!(freed, "{with} bytes of shared memory with the child, {} without", shared_memory());
 }
 
-/// Whether shared memory can be collapsed here, whatever its setting says: since Linux 6.1, and not where it is denied.
+/// Whether shared memory can be collapsed here, whatever its setting says: since Linux 6.1, and not
+/// where it is denied.
 fn can_collapse() -> bool {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let release = read("/proc/sys/kernel/osrelease");

@@ -1,4 +1,5 @@
-//! Every kind of bad input: exactly the error that says what is wrong, and a space that is as it was.
+//! Every kind of bad input: exactly the error that says what is wrong, and a space that is as it
+//! was.
 
 use std::fmt::Debug;
 use std::ops::Range;

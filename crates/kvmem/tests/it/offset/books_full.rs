@@ -5,8 +5,8 @@ use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement, SpaceErr
 const CAPACITY: u64 = 1 << 20;
 const RANGES: u32 = 64;
 
-/// A space whose books are full, and what is alive in it: ranges of 100 bytes, every other one free, and a long free range
-/// behind them.
+/// A space whose books are full, and what is alive in it: ranges of 100 bytes, every other one
+/// free, and a long free range behind them.
 fn full(placement: Placement) -> (OffsetAllocator, Vec<Allocation>) {
     let space =
         OffsetAllocator::builder(CAPACITY).placement(placement).max_ranges(RANGES).build().unwrap();
@@ -137,7 +137,8 @@ fn a_space_for_no_ranges_is_refused() {
     assert!((0..12).all(|_| space.allocate(10).map(Allocation::into_raw).is_ok()));
 }
 
-/// A batch and a scattered request that run out of names half way say so, although they have given back what they had.
+/// A batch and a scattered request that run out of names half way say so, although they have given
+/// back what they had.
 #[test]
 fn the_reason_outlives_what_is_given_back() {
     for placement in [Placement::Renewal, Placement::BestFit] {

@@ -257,7 +257,8 @@ fn threads_outlive_the_allocator() {
     }
 }
 
-/// Spaces that are made, used and dropped all at the same time, their books handed from one to the next.
+/// Spaces that are made, used and dropped all at the same time, their books handed from one to the
+/// next.
 #[test]
 fn books_change_hands() {
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Allocations as values: what they weigh, where they may go, and that they outlive their allocator.
+//! Allocations as values: what they weigh, where they may go, and that they outlive their
+//! allocator.
 
 use std::mem::size_of;
 
@@ -100,7 +101,8 @@ fn allocations_outlive_their_allocator() {
     }
 }
 
-/// More allocators at a time than stand in the registry's first tables, twice over, and each is a space of its own.
+/// More allocators at a time than stand in the registry's first tables, twice over, and each is a
+/// space of its own.
 #[test]
 fn many_allocators_at_a_time() {
     let mut kept = Vec::new();

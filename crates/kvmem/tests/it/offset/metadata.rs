@@ -78,8 +78,8 @@ fn the_books_do_not_creep() {
     }
 }
 
-/// The records of holes are moved together when most holes have gone. Those that are held back (the room behind the last
-/// boundary, and what is set apart for small objects) are moved with them.
+/// The records of holes are moved together when most holes have gone. Those that are held back (the
+/// room behind the last boundary, and what is set apart for small objects) are moved with them.
 #[test]
 fn books_are_shortened_around_what_is_held_back() {
     for boundary in [None, Some(1 << 20)] {
@@ -96,7 +96,8 @@ fn books_are_shortened_around_what_is_held_back() {
             at.is_multiple_of(2)
         });
         drop(even);
-        // Behind them in the books: the room behind the last boundary, and what is set apart for crumbs beside bulk.
+        // Behind them in the books: the room behind the last boundary, and what is set apart for
+        // crumbs beside bulk.
         space.grow(1 << 32).unwrap();
         let (mut crumbs, mut bulk) = (Vec::new(), Vec::new());
         for i in 0..2000 {

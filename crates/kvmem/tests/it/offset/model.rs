@@ -1,7 +1,9 @@
-//! A second oracle, written from the public documentation alone: a sorted map of the used ranges, and nothing else.
+//! A second oracle, written from the public documentation alone: a sorted map of the used ranges,
+//! and nothing else.
 //!
-//! It shares no code with `kvmem_testkit`'s driver and oracle. Every question is answered by reading the whole map. After
-//! each call that fails, and after many that do not, figures, report and map of the space are compared with it.
+//! It shares no code with `kvmem_testkit`'s driver and oracle. Every question is answered by
+//! reading the whole map. After each call that fails, and after many that do not, figures, report
+//! and map of the space are compared with it.
 //!
 //! `KVMEM_SOAK_OPS` says how many calls are made, `KVMEM_SOAK_SEED` which.
 
@@ -162,7 +164,8 @@ impl Test {
         self.random.below(n.max(1) as u64) as usize
     }
 
-    /// A size that is special now: that of something free or used, or of all of it, or one byte more or less.
+    /// A size that is special now: that of something free or used, or of all of it, or one byte
+    /// more or less.
     fn size(&mut self) -> u64 {
         let pieces = self.model.pieces();
         let piece =

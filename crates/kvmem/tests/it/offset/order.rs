@@ -48,7 +48,8 @@ fn mixed_sizes_lie_end_to_end() {
         let _live = fill_in_order(&space, &mut random, 0, 5000);
         space.check().unwrap();
     }
-    // A handful of large ones, which slots are for, with small ones between; and one size, which leaves no choice.
+    // A handful of large ones, which slots are for, with small ones between; and one size, which
+    // leaves no choice.
     for sizes in [vec![500 << 20, 510 << 20, 4096, 520 << 20, 60, 505 << 20], vec![600 << 20; 13]] {
         for placement in PLACEMENTS {
             let space = space(8 << 30, placement);
@@ -62,8 +63,8 @@ fn mixed_sizes_lie_end_to_end() {
     }
 }
 
-/// A store that restarts: the sizes of its objects, in the order of their offsets and with fillers between them, come to lie
-/// where they were.
+/// A store that restarts: the sizes of its objects, in the order of their offsets and with fillers
+/// between them, come to lie where they were.
 #[test]
 fn objects_are_restored_where_they_were() {
     for (seed, placement) in (0..20).flat_map(|seed| PLACEMENTS.map(|placement| (seed, placement)))
@@ -146,7 +147,8 @@ fn filled_segments_follow_each_other() {
     }
 }
 
-/// Aligned requests whose sizes are multiples of the alignment leave no gaps; a gap is not lost either.
+/// Aligned requests whose sizes are multiples of the alignment leave no gaps; a gap is not lost
+/// either.
 #[test]
 fn aligned_requests_keep_the_order_where_they_leave_no_gap() {
     for placement in PLACEMENTS {

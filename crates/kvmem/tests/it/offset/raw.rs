@@ -45,7 +45,8 @@ fn a_handle_is_good_until_it_is_freed() {
     assert_eq!(space.metrics().largest_free, 1 << 40);
 }
 
-/// The next allocation of the same size takes the same range, and the old handle is not taken for the new one.
+/// The next allocation of the same size takes the same range, and the old handle is not taken for
+/// the new one.
 #[test]
 fn a_handle_does_not_come_back() {
     let space = OffsetAllocator::new(4096).unwrap();

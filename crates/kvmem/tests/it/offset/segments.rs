@@ -30,7 +30,8 @@ fn an_aligned_request_leaves_the_names_to_others() {
     }
 }
 
-/// Refused requests of every kind, in a space whose names have run out and in one that has some left, change nothing.
+/// Refused requests of every kind, in a space whose names have run out and in one that has some
+/// left, change nothing.
 #[test]
 fn a_refused_request_costs_no_names() {
     for (max_ranges, align) in [(100, 4096), (100, 1 << 20), (40, 4096), (1000, 4096)] {

@@ -10,7 +10,8 @@ use super::space;
 
 const PLACEMENTS: [Placement; 2] = [Placement::Renewal, Placement::BestFit];
 
-/// Capacities that have been special to somebody: powers of two, what 32 bits and floats cannot say, and all small ones.
+/// Capacities that have been special to somebody: powers of two, what 32 bits and floats cannot
+/// say, and all small ones.
 fn capacities() -> impl Iterator<Item = u64> {
     let special = [699_050, (1 << 40) - 1, 1000 << 30, 15 << 28, 4 << 30, (1 << 63) - 1, 1 << 63];
     let near_powers = (2..63).flat_map(|log2| [(1 << log2) - 1, 1 << log2, (1 << log2) + 1]);
@@ -70,11 +71,13 @@ fn the_largest_allocation_is_the_whole_space() {
     }
 }
 
-/// Whatever is free in one piece can be had in one piece, behind neighbours of any size in the same bin.
+/// Whatever is free in one piece can be had in one piece, behind neighbours of any size in the same
+/// bin.
 #[test]
 fn the_longest_of_many_alike_is_found() {
     for placement in PLACEMENTS {
-        // One bin above 2^20 is 16 KiB wide: 40 holes share it. The longest is freed first, hence last in the list.
+        // One bin above 2^20 is 16 KiB wide: 40 holes share it. The longest is freed first, hence
+        // last in the list.
         let space = OffsetAllocator::builder(1 << 30).placement(placement).build().unwrap();
         let mut rest = space.allocate(1 << 30).unwrap();
         let (mut holes, mut walls) = (Vec::new(), Vec::new());
@@ -157,7 +160,8 @@ fn what_was_freed_can_be_had_again() {
     }
 }
 
-/// The same in a space with room, where the freed range may have been joined and cut elsewhere since.
+/// The same in a space with room, where the freed range may have been joined and cut elsewhere
+/// since.
 #[test]
 fn one_freed_and_one_asked_for_never_fails() {
     for (seed, placement) in [(5, PLACEMENTS[0]), (6, PLACEMENTS[1])] {
@@ -208,7 +212,8 @@ fn an_exact_fit_needs_nothing_else() {
     assert_eq!(space.metrics().largest_free, 1 << 20);
 }
 
-/// Crumbs had been set apart in the middle of a range, and a batch that filled the range was refused.
+/// Crumbs had been set apart in the middle of a range, and a batch that filled the range was
+/// refused.
 #[test]
 fn a_batch_that_fits_is_granted_beside_crumbs() {
     let config = Config {
@@ -240,7 +245,8 @@ fn a_batch_that_fits_is_granted_beside_crumbs() {
 /// Every segment was opened and all of them searched again and again: a single byte took minutes.
 #[test]
 fn alignments_that_boundaries_seldom_meet_are_quick() {
-    // A boundary that no alignment divides: among a third of a trillion segments, only the first begins right.
+    // A boundary that no alignment divides: among a third of a trillion segments, only the first
+    // begins right.
     let odd = space(1 << 40, Some(3));
     let first = odd.allocate_aligned(3, 1 << 40).unwrap();
     assert_eq!(first.offset(), 0);

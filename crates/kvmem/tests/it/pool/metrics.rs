@@ -58,7 +58,8 @@ fn names_are_as_prometheus_wants_them() {
     }
 }
 
-/// What is published is in the table, with its kind and its labels, and all of the table is published.
+/// What is published is in the table, with its kind and its labels, and all of the table is
+/// published.
 #[test]
 fn all_that_is_published_is_described() {
     let fakes = crate::register::fake::Fake::some(2, 1 << 20);

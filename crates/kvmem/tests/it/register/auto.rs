@@ -1,4 +1,5 @@
-//! The automatic policy on the two published machines, in virtual time: never far from the better of the fixed ones.
+//! The automatic policy on the two published machines, in virtual time: never far from the better
+//! of the fixed ones.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The CUDA backend over a stand-in that behaves like the driver, and over the real one where there is a GPU.
+//! The CUDA backend over a stand-in that behaves like the driver, and over the real one where there
+//! is a GPU.
 
 use std::path::Path;
 use std::ptr::NonNull;
@@ -315,7 +316,8 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
         // The other two go with their GPUs.
         Ok(())
     };
-    // Whether a failure has to be told: popping tells of the past, and what goes by itself is tried again.
+    // Whether a failure has to be told: popping tells of the past, and what goes by itself is tried
+    // again.
     for (call, told_until) in [
         ("cuDeviceGetCount", u64::MAX),
         ("cuDeviceGet", u64::MAX),

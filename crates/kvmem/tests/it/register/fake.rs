@@ -69,8 +69,9 @@ impl Fake {
         Fake { takes, ..self }
     }
 
-    /// Calls do not return before so many have been there at once, however late their threads come: what is to be seen is that they are
-    /// called side by side, not how fast this machine is. One that waits in vain returns in the end.
+    /// Calls do not return before so many have been there at once, however late their threads come:
+    /// what is to be seen is that they are called side by side, not how fast this machine is.
+    /// One that waits in vain returns in the end.
     pub(crate) fn meeting(self, meet: usize) -> Fake {
         Fake { meet, ..self }
     }

@@ -50,7 +50,8 @@ impl Worker {
     }
 
     pub(crate) fn submit(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the kernel checks the buffer against the table; the callers' regions outlive the work.
+        // SAFETY: the kernel checks the buffer against the table; the callers' regions outlive the
+        // work.
         unsafe { self.ring.submission().push(entry) }.expect("the queue is empty");
         self.ring.submit().expect("it takes the work");
     }

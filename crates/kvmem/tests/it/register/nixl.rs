@@ -1,4 +1,5 @@
-//! NIXL's agents over a stand-in that takes what the real library takes. The real one is met in `tests/alone`.
+//! NIXL's agents over a stand-in that takes what the real library takes. The real one is met in
+//! `tests/alone`.
 
 use std::ffi::{CStr, c_char};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Plans: for any mix of pages, limits and wishes, every byte goes to every registrar exactly once, within its limits, on page
-//! boundaries.
+//! Plans: for any mix of pages, limits and wishes, every byte goes to every registrar exactly once,
+//! within its limits, on page boundaries.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -12,7 +12,8 @@ use kvmem::register::{
 };
 use proptest::prelude::*;
 
-/// A receipt for these stretches: their page, their length in pages, and how many of these are resident.
+/// A receipt for these stretches: their page, their length in pages, and how many of these are
+/// resident.
 fn receipt(stretches: &[(PageSize, usize, usize)]) -> Receipt {
     let mut ranges = Vec::new();
     let mut at = 0;
@@ -294,7 +295,8 @@ fn a_tebibyte_is_planned_in_no_time() {
     let start = Instant::now();
     let plan =
         plan(&region, &rings, &Terms::new(Policy::Auto, 64)).expect("nothing stands in the way");
-    // The benchmark holds it against a millisecond; this is for a machine that is busy, without optimization.
+    // The benchmark holds it against a millisecond; this is for a machine that is busy, without
+    // optimization.
     assert!(start.elapsed() < Duration::from_secs(1));
     assert_eq!(plan.keys(), 8 * 8192);
 }

@@ -53,7 +53,8 @@ fn untouched_memory_is_populated_first_or_goes_to_one_at_a_time() {
 
 #[test]
 fn reading_is_not_touching() {
-    // What was only read is the kernel's common page of zeros: registering would have to find every page.
+    // What was only read is the kernel's common page of zeros: registering would have to find every
+    // page.
     let region = region(Populate::None);
     // SAFETY: nobody writes to it.
     let sum: u64 =

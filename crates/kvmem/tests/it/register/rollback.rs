@@ -1,4 +1,5 @@
-//! All or nothing: whichever call fails, nothing stays registered, and the first failure is what is told.
+//! All or nothing: whichever call fails, nothing stays registered, and the first failure is what is
+//! told.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -60,7 +61,8 @@ fn of_several_failures_the_first_is_told() {
     let mut fakes = Fake::some(NICS, CHUNK as u64);
     fakes[2] = fakes[2].clone().with(Faults { register: vec![2], ..Faults::default() });
     fakes[1] = fakes[1].clone().with(Faults { register: vec![3], ..Faults::default() });
-    // One after another, chunk by chunk: the second chunk of the last comes before the third of the one before.
+    // One after another, chunk by chunk: the second chunk of the last comes before the third of the
+    // one before.
     let error = builder(&fakes, Policy::Sequential).register(region).unwrap_err();
     assert!(
         matches!(&error, RegisterError::Refused { error, .. } if error.device == "fake:2"),

@@ -41,7 +41,8 @@ impl Drop for Left<'_> {
     }
 }
 
-/// Lets `threads` threads do `work(number)` at once, this one included, and gives back what they answer.
+/// Lets `threads` threads do `work(number)` at once, this one included, and gives back what they
+/// answer.
 fn together<T: Send>(
     machine: &Machine,
     threads: usize,
@@ -118,7 +119,8 @@ fn machine(register: CallCosts, nics: usize, resident: bool) -> Machine {
     Machine::builder().costs(costs).nics(nics).resident(resident).build().expect("good costs")
 }
 
-/// When each of the calls of a run ended, in microseconds, by thread: each of the threads registers `chunks` chunks of 1 GiB.
+/// When each of the calls of a run ended, in microseconds, by thread: each of the threads registers
+/// `chunks` chunks of 1 GiB.
 fn ends(machine: &Machine, threads: usize, chunks: usize) -> Vec<Vec<u128>> {
     let region = addresses(chunks * GIB);
     let nics = machine.nics();

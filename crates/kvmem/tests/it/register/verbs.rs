@@ -1,4 +1,5 @@
-//! The verbs backend over a stand-in that behaves like a driver, and over the real library where it is.
+//! The verbs backend over a stand-in that behaves like a driver, and over the real library where it
+//! is.
 
 use std::ffi::{c_int, c_void};
 use std::fs;
@@ -456,7 +457,8 @@ fn refusals_say_what_to_do() {
 fn keys_can_be_had_in_a_domain_of_somebody_else() {
     let library = stand_in();
     let verbs = load(&library);
-    // SAFETY: the types are those of the header, and of what the stand-in gives only what it has given is used.
+    // SAFETY: the types are those of the header, and of what the stand-in gives only what it has
+    // given is used.
     let (context, pd) = unsafe {
         type List = *mut *mut c_void;
         let list = library
@@ -514,7 +516,8 @@ fn eight_threads_share_a_card() {
                     let keys = [1, 2, 3].map(|len| register(&nic, len).expect("a key"));
                     for key in keys {
                         nic.deregister(key).expect("it stands");
-                        // Somebody may have been given the same address meanwhile, but not the same key.
+                        // Somebody may have been given the same address meanwhile, but not the same
+                        // key.
                         nic.deregister(key).expect_err("it is gone");
                     }
                     assert!(nic.live_keys() <= 24, "{round}");

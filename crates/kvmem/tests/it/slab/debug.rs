@@ -29,7 +29,8 @@ fn misuse_is_told_and_does_no_harm() {
         let (slices, seen) = watched(always_malloc);
         let block = slices.alloc(size).unwrap();
         let address = block.addr().get();
-        // SAFETY: with debugging on, anything may be freed; the write is to memory that still is there.
+        // SAFETY: with debugging on, anything may be freed; the write is to memory that still is
+        // there.
         unsafe {
             slices.free(block, size + 1);
             assert_eq!(

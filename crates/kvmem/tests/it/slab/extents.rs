@@ -1,4 +1,5 @@
-//! Cached spaces: which sizes are hot, what the caches give back when it is wanted, and how long all that lives.
+//! Cached spaces: which sizes are hot, what the caches give back when it is wanted, and how long
+//! all that lives.
 
 use std::thread;
 
@@ -11,8 +12,8 @@ fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
     builder.hot_sizes(hot.iter().copied()).stranded(capacity).build().expect("good settings")
 }
 
-/// Allocates all that there is in ranges of a size, and drops it in another thread, which goes on living until `run` is over: then
-/// it lies in that thread's caches, in the depot and in the books.
+/// Allocates all that there is in ranges of a size, and drops it in another thread, which goes on
+/// living until `run` is over: then it lies in that thread's caches, in the depot and in the books.
 fn while_another_caches<T>(space: &ExtentCache, size: u64, run: impl FnOnce() -> T) -> T {
     let all: Vec<Extent> = std::iter::from_fn(|| space.allocate(size).ok()).collect();
     thread::scope(|scope| {
@@ -194,7 +195,8 @@ fn the_map_tells_what_is_cached() {
     assert!(space.map().iter().all(|range| range.state != ExtentState::Cached));
 }
 
-/// The last clone shuts the caches; what is still held is freed when it goes, and only then the books are put away.
+/// The last clone shuts the caches; what is still held is freed when it goes, and only then the
+/// books are put away.
 #[test]
 fn extents_outlive_their_space() {
     for round in 0..50 {
@@ -246,7 +248,8 @@ fn the_bound_follows_the_capacity() {
     assert_eq!(fixed.stats().stranded_bound, 1 << 20);
 }
 
-/// Two sizes that share a full space take what the other has cached all the time. Then caching rests, and they seldom have to.
+/// Two sizes that share a full space take what the other has cached all the time. Then caching
+/// rests, and they seldom have to.
 #[test]
 fn sizes_that_share_a_full_space_reap_seldom() {
     const STEPS: u64 = 40_000;
@@ -268,8 +271,9 @@ fn sizes_that_share_a_full_space_reap_seldom() {
         }
         space.stats().reaps
     };
-    // A space gets the place of one that another test has just let go of. While the thread that did has lost its processor on the last
-    // step, every refusal here reaps: see "Looking" in `reap.rs`. So one of some runs counts.
+    // A space gets the place of one that another test has just let go of. While the thread that did
+    // has lost its processor on the last step, every refusal here reaps: see "Looking" in
+    // `reap.rs`. So one of some runs counts.
     let found: Vec<u64> = (0..5).map(|_| reaps()).collect();
     assert!(found.iter().all(|&reaps| reaps > 0), "{found:?}");
     assert!(found.iter().any(|&reaps| reaps < STEPS / 50), "{found:?}");

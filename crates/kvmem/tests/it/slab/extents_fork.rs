@@ -24,7 +24,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// What a child does with a space that it has inherited, and one of its own: the number of the step that fails, or 0.
+/// What a child does with a space that it has inherited, and one of its own: the number of the step
+/// that fails, or 0.
 fn child(space: &ExtentCache) -> i32 {
     let pairs = |space: &ExtentCache| (1..2000).step_by(7).all(|size| space.allocate(size).is_ok());
     let hot = |space: &ExtentCache| (0..100).all(|_| space.allocate(100).is_ok());
@@ -115,8 +116,8 @@ fn a_child_drops_a_space_that_was_learning() {
         for round in 0..60 {
             let clone = space.clone();
             let status = forked(|| {
-                // The last one, as far as this process goes: the others are those of threads that are gone.
-                // SAFETY: the parent's own is never used again here.
+                // The last one, as far as this process goes: the others are those of threads that
+                // are gone. SAFETY: the parent's own is never used again here.
                 let original = unsafe { std::ptr::read(&raw const space) };
                 drop((original, clone));
                 let own = self::space(true);
@@ -127,7 +128,8 @@ fn a_child_drops_a_space_that_was_learning() {
     });
 }
 
-/// A raw handle whose range another thread was changing is good in the child, and says one length or the other.
+/// A raw handle whose range another thread was changing is good in the child, and says one length
+/// or the other.
 #[test]
 fn a_child_finds_handles_that_were_changed() {
     let space = space(false);

@@ -1,4 +1,5 @@
-//! Random sequences of every public operation on a space with caches, compared with the interval oracle after every step.
+//! Random sequences of every public operation on a space with caches, compared with the interval
+//! oracle after every step.
 
 use kvmem_testkit::strategy::{Scale, cached_config, ops, paged_ops};
 use proptest::prelude::*;

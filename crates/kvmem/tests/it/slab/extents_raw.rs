@@ -1,4 +1,5 @@
-//! Raw handles of cached spaces: plain data that may be copied, kept too long, made up, and used by two threads at once.
+//! Raw handles of cached spaces: plain data that may be copied, kept too long, made up, and used by
+//! two threads at once.
 
 use std::collections::HashSet;
 use std::sync::Barrier;
@@ -35,7 +36,8 @@ fn refuses_all(space: &ExtentCache, handle: RawHandle, error: RawError) {
     space.check().unwrap();
 }
 
-/// Of a cached size and of another: the range lies in a cache when the old handle is used, then somebody else has it.
+/// Of a cached size and of another: the range lies in a cache when the old handle is used, then
+/// somebody else has it.
 #[test]
 fn a_handle_does_not_come_back() {
     for hot in [true, false] {
@@ -97,7 +99,8 @@ fn handles_of_other_spaces_are_foreign() {
     assert_eq!(space.resolve_raw(own).map(|range| range.end - range.start), Ok(10));
 }
 
-/// An extent may become an allocation of the books, and that a raw one of theirs: its handle names the same slot, and is none here.
+/// An extent may become an allocation of the books, and that a raw one of theirs: its handle names
+/// the same slot, and is none here.
 #[test]
 fn handles_of_the_books_are_stale() {
     let space = named(1 << 20, &[10]);
@@ -139,7 +142,8 @@ fn made_up_handles_are_refused() {
     space.check().unwrap();
 }
 
-/// What nobody can reach any more is freed with the space: extents that outlive it find their books in order.
+/// What nobody can reach any more is freed with the space: extents that outlive it find their books
+/// in order.
 #[test]
 fn handles_that_are_left_go_with_the_space() {
     for _ in 0..20 {
@@ -153,7 +157,8 @@ fn handles_that_are_left_go_with_the_space() {
     }
 }
 
-/// Two threads free the same handle: one gets the range, the other is told. Meanwhile a third one looks.
+/// Two threads free the same handle: one gets the range, the other is told. Meanwhile a third one
+/// looks.
 #[test]
 fn of_two_that_free_one_wins() {
     const ROUNDS: usize = 20_000;
@@ -198,7 +203,8 @@ fn of_two_that_free_one_wins() {
     space.check().unwrap();
 }
 
-/// One changes the length of a range again and again, which takes longer than a look. Who looks sees one of the lengths.
+/// One changes the length of a range again and again, which takes longer than a look. Who looks
+/// sees one of the lengths.
 #[test]
 fn who_resolves_sees_one_length_or_the_other() {
     let space = named(1 << 40, &[100]);

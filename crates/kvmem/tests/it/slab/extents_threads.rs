@@ -1,4 +1,5 @@
-//! Cached spaces under many threads: nothing is lost or given twice, and nothing is refused for want of what is cached.
+//! Cached spaces under many threads: nothing is lost or given twice, and nothing is refused for
+//! want of what is cached.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -130,7 +131,8 @@ impl Worker<'_> {
     }
 }
 
-/// Threads that die and come again, frees that cross, reaps in between, and somebody who looks all the time.
+/// Threads that die and come again, frees that cross, reaps in between, and somebody who looks all
+/// the time.
 #[test]
 fn nothing_is_lost_or_given_twice() {
     for learns in [true, false] {
@@ -193,7 +195,8 @@ fn nothing_is_lost_or_given_twice() {
     }
 }
 
-/// As many ranges as threads, each of which has one at most: none is ever refused, wherever the others' lie.
+/// As many ranges as threads, each of which has one at most: none is ever refused, wherever the
+/// others' lie.
 #[test]
 fn nobody_is_refused_while_there_is_one_for_each() {
     for (threads, hot, aligned) in
@@ -243,7 +246,8 @@ fn nobody_is_refused_while_there_is_one_for_each() {
     }
 }
 
-/// One of two ranges is free at every moment: it is handed round in a circle, and everybody takes the other one before he lets go.
+/// One of two ranges is free at every moment: it is handed round in a circle, and everybody takes
+/// the other one before he lets go.
 #[test]
 fn nobody_is_refused_while_one_goes_round() {
     const RUNNERS: u64 = 3;

@@ -45,7 +45,8 @@ fn empty_slabs_are_given_back() {
     let now = || spans.iter().map(|span| resident(*span, 2 << 20)).sum::<usize>();
     assert!(now() > 50_000_000, "{}", now());
 
-    // Every tenth slab stays, so that every span does, and nothing else is mapped there meanwhile. Magazines keep what was freed for their working set's time; trimming does not wait.
+    // Every tenth slab stays, so that every span does, and nothing else is mapped there meanwhile.
+    // Magazines keep what was freed for their working set's time; trimming does not wait.
     let (blocks, rest): (Vec<_>, Vec<_>) =
         blocks.into_iter().partition(|block| (block.addr().get() / 8192).is_multiple_of(10));
     free(&slices, rest, 500);

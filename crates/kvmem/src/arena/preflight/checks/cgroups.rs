@@ -57,8 +57,9 @@ fn memory(facts: &Facts<'_>, checks: &mut Vec<Check>) {
     checks.push(judge(names[1], high.as_ref(), need, Verdict::Warn, "memory", fix));
 }
 
-/// Holds what all levels leave against `need`; `below` is the verdict when it is too little. `rooms` is `None` where there is no such
-/// controller. `fix` gets the folder and the file of the tightest level, and the limit that would do.
+/// Holds what all levels leave against `need`; `below` is the verdict when it is too little.
+/// `rooms` is `None` where there is no such controller. `fix` gets the folder and the file of the
+/// tightest level, and the limit that would do.
 pub(super) fn judge(
     name: impl Into<String>,
     rooms: Option<&Rooms>,

@@ -1,4 +1,5 @@
-//! *Processors*: how many threads can populate at a time: the affinity mask, cut by the quota of the cgroups.
+//! *Processors*: how many threads can populate at a time: the affinity mask, cut by the quota of
+//! the cgroups.
 
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;

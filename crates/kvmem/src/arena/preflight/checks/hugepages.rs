@@ -1,4 +1,5 @@
-//! *Hugepages*: pools of pages that were set aside. A page of a pool that is not there is not made by waiting.
+//! *Hugepages*: pools of pages that were set aside. A page of a pool that is not there is not made
+//! by waiting.
 
 use crate::arena::pages::PageSize;
 

@@ -1,11 +1,13 @@
-//! *Mappings*: a process has a limited number of them, and each change of advice or policy in the middle of one makes two more.
+//! *Mappings*: a process has a limited number of them, and each change of advice or policy in the
+//! middle of one makes two more.
 
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;
 use super::super::machine::Read;
 use super::known;
 
-/// Mappings that a region may come to need: rungs, guard pages, and ranges that are given back or bound apart.
+/// Mappings that a region may come to need: rungs, guard pages, and ranges that are given back or
+/// bound apart.
 const NEEDED: u64 = 1024;
 /// Without so many even a region of one piece does not fit.
 const LEAST: u64 = 16;

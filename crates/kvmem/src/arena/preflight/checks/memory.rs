@@ -1,4 +1,5 @@
-//! *Memory*: what the machine has free, what it lets processes promise themselves, and whether it swaps.
+//! *Memory*: what the machine has free, what it lets processes promise themselves, and whether it
+//! swaps.
 
 use super::super::check::{Check, Value, Verdict, human_bytes};
 use super::super::facts::Facts;

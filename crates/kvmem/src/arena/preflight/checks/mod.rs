@@ -1,4 +1,5 @@
-//! *Checks*: what each limit means for a wish. One file for each kind of limit; each reads [`Facts`] and adds [`Check`]s.
+//! *Checks*: what each limit means for a wish. One file for each kind of limit; each reads
+//! [`Facts`] and adds [`Check`]s.
 
 mod cgroups;
 mod cpus;

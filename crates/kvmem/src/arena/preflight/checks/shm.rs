@@ -1,5 +1,6 @@
-//! */dev/shm*: shared memory by name. kvmem's shared regions are memfds, which its size does not bound; other parts of an inference
-//! server (NCCL, worker processes of PyTorch) put theirs there. So it warns, and only when shared memory is wished for.
+//! */dev/shm*: shared memory by name. kvmem's shared regions are memfds, which its size does not
+//! bound; other parts of an inference server (NCCL, worker processes of PyTorch) put theirs there.
+//! So it warns, and only when shared memory is wished for.
 
 use super::super::check::{Check, Value, Verdict, setting_ceil};
 use super::super::facts::Facts;

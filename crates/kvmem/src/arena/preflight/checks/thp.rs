@@ -68,7 +68,8 @@ fn defrag(facts: &Facts<'_>, asked: bool) -> Read<Check> {
 
 fn shmem(facts: &Facts<'_>, asked: bool, below: Verdict) -> Read<Check> {
     let (word, path) = facts.thp_2m("shmem_enabled")?;
-    // Those of shared memory can be collapsed since Linux 6.1, whatever the setting says but `deny`.
+    // Those of shared memory can be collapsed since Linux 6.1, whatever the setting says but
+    // `deny`.
     let collapses = facts.kernel().is_ok_and(|version| version >= (6, 1));
     let check = Check::new("thp.shmem", Value::Text(word.clone()));
     Ok(match word.as_str() {

@@ -138,7 +138,8 @@ fn a_reset_hands_out_the_same_bytes_again() {
     assert_eq!(arena.into_memory().len(), 1 << 16);
 }
 
-/// An arena in a page that can only be read: whatever writes to it, if only to put back what was there, dies.
+/// An arena in a page that can only be read: whatever writes to it, if only to put back what was
+/// there, dies.
 #[test]
 fn a_refusal_writes_nothing() {
     type Arena = BumpArena<HeapMemory>;
@@ -162,7 +163,8 @@ fn a_refusal_writes_nothing() {
     }
     assert_eq!(full.stats().left, 0);
     assert!(full.owns(full.base().as_ptr()));
-    // SAFETY: the page is ours; the arena is taken out before it goes, and is not used where it was.
+    // SAFETY: the page is ours; the arena is taken out before it goes, and is not used where it
+    // was.
     unsafe {
         mprotect(page, len, MprotectFlags::READ | MprotectFlags::WRITE).unwrap();
         drop(place.read());

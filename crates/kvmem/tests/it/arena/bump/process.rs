@@ -145,7 +145,8 @@ fn a_pool_that_cannot_be_mapped_is_an_error() {
     }
 }
 
-/// Eight threads that allocate, write, look and free, past the end of the pool; and one that reads the figures.
+/// Eight threads that allocate, write, look and free, past the end of the pool; and one that reads
+/// the figures.
 #[test]
 fn threads_share_it() {
     const THREADS: u64 = 8;

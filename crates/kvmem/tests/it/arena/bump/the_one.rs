@@ -1,4 +1,5 @@
-//! The arena of the process, in processes of its own: it is made once, and the environment belongs to all.
+//! The arena of the process, in processes of its own: it is made once, and the environment belongs
+//! to all.
 
 use std::process::Command;
 

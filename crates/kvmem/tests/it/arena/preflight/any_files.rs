@@ -140,7 +140,8 @@ fn each_file_that_is_lost_costs_a_check() {
     };
     let whole = machine_with_everything();
     assert_eq!(count(&whole), 0, "{}", whole.machine().preflight(&wish(GIB, "2M,thp,4k")));
-    // These only explain, or make a reason more exact; a folder in place of the last is as good as the file.
+    // These only explain, or make a reason more exact; a folder in place of the last is as good as
+    // the file.
     let minor = [
         "uid_map",
         "io_uring_disabled",

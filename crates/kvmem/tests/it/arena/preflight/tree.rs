@@ -30,7 +30,8 @@ impl Tree {
         Tree { root, system: System::unknown() }
     }
 
-    /// A machine with one node, 128 GiB and no cgroup that limits anything; nothing is in the way of 64 GiB of hugepages.
+    /// A machine with one node, 128 GiB and no cgroup that limits anything; nothing is in the way
+    /// of 64 GiB of hugepages.
     pub(super) fn roomy() -> Tree {
         let mut tree = Tree::empty();
         tree.file("proc/meminfo", MEMINFO)
@@ -116,7 +117,8 @@ impl Tree {
         self
     }
 
-    /// Cgroup v2, of which `root` is mounted, with the process in `path`; folders and their files by path below the mount.
+    /// Cgroup v2, of which `root` is mounted, with the process in `path`; folders and their files
+    /// by path below the mount.
     pub(super) fn unified(
         &mut self,
         path: &str,
@@ -132,7 +134,8 @@ impl Tree {
         self.folders("sys/fs/cgroup", folders)
     }
 
-    /// Cgroup v1 with memory, hugetlb and cpu in hierarchies of their own, as [`unified`](Tree::unified).
+    /// Cgroup v1 with memory, hugetlb and cpu in hierarchies of their own, as
+    /// [`unified`](Tree::unified).
     pub(super) fn legacy(
         &mut self,
         path: &str,

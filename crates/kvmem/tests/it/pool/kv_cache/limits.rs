@@ -53,7 +53,8 @@ fn one_large_value_takes_of_all_shards_alike() {
     // So large that it has room beside all of them: what goes goes for the limit.
     let pool = pool(2 << 20);
     let cache = KvCache::<u64>::builder(&pool).shards(8).bytes_at_most(800_000).build().unwrap();
-    // Not one number after the other: of such, some seeds of the hash give one shard many more than another.
+    // Not one number after the other: of such, some seeds of the hash give one shard many more than
+    // another.
     let key = |number: u64| number.wrapping_mul(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for number in 1..=800 {
         cache.insert_with(key(number), 1000, |bytes| bytes.fill(1)).unwrap();

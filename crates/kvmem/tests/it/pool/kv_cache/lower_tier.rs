@@ -1,4 +1,5 @@
-//! Two tiers: whatever happens while a value is fetched, handed over or forgotten, what is found is the latest or nothing.
+//! Two tiers: whatever happens while a value is fetched, handed over or forgotten, what is found is
+//! the latest or nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -12,7 +13,8 @@ use proptest::prelude::*;
 use super::pool;
 use crate::random::cases;
 
-/// A step. Those with a number run as many of the next steps in the middle: while a value is being handed over, or a removal told.
+/// A step. Those with a number run as many of the next steps in the middle: while a value is being
+/// handed over, or a removal told.
 #[derive(Clone, Debug)]
 enum Step {
     Put(u64),
@@ -104,7 +106,8 @@ impl World {
         }
     }
 
-    /// Who is given what is evicted. The value arrives after so many steps, if it is the latest still.
+    /// Who is given what is evicted. The value arrives after so many steps, if it is the latest
+    /// still.
     fn taken(&self, pinned: &Pinned<u64>, steps: usize) {
         let (key, since) = (*pinned.key(), self.state().history.len());
         self.state().barred.push(Some(key));

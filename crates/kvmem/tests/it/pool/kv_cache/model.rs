@@ -1,4 +1,5 @@
-//! Random sequences against a list in order of use, where uses between two changes count once, or, if it is to be exact, all count.
+//! Random sequences against a list in order of use, where uses between two changes count once, or,
+//! if it is to be exact, all count.
 
 use std::collections::HashSet;
 
@@ -141,7 +142,8 @@ impl Model {
         self.held.push(value);
     }
 
-    /// The watermarks. The value just written must be committed to its end by now: a pin on it counts.
+    /// The watermarks. The value just written must be committed to its end by now: a pin on it
+    /// counts.
     fn trim(&mut self) {
         if self.charged().1 > self.limits.high {
             while self.charged().1 > self.limits.low && self.evict() {}
@@ -263,7 +265,8 @@ impl Model {
 }
 
 fn run(limits: Limits, exact: bool, steps: &[Step]) {
-    // So much larger than the limit that the pool never refuses: what the pool does is tested apart.
+    // So much larger than the limit that the pool never refuses: what the pool does is tested
+    // apart.
     let pool = pool(1 << 20);
     let cache = one_shard(&pool, |builder| {
         let builder =

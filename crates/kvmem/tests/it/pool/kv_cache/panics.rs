@@ -1,4 +1,5 @@
-//! Code of the caller's that panics: at each call in turn, and what is left of the cache afterwards.
+//! Code of the caller's that panics: at each call in turn, and what is left of the cache
+//! afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{Hash, Hasher};
@@ -22,7 +23,8 @@ thread_local! {
     static AT: RefCell<Option<&'static str>> = const { RefCell::new(None) };
 }
 
-/// One call of the caller's code. While a panic unwinds, no other begins: two at once end any program.
+/// One call of the caller's code. While a panic unwinds, no other begins: two at once end any
+/// program.
 fn call(what: &'static str) {
     if LEFT.get() == 0 || thread::panicking() {
         return;

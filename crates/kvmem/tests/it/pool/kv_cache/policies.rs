@@ -150,7 +150,8 @@ fn a_policy_knows_of_each_use_once_before_anything_else() {
     let all = 0..200 as Slot;
     all.clone().for_each(|key| cache.insert(u64::from(key), &[1; 10]).unwrap());
     told.lock().unwrap().clear();
-    // Slots are given from 0 up. More uses than find room in the notes; those that come again are no news.
+    // Slots are given from 0 up. More uses than find room in the notes; those that come again are
+    // no news.
     let get = |key: Slot| assert!(cache.get(&u64::from(key)).is_some());
     for _ in 0..3 {
         all.clone().for_each(get);

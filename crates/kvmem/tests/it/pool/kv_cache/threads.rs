@@ -47,8 +47,8 @@ fn read(pinned: &Pinned<u64>, key: u64) -> u64 {
     word(1)
 }
 
-/// Each thread alone writes a share of the keys, and all read all: a writer finds just what it wrote last, or nothing;
-/// a reader never finds an older version than before.
+/// Each thread alone writes a share of the keys, and all read all: a writer finds just what it
+/// wrote last, or nothing; a reader never finds an older version than before.
 fn work(cache: &KvCache<u64>, me: u64) {
     let mut dice = Dice(me + 1);
     // By key; 0 when there is none. Of the own keys: the last written. Of others: the last seen.
@@ -114,8 +114,8 @@ fn eight_threads_find_whole_values_and_the_right_ones() {
         (Eviction::Lru, 1, Some((60_000, 100_000))),
         (Eviction::ScanResistant, 4, None),
     ] {
-        // A value is 2 KiB at most. Pinned, being written, or taken out and not dropped yet are at most 4 for a thread: 64 KiB, in
-        // a pool of twice the limit.
+        // A value is 2 KiB at most. Pinned, being written, or taken out and not dropped yet are at
+        // most 4 for a thread: 64 KiB, in a pool of twice the limit.
         let pool = pool(256 << 10);
         let mut builder = KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards);
         builder = builder.bytes_at_most(128 << 10);

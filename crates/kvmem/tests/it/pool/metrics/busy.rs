@@ -56,7 +56,8 @@ fn figures_are_read_while_threads_allocate() {
             scrapes += 1;
         }
         end.store(true, Ordering::Relaxed);
-        // Joined one by one: at the end of a scope a thread may still be giving back what it has cached.
+        // Joined one by one: at the end of a scope a thread may still be giving back what it has
+        // cached.
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     });
     assert!(scrapes > 10, "{scrapes}");

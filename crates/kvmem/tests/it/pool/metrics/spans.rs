@@ -72,8 +72,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Witness {
     }
 }
 
-/// With one subscriber alone, whether an event is wanted is asked of the thread that comes to it first, once for all threads. That may be one of another
-/// test, without a subscriber. With several all are asked.
+/// With one subscriber alone, whether an event is wanted is asked of the thread that comes to it
+/// first, once for all threads. That may be one of another test, without a subscriber. With several
+/// all are asked.
 static OTHERS: LazyLock<[Dispatch; 2]> =
     LazyLock::new(|| [(); 2].map(|()| Dispatch::new(Registry::default())));
 

@@ -17,8 +17,9 @@ fn calls_overlap_unless_something_keeps_them_from_it() {
 fn what_is_under_the_lock_is_done_one_after_another() {
     let serial = CallCosts { serial_share: 0.4, ..PLAIN };
     let machine = machine(serial, 3, true);
-    // 6 ms beside the others, then 4 under the lock. It is asked for by all at 6, and had at 6, 10 and 14. For the second chunks
-    // it is asked for at 16, 20 and 24; the third thread has it until 18, so it is had at 18, 22 and 26.
+    // 6 ms beside the others, then 4 under the lock. It is asked for by all at 6, and had at 6, 10
+    // and 14. For the second chunks it is asked for at 16, 20 and 24; the third thread has it
+    // until 18, so it is had at 18, 22 and 26.
     assert_eq!(
         ends(&machine, 3, 2),
         vec![vec![10_000, 22_000], vec![14_000, 26_000], vec![18_000, 30_000]]
@@ -53,15 +54,15 @@ fn contention_is_decided_when_a_call_begins() {
         register(&*nics[n], &region, 0, GIB).expect("no limit");
         machine.now().as_micros()
     });
-    // Both begin at 0 and mind each other: 15 and 3.75 ms. At 3.75 the second begins again, beside the first: 15 more, though the
-    // first ends before.
+    // Both begin at 0 and mind each other: 15 and 3.75 ms. At 3.75 the second begins again, beside
+    // the first: 15 more, though the first ends before.
     assert_eq!(times, [15_000, 18_750]);
 }
 
 #[test]
 fn the_thread_that_is_first_in_virtual_time_takes_the_next_piece() {
-    // NIC 1 is four times as fast, for it registers a quarter each time. Whoever is free takes the next: a count of who took what
-    // is as the clock says, and not as threads happen to run.
+    // NIC 1 is four times as fast, for it registers a quarter each time. Whoever is free takes the
+    // next: a count of who took what is as the clock says, and not as threads happen to run.
     let machine = machine(PLAIN, 2, true);
     let region = addresses(GIB);
     let nics = machine.nics();
