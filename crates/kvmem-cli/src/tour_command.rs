@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::HumanCount;
 use kvmem::arena::Ladder;
-use kvmem::arena::preflight::{Check, Machine, Report, Verdict, Wish};
+use kvmem::arena::preflight::{Check, Machine, Report, Requirements, Verdict};
 use kvmem::pool::PoolReport;
 use kvmem::register::{Devices, NotAvailable, Registrar};
 use kvmem_report::{Chapter, Page};
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     let mut missing = Vec::new();
 
     telling.step("Doctor: what this machine allows")?;
-    let wish = |bytes| Wish::new(bytes, Ladder::default()).map_err(Failure::usage);
+    let wish = |bytes| Requirements::new(bytes, Ladder::default()).map_err(Failure::usage);
     let sizing = Sizing::of(&Machine::here().preflight(&wish(SMALL)?), args.pool);
     let wanted = sizing.as_ref().map_or(TourArgs::LEAST_POOL, |sizing| sizing.bytes);
     let limits = Machine::here().preflight(&wish(wanted)?);

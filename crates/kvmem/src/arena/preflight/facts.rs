@@ -6,7 +6,7 @@ use super::cover::Cover;
 use super::machine::{Machine, Read, Unread};
 use super::parse;
 use super::system::System;
-use super::wish::Wish;
+use super::wish::Requirements;
 
 /// Where the settings of transparent hugepages stand.
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -153,7 +153,7 @@ impl Rooms {
 }
 
 impl<'a> Facts<'a> {
-    pub(super) fn read(machine: &'a Machine, wish: &Wish) -> Self {
+    pub(super) fn read(machine: &'a Machine, wish: &Requirements) -> Self {
         let status = machine.text("/proc/self/status");
         let nodes_online = machine.value("/sys/devices/system/node/online", parse::list);
         let nodes = allowed_nodes(&status, &nodes_online);

@@ -8,7 +8,7 @@ use super::checks;
 use super::facts::Facts;
 use super::report::Report;
 use super::system::System;
-use super::wish::Wish;
+use super::wish::Requirements;
 use crate::sys;
 use crate::trace::span;
 
@@ -41,7 +41,7 @@ impl Machine {
     ///
     /// A limit that cannot be read is [`Verdict::Unknown`](super::Verdict::Unknown), so there is no
     /// error.
-    pub fn preflight(&self, wish: &Wish) -> Report {
+    pub fn preflight(&self, wish: &Requirements) -> Report {
         span!(INFO, "preflight");
         let facts = Facts::read(self, wish);
         let mut checks: Vec<Check> = Vec::new();

@@ -5,14 +5,14 @@ use std::fmt;
 use serde::Serialize;
 
 use super::check::{Check, Value, Verdict};
-use super::wish::Wish;
+use super::wish::Requirements;
 
 /// What [`Machine::preflight`](super::Machine::preflight) found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// What was wanted.
-    pub wish: Wish,
+    pub wish: Requirements,
     /// The worst verdict of all.
     pub verdict: Verdict,
     /// Every check, in the order of the documentation.
@@ -34,7 +34,7 @@ pub struct Tally {
 }
 
 impl Report {
-    pub(super) fn new(wish: Wish, checks: Vec<Check>) -> Self {
+    pub(super) fn new(wish: Requirements, checks: Vec<Check>) -> Self {
         let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Unknown);
         Report { wish, verdict, checks }
     }

@@ -7,10 +7,10 @@ use super::super::check::{Check, Value, Verdict, human_bytes, setting_ceil};
 use super::super::facts::{Facts, Pool};
 use super::super::machine::Read;
 use super::super::parse;
-use super::super::wish::Wish;
+use super::super::wish::Requirements;
 use super::known;
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+pub(super) fn checks(facts: &Facts<'_>, wish: &Requirements, checks: &mut Vec<Check>) {
     for pool in &facts.pools {
         let pages = facts.cover.pages_asked(pool.page);
         let need = wish.has(pool.page).then_some(Value::Count(pages));
@@ -25,7 +25,7 @@ pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
     }
 }
 
-fn free(facts: &Facts<'_>, wish: &Wish, pool: &Pool, pages: u64) -> Read<Check> {
+fn free(facts: &Facts<'_>, wish: &Requirements, pool: &Pool, pages: u64) -> Read<Check> {
     let usable = pool.usable()?;
     let check = Check::new(format!("hugepages.{}", pool.page), Value::Count(usable));
     if !wish.has(pool.page) {
@@ -105,7 +105,7 @@ fn on_node(pool: &Pool, node: u32, free: u64, share: u64) -> Check {
 }
 
 /// The limit of hugepages that cgroups set, for each size on the ladder.
-pub(super) fn in_cgroups(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+pub(super) fn in_cgroups(facts: &Facts<'_>, wish: &Requirements, checks: &mut Vec<Check>) {
     for pool in facts.pools.iter().filter(|pool| wish.has(pool.page)) {
         let pages = facts.cover.pages_asked(pool.page);
         // Pages that the pool has not cannot be refused by a cgroup; unless they must be had.

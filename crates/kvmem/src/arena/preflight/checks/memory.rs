@@ -4,13 +4,13 @@
 use super::super::check::{Check, Value, Verdict, human_bytes};
 use super::super::facts::Facts;
 use super::super::machine::Read;
-use super::super::wish::Wish;
+use super::super::wish::Requirements;
 use super::known;
 
 /// Of what is available, the part that should stay so: one twentieth.
 const SPARE_PART: u64 = 20;
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+pub(super) fn checks(facts: &Facts<'_>, wish: &Requirements, checks: &mut Vec<Check>) {
     let need = Some(Value::Bytes(facts.cover.ordinary_bytes));
     checks.push(known("memory.available", need.clone(), available(facts)));
     checks.push(known("memory.overcommit", need, overcommit(facts)));
@@ -98,7 +98,7 @@ fn overcommit(facts: &Facts<'_>) -> Read<Check> {
     }
 }
 
-fn swap(facts: &Facts<'_>, wish: &Wish) -> Read<Check> {
+fn swap(facts: &Facts<'_>, wish: &Requirements) -> Read<Check> {
     let total = facts.meminfo_bytes("SwapTotal")?;
     let check = Check::new("memory.swap", Value::Bytes(total));
     if total == 0 {

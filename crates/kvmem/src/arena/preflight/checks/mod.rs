@@ -15,10 +15,10 @@ mod thp;
 use super::check::{Check, Value};
 use super::facts::Facts;
 use super::machine::Read;
-use super::wish::Wish;
+use super::wish::Requirements;
 
 /// All checks, those first that decide which pages there are.
-pub(super) fn all(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+pub(super) fn all(facts: &Facts<'_>, wish: &Requirements, checks: &mut Vec<Check>) {
     hugepages::checks(facts, wish, checks);
     thp::checks(facts, wish, checks);
     memory::checks(facts, wish, checks);

@@ -5,13 +5,13 @@ use super::super::facts::Facts;
 use super::super::machine::{Read, Unread};
 use super::super::parse;
 use super::super::system::Limit;
-use super::super::wish::Wish;
+use super::super::wish::Requirements;
 use super::known;
 
 /// `CAP_IPC_LOCK`, which lifts `RLIMIT_MEMLOCK`.
 const CAP_IPC_LOCK: u32 = 14;
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+pub(super) fn checks(facts: &Facts<'_>, wish: &Requirements, checks: &mut Vec<Check>) {
     let mapped = facts.cover.mapped_bytes;
     let pinned = wish.is_pinned().then_some(mapped);
     checks.push(known("rlimit.memlock", pinned.map(Value::Bytes), memlock(facts, pinned)));

@@ -1,7 +1,7 @@
 //! The machine at hand, whatever it is.
 
 use kvmem::arena::Ladder;
-use kvmem::arena::preflight::{Machine, System, Value, Verdict, Wish};
+use kvmem::arena::preflight::{Machine, Requirements, System, Value, Verdict};
 
 use super::{GIB, wish};
 
@@ -23,7 +23,7 @@ fn every_wish_gets_an_answer() {
 
 #[test]
 fn what_the_kernel_tells_everybody_is_known() {
-    let report = Machine::here().preflight(&Wish::new(4096, Ladder::default()).unwrap());
+    let report = Machine::here().preflight(&Requirements::new(4096, Ladder::default()).unwrap());
     for name in ["kernel.populate", "maps.left", "rlimit.as", "rlimit.data"] {
         let check = report.check(name).unwrap();
         assert!(check.verdict != Verdict::Unknown && check.value != Value::Unknown, "{check:?}");

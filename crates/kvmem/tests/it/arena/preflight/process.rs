@@ -1,6 +1,6 @@
 //! Limits of the process, and what the kernel lets it do.
 
-use kvmem::arena::preflight::{Limit, Space, Value, Verdict, Wish, WishError};
+use kvmem::arena::preflight::{Limit, Requirements, Space, Value, Verdict, WishError};
 use kvmem::arena::{Errno, Ladder};
 
 use super::tree::Tree;
@@ -15,7 +15,7 @@ fn pinned_memory() {
     let mut tree = Tree::roomy();
     tree.system.memlock = limit(8 * MIB, Some(8 * MIB));
     tree.line("proc/self/status", "VmPin", "VmPin:\t 1024 kB");
-    let memlock = |tree: &Tree, wish: &Wish, verdict| {
+    let memlock = |tree: &Tree, wish: &Requirements, verdict| {
         let report = tree.machine().preflight(wish);
         expect(&report, "rlimit.memlock", Value::Bytes(7 * MIB), verdict).clone()
     };
@@ -130,13 +130,17 @@ fn rings() {
 
 #[test]
 fn wishes_that_make_no_sense() {
-    let new = |size, ladder: &str| Wish::new(size, ladder.parse::<Ladder>().unwrap());
-    for asked in [0, (1 << 63) + 1, u64::MAX] {
-        assert_eq!(new(asked, "4k"), Err(WishError::Size { asked, limit: 1 << 63 }));
+    let new = |size, ladder: &str| Requirements::new(size, ladder.parse::<Ladder>().unwrap());
+    for requested in [0, (1 << 63) + 1, u64::MAX] {
+        assert_eq!(new(requested, "4k"), Err(WishError::Size { requested, limit: 1 << 63 }));
     }
     let page = "2M".parse().unwrap();
     assert_eq!(new(1, "2M,4k,2m"), Err(WishError::Twice { page }));
-    assert_eq!(Wish::new(1, Ladder::new([])), Err(WishError::NoPages));
+    assert_eq!(Requirements::new(1, Ladder::new([])), Err(WishError::NoPages));
     let strict = "2M,4k".parse::<Ladder>().unwrap().strict(true);
-    assert_eq!(Wish::new(1, strict).unwrap().pages(), [page], "a strict ladder has one rung");
+    assert_eq!(
+        Requirements::new(1, strict).unwrap().pages(),
+        [page],
+        "a strict ladder has one rung"
+    );
 }
