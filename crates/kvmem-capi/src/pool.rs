@@ -206,7 +206,7 @@ pub unsafe extern "C" fn kvmem_pool_create(
     guard(|| {
         let made = out(out_pool, "out_pool")?;
         // SAFETY: the caller's promise.
-        let (pool, _) = unsafe { builder(bytes, &options::read(options)?) }?.build()?;
+        let pool = unsafe { builder(bytes, &options::read(options)?) }?.build()?;
         made.put(kvmem_pool::table().insert(Tabled { pool, left: AtomicU64::new(0) })?);
         Ok(())
     })

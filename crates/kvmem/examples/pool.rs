@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(block);
 
     println!("\n# In the background, and growing");
-    let (pool, _) = Pool::builder("128 MiB")
+    let pool = Pool::builder("128 MiB")
         .max_size("256 MiB")
         .ladder(pages.clone())
         .boundary(16 << 20)
@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:?}", pool.shrink()?);
 
     println!("\n# Two processes (here in one)");
-    let (pool, _) = Pool::builder("16 MiB").ladder(pages).backing(Backing::Shared).build()?;
+    let pool = Pool::builder("16 MiB").ladder(pages).backing(Backing::Shared).build()?;
     let mut block = pool.allocate(11)?;
     block.bytes_mut().copy_from_slice(b"hello there");
     let (fd, bits) = (pool.share_read_only()?, block.reference()?.to_bits());

@@ -26,7 +26,7 @@ impl Blocks for Pool {
     type Block = Block;
 
     fn create() -> Result<Self, MeasureError> {
-        Ok(Pool::builder(SPACE).ladder(PageSize::Base).hot_sizes([BLOCK_BYTES as u64]).build()?.0)
+        Ok(Pool::builder(SPACE).ladder(PageSize::Base).hot_sizes([BLOCK_BYTES as u64]).build()?)
     }
 
     #[inline]

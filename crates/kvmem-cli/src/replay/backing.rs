@@ -56,7 +56,7 @@ pub fn pool(pool_bytes: u64, backed: bool, learn: bool) -> Result<Pool, BackingE
         builder = builder.ladder(PageSize::Base).populate(Populate::None);
     }
     let built = builder.build().map_err(|source| refused(pool_bytes, source));
-    Ok(built?.0)
+    Ok(built?)
 }
 
 /// Memory of `pool_bytes` in one piece.

@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_map_shows_what_is_used_and_where_holes_begin() {
-        let (pool, _) = Pool::builder(1 << 20).ladder(PageSize::Base).build().expect("1 MiB");
+        let pool = Pool::builder(1 << 20).ladder(PageSize::Base).build().expect("1 MiB");
         let cache: KvCache<u32> = KvCache::new(&pool);
         let mut sampling = Sampling::new(pool.capacity());
         sampling.take(0, &cache);

@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn bytes_that_were_overwritten_are_noticed() {
-        let (pool, _) = Pool::builder(16 << 20).ladder(PageSize::Base).build().expect("16 MiB");
+        let pool = Pool::builder(16 << 20).ladder(PageSize::Base).build().expect("16 MiB");
         let going = Going::new("a test", None);
         let shared =
             Shared::new(&pool, Layout::of(pool.capacity()), Duration::from_secs(1), &going);
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn what_is_served_is_what_was_written() {
-        let (pool, _) = Pool::builder(16 << 20).ladder(PageSize::Base).build().expect("16 MiB");
+        let pool = Pool::builder(16 << 20).ladder(PageSize::Base).build().expect("16 MiB");
         let served = serve(&pool, Duration::from_secs(5));
         assert_eq!(served.wrong, [""; 0]);
         let stats = served.stats;

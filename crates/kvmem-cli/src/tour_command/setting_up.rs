@@ -67,10 +67,10 @@ pub(super) fn set_up(
     if pin != Pin::All {
         missing.push(too_little_locked(&sizing, &limits));
     }
-    let (pool, report) = loop {
+    let pool = loop {
         let builder = Pool::builder(addressable(sizing.bytes)).hot_sizes(hot(sizing.bytes));
         match build(builder, &with, &line) {
-            Ok(built) => break built,
+            Ok(pool) => break pool,
             Err(error @ PoolError::Register(_)) if !with.is_empty() => {
                 missing.push(not_registered(
                     &error,
@@ -96,9 +96,10 @@ pub(super) fn set_up(
             }
         }
     };
+    let report = pool.report();
     let shown = match pin {
         Pin::Some(bytes) => match build(Pool::builder(addressable(bytes)), &rings, &line) {
-            Ok((_, report)) => Some(report),
+            Ok(pool) => Some(pool.report()),
             Err(error) => {
                 missing.push(not_registered(
                     &error,
@@ -116,7 +117,7 @@ fn build(
     builder: PoolBuilder,
     rings: &[Arc<dyn Registrar>],
     line: &Arc<TimeLine>,
-) -> Result<(Pool, PoolReport), PoolError> {
+) -> Result<Pool, PoolError> {
     let names: Vec<String> = rings.iter().map(|ring| ring.name().to_owned()).collect();
     let bars = Arc::new(Bars::default());
     let (populating, registering) = (Arc::clone(&bars), Arc::clone(&bars));

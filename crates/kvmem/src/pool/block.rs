@@ -22,7 +22,7 @@ use crate::slab::Extent;
 /// use kvmem::arena::PageSize;
 /// use kvmem::pool::Pool;
 ///
-/// let (pool, _) = Pool::builder("4 MiB").ladder(PageSize::Base).build()?;
+/// let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build()?;
 /// let mut block = pool.allocate(1000)?;
 /// block.bytes_mut().fill(7);
 /// drop(pool);
@@ -34,7 +34,7 @@ use crate::slab::Extent;
 ///
 /// ```compile_fail,E0505
 /// # use kvmem::pool::Pool;
-/// let (pool, _) = Pool::builder("4 MiB").build()?;
+/// let pool = Pool::builder("4 MiB").build()?;
 /// let block = pool.allocate(1000)?;
 /// let bytes = block.bytes();
 /// drop(block);

@@ -22,7 +22,7 @@ use crate::slab::{ExtentBuilder, ExtentCache};
 use crate::sys;
 use crate::trace::{Here, span};
 
-pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError> {
+pub(super) fn build(wish: &PoolBuilder) -> Result<Pool, PoolError> {
     let requested = wish.size.bytes()?;
     let most = wish.max_size.as_ref().map_or(Ok(requested), |size| size.bytes())?;
     if most < requested {
@@ -101,8 +101,7 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError>
             return Err(error);
         }
     }
-    let report = pool.report();
-    Ok((pool, report))
+    Ok(pool)
 }
 
 /// What is known to fail fails before anything is mapped.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::build::build;
-use super::{Pool, PoolError, PoolReport, PoolSize};
+use super::{Pool, PoolError, PoolSize};
 use crate::arena::{Backing, CancelToken, Ladder, Numa, Populate, Progress};
 use crate::register::{Policy, RegisterProgress, Registrar};
 
@@ -228,8 +228,8 @@ impl PoolBuilder {
     ///
     /// # Errors
     /// [`PoolError`] says which layer refused what, why, and what to do. Nothing is left behind.
-    pub fn build(&self) -> Result<(Pool, PoolReport), PoolError> {
-        build(self)
+    pub fn build(self) -> Result<Pool, PoolError> {
+        build(&self)
     }
 }
 

@@ -22,7 +22,7 @@ impl Pool {
     /// use kvmem::offset::RawError;
     /// use kvmem::pool::Pool;
     ///
-    /// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
+    /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
     /// let block = pool.allocate_raw(1000)?;
     /// assert_eq!(pool.free_raw(block.handle), Ok(1000));
     /// assert!(matches!(pool.free_raw(block.handle), Err(RawError::Stale { .. })));

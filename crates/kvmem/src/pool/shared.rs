@@ -112,7 +112,7 @@ pub enum Access {
 /// use kvmem::arena::{Backing, PageSize};
 /// use kvmem::pool::{Access, AttachedPool, BlockRef, Pool};
 ///
-/// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).backing(Backing::Shared).build()?;
+/// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).backing(Backing::Shared).build()?;
 /// let mut block = pool.allocate(5)?;
 /// block.bytes_mut().copy_from_slice(b"bytes");
 /// let bits = block.reference()?.to_bits();

@@ -27,7 +27,7 @@ impl Block {
     /// use kvmem::arena::PageSize;
     /// use kvmem::pool::Pool;
     ///
-    /// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
+    /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
     /// let layers = pool.allocate(32 * 1000)?;
     /// let third = layers.sub(2000..3000)?;
     /// assert_eq!((third.len(), third.offset()), (1000, layers.offset() + 2000));

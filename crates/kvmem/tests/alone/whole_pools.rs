@@ -42,7 +42,7 @@ fn use_it(pool: Pool) -> Result<(), PoolError> {
 }
 
 fn at_once() -> Result<(), PoolError> {
-    use_it(builder().build()?.0)
+    use_it(builder().build()?)
 }
 
 fn with_a_ring() -> Result<(), PoolError> {
@@ -51,11 +51,11 @@ fn with_a_ring() -> Result<(), PoolError> {
         Ok(ring) => builder().registrar(ring),
         Err(_) => builder(),
     };
-    use_it(builder.build()?.0)
+    use_it(builder.build()?)
 }
 
 fn shared() -> Result<(), PoolError> {
-    let (pool, _) = builder().backing(Backing::Shared).build()?;
+    let pool = builder().backing(Backing::Shared).build()?;
     let mut block = pool.allocate(100)?;
     block.bytes_mut().fill(5);
     let seen = AttachedPool::attach(pool.share_read_only()?, Access::ReadOnly)?;
@@ -65,7 +65,7 @@ fn shared() -> Result<(), PoolError> {
 }
 
 fn part_by_part() -> Result<(), PoolError> {
-    let (pool, _) = builder().in_background(true).build()?;
+    let pool = builder().in_background(true).build()?;
     let ready = pool.wait_ready(u64::MAX, LONG);
     assert!(!pool.is_under_way());
     let report = pool.report();
@@ -151,7 +151,8 @@ fn pages_that_are_broken_are_left_out() {
         .quarantine(true)
         .build();
     drop(guard);
-    let (pool, report) = built.expect("most of it");
+    let pool = built.expect("most of it");
+    let report = pool.report();
     let [bad] = &report.quarantined[..] else { panic!("{report}") };
     assert_eq!(bad.range.end - bad.range.start, PART as u64);
     assert!(bad.why.contains("broken"), "{}", bad.why);

@@ -16,7 +16,7 @@ pub(super) struct Library(KvCache<u32>);
 
 impl Library {
     pub(super) fn new(policy: PolicyId, shards: u32, blocks: u64) -> Result<Library, MeasureError> {
-        let (pool, _) =
+        let pool =
             Pool::builder(blocks as usize * BYTES.0 + BYTES.1).ladder(PageSize::Base).build()?;
         let eviction =
             if policy == PolicyId::ScanResistant { Eviction::ScanResistant } else { Eviction::Lru };

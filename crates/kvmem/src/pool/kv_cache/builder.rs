@@ -155,7 +155,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     ///
     /// # Errors
     /// [`KvCacheSetupError`] names what cannot be.
-    pub fn build(&self) -> Result<KvCache<K>, KvCacheSetupError> {
+    pub fn build(self) -> Result<KvCache<K>, KvCacheSetupError> {
         for (limit, of) in [(self.bytes, "bytes"), (self.blocks, "blocks")] {
             if limit == Some(0) {
                 return Err(KvCacheSetupError::ZeroLimit { of });

@@ -28,7 +28,7 @@ use crate::pool::Pool;
 /// use kvmem::arena::PageSize;
 /// use kvmem::pool::{KvCache, Pool};
 ///
-/// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
+/// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
 /// let cache: KvCache<u64> = KvCache::new(&pool);
 ///
 /// cache.insert(7, b"the keys and values of 512 tokens")?;
@@ -212,7 +212,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// use kvmem::pool::kv_cache::Leased;
     /// use kvmem::pool::{KvCache, Pool};
     ///
-    /// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
+    /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
     /// let cache: KvCache<u64> = KvCache::new(&pool);
     ///
     /// let Leased::Lease(lease) = cache.lease(&7) else { panic!("there is nothing under 7") };

@@ -26,7 +26,7 @@ use crate::pool::{KvCache, Pool, PoolError};
 /// use kvmem::pool::observe::Exporter;
 /// use kvmem::pool::{KvCache, Pool};
 ///
-/// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).name("kv").build()?;
+/// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).name("kv").build()?;
 /// let cache: KvCache<u64> = KvCache::new(&pool);
 /// let exporter = Exporter::new().pool(&pool).cache(&cache);
 ///

@@ -21,7 +21,8 @@ fn slow(fakes: &[Fake], millis: u64) -> PoolBuilder {
 #[test]
 fn blocks_come_only_from_what_is_ready() {
     let fakes = Fake::some(2, PART as u64);
-    let (pool, report) = slow(&fakes, 5).build().expect("little memory");
+    let pool = slow(&fakes, 5).build().expect("little memory");
+    let report = pool.report();
     assert_eq!(report.capacity_bytes, (MIB + PART / 2) as u64);
     let mut blocks: Vec<Block> = Vec::new();
     let mut not_ready = 0;
@@ -64,7 +65,7 @@ fn blocks_come_only_from_what_is_ready() {
 #[test]
 fn figures_leave_out_what_is_not_ready() {
     let fakes = Fake::some(1, PART as u64);
-    let (pool, _) = slow(&fakes, 30).build().expect("little memory");
+    let pool = slow(&fakes, 30).build().expect("little memory");
     let first = pool.wait_ready(PART as u64, LONG);
     assert!(first >= PART as u64);
     let before = pool.metrics();
@@ -86,7 +87,7 @@ fn figures_leave_out_what_is_not_ready() {
 fn dropping_the_pool_ends_it() {
     for wait in [0, PART as u64, 3 * PART as u64] {
         let fakes = Fake::some(2, PART as u64);
-        let (pool, _) = slow(&fakes, 10).build().expect("little memory");
+        let pool = slow(&fakes, 10).build().expect("little memory");
         pool.wait_ready(wait, LONG);
         let block = pool.allocate(10).ok();
         drop(pool);
@@ -103,7 +104,7 @@ fn dropping_the_pool_ends_it() {
 fn it_can_be_cancelled_and_what_is_ready_serves_on() {
     let fakes = Fake::some(1, PART as u64);
     let cancel = CancelToken::new();
-    let (pool, _) = slow(&fakes, 10).cancel(cancel.clone()).build().expect("little memory");
+    let pool = slow(&fakes, 10).cancel(cancel.clone()).build().expect("little memory");
     pool.wait_ready(2 * PART as u64, LONG);
     cancel.cancel();
     let ready = pool.wait_ready(u64::MAX, LONG);
@@ -116,8 +117,8 @@ fn it_can_be_cancelled_and_what_is_ready_serves_on() {
 
 #[test]
 fn without_registrars_it_only_populates() {
-    let (pool, report) =
-        small(MIB).in_background(true).boundary(PART as u64).build().expect("little memory");
+    let pool = small(MIB).in_background(true).boundary(PART as u64).build().expect("little memory");
+    let report = pool.report();
     assert_eq!(
         (pool.wait_ready(u64::MAX, LONG), report.boundary_bytes),
         (MIB as u64, Some(PART as u64))
@@ -138,7 +139,7 @@ fn last_clone_in_a_listener(policy: Policy) {
     let fakes = Fake::some(3, PART as u64);
     let kept: Arc<Mutex<Option<Pool>>> = Arc::default();
     let taken = Arc::clone(&kept);
-    let (pool, _) = slow(&fakes, 5)
+    let pool = slow(&fakes, 5)
         .policy(policy)
         .on_register(move |_| drop(taken.lock().expect("no panic").take()))
         .build()
@@ -158,7 +159,7 @@ fn a_panic_of_a_registrar_ends_it_and_harms_nobody() {
     let mut fakes = Fake::some(1, PART as u64);
     fakes[0] =
         fakes[0].clone().with(super::fake::Faults { panic_at: Some(3), ..Default::default() });
-    let (pool, _) = slow(&fakes, 1).build().expect("little memory");
+    let pool = slow(&fakes, 1).build().expect("little memory");
     assert_eq!(pool.wait_ready(u64::MAX, LONG), 2 * PART as u64);
     assert!(pool.report().stopped.expect("it was told").contains("panicked"));
     assert_eq!(std::iter::from_fn(|| pool.allocate(PART).ok().map(std::mem::forget)).count(), 2);

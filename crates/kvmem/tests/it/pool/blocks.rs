@@ -6,7 +6,7 @@ use kvmem::pool::{Block, Pool, PoolError, PoolSize};
 use super::{MIB, small};
 
 fn pool(bytes: usize) -> Pool {
-    small(bytes).build().expect("little memory").0
+    small(bytes).build().expect("little memory")
 }
 
 /// No two of them overlap, and all lie in the pool.
@@ -175,7 +175,6 @@ fn sizes_are_numbers_or_texts() {
                 .ladder(kvmem::arena::PageSize::Base)
                 .build()
                 .unwrap()
-                .0
                 .capacity(),
             MIB as u64
         );
@@ -191,7 +190,7 @@ fn sizes_are_numbers_or_texts() {
 
 #[test]
 fn threads_share_a_pool() {
-    let pool = small(8 * MIB).hot_sizes([4096]).build().expect("little memory").0;
+    let pool = small(8 * MIB).hot_sizes([4096]).build().expect("little memory");
     std::thread::scope(|scope| {
         for thread in 0..8u8 {
             let pool = pool.clone();

@@ -22,8 +22,7 @@ fn pool(bytes: usize) -> Pool {
         .ladder(PageSize::Base)
         .auto_hot_sizes(false)
         .build()
-        .expect("base pages are to be had")
-        .0
+        .expect("base pages are available")
 }
 
 /// A cache with one shard: which block goes next is then known.

@@ -20,7 +20,7 @@ fn is_mapped(at: usize) -> bool {
 
 #[test]
 fn a_block_outlives_its_pool_and_the_memory_goes_with_the_last() {
-    let (pool, _) = small(MIB).build().expect("little memory");
+    let pool = small(MIB).build().expect("little memory");
     let mut blocks: Vec<Block> = (0..3).map(|_| pool.allocate(5000).expect("room")).collect();
     let at = blocks[0].as_ptr().addr();
     drop(pool);
@@ -53,7 +53,7 @@ proptest! {
         const PART: usize = 256 << 10;
         let fakes = Fake::some(2, PART as u64);
         let builder = small(2 * MIB).max_size(3 * MIB).registrars(registrars(&fakes)).auto_hot_sizes(learns);
-        let (pool, _) = builder.in_background(in_background).build().expect("little memory");
+        let pool = builder.in_background(in_background).build().expect("little memory");
         // A third of the pools are dropped while they are still being made ready.
         if sizes.len() % 3 > 0 {
             pool.wait_ready(u64::MAX, Duration::from_secs(60));

@@ -26,7 +26,7 @@ fn parts_that_fail_are_left_out() {
             .quarantine(true)
             .in_background(in_background)
             .build();
-        let (pool, _) = built.expect("most of it");
+        let pool = built.expect("most of it");
         assert_eq!(pool.wait_ready(u64::MAX, Duration::from_secs(60)), (5 * PART) as u64);
         let report = pool.report();
         let bad: Vec<_> =
@@ -75,7 +75,7 @@ fn without_it_one_failure_is_the_end() {
 
 #[test]
 fn users_condemn_what_they_find_bad() {
-    let (pool, _) = small(MIB).build().expect("little memory");
+    let pool = small(MIB).build().expect("little memory");
     let bad = pool.allocate(5000).expect("room");
     let range = bad.range();
     pool.quarantine_block(bad, "the NIC says IBV_WC_REM_ACCESS_ERR");
@@ -91,7 +91,7 @@ fn users_condemn_what_they_find_bad() {
         blocks.iter().all(|block| block.range().end <= range.start || block.offset() >= range.end)
     );
     // Another pool's block is only freed there.
-    let (other, _) = small(MIB).build().expect("little memory");
+    let other = small(MIB).build().expect("little memory");
     other.quarantine_block(blocks.pop().expect("many"), "not ours");
     assert_eq!((other.ready_bytes(), other.report().quarantined.len()), (MIB as u64, 0));
     // It goes with the pool.

@@ -17,8 +17,8 @@ const PART: u64 = 256 << 10;
 #[test]
 fn every_block_has_one_key_with_each() {
     let fakes = Fake::some(3, PART);
-    let (pool, report) =
-        small(2 * MIB).registrars(registrars(&fakes)).build().expect("little memory");
+    let pool = small(2 * MIB).registrars(registrars(&fakes)).build().expect("little memory");
+    let report = pool.report();
     assert_eq!((report.boundary_bytes, report.part_bytes), (Some(PART), PART));
     assert_eq!(report.devices, ["fake:0", "fake:1", "fake:2"]);
     assert_eq!(live(&fakes), 3 * 8);
@@ -51,7 +51,7 @@ fn every_block_has_one_key_with_each() {
 #[test]
 fn keys_stay_as_long_as_a_block() {
     let fakes = Fake::some(2, PART);
-    let (pool, _) = small(MIB).registrars(registrars(&fakes)).build().expect("little memory");
+    let pool = small(MIB).registrars(registrars(&fakes)).build().expect("little memory");
     let block = pool.allocate(100).expect("room");
     let key = block.key("fake:0").expect("registered");
     drop(pool);
@@ -64,13 +64,15 @@ fn keys_stay_as_long_as_a_block() {
 #[test]
 fn one_key_for_all_where_nothing_asks_for_more() {
     let fakes = Fake::some(2, u64::MAX);
-    let (pool, report) = small(MIB).registrars(registrars(&fakes)).build().expect("little memory");
+    let pool = small(MIB).registrars(registrars(&fakes)).build().expect("little memory");
+    let report = pool.report();
     assert_eq!((live(&fakes), report.boundary_bytes, pool.boundary()), (2, None, None));
     assert_eq!(pool.allocate(MIB).expect("all of it").keys().expect("registered").len(), 2);
     // One who takes less than the others decides for all.
     let mut uneven = Fake::some(1, u64::MAX);
     uneven.push(Fake::new("small", Limits { max_bytes: 300_000, ..Limits::none("") }));
-    let (pool, report) = small(MIB).registrars(registrars(&uneven)).build().expect("little memory");
+    let pool = small(MIB).registrars(registrars(&uneven)).build().expect("little memory");
+    let report = pool.report();
     assert_eq!(report.boundary_bytes, Some(300_000 / 4096 * 4096));
     assert!(
         report
@@ -80,14 +82,16 @@ fn one_key_for_all_where_nothing_asks_for_more() {
     );
     assert_eq!(pool.boundary(), report.boundary_bytes);
     // What is asked for is kept to, in whole pages.
-    let (_, report) = small(MIB)
+    let pool = small(MIB)
         .registrars(registrars(&Fake::some(1, PART)))
         .boundary(100_000)
         .build()
         .expect("ok");
+    let report = pool.report();
     assert_eq!(report.boundary_bytes, Some(98_304));
     // Without registrars it is the offsets' alone.
-    let (pool, report) = small(MIB).boundary(100_000).build().expect("little memory");
+    let pool = small(MIB).boundary(100_000).build().expect("little memory");
+    let report = pool.report();
     assert_eq!((pool.boundary(), report.part_bytes), (Some(98_304), MIB as u64));
     // A tebibyte in parts of a page is refused, before it costs anything.
     let builder =
@@ -100,7 +104,8 @@ fn one_key_for_all_where_nothing_asks_for_more() {
 
 #[test]
 fn without_registrars_there_is_no_key() {
-    let (pool, report) = small(MIB).build().expect("little memory");
+    let pool = small(MIB).build().expect("little memory");
+    let report = pool.report();
     assert!(report.registered.is_none() && report.devices.is_empty());
     let block = pool.allocate(1).expect("room");
     assert_eq!(block.keys(), Ok(Vec::new()));
@@ -137,8 +142,8 @@ fn rings_register_what_they_can() {
         .boundary(PART)
         .policy(Policy::all_at_once())
         .build();
-    let (pool, report) = match built {
-        Ok(built) => built,
+    let pool = match built {
+        Ok(pool) => pool,
         Err(why) => return println!("skipped: {why}"),
     };
     let mut blocks = pool.allocate_batch(PART as usize, 8).expect("all of it");
@@ -149,18 +154,19 @@ fn rings_register_what_they_can() {
     sorted.sort_unstable();
     sorted.dedup();
     assert_eq!(sorted.len(), 8, "{slots:?}");
-    println!("{report}");
+    println!("{}", pool.report());
 }
 
 #[test]
 fn reports_are_shown_and_stored() {
     let fakes = Fake::some(1, PART);
-    let (pool, report) = small(MIB)
+    let pool = small(MIB)
         .registrars(registrars(&fakes))
         .hot_sizes([4096])
         .max_size(4 * MIB)
         .build()
         .expect("little memory");
+    let report = pool.report();
     let text = report.to_string();
     for part in [
         "pool of 1 MiB",
@@ -187,7 +193,7 @@ fn bytes_go_out_and_come_in_by_the_key_of_a_block() {
     let built =
         small(MIB).max_size(2 * MIB).boundary(PART).registrar(ring).in_background(true).build();
     let pool = match built {
-        Ok((pool, _)) => pool,
+        Ok(pool) => pool,
         Err(why) => return println!("skipped: {why}"),
     };
     if pool.wait_ready(u64::MAX, Duration::from_secs(60)) < pool.capacity() {
@@ -219,8 +225,8 @@ fn pages_lie_where_they_are_to() {
         .boundary(PART)
         .registrars(registrars(&Fake::some(1, PART)))
         .build();
-    let (pool, report) = match built {
-        Ok(built) => built,
+    let pool = match built {
+        Ok(pool) => pool,
         Err(PoolError::Memory(why))
             if matches!(*why, ArenaError::PolicyRefused { .. } | ArenaError::NoSuchNode { .. }) =>
         {
@@ -228,6 +234,7 @@ fn pages_lie_where_they_are_to() {
         }
         Err(error) => panic!("{error}"),
     };
+    let report = pool.report();
     assert!(report.receipt.policy_verified);
     assert_eq!(report.receipt.resident_bytes(), MIB as u64);
     assert_eq!(pool.capacity(), MIB as u64);

@@ -26,8 +26,9 @@ fn resident(pool: &Pool) -> u64 {
 #[test]
 fn it_grows_and_shrinks_with_its_keys() {
     let fakes = Fake::some(2, PART as u64);
-    let (pool, report) =
+    let pool =
         small(MIB).max_size(3 * MIB).registrars(registrars(&fakes)).build().expect("little memory");
+    let report = pool.report();
     assert_eq!((report.capacity_bytes, report.max_bytes), (MIB as u64, 3 * MIB as u64));
     assert_eq!((live(&fakes), resident(&pool)), (8, MIB as u64));
     let mut blocks = pool.allocate_batch(PART, 4).expect("all of it");
@@ -79,7 +80,7 @@ fn it_grows_and_shrinks_with_its_keys() {
 fn if_growing_fails_nothing_has_changed() {
     let mut fakes = Fake::some(2, PART as u64);
     fakes[0] = fakes[0].clone().with(Faults { register: vec![6], ..Faults::default() });
-    let (pool, _) =
+    let pool =
         small(MIB).max_size(2 * MIB).registrars(registrars(&fakes)).build().expect("little memory");
     let block = pool.allocate(PART).expect("room");
     let error = pool.grow_to(2 * MIB as u64).unwrap_err();
@@ -97,7 +98,7 @@ fn keys_that_are_not_taken_back_keep_their_pages() {
     let mut fakes = Fake::some(1, PART as u64);
     // The first key that is given back, every time that is tried for shrinking.
     fakes[0] = fakes[0].clone().with(Faults { deregister: vec![(1, 3)], ..Faults::default() });
-    let (pool, _) = small(2 * PART)
+    let pool = small(2 * PART)
         .max_size(4 * PART)
         .registrars(registrars(&fakes))
         .build()
@@ -120,7 +121,8 @@ fn keys_that_are_not_taken_back_keep_their_pages() {
 
 #[test]
 fn without_registrars_it_goes_by_pages() {
-    let (pool, report) = small(MIB).max_size(64 * MIB).build().expect("little memory");
+    let pool = small(MIB).max_size(64 * MIB).build().expect("little memory");
+    let report = pool.report();
     assert_eq!(report.boundary_bytes, None);
     let block = pool.allocate(5000).expect("room");
     let shrunk = pool.shrink().expect("the end is free");
@@ -137,7 +139,7 @@ fn without_registrars_it_goes_by_pages() {
 #[test]
 fn blocks_are_used_while_the_end_moves() {
     let fakes = Fake::some(1, PART as u64);
-    let (pool, _) = small(2 * PART)
+    let pool = small(2 * PART)
         .max_size(16 * PART)
         .registrars(registrars(&fakes))
         .build()

@@ -35,7 +35,7 @@ fn child(test: &str) -> Option<(OwnedFd, BlockRef)> {
 }
 
 fn shared() -> Pool {
-    small(MIB).backing(Backing::Shared).build().expect("little memory").0
+    small(MIB).backing(Backing::Shared).build().expect("little memory")
 }
 
 /// Waits for a line that begins so.
@@ -285,7 +285,7 @@ fn references_are_checked() {
     }
     let json = serde_json::to_string(&good).expect("plain data");
     assert_eq!(serde_json::from_str::<BlockRef>(&json).expect("as it was"), good);
-    let private = small(MIB).build().expect("little memory").0;
+    let private = small(MIB).build().expect("little memory");
     assert_eq!(private.allocate(1).expect("room").reference(), Err(PoolError::Private));
     assert_eq!(private.share_read_only().unwrap_err(), PoolError::Private);
     assert_eq!(private.number(), None);
@@ -294,7 +294,7 @@ fn references_are_checked() {
 #[test]
 fn the_size_cannot_be_changed() {
     let pool =
-        small(MIB).max_size(4 * MIB).backing(Backing::Shared).build().expect("little memory").0;
+        small(MIB).max_size(4 * MIB).backing(Backing::Shared).build().expect("little memory");
     // SAFETY: nobody writes by it.
     let file = std::fs::File::from(unsafe { pool.share() }.expect("a descriptor"));
     for len in [0, MIB as u64, 8 * MIB as u64] {

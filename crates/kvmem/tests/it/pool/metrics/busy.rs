@@ -13,7 +13,8 @@ use crate::pool::MIB;
 #[test]
 fn figures_are_read_while_threads_allocate() {
     let built = small(4 * MIB).hot_sizes([4096]).measure_latency(10).build();
-    let (pool, report) = built.expect("little memory");
+    let pool = built.expect("little memory");
+    let report = pool.report();
     let cache: KvCache<u64> =
         KvCache::builder(&pool).max_bytes(1 << 20).build().expect("good settings");
     let exporter = Exporter::new().pool(&pool).cache(&cache);
@@ -70,7 +71,7 @@ fn figures_are_read_while_threads_allocate() {
 
 #[test]
 fn latencies_are_published_once_each() {
-    let (pool, _) = small(MIB).measure_latency(1).build().expect("little memory");
+    let pool = small(MIB).measure_latency(1).build().expect("little memory");
     let exporter = Exporter::new().pool(&pool);
     let book = Book::default();
     for expected in [100, 200] {
@@ -84,7 +85,7 @@ fn latencies_are_published_once_each() {
     let latency = pool.latency().expect("it is measured");
     assert_eq!((latency.one_in, latency.measured()), (1, 200));
     assert!(latency.quantile(0.5) <= latency.quantile(0.99));
-    let (other, _) = small(MIB).build().expect("little memory");
+    let other = small(MIB).build().expect("little memory");
     assert_eq!(other.latency(), None);
 }
 
@@ -93,7 +94,7 @@ fn latencies_are_published_once_each() {
 fn a_publisher_publishes_until_it_is_dropped() {
     let book = Book::default();
     metrics::set_global_recorder(book.clone()).expect("nobody else sets one");
-    let (pool, _) = small(MIB).name("timed").build().expect("little memory");
+    let pool = small(MIB).name("timed").build().expect("little memory");
     let labels = [("pool", "timed")];
     let publisher =
         Exporter::new().pool(&pool).publish_every(Duration::from_millis(5)).expect("a thread");
@@ -118,7 +119,7 @@ fn a_publisher_publishes_until_it_is_dropped() {
 fn nothing_is_published_unasked() {
     let book = Book::default();
     metrics::with_local_recorder(&book, || {
-        let (pool, _) = small(MIB).measure_latency(1).build().expect("little memory");
+        let pool = small(MIB).measure_latency(1).build().expect("little memory");
         (0..100).for_each(|_| drop(pool.allocate(4096)));
         assert!(pool.allocate(0).is_err());
         let _exporter = Exporter::new().pool(&pool);

@@ -78,8 +78,8 @@ fn compare(pool: &Pool, exporter: &Exporter, oracle: &Oracle, refused: &Refused)
 #[test]
 fn of_a_pool() {
     for seed in 1..=4 {
-        let (pool, report) =
-            small(MIB).name("kv").hot_sizes([4096, 1000]).build().expect("little memory");
+        let pool = small(MIB).name("kv").hot_sizes([4096, 1000]).build().expect("little memory");
+        let report = pool.report();
         let exporter = Exporter::new().pool(&pool);
         let mut oracle = Oracle::new(report.capacity_bytes, report.boundary_bytes);
         let mut draw = Draw(0x9e37_79b9_7f4a_7c15 ^ seed);
@@ -141,7 +141,7 @@ fn of_a_pool() {
 fn of_a_cache() {
     const KEYS: u64 = 40;
     for seed in 1..=4 {
-        let (pool, _) = small(MIB).build().expect("little memory");
+        let pool = small(MIB).build().expect("little memory");
         let cache: KvCache<u64> = KvCache::builder(&pool)
             .max_bytes(60_000)
             .max_blocks(20)

@@ -18,7 +18,7 @@ fn faulty(register: &[u64]) -> Vec<Fake> {
 }
 
 /// What is counted while a pool is built, whether or not it can be.
-fn building(builder: &PoolBuilder) -> (Book, bool) {
+fn building(builder: PoolBuilder) -> (Book, bool) {
     let book = Book::default();
     let built = metrics::with_local_recorder(&book, || builder.build().is_ok());
     (book, built)
@@ -26,7 +26,7 @@ fn building(builder: &PoolBuilder) -> (Book, bool) {
 
 #[test]
 fn a_registration_that_fails_is_counted_although_there_is_no_pool() {
-    let (book, built) = building(&small(MIB).name("kv").registrars(registrars(&faulty(&[3]))));
+    let (book, built) = building(small(MIB).name("kv").registrars(registrars(&faulty(&[3]))));
     assert!(!built);
     assert_eq!(book.value(FAILURES, &[("pool", "kv"), ("registrar", "fake:1")]), 1.0);
     assert_eq!(book.names().len(), 1, "{:?}", book.names());
@@ -35,7 +35,7 @@ fn a_registration_that_fails_is_counted_although_there_is_no_pool() {
 #[test]
 fn each_part_that_fails_is_counted() {
     let fakes = faulty(&[2, 3, 8]);
-    let (book, built) = building(&small(MIB).registrars(registrars(&fakes)).quarantine(true));
+    let (book, built) = building(small(MIB).registrars(registrars(&fakes)).quarantine(true));
     assert!(built);
     assert_eq!(book.value(FAILURES, &[("pool", "pool"), ("registrar", "fake:1")]), 3.0);
     assert_eq!(book.of(FAILURES).len(), 1, "the other one did not fail");
@@ -43,7 +43,7 @@ fn each_part_that_fails_is_counted() {
 
 #[test]
 fn memory_that_cannot_be_had_is_counted() {
-    let (book, built) = building(&small(MIB).numa(Numa::Bind(vec![1023])));
+    let (book, built) = building(small(MIB).numa(Numa::Bind(vec![1023])));
     assert!(!built);
     assert_eq!(book.value("kvmem_pool_populate_failures_total", &[]), 1.0);
 }
@@ -52,7 +52,7 @@ fn memory_that_cannot_be_had_is_counted() {
 fn what_was_to_end_has_not_failed() {
     let cancel = CancelToken::new();
     cancel.cancel();
-    let (book, built) = building(&small(MIB).cancel(cancel).registrars(registrars(&faulty(&[]))));
+    let (book, built) = building(small(MIB).cancel(cancel).registrars(registrars(&faulty(&[]))));
     assert!(!built);
     assert!(book.is_empty(), "{:?}", book.names());
 }
@@ -62,7 +62,7 @@ fn quarantine_and_seconds_are_published() {
     let mut fakes = faulty(&[4]);
     fakes.iter_mut().for_each(|fake| fake.takes = std::time::Duration::from_millis(2));
     let builder = small(MIB).max_size(2 * MIB).registrars(registrars(&fakes)).quarantine(true);
-    let (pool, _) = builder.populate(Populate::threads(2)).build().expect("most of it");
+    let pool = builder.populate(Populate::threads(2)).build().expect("most of it");
     let exporter = Exporter::new().pool(&pool);
     let bad = pool.allocate(5000).expect("room");
     pool.quarantine_block(bad, "the NIC says so");

@@ -108,7 +108,7 @@ fn the_steps_of_building_are_within_each_other() {
     let fakes = Fake::some(2, 512 << 10);
     let builder =
         small(4 * MIB).name("kv").populate(Populate::threads(2)).registrars(registrars(&fakes));
-    let (witness, pool) = Witness::of(|| builder.build().expect("little memory").0);
+    let (witness, pool) = Witness::of(|| builder.build().expect("little memory"));
     assert_eq!(witness.paths("build"), [("build".to_owned(), Level::INFO)]);
     assert_eq!(witness.paths("map"), [("map < build".to_owned(), Level::INFO)]);
     assert_eq!(witness.paths("populate"), [("populate < map < build".to_owned(), Level::INFO)]);
@@ -132,7 +132,7 @@ fn the_steps_of_building_are_within_each_other() {
 #[test]
 fn growing_shrinking_attaching_and_asking_are_steps() {
     let builder = small(MIB).max_size(2 * MIB).boundary(512 << 10).backing(Backing::Shared);
-    let (pool, _) = builder.build().expect("little memory");
+    let pool = builder.build().expect("little memory");
     let (witness, _) = Witness::of(|| {
         pool.grow_to(2 * MIB as u64).expect("as much as it may be");
         pool.shrink().expect("nothing is in use");
@@ -148,7 +148,7 @@ fn growing_shrinking_attaching_and_asking_are_steps() {
 
 #[test]
 fn no_step_is_where_blocks_are_allocated() {
-    let (pool, _) = small(MIB).build().expect("little memory");
+    let pool = small(MIB).build().expect("little memory");
     let (witness, _) = Witness::of(|| {
         let held: Vec<_> = (1..100).map(|size| pool.allocate(size * 10)).collect();
         drop(held);
@@ -166,7 +166,7 @@ fn what_fails_and_is_kept_from_use_is_said() {
         let builder =
             small(MIB).registrars(registrars(&fakes)).quarantine(true).in_background(in_background);
         let (witness, _) = Witness::of(|| {
-            let (pool, _) = builder.build().expect("most of it");
+            let pool = builder.build().expect("most of it");
             pool.wait_ready(u64::MAX, std::time::Duration::from_secs(60));
             let bad = pool.allocate(500).expect("room");
             pool.quarantine_block(bad, "the NIC says so");
@@ -185,7 +185,7 @@ fn what_fails_and_is_kept_from_use_is_said() {
 #[test]
 fn a_rung_that_was_passed_is_said() {
     let builder = small(MIB).ladder(Ladder::new([PageSize::Huge1G, PageSize::Base]));
-    let (witness, report) = Witness::of(|| builder.build().expect("little memory").1);
+    let (witness, report) = Witness::of(|| builder.build().expect("little memory").report());
     let passed: usize = report.receipt.ranges.iter().map(|range| range.fallbacks.len()).sum();
     assert!(passed > 0, "1 MiB is no page of 1 GiB: {}", report.receipt);
     let said = witness.warnings("a rung of the ladder was passed");
