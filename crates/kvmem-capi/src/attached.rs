@@ -18,7 +18,7 @@ pub struct kvmem_attached_pool {
 }
 
 object!(kvmem_attached_pool, AttachedPool, Attached, |pool| {
-    let first = BlockRef { pool: pool.number(), offset: 0, len: 0 };
+    let first = BlockRef { pool: pool.share_id(), offset: 0, len: 0 };
     // SAFETY: only the address is taken.
     match unsafe { pool.bytes(first) } {
         Ok(bytes) => Home::Page(bytes.as_ptr().addr()),
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn kvmem_attached_get_info(
     on(pool, |pool| {
         out(out_info, "out_info")?.put(kvmem_attached_info {
             bytes: pool.len() as u64,
-            number: pool.number(),
+            number: pool.share_id(),
             writable: u32::from(pool.access() == Access::ReadWrite),
             reserved: 0,
         });

@@ -62,7 +62,7 @@ pub unsafe extern "C" fn kvmem_bump_alloc(
 ) -> kvmem_status {
     on(arena, |arena| {
         let data = out(out_data, "out_data")?;
-        data.put(arena.alloc_bytes(size(bytes), size(align))?.as_ptr().cast());
+        data.put(arena.allocate_bytes(size(bytes), size(align))?.as_ptr().cast());
         Ok(())
     })
 }

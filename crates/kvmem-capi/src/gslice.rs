@@ -39,7 +39,7 @@ fn run<T>(call: impl FnOnce() -> T + std::panic::UnwindSafe) -> T {
 /// the process if there is no memory. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_alloc(bytes: u64) -> *mut c_void {
-    run(|| match slices().alloc(size(bytes)) {
+    run(|| match slices().allocate(size(bytes)) {
         Ok(block) => block.as_ptr().cast(),
         Err(_) if bytes == 0 => ptr::null_mut(),
         Err(error) => give_up(&error),
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn kvmem_gslice_alloc(bytes: u64) -> *mut c_void {
 /// As kvmem_gslice_alloc, all bytes zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_alloc0(bytes: u64) -> *mut c_void {
-    run(|| match slices().alloc_zeroed(size(bytes)) {
+    run(|| match slices().allocate_zeroed(size(bytes)) {
         Ok(block) => block.as_ptr().cast(),
         Err(_) if bytes == 0 => ptr::null_mut(),
         Err(error) => give_up(&error),

@@ -333,7 +333,7 @@ fn raw_all(
         (_, Either::Plain(all)) => Ok(all
             .into_iter()
             .map(|one| {
-                let (offset, bytes) = (one.offset(), one.size());
+                let (offset, bytes) = (one.offset(), one.len());
                 let (allocator, slot, generation) = numbers(one.into_raw());
                 kvmem_allocation { allocator, slot, generation, offset, bytes }
             })
@@ -495,7 +495,7 @@ pub unsafe extern "C" fn kvmem_offset_grow(
     allocator: *const kvmem_offset_allocator,
     capacity_bytes: u64,
 ) -> kvmem_status {
-    on(allocator, |space| Ok(either!(space, space => space.grow(capacity_bytes))?))
+    on(allocator, |space| Ok(either!(space, space => space.grow_to(capacity_bytes))?))
 }
 
 /// Moves the end of the space down to `capacity_bytes`; KVMEM_IN_USE if something in use lies

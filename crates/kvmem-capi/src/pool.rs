@@ -364,7 +364,7 @@ pub unsafe extern "C" fn kvmem_pool_get_info(
             ready_bytes: report.ready_bytes,
             quarantined_bytes: report.quarantined_bytes(),
             boundary_bytes: pool.boundary().unwrap_or(0),
-            number: pool.number().unwrap_or(0),
+            number: pool.share_id().unwrap_or(0),
             devices: report.devices.len() as u64,
             under_way: u32::from(pool.is_under_way()),
             reserved: 0,

@@ -252,7 +252,7 @@ pub unsafe extern "C" fn kvmem_slice_alloc(
     out_block: *mut *mut c_void,
 ) -> kvmem_status {
     on(allocator, |slices| {
-        out(out_block, "out_block")?.put(slices.alloc(size(bytes))?.as_ptr().cast());
+        out(out_block, "out_block")?.put(slices.allocate(size(bytes))?.as_ptr().cast());
         Ok(())
     })
 }
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn kvmem_slice_alloc_zeroed(
     out_block: *mut *mut c_void,
 ) -> kvmem_status {
     on(allocator, |slices| {
-        out(out_block, "out_block")?.put(slices.alloc_zeroed(size(bytes))?.as_ptr().cast());
+        out(out_block, "out_block")?.put(slices.allocate_zeroed(size(bytes))?.as_ptr().cast());
         Ok(())
     })
 }
@@ -351,7 +351,7 @@ pub unsafe extern "C" fn kvmem_slice_alloc_batch(
             return Err(Fail::Null("out_blocks"));
         }
         let (count, mut blocks) = (elements::<*mut c_void>(count, "out_blocks")?, Vec::new());
-        slices.alloc_batch(size(bytes), count, &mut blocks)?;
+        slices.allocate_batch(size(bytes), count, &mut blocks)?;
         // SAFETY: the caller's promise, and no more than `count`; a `NonNull<u8>` is an address.
         unsafe {
             out_blocks.cast::<NonNull<u8>>().copy_from_nonoverlapping(blocks.as_ptr(), blocks.len())

@@ -111,7 +111,7 @@ impl Heap {
         match &self.space {
             _ if units == 0 => {}
             Some(space) if space.capacity() == units => {}
-            Some(space) => space.grow(units)?,
+            Some(space) => space.grow_to(units)?,
             None => self.space = Some(OffsetAllocator::new(units)?),
         }
         Ok(())
@@ -164,13 +164,13 @@ impl Heap {
     fn free(&mut self, part: Range<u64>) -> Result<(), NotFreed> {
         let units = part.end - part.start;
         if self.is_reused(units)
-            && self.ranges.get(part.start).is_some_and(|whole| whole.size() == units)
+            && self.ranges.get(part.start).is_some_and(|whole| whole.len() == units)
         {
             return self.keep(part.start);
         }
         self.settle();
         match self.ranges.get(part.start) {
-            Some(whole) if whole.size() == units => {
+            Some(whole) if whole.len() == units => {
                 drop(self.ranges.remove(part.start));
                 self.booked -= units;
                 Ok(())

@@ -67,7 +67,7 @@ impl PyAttachedPool {
     /// By what references name the pool.
     #[getter]
     fn number(&self) -> PyResult<u64> {
-        self.held.with(|pool| pool.number())
+        self.held.with(|pool| pool.share_id())
     }
 
     /// Its length in bytes, what is not in use included.
@@ -94,7 +94,7 @@ impl PyAttachedPool {
     }
 
     fn __repr__(&self) -> String {
-        match self.held.with(|pool| (pool.number(), pool.len())) {
+        match self.held.with(|pool| (pool.share_id(), pool.len())) {
             Ok((number, len)) => format!("<kvmem.AttachedPool {number} of {len} bytes>"),
             Err(_) => "<kvmem.AttachedPool, closed>".to_owned(),
         }

@@ -58,7 +58,7 @@ impl PyBumpArena {
     fn allocate(&self, py: Python<'_>, nbytes: Size, align: Int<'_>) -> PyResult<PyPiece> {
         let align = align.index(py, "align")?;
         let arena = self.held.with(Arc::clone)?;
-        match arena.alloc_bytes(nbytes.bytes(), align) {
+        match arena.allocate_bytes(nbytes.bytes(), align) {
             Ok(bytes) => {
                 let offset = bytes.cast::<u8>().addr().get() - arena.base().addr().get();
                 let held = Holder::new(Piece { offset, len: bytes.len(), arena });

@@ -144,7 +144,7 @@ impl PyOffsetAllocator {
 
     /// Moves the end of the space up.
     fn grow(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
-        self.space.grow(capacity.0).map_err(|error| error::space(py, &error))
+        self.space.grow_to(capacity.0).map_err(|error| error::space(py, &error))
     }
 
     /// Moves the end of the space down. Raises :class:`InUseError` if something in use lies
@@ -279,7 +279,7 @@ impl PyAllocation {
     }
 
     fn __repr__(&self) -> String {
-        match self.held.with(|allocation| (allocation.offset(), allocation.size())) {
+        match self.held.with(|allocation| (allocation.offset(), allocation.len())) {
             Ok((offset, size)) => format!("<kvmem.Allocation of {size} bytes at offset {offset}>"),
             Err(_) => "<kvmem.Allocation, freed>".to_owned(),
         }

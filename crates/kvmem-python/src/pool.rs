@@ -185,7 +185,8 @@ impl PyPool {
         if !in_background {
             built = progress::end(py, listener.as_ref(), built);
         }
-        let (pool, built) = built?;
+        let pool = built?;
+        let built = pool.report();
         let (at, len) = (pool.as_ptr().addr(), built.max_bytes);
         let fd = if shared {
             Some(share(&pool, true).map_err(|error| error::pool(py, &error))?)
@@ -401,7 +402,7 @@ impl PyPool {
     /// By what references name this pool; None: its memory is private.
     #[getter]
     fn number(&self) -> PyResult<Option<u64>> {
-        self.held.with(Pool::number)
+        self.held.with(Pool::share_id)
     }
 
     /// A descriptor of a shared pool's memory, to read and write, which belongs to the pool.

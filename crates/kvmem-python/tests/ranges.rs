@@ -20,7 +20,7 @@ struct Both {
 
 impl Both {
     fn insert(&mut self, allocation: Allocation) {
-        self.expected.insert(allocation.offset(), allocation.size());
+        self.expected.insert(allocation.offset(), allocation.len());
         self.ranges.insert(allocation);
     }
 
@@ -35,10 +35,10 @@ impl Both {
     fn check(&self) {
         assert_eq!(self.ranges.len(), self.expected.len());
         let listed: BTreeMap<u64, u64> =
-            self.ranges.iter().map(|it| (it.offset(), it.size())).collect();
+            self.ranges.iter().map(|it| (it.offset(), it.len())).collect();
         assert_eq!(listed, self.expected);
         for (&at, &size) in &self.expected {
-            assert_eq!(self.ranges.get(at).map(|it| (it.offset(), it.size())), Some((at, size)));
+            assert_eq!(self.ranges.get(at).map(|it| (it.offset(), it.len())), Some((at, size)));
         }
     }
 }

@@ -172,7 +172,7 @@ impl Driver {
 
     fn alloc(&mut self, seat: u8, size: usize, how: How) -> Result<()> {
         if size == usize::MAX {
-            let got = self.have(Who::Seat(seat), move |slices| slices.alloc(size).map(Block))?;
+            let got = self.have(Who::Seat(seat), move |slices| slices.allocate(size).map(Block))?;
             ensure!(
                 matches!(got, Err(SlabError::TooLarge { requested: usize::MAX, .. })),
                 "{got:?}"
@@ -186,8 +186,8 @@ impl Driver {
         let byte = self.under_test.blocks.next_byte();
         let got = self.have(Who::Seat(seat), move |slices| {
             let block = Block(match how {
-                How::Plain => slices.alloc(size)?,
-                How::Zeroed => slices.alloc_zeroed(size)?,
+                How::Plain => slices.allocate(size)?,
+                How::Zeroed => slices.allocate_zeroed(size)?,
                 How::Copy => slices.copy(&vec![byte; size])?,
             });
             let is_as_asked = match how {
@@ -220,7 +220,7 @@ impl Driver {
         let byte = self.under_test.blocks.next_byte();
         let got = self.have(Who::Seat(seat), move |slices| {
             let mut blocks = Vec::new();
-            let count = slices.alloc_batch(size, n, &mut blocks)?;
+            let count = slices.allocate_batch(size, n, &mut blocks)?;
             let blocks: Vec<_> = blocks.into_iter().map(Block).collect();
             blocks.iter().for_each(|block| block.fill(byte, size));
             Ok((count, blocks))

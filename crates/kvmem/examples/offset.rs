@@ -42,8 +42,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = object.offset();
     let (head, tail) =
         object.free_range(start + 10 * MIB..start + 20 * MIB).map_err(|(_, error)| error)?;
-    assert_eq!(head.map(|head| head.size()), Some(10 * MIB));
-    assert_eq!(tail.map(|tail| tail.size()), Some(60 * MIB));
+    assert_eq!(head.map(|head| head.len()), Some(10 * MIB));
+    assert_eq!(tail.map(|tail| tail.len()), Some(60 * MIB));
 
     // Out of space is a small value that says what there is. A full store asks often and is mostly
     // refused, so the hint says so without taking the lock.
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let kept: Vec<_> = blocks.into_iter().step_by(2).collect();
     assert!(small.allocate(30 * MIB).is_err());
     let scattered = small.allocate_scattered(30 * MIB, 3)?;
-    assert_eq!(scattered.iter().map(|part| part.size()).sum::<u64>(), 30 * MIB);
+    assert_eq!(scattered.iter().map(|part| part.len()).sum::<u64>(), 30 * MIB);
     println!(
         "30 MiB in {} ranges; fragmentation is {:.2}",
         scattered.len(),
@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop((kept, scattered));
 
     // The space itself grows and shrinks.
-    small.grow(GIB)?;
+    small.grow_to(GIB)?;
     let high = small.allocate(900 * MIB)?;
     assert!(small.shrink_to(100 * MIB).is_err(), "something is in use behind");
     drop(high);
@@ -119,6 +119,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     space.check()?;
     drop(space);
-    assert_eq!(last.iter().map(|allocation| allocation.size()).sum::<u64>(), 36 * MIB);
+    assert_eq!(last.iter().map(|allocation| allocation.len()).sum::<u64>(), 36 * MIB);
     Ok(())
 }

@@ -23,8 +23,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let page = 3_274_752;
     let builder =
         Pool::builder("256 MiB").ladder(pages.clone()).registrars(registrars()).boundary(64 << 20);
-    let (pool, report) = match builder.hot_sizes([page]).build() {
-        Ok(built) => built,
+    let pool = match builder.hot_sizes([page]).build() {
+        Ok(pool) => pool,
         // Such as a limit on pinned memory; the error says which, and what to do.
         Err(why) => {
             println!("{why}\nwithout registrars:");
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 .build()?
         }
     };
-    print!("{report}");
+    print!("{}", pool.report());
 
     println!("\n# Blocks");
     let mut block = pool.allocate(page as usize)?;

@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             scope.spawn(move || {
                 for number in 0..500_000usize {
                     let size = (number * 7919 + thread) % 512 + 1;
-                    let Ok(block) = slices.alloc(size) else {
+                    let Ok(block) = slices.allocate(size) else {
                         return println!("no memory for {size} bytes");
                     };
                     // SAFETY: the block is ours, of this size, and not used after it was freed.

@@ -49,7 +49,7 @@ use super::{BumpError, Exclusive, Memory};
 ///     for byte in 0..8 {
 ///         let arena = &arena;
 ///         scope.spawn(move || {
-///             let piece = arena.alloc_uninit(100_000, 64).expect("there is room for eight");
+///             let piece = arena.allocate_uninit(100_000, 64).expect("there is room for eight");
 ///             assert_eq!(piece.as_ptr().addr() % 64, 0);
 ///             piece.fill(MaybeUninit::new(byte));
 ///         });
@@ -58,7 +58,7 @@ use super::{BumpError, Exclusive, Memory};
 /// assert!(arena.stats().used >= 800_000);
 ///
 /// // What does not fit is a value.
-/// let refused = arena.alloc_bytes(1 << 20, 1).expect_err("most of it is gone");
+/// let refused = arena.allocate_bytes(1 << 20, 1).expect_err("most of it is gone");
 /// assert!(matches!(refused, BumpError::Full { requested: 1_048_576, left } if left <= 248_576));
 ///
 /// // Nothing is borrowed any more: all of it is free again.
@@ -90,8 +90,8 @@ unsafe impl<M: Memory> Sync for BumpArena<M> {}
 /// use kvmem::arena::{BumpArena, BumpStats, HeapMemory};
 ///
 /// let arena = BumpArena::new(HeapMemory::new(1024, 64)?);
-/// arena.alloc_bytes(1, 1)?;
-/// arena.alloc_bytes(64, 64)?; // 63 bytes of padding before it
+/// arena.allocate_bytes(1, 1)?;
+/// arena.allocate_bytes(64, 64)?; // 63 bytes of padding before it
 /// assert_eq!(arena.stats(), BumpStats { capacity: 1024, used: 128, left: 896 });
 /// # Ok::<(), kvmem::arena::BumpError>(())
 /// ```
@@ -129,12 +129,12 @@ impl<M: Memory> BumpArena<M> {
     /// use std::alloc::Layout;
     ///
     /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
-    /// let table = arena.alloc(Layout::new::<[u64; 100]>())?;
+    /// let table = arena.allocate(Layout::new::<[u64; 100]>())?;
     /// assert_eq!((table.len(), table.cast::<u64>().is_aligned()), (800, true));
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```
     #[inline]
-    pub fn alloc(&self, layout: Layout) -> Result<NonNull<[u8]>, BumpError> {
+    pub fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, BumpError> {
         let (size, mask) = (layout.size(), layout.align() - 1);
         if size == 0 {
             return Err(BumpError::Zero);
@@ -145,7 +145,7 @@ impl<M: Memory> BumpArena<M> {
         }
     }
 
-    /// As [`alloc`](Self::alloc), for callers that come with two numbers.
+    /// As [`allocate`](Self::allocate), for callers that come with two numbers.
     ///
     /// # Errors
     ///
@@ -154,15 +154,15 @@ impl<M: Memory> BumpArena<M> {
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
     /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
-    /// let page = arena.alloc_bytes(100, 4096)?.cast::<u8>();
+    /// let page = arena.allocate_bytes(100, 4096)?.cast::<u8>();
     /// assert_eq!(page.addr().get() % 4096, 0);
     /// // SAFETY: 100 bytes that nobody else has; the arena is not reset meanwhile.
     /// unsafe { page.write_bytes(7, 100) };
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```
     #[inline]
-    pub fn alloc_bytes(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, BumpError> {
-        self.alloc(BumpError::layout(size, align)?)
+    pub fn allocate_bytes(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, BumpError> {
+        self.allocate(BumpError::layout(size, align)?)
     }
 
     /// Whether the address is one of this arena's memory, handed out or not. Reads constants only.
@@ -170,7 +170,7 @@ impl<M: Memory> BumpArena<M> {
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
     /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
-    /// assert!(arena.owns(arena.alloc_bytes(1, 1)?.as_ptr().cast()));
+    /// assert!(arena.owns(arena.allocate_bytes(1, 1)?.as_ptr().cast()));
     /// assert!(!arena.owns(&0));
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```
@@ -191,7 +191,7 @@ impl<M: Memory> BumpArena<M> {
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
     /// let arena = BumpArena::new(HeapMemory::new(1000, 64)?);
-    /// arena.alloc_bytes(300, 1)?;
+    /// arena.allocate_bytes(300, 1)?;
     /// assert_eq!(arena.stats().left, 700);
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```
@@ -219,16 +219,16 @@ impl<M: Memory> BumpArena<M> {
 
     /// Makes all of it free again. O(1); the bytes stay as they are.
     ///
-    /// Nothing that [`alloc_uninit`](Self::alloc_uninit) gave is borrowed any more: the compiler
+    /// Nothing that [`allocate_uninit`](Self::allocate_uninit) gave is borrowed any more: the compiler
     /// sees to that. What the raw face gave will be handed out again, and must not be used from
     /// here on.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
     /// let mut arena = BumpArena::new(HeapMemory::new(1000, 64)?);
-    /// let first = arena.alloc_bytes(1000, 1)?;
+    /// let first = arena.allocate_bytes(1000, 1)?;
     /// arena.reset();
-    /// assert_eq!(arena.alloc_bytes(1000, 1)?, first);
+    /// assert_eq!(arena.allocate_bytes(1000, 1)?, first);
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```
     pub fn reset(&mut self) {
@@ -262,13 +262,13 @@ impl<M: Memory> BumpArena<M> {
 }
 
 impl<M: Exclusive> BumpArena<M> {
-    /// As [`alloc_bytes`](Self::alloc_bytes), as a slice that borrows the arena: it cannot outlive
+    /// As [`allocate_bytes`](Self::allocate_bytes), as a slice that borrows the arena: it cannot outlive
     /// it, nor a reset.
     ///
     /// ```compile_fail
     /// # use kvmem::arena::{BumpArena, HeapMemory};
     /// let mut arena = BumpArena::new(HeapMemory::new(1024, 64).unwrap());
-    /// let piece = arena.alloc_uninit(10, 1).unwrap();
+    /// let piece = arena.allocate_uninit(10, 1).unwrap();
     /// arena.reset();
     /// piece.fill(std::mem::MaybeUninit::new(0)); // error: `arena` is still borrowed
     /// ```
@@ -279,12 +279,12 @@ impl<M: Exclusive> BumpArena<M> {
     #[inline]
     // Each call gives bytes that no other call gives.
     #[allow(clippy::mut_from_ref)]
-    pub fn alloc_uninit(
+    pub fn allocate_uninit(
         &self,
         size: usize,
         align: usize,
     ) -> Result<&mut [MaybeUninit<u8>], BumpError> {
-        let bytes = self.alloc_bytes(size, align)?;
+        let bytes = self.allocate_bytes(size, align)?;
         // SAFETY: the bytes are within the memory, which is readable, writable and stays until
         // `self` is dropped (`Exclusive`, 1, and `Memory`, 3); `MaybeUninit` asks nothing
         // of their contents. No other call has them: the cursor has passed them and goes

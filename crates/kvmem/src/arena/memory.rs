@@ -49,7 +49,7 @@ use super::{ArenaError, BumpError, Region};
 ///
 /// let bytes = NonNull::from(Box::leak(vec![0; 4096].into_boxed_slice()));
 /// let arena = BumpArena::new(Leaked(bytes));
-/// assert_eq!(arena.alloc_bytes(100, 1)?.cast(), bytes.cast::<u8>());
+/// assert_eq!(arena.allocate_bytes(100, 1)?.cast(), bytes.cast::<u8>());
 /// # Ok::<(), kvmem::arena::BumpError>(())
 /// ```
 pub unsafe trait Memory: Send + Sync {
@@ -85,8 +85,8 @@ pub unsafe trait Memory: Send + Sync {
 /// #     fn len(&self) -> usize { 0 }
 /// # }
 /// // `Addresses` is `Memory`, but not `Exclusive`: its bytes are handed out as addresses only.
-/// BumpArena::new(Addresses).alloc_bytes(1, 1).unwrap_err();
-/// BumpArena::new(Addresses).alloc_uninit(1, 1).unwrap_err(); // error: not `Exclusive`
+/// BumpArena::new(Addresses).allocate_bytes(1, 1).unwrap_err();
+/// BumpArena::new(Addresses).allocate_uninit(1, 1).unwrap_err(); // error: not `Exclusive`
 /// ```
 pub unsafe trait Exclusive: Memory {}
 
@@ -182,7 +182,7 @@ impl ExclusiveRegion {
     /// use kvmem::arena::{ArenaError, BumpArena, ExclusiveRegion, Region};
     ///
     /// let mut arena = BumpArena::new(ExclusiveRegion::new(Region::builder(1 << 20).map()?)?);
-    /// assert_eq!(arena.alloc_uninit(1000, 64)?.len(), 1000);
+    /// assert_eq!(arena.allocate_uninit(1000, 64)?.len(), 1000);
     /// arena.reset();
     /// let region = arena.into_memory().into_region();
     /// assert_eq!(region.requested(), 1 << 20);

@@ -161,7 +161,7 @@ impl ProcessArena {
     pub fn allocate(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, ProcessAllocError> {
         let layout = BumpError::layout(size, align).map_err(ProcessAllocError::Refused)?;
         if let Some(pool) = &self.pool
-            && let Ok(bytes) = pool.alloc(layout)
+            && let Ok(bytes) = pool.allocate(layout)
         {
             // Relaxed: whoever frees these bytes was given them after this; see `free_in_pool`.
             self.allocations.0.fetch_add(1, Ordering::Relaxed);

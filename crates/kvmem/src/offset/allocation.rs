@@ -22,7 +22,7 @@ use super::registry;
 ///
 /// let space = OffsetAllocator::new(1000)?;
 /// let a = space.allocate(600)?;
-/// assert_eq!((a.size(), a.range()), (600, a.offset()..a.offset() + 600));
+/// assert_eq!((a.len(), a.range()), (600, a.offset()..a.offset() + 600));
 /// assert!(space.allocate(600).is_err());
 /// drop(a);
 /// assert!(space.allocate(600).is_ok());
@@ -90,7 +90,8 @@ impl Allocation {
     ///
     /// O(1); from 4 GiB − 1 B up it is read from the books under the lock.
     #[inline]
-    pub fn size(&self) -> u64 {
+    #[allow(clippy::len_without_is_empty)] // An allocation is never empty.
+    pub fn len(&self) -> u64 {
         match self.as_range().size() {
             LONG => self.core().with(|books| books.heap.size_of(self.grant())),
             size => u64::from(size),
@@ -99,7 +100,7 @@ impl Allocation {
 
     /// `offset()..offset() + size()`.
     pub fn range(&self) -> ops::Range<u64> {
-        self.offset()..self.offset() + self.size()
+        self.offset()..self.offset() + self.len()
     }
 
     /// Gives back the tail: the allocation is `new_size` bytes afterwards and begins where it did.
@@ -207,7 +208,7 @@ impl fmt::Debug for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Allocation")
             .field("offset", &self.offset())
-            .field("size", &self.size())
+            .field("size", &self.len())
             .finish()
     }
 }

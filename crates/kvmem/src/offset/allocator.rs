@@ -258,7 +258,7 @@ impl OffsetAllocator {
     /// let rest: Vec<_> = parts.into_iter().step_by(2).collect();
     /// assert!(space.allocate(30).is_err());
     /// let scattered = space.allocate_scattered(30, 3)?;
-    /// assert_eq!(scattered.iter().map(|part| part.size()).sum::<u64>(), 30);
+    /// assert_eq!(scattered.iter().map(|part| part.len()).sum::<u64>(), 30);
     /// # drop(rest);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -298,7 +298,7 @@ impl OffsetAllocator {
     ///
     /// # Errors
     /// [`SpaceError::Capacity`], [`SpaceError::WrongDirection`], [`SpaceError::TooManyRanges`].
-    pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
+    pub fn grow_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
         check_capacity(new_capacity)?;
         self.core.resize(|heap| heap.grow(new_capacity))
     }

@@ -44,7 +44,7 @@ impl Model {
         self.core.free(granted.grant, Some(granted.size));
     }
 
-    /// As `OffsetAllocator::grow`.
+    /// As `OffsetAllocator::grow_to`.
     pub fn grow(&self, capacity: u64) {
         self.core.resize(|heap| heap.grow(capacity)).expect("larger than before");
     }

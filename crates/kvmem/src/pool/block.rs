@@ -112,7 +112,7 @@ impl Block {
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        self.0.size() as usize
+        self.0.len() as usize
     }
 
     /// `offset()..offset() + len()`.

@@ -111,7 +111,7 @@ impl Pool {
     ) -> Result<Result<BlockRef, PoolError>, RawError> {
         let range = self.resolve_raw(handle)?;
         let reference = |pool| BlockRef { pool, offset: range.start, len: range.end - range.start };
-        Ok(self.number().map(reference).ok_or(PoolError::Private))
+        Ok(self.share_id().map(reference).ok_or(PoolError::Private))
     }
 
     /// Raw blocks alive, of about one moment while other threads go on: those that go with the last

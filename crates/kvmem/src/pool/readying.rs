@@ -38,7 +38,7 @@ impl Claim {
     }
 
     fn len(&self) -> u64 {
-        self.0.size()
+        self.0.len()
     }
 }
 

@@ -69,7 +69,7 @@ impl Pool {
             .memory
             .each_in(range, |region, within| readying.fitter.populate(region, within))?;
         let registered = if parts.is_empty() { None } else { readying.fitter.register(parts)? };
-        if let Err(error) = self.space.grow(new) {
+        if let Err(error) = self.space.grow_to(new) {
             for part in parts {
                 *part.set_mut() = None;
             }

@@ -91,7 +91,7 @@ impl Pool {
 
     /// By what references name this pool; `None`: its memory is private.
     #[must_use]
-    pub fn number(&self) -> Option<u64> {
+    pub fn share_id(&self) -> Option<u64> {
         Some(self.memory.number()).filter(|number| *number != 0)
     }
 }
@@ -172,7 +172,7 @@ impl AttachedPool {
 
     /// By what references name the pool.
     #[must_use]
-    pub fn number(&self) -> u64 {
+    pub fn share_id(&self) -> u64 {
         self.number
     }
 

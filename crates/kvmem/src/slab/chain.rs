@@ -21,7 +21,7 @@ impl SlabAllocator {
     /// let slices = SlabAllocator::new()?;
     /// let mut first = ptr::null_mut();
     /// for value in 0..100 {
-    ///     let node = slices.alloc(size_of::<Node>())?.cast::<Node>();
+    ///     let node = slices.allocate(size_of::<Node>())?.cast::<Node>();
     ///     // SAFETY: the block is ours and large enough.
     ///     unsafe { node.write(Node { value, next: first }) };
     ///     first = node.as_ptr();

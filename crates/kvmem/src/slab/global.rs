@@ -163,7 +163,7 @@ unsafe impl GlobalAlloc for SlabGlobal {
                 }
             } else if shared.from_slabs != 0 && layout.align() <= ALIGN {
                 // Debugging: with all the books.
-                if let Ok(block) = shared.alloc(layout.size()) {
+                if let Ok(block) = shared.allocate(layout.size()) {
                     return block.as_ptr();
                 }
             }

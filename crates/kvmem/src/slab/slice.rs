@@ -96,7 +96,7 @@ pub(crate) struct Shared {
 /// use kvmem::slab::SlabAllocator;
 ///
 /// let slices = SlabAllocator::new()?;
-/// let block = slices.alloc(100)?;
+/// let block = slices.allocate(100)?;
 /// assert!(block.addr().get().is_multiple_of(16));
 /// // SAFETY: the block is ours, 100 bytes; it is freed once, with its size, and not used afterwards.
 /// unsafe {
@@ -131,14 +131,14 @@ impl Shared {
     }
 
     #[inline(always)]
-    pub(crate) fn alloc(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
+    pub(crate) fn allocate(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         if size.wrapping_sub(1) < self.short {
             return match self.magazines.get(self.short_class(size)) {
                 Some(chunk) => Ok(chunk.0),
                 None => Err(SlabError::NoMemory { requested: size }),
             };
         }
-        self.alloc_slow(size)
+        self.allocate_slow(size)
     }
 
     /// # Safety
@@ -154,7 +154,7 @@ impl Shared {
 
     /// Up to `count` blocks of a size that takes the short way; returns how many: fewer only if
     /// there is no memory for more.
-    fn alloc_many(&self, size: usize, count: usize, out: &mut Vec<NonNull<u8>>) -> usize {
+    fn allocate_many(&self, size: usize, count: usize, out: &mut Vec<NonNull<u8>>) -> usize {
         let class = class_of(size);
         let mut chunks = chunks_of(std::mem::take(out));
         let mut done = 0;
@@ -190,7 +190,7 @@ impl Shared {
     }
 
     #[cold]
-    fn alloc_slow(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
+    fn allocate_slow(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         match size {
             0 => return Err(SlabError::ZeroSize),
             size if size > MOST => return Err(SlabError::TooLarge { requested: size, most: MOST }),
@@ -329,17 +329,17 @@ impl SlabAllocator {
     ///
     /// [`SlabError`] says which: no bytes, too many, no memory.
     #[inline]
-    pub fn alloc(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
-        self.shared.alloc(size)
+    pub fn allocate(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
+        self.shared.allocate(size)
     }
 
-    /// As [`alloc`](Self::alloc), with all `size` bytes zero.
+    /// As [`allocate`](Self::allocate), with all `size` bytes zero.
     ///
     /// # Errors
     ///
-    /// As for [`alloc`](Self::alloc).
-    pub fn alloc_zeroed(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
-        let block = self.alloc(size)?;
+    /// As for [`allocate`](Self::allocate).
+    pub fn allocate_zeroed(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
+        let block = self.allocate(size)?;
         // SAFETY: the block is new and has `size` bytes.
         unsafe { block.write_bytes(0, size) };
         Ok(block)
@@ -349,9 +349,9 @@ impl SlabAllocator {
     ///
     /// # Errors
     ///
-    /// As for [`alloc`](Self::alloc).
+    /// As for [`allocate`](Self::allocate).
     pub fn copy(&self, bytes: &[u8]) -> Result<NonNull<u8>, SlabError> {
-        let block = self.alloc(bytes.len())?;
+        let block = self.allocate(bytes.len())?;
         // SAFETY: the block is new, has so many bytes, and so is nowhere near `bytes`.
         unsafe { block.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(block)
@@ -375,8 +375,8 @@ impl SlabAllocator {
     ///
     /// # Errors
     ///
-    /// As for [`alloc`](Self::alloc), if there is not even one.
-    pub fn alloc_batch(
+    /// As for [`allocate`](Self::allocate), if there is not even one.
+    pub fn allocate_batch(
         &self,
         size: usize,
         count: usize,
@@ -384,12 +384,12 @@ impl SlabAllocator {
     ) -> Result<usize, SlabError> {
         let mut done = 0;
         if size.wrapping_sub(1) < self.shared.short {
-            done = self.shared.alloc_many(size, count, out);
+            done = self.shared.allocate_many(size, count, out);
         }
         // Those of the system, those that go through the books, and the one of which it is known
         // that there is no memory for it.
         while done < count {
-            match self.alloc(size) {
+            match self.allocate(size) {
                 Ok(block) => out.push(block),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,

@@ -19,7 +19,7 @@ fn child(test: &str, variable: &str, value: &str, role: &str) -> Output {
 /// Does what is wrong; says first at which address.
 fn misuse(role: &str) {
     let slices = SlabAllocator::get().expect("a right setting");
-    let block = slices.alloc(40).expect("there is memory");
+    let block = slices.allocate(40).expect("there is memory");
     println!("\nat {:#x}", block.addr().get());
     // SAFETY: with debugging on, anything may be freed; the memory that is written to is still
     // there.
@@ -106,10 +106,10 @@ fn without_pages_there_is_an_error() {
     let slices =
         SlabAllocator::builder().settings(SlabSettings::default()).build().expect("no pages yet");
     let guard = fault::fail_all(Call::MapAnonymous, Errno::ENOMEM);
-    assert_eq!(slices.alloc(100), Err(SlabError::NoMemory { requested: 100 }));
+    assert_eq!(slices.allocate(100), Err(SlabError::NoMemory { requested: 100 }));
     assert!(guard.failed() > 0);
     drop(guard);
-    let block = slices.alloc(100).expect("there are pages now");
+    let block = slices.allocate(100).expect("there are pages now");
     // SAFETY: ours, of this size, freed once.
     unsafe { slices.free(block, 100) };
     let guard =
@@ -118,7 +118,7 @@ fn without_pages_there_is_an_error() {
     assert_eq!(slices.stats().slab_bytes, 0);
     assert!(slices.stats().mapped_bytes > 0 && guard.failed() > 0);
     drop(guard);
-    let block = slices.alloc(100).expect("what could not be given back serves again");
+    let block = slices.allocate(100).expect("what could not be given back serves again");
     // SAFETY: ours, of this size, freed once.
     unsafe { slices.free(block, 100) };
     slices.trim();

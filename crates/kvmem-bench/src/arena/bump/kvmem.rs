@@ -19,6 +19,6 @@ impl Bump for KvmemArena {
 
     #[inline]
     fn allocate(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        self.0.alloc_bytes(size, align).ok().map(NonNull::cast)
+        self.0.allocate_bytes(size, align).ok().map(NonNull::cast)
     }
 }

@@ -16,7 +16,7 @@ impl Heap for Kvmem {
 
     #[inline]
     fn alloc(&self, size: usize) -> *mut u8 {
-        self.0.alloc(size).map_or(null_mut(), NonNull::as_ptr)
+        self.0.allocate(size).map_or(null_mut(), NonNull::as_ptr)
     }
 
     #[inline]

@@ -47,7 +47,7 @@ use super::stats::ExtentStats;
 /// assert_eq!(space.metrics().allocated, 0); // what is cached counts as free
 /// assert!(space.stats().cached_ranges > 0);
 /// // And can be had: nothing is refused because of it.
-/// assert_eq!(space.allocate(1 << 40)?.size(), 1 << 40);
+/// assert_eq!(space.allocate(1 << 40)?.len(), 1 << 40);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -237,15 +237,15 @@ impl ExtentCache {
         self.allocator().free_batch(run.into_iter().map(Extent::into_allocation));
     }
 
-    /// As [`OffsetAllocator::grow`].
+    /// As [`OffsetAllocator::grow_to`].
     ///
     /// # Errors
     /// As there.
-    pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
-        match self.allocator().grow(new_capacity) {
+    pub fn grow_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
+        match self.allocator().grow_to(new_capacity) {
             // Cached ranges stand on the books.
             Err(SpaceError::TooManyRanges { .. }) => {
-                self.instance.magazines.reap(|| self.allocator().grow(new_capacity))?;
+                self.instance.magazines.reap(|| self.allocator().grow_to(new_capacity))?;
             }
             result => result?,
         }

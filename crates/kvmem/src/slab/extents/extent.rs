@@ -19,7 +19,7 @@ use super::instance::Instance;
 ///
 /// let space = ExtentCache::new(1 << 30)?;
 /// let a = space.allocate(3_274_752)?;
-/// assert_eq!((a.size(), a.range()), (3_274_752, a.offset()..a.offset() + 3_274_752));
+/// assert_eq!((a.len(), a.range()), (3_274_752, a.offset()..a.offset() + 3_274_752));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "dropping an extent frees it"]
@@ -45,8 +45,9 @@ impl Extent {
     /// Length of the range in bytes: exactly what was asked for. O(1); from 4 GiB − 1 B up it takes
     /// the lock of the books.
     #[inline]
-    pub fn size(&self) -> u64 {
-        self.0.size()
+    #[allow(clippy::len_without_is_empty)] // An extent is never empty.
+    pub fn len(&self) -> u64 {
+        self.0.len()
     }
 
     /// `offset()..offset() + size()`.
@@ -137,9 +138,6 @@ fn free(allocation: Allocation) {
 
 impl fmt::Debug for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Extent")
-            .field("offset", &self.offset())
-            .field("size", &self.size())
-            .finish()
+        f.debug_struct("Extent").field("offset", &self.offset()).field("size", &self.len()).finish()
     }
 }

@@ -157,7 +157,7 @@ impl RawTable {
                     ground.allocation(Range::new(entry.offset.load(Ordering::Relaxed), LONG, slot));
                 entry
                     .size
-                    .store(u32::try_from(allocation.size()).unwrap_or(LONG), Ordering::Relaxed);
+                    .store(u32::try_from(allocation.len()).unwrap_or(LONG), Ordering::Relaxed);
                 allocation.forget();
                 entry.seal.store(seal & !BUSY, Ordering::Relaxed);
             }
@@ -192,7 +192,7 @@ impl ExtentCache {
         if extent.allocation().core_index() != self.ground.index() {
             return Err(extent);
         }
-        let size = extent.size();
+        let size = extent.len();
         Ok(self.seal(extent, size))
     }
 
@@ -218,7 +218,7 @@ impl ExtentCache {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
-        self.adopt_raw(handle).map(|extent| extent.size())
+        self.adopt_raw(handle).map(|extent| extent.len())
     }
 
     /// Where a raw extent lies. O(1).

@@ -29,7 +29,7 @@ fn the_hint_counts_what_lies_between_cached_ranges() {
     drop((cached, free));
     assert!(space.stats().cached_ranges > 0);
     assert_eq!(space.largest_free_hint(), 100 * 101);
-    assert_eq!(space.allocate(100 * 101).map(|whole| whole.size()), Ok(100 * 101));
+    assert_eq!(space.allocate(100 * 101).map(|whole| whole.len()), Ok(100 * 101));
 }
 
 /// Books of so many ranges, filled up by eight in use and others that are cached.
@@ -49,18 +49,18 @@ fn with_full_books(ranges: u32) -> (ExtentCache, Vec<Extent>) {
 #[test]
 fn books_full_of_cached_ranges_are_not_full() {
     let (space, _held) = with_full_books(24);
-    assert_eq!(space.allocate(500).map(|extent| extent.size()), Ok(500));
+    assert_eq!(space.allocate(500).map(|extent| extent.len()), Ok(500));
     let (_space, mut held) = with_full_books(24);
     assert_eq!(held[0].shrink(100), Ok(()));
     let (space, _held) = with_full_books(24);
-    assert_eq!(space.grow(1 << 40), Ok(()));
-    assert_eq!(space.allocate(1 << 39).map(|extent| extent.size()), Ok(1 << 39));
+    assert_eq!(space.grow_to(1 << 40), Ok(()));
+    assert_eq!(space.allocate(1 << 39).map(|extent| extent.len()), Ok(1 << 39));
     let (_space, mut held) = with_full_books(24);
     let whole = held.remove(3);
     let start = whole.offset();
     let (left, right) = whole.free_range(start + 10..start + 20).expect("the caches are emptied");
     assert_eq!(
-        (left.map(|left| left.size()), right.map(|right| right.size())),
+        (left.map(|left| left.len()), right.map(|right| right.len())),
         (Some(10), Some(980))
     );
 }
@@ -89,8 +89,12 @@ fn a_glance_knows_of_what_was_resized() {
     let space = named(1 << 20, &[4096]);
     let _held = space.allocate(70_000).unwrap();
     for capacity in [3 << 20, 1 << 22, 100_000] {
-        if capacity > space.capacity() { space.grow(capacity) } else { space.shrink_to(capacity) }
-            .unwrap();
+        if capacity > space.capacity() {
+            space.grow_to(capacity)
+        } else {
+            space.shrink_to(capacity)
+        }
+        .unwrap();
         let glance = space.glance();
         assert_eq!(
             (glance.capacity, glance.allocated, space.capacity()),

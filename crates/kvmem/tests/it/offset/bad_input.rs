@@ -46,7 +46,7 @@ fn spaces() {
         let error = SpaceError::Capacity { requested, limit: CAPACITY_MAX };
         assert_eq!(OffsetAllocator::new(requested).unwrap_err(), error);
         let (space, _low, _high) = used_space();
-        refuses(&space, |space| space.grow(requested), error);
+        refuses(&space, |space| space.grow_to(requested), error);
         refuses(&space, |space| space.shrink_to(requested), error);
     }
     let boundary = OffsetAllocator::builder(1000).boundary(0).build();
@@ -266,7 +266,7 @@ fn moving_the_end() {
     for requested in [1, 899, 999] {
         refuses(
             &space,
-            |space| space.grow(requested),
+            |space| space.grow_to(requested),
             SpaceError::WrongDirection { capacity: 1000, requested },
         );
     }
@@ -284,7 +284,7 @@ fn moving_the_end() {
             SpaceError::InUse { requested, end_of_last: 900 },
         );
     }
-    space.grow(1000).unwrap();
+    space.grow_to(1000).unwrap();
     space.shrink_to(1000).unwrap();
     space.shrink_to(900).unwrap();
     assert_eq!((space.capacity(), space.metrics().free), (900, 300));
@@ -293,7 +293,7 @@ fn moving_the_end() {
         |space| space.allocate(901),
         AllocError::TooLarge { requested: 901, limit: 900 },
     );
-    space.grow(CAPACITY_MAX).unwrap();
+    space.grow_to(CAPACITY_MAX).unwrap();
     assert_eq!(space.metrics().largest_free, CAPACITY_MAX - 900);
     space.check().unwrap();
 }
@@ -322,7 +322,7 @@ fn errors_say_what_was_asked_what_there_is_and_what_to_do() {
         &OffsetAllocator::builder(1).boundary(0).build().unwrap_err(),
         &["boundary 0", "at least 1"],
     );
-    said(&space.grow(10).unwrap_err(), &["10", "1000"]);
+    said(&space.grow_to(10).unwrap_err(), &["10", "1000"]);
     said(&space.shrink_to(10).unwrap_err(), &["10", "900", "free or move"]);
     let handle = low.into_raw();
     space.free_raw(handle).unwrap();

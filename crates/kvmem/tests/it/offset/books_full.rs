@@ -37,7 +37,7 @@ fn both(test: impl Fn(OffsetAllocator, Vec<Allocation>)) {
         space.check().unwrap();
         let metrics = space.metrics();
         assert_eq!((metrics.live, metrics.largest_free), (0, CAPACITY));
-        assert_eq!(space.allocate(CAPACITY).unwrap().size(), CAPACITY);
+        assert_eq!(space.allocate(CAPACITY).unwrap().len(), CAPACITY);
     }
 }
 
@@ -49,7 +49,7 @@ fn the_hint_does_not_fall_below_the_truth() {
         assert!(space.largest_free_hint() >= longest);
         // The whole of it is an exact fit, which the hint must let through.
         let all = space.allocate(longest).unwrap();
-        assert_eq!(all.size(), longest);
+        assert_eq!(all.len(), longest);
         assert!(space.allocate(CAPACITY / 2).is_err());
         drop(all);
         assert!(space.largest_free_hint() >= longest);
@@ -91,12 +91,12 @@ fn a_change_that_cannot_be_booked_changes_nothing() {
         assert_eq!(space.map(), before);
         assert!(matches!(space.allocate_batch(90, 3), Err(AllocError::TooManyRanges { .. })));
         assert_eq!(space.map(), before);
-        assert!(matches!(space.grow(CAPACITY * 2), Err(SpaceError::TooManyRanges { .. })));
+        assert!(matches!(space.grow_to(CAPACITY * 2), Err(SpaceError::TooManyRanges { .. })));
         assert_eq!(space.map(), before);
         // Freeing makes room for changes again.
         drop(live);
         let (left, right) = whole.free_range(range.start + 10..range.end - 10).unwrap();
-        assert_eq!((left.unwrap().size(), right.unwrap().size()), (10, 10));
+        assert_eq!((left.unwrap().len(), right.unwrap().len()), (10, 10));
     });
 }
 

@@ -64,7 +64,7 @@ impl Worker<'_> {
             match self.random.below(12) {
                 0..4 => match self.space.allocate(size) {
                     Ok(granted) => {
-                        assert_eq!(granted.size(), size);
+                        assert_eq!(granted.len(), size);
                         self.ground.take(granted.range());
                         live.push(Parcel::Own(granted));
                     }
@@ -108,7 +108,7 @@ impl Worker<'_> {
                 }
                 9 => {
                     if let Some(Parcel::Own(allocation)) = live.last_mut() {
-                        let (range, size) = (allocation.range(), allocation.size());
+                        let (range, size) = (allocation.range(), allocation.len());
                         let shorter = 1 + self.random.below(size);
                         self.ground.leave(range.start + shorter..range.end);
                         allocation.shrink(shorter).unwrap();
@@ -246,7 +246,7 @@ fn threads_outlive_the_allocator() {
                     let mut random = Random::new(round * THREADS + thread);
                     while !live.is_empty() {
                         let mut gone = live.swap_remove(random.below(live.len() as u64) as usize);
-                        assert_eq!(gone.size(), 1000 + thread);
+                        assert_eq!(gone.len(), 1000 + thread);
                         gone.shrink(1).unwrap();
                     }
                 })
@@ -275,7 +275,7 @@ fn books_change_hands() {
                         assert_eq!(space.free_raw(raw.handle), Ok(10));
                     }
                     drop(space);
-                    assert_eq!(kept.last().unwrap().size(), capacity - 10);
+                    assert_eq!(kept.last().unwrap().len(), capacity - 10);
                     if round % 7 == 0 {
                         kept.clear();
                     }

@@ -42,16 +42,16 @@ fn sizes_of_more_than_32_bits() {
     ] {
         let mut granted = space.allocate(size).unwrap();
         assert_eq!(
-            (granted.size(), granted.range()),
+            (granted.len(), granted.range()),
             (size, granted.offset()..granted.offset() + size)
         );
         assert_eq!(space.metrics().allocated, size);
         assert!(format!("{granted:?}").contains(&size.to_string()));
         // Across the edge and back.
         granted.shrink(5).unwrap();
-        assert_eq!((granted.size(), space.metrics().allocated), (5, 5));
+        assert_eq!((granted.len(), space.metrics().allocated), (5, 5));
         granted.extend(size).unwrap();
-        assert_eq!((granted.size(), space.metrics().allocated), (size, size));
+        assert_eq!((granted.len(), space.metrics().allocated), (size, size));
         drop(granted);
         assert_eq!(space.metrics().largest_free, 1 << 63);
     }
@@ -94,10 +94,10 @@ fn allocations_outlive_their_allocator() {
         first.extend(1000).unwrap();
         let middle = first.offset() + 400..first.offset() + 500;
         let (left, right) = first.free_range(middle).unwrap();
-        assert_eq!((left.unwrap().size(), right.unwrap().size()), (400, 500));
+        assert_eq!((left.unwrap().len(), right.unwrap().len()), (400, 500));
         drop(live);
         // The very last one; nobody is left to see it go.
-        assert_eq!(last.size(), 1);
+        assert_eq!(last.len(), 1);
     }
 }
 
@@ -115,7 +115,7 @@ fn many_allocators_at_a_time() {
             let metrics = space.metrics();
             assert_eq!((metrics.capacity, metrics.allocated), (1000 + i, 500 + i));
             assert!(
-                granted.size() == 500 + i && granted.range().end <= 1000 + i,
+                granted.len() == 500 + i && granted.range().end <= 1000 + i,
                 "{granted:?} of {metrics:?}"
             );
         }
@@ -124,7 +124,7 @@ fn many_allocators_at_a_time() {
         kept.extend(granted.into_iter().zip(0..).filter(|(_, i)| (i + round) % 2 == 0));
     }
     for (granted, i) in &kept {
-        assert_eq!(granted.size(), 500 + i);
+        assert_eq!(granted.len(), 500 + i);
     }
     drop(kept);
 }

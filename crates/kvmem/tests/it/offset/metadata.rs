@@ -98,7 +98,7 @@ fn books_are_shortened_around_what_is_held_back() {
         drop(even);
         // Behind them in the books: the room behind the last boundary, and what is set apart for
         // crumbs beside bulk.
-        space.grow(1 << 32).unwrap();
+        space.grow_to(1 << 32).unwrap();
         let (mut crumbs, mut bulk) = (Vec::new(), Vec::new());
         for i in 0..2000 {
             match i % 3 {

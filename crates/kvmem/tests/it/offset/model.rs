@@ -262,7 +262,7 @@ impl Test {
         let start = |piece: &Range<u64>| piece.start.checked_next_multiple_of(align);
         match granted {
             Ok(granted) => {
-                assert_eq!(granted.size(), size);
+                assert_eq!(granted.len(), size);
                 assert!(!ordered || granted.offset() == self.model.end_of_last(), "{granted:?}");
                 self.model.grant(granted.range(), align);
                 self.hold(granted);
@@ -301,7 +301,7 @@ impl Test {
             Ok(batch) => {
                 assert_eq!(batch.len() as u64, n);
                 for granted in batch {
-                    assert_eq!(granted.size(), size);
+                    assert_eq!(granted.len(), size);
                     self.model.grant(granted.range(), 1);
                     self.hold(granted);
                 }
@@ -547,7 +547,7 @@ impl Test {
             return;
         }
         let grow = self.random.below(2) == 0;
-        let moved = if grow { self.space.grow(to) } else { self.space.shrink_to(to) };
+        let moved = if grow { self.space.grow_to(to) } else { self.space.shrink_to(to) };
         let right = match moved {
             Ok(()) => {
                 (1..=1 << 63).contains(&to)
@@ -601,7 +601,7 @@ impl Test {
         self.compare();
         self.space.check().unwrap();
         let limit = self.model.limit();
-        assert_eq!(self.space.allocate(limit).map(|all| all.size()), Ok(limit));
+        assert_eq!(self.space.allocate(limit).map(|all| all.len()), Ok(limit));
         self.refused
     }
 }

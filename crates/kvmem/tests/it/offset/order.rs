@@ -32,8 +32,8 @@ fn fill_in_order(
     (0..n)
         .map(|i| {
             let granted = space.allocate(mixed(random)).unwrap();
-            assert_eq!(granted.offset(), at, "range {i} of {} bytes", granted.size());
-            at += granted.size();
+            assert_eq!(granted.offset(), at, "range {i} of {} bytes", granted.len());
+            at += granted.len();
             granted
         })
         .collect()
@@ -57,7 +57,7 @@ fn mixed_sizes_lie_end_to_end() {
             let all: Vec<_> = sizes.iter().map(|&size| space.allocate(size).unwrap()).collect();
             for granted in &all {
                 assert_eq!(granted.offset(), at);
-                at += granted.size();
+                at += granted.len();
             }
         }
     }
@@ -103,7 +103,7 @@ fn a_batch_continues_the_order_and_a_failed_one_does_not_end_it() {
         let space = space(1 << 20, placement);
         let mut random = Random::new(7);
         let mut live = fill_in_order(&space, &mut random, 0, 1);
-        let mut at = live[0].size();
+        let mut at = live[0].len();
         for size in [10, 1000, 77, 4096] {
             let left = (1 << 20) - at;
             let error = space.allocate_batch(size, (left / size) as usize + 1).unwrap_err();
@@ -140,7 +140,7 @@ fn filled_segments_follow_each_other() {
             let left = boundary - at % boundary;
             let granted = space.allocate((1 + random.below(boundary / 3)).min(left)).unwrap();
             assert_eq!(granted.offset(), at);
-            at += granted.size();
+            at += granted.len();
             live.push(granted);
         }
         space.check().unwrap();
@@ -158,7 +158,7 @@ fn aligned_requests_keep_the_order_where_they_leave_no_gap() {
             .map(|i| {
                 let granted = space.allocate_aligned(i % 7 * 4096 + 4096, 4096).unwrap();
                 assert_eq!(granted.offset(), at);
-                at += granted.size();
+                at += granted.len();
                 granted
             })
             .collect();

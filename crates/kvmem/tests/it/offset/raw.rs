@@ -75,7 +75,7 @@ fn from_raw_to_raii_and_back() {
     space.shrink_raw(first.handle, 100).unwrap();
     let mut own = space.adopt_raw(first.handle).unwrap();
     refuses_all(&space, first.handle, stale(first.handle));
-    assert_eq!((own.offset(), own.size()), (first.offset, 100));
+    assert_eq!((own.offset(), own.len()), (first.offset, 100));
     own.extend(200).unwrap();
     let second = own.into_raw();
     assert_ne!(second, first.handle);

@@ -22,12 +22,12 @@ fn capacities() -> impl Iterator<Item = u64> {
 #[test]
 fn request_and_range_in_one_bin() {
     let space = OffsetAllocator::new(699_050).unwrap();
-    assert_eq!(space.allocate(664_908).map(|granted| granted.size()), Ok(664_908));
+    assert_eq!(space.allocate(664_908).map(|granted| granted.len()), Ok(664_908));
 
     let space = OffsetAllocator::new(324).unwrap();
     let before = space.allocate(255).unwrap();
     let granted = space.allocate(67).expect("69 bytes are free in one piece");
-    assert_eq!((granted.size(), space.metrics().free), (67, 2));
+    assert_eq!((granted.len(), space.metrics().free), (67, 2));
     assert!(before.range().end <= granted.offset() || granted.range().end <= before.offset());
 }
 
@@ -37,7 +37,7 @@ fn every_request_up_to_the_range_fits() {
         let space = OffsetAllocator::new(capacity).unwrap();
         for size in 1..=capacity {
             assert_eq!(
-                space.allocate(size).map(|granted| granted.size()),
+                space.allocate(size).map(|granted| granted.len()),
                 Ok(size),
                 "of {capacity}"
             );
@@ -145,7 +145,7 @@ fn what_was_freed_can_be_had_again() {
         }
         for step in 0..20_000 {
             let gone = live.swap_remove(random.below(live.len() as u64) as usize);
-            let (offset, size) = (gone.offset(), gone.size());
+            let (offset, size) = (gone.offset(), gone.len());
             drop(gone);
             let again =
                 space.allocate(size).unwrap_or_else(|error| panic!("step {step}, {size}: {error}"));
@@ -176,7 +176,7 @@ fn one_freed_and_one_asked_for_never_fails() {
                 Ok(granted) => live.push(granted),
                 Err(_) => {
                     let gone = live.swap_remove(random.below(live.len() as u64) as usize);
-                    let size = gone.size();
+                    let size = gone.len();
                     drop(gone);
                     assert!(space.largest_free_hint() >= size);
                     // Half of them with a look between, which settles what was put off.

@@ -62,7 +62,7 @@ fn a_second_process_reads_and_writes() {
         *byte = n as u8;
     }
     let bits = block.reference().expect("shared").to_bits();
-    assert_eq!(bits, [pool.number().expect("shared"), block.offset(), LEN as u64]);
+    assert_eq!(bits, [pool.share_id().expect("shared"), block.offset(), LEN as u64]);
     // SAFETY: the child writes to the block while nobody has a slice of it.
     let fd = unsafe { pool.share() }.expect("a descriptor");
     let output = again(test, fd, &bits).output().expect("a child");
@@ -253,7 +253,7 @@ fn the_other_goes_on_when_the_pool_is_killed() {
 #[test]
 fn references_are_checked() {
     let (one, two) = (shared(), shared());
-    assert_ne!(one.number(), two.number());
+    assert_ne!(one.share_id(), two.share_id());
     let block = one.allocate(10).expect("room");
     let here = AttachedPool::attach(one.share_read_only().expect("a descriptor"), Access::ReadOnly)
         .expect("ours");
@@ -261,8 +261,8 @@ fn references_are_checked() {
         AttachedPool::attach(two.share_read_only().expect("a descriptor"), Access::ReadOnly)
             .expect("ours");
     assert_eq!(
-        (here.len(), here.access(), Some(here.number())),
-        (MIB, Access::ReadOnly, one.number())
+        (here.len(), here.access(), Some(here.share_id())),
+        (MIB, Access::ReadOnly, one.share_id())
     );
     let good = block.reference().expect("shared");
     assert_eq!(
@@ -281,14 +281,14 @@ fn references_are_checked() {
             assert!(matches!(here.bytes(bad), Err(PoolError::OutOfBounds { .. })), "{bad:?}");
         }
         let error = there.bytes(good).unwrap_err();
-        assert_eq!(error, PoolError::Foreign { of: here.number(), here: there.number() });
+        assert_eq!(error, PoolError::Foreign { of: here.share_id(), here: there.share_id() });
     }
     let json = serde_json::to_string(&good).expect("plain data");
     assert_eq!(serde_json::from_str::<BlockRef>(&json).expect("as it was"), good);
     let private = small(MIB).build().expect("little memory");
     assert_eq!(private.allocate(1).expect("room").reference(), Err(PoolError::Private));
     assert_eq!(private.share_read_only().unwrap_err(), PoolError::Private);
-    assert_eq!(private.number(), None);
+    assert_eq!(private.share_id(), None);
 }
 
 #[test]

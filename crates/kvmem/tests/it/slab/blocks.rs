@@ -13,7 +13,7 @@ struct Model(BTreeMap<usize, (NonNull<u8>, usize, u8)>);
 
 impl Model {
     fn alloc(&mut self, slices: &SlabAllocator, size: usize, byte: u8) {
-        let block = slices.alloc(size).expect("there is memory");
+        let block = slices.allocate(size).expect("there is memory");
         let start = block.addr().get();
         assert!(start.is_multiple_of(16), "{size} bytes at {start:#x}");
         if let Some((at, (_, len, _))) = self.0.range(..start + size).next_back() {
@@ -98,13 +98,13 @@ fn every_size_up_to_the_limit_and_beyond() {
 #[test]
 fn what_cannot_be_is_a_value() {
     let slices = plain();
-    assert_eq!(slices.alloc(0), Err(SlabError::ZeroSize));
+    assert_eq!(slices.allocate(0), Err(SlabError::ZeroSize));
     assert!(matches!(
-        slices.alloc(usize::MAX),
+        slices.allocate(usize::MAX),
         Err(SlabError::TooLarge { requested: usize::MAX, .. })
     ));
     let most = isize::MAX as usize - 15;
-    assert_eq!(slices.alloc(most), Err(SlabError::NoMemory { requested: most }));
+    assert_eq!(slices.allocate(most), Err(SlabError::NoMemory { requested: most }));
     assert_eq!(
         SlabAllocator::builder().limit(8193).build().err(),
         Some(SlabSetupError::Limit { requested: 8193, most: 8192 })
@@ -115,13 +115,13 @@ fn what_cannot_be_is_a_value() {
 fn zeroed_and_copied() {
     let slices = plain();
     for size in [1, 16, 100, 5000, 100_000] {
-        let dirty = slices.alloc(size).unwrap();
+        let dirty = slices.allocate(size).unwrap();
         // SAFETY: ours, of this size, freed once.
         unsafe {
             dirty.write_bytes(0xff, size);
             slices.free(dirty, size);
         }
-        let block = slices.alloc_zeroed(size).unwrap();
+        let block = slices.allocate_zeroed(size).unwrap();
         // SAFETY: the block is ours and was written whole.
         assert!(
             unsafe { std::slice::from_raw_parts(block.as_ptr(), size) }
@@ -145,7 +145,7 @@ fn chains_and_batches() {
     let slices = plain();
     for (size, link) in [(24, 16), (16, 0), (500, 3), (20_000, 10_001)] {
         let mut blocks = Vec::new();
-        assert_eq!(slices.alloc_batch(size, 1000, &mut blocks), Ok(1000));
+        assert_eq!(slices.allocate_batch(size, 1000, &mut blocks), Ok(1000));
         let mut first: *mut u8 = ptr::null_mut();
         for block in blocks {
             // SAFETY: the link is within the block, which is ours.
@@ -179,7 +179,7 @@ fn a_batch_is_as_one_by_one() {
                 [(40, 0), (40, 1), (40, 16), (40, 17), (40, 5000), (40, 1), (9000, 20)]
             {
                 let before = blocks.clone();
-                assert_eq!(slices.alloc_batch(size, count, &mut blocks), Ok(count));
+                assert_eq!(slices.allocate_batch(size, count, &mut blocks), Ok(count));
                 assert_eq!(
                     (blocks.len(), &blocks[..before.len()]),
                     (before.len() + count, &before[..])
@@ -218,10 +218,10 @@ fn a_batch_ends_with_the_memory() {
         SlabAllocator::builder().settings(SlabSettings::default()).region(region).build().unwrap();
     let mut blocks = Vec::new();
     for _ in 0..3 {
-        let got = slices.alloc_batch(500, usize::MAX, &mut blocks).expect("a megabyte");
+        let got = slices.allocate_batch(500, usize::MAX, &mut blocks).expect("a megabyte");
         assert!(got == blocks.len() && (1500..=2100).contains(&got), "{got}");
         assert_eq!(
-            slices.alloc_batch(500, 3, &mut blocks),
+            slices.allocate_batch(500, 3, &mut blocks),
             Err(SlabError::NoMemory { requested: 500 })
         );
         assert_eq!(blocks.len(), got);
@@ -229,8 +229,8 @@ fn a_batch_ends_with_the_memory() {
         unsafe { slices.free_batch(&blocks, 500) };
         blocks.clear();
     }
-    assert_eq!(slices.alloc_batch(0, 3, &mut blocks), Err(SlabError::ZeroSize));
-    assert_eq!(slices.alloc_batch(0, 0, &mut blocks), Ok(0));
+    assert_eq!(slices.allocate_batch(0, 3, &mut blocks), Err(SlabError::ZeroSize));
+    assert_eq!(slices.allocate_batch(0, 0, &mut blocks), Ok(0));
 }
 
 #[test]

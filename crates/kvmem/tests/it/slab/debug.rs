@@ -27,7 +27,7 @@ fn take(seen: &Seen) -> Vec<SlabFault> {
 fn misuse_is_told_and_does_no_harm() {
     for (always_malloc, size) in [(false, 40), (true, 40), (false, 9000)] {
         let (slices, seen) = watched(always_malloc);
-        let block = slices.alloc(size).unwrap();
+        let block = slices.allocate(size).unwrap();
         let address = block.addr().get();
         // SAFETY: with debugging on, anything may be freed; the write is to memory that still is
         // there.
@@ -52,7 +52,7 @@ fn misuse_is_told_and_does_no_harm() {
                 take(&seen),
                 [SlabFault::Foreign { address: foreign.addr().get(), size: 8 }]
             );
-            let other = slices.alloc(size).unwrap();
+            let other = slices.allocate(size).unwrap();
             slices.free(other.add(16), size);
             assert_eq!(
                 take(&seen),
@@ -78,14 +78,14 @@ fn right_use_is_not_told() {
     let (slices, seen) = watched(false);
     for round in 0..5000usize {
         let size = 1 + round * 37 % 10_000;
-        let block = slices.alloc_zeroed(size).unwrap();
+        let block = slices.allocate_zeroed(size).unwrap();
         // SAFETY: ours, of this size, freed once.
         unsafe {
             block.write_bytes(1, size);
             slices.free(block, size);
         }
     }
-    let kept = slices.alloc(5).unwrap();
+    let kept = slices.allocate(5).unwrap();
     assert_eq!(slices.report_leaks(), 1);
     assert_eq!(take(&seen), [SlabFault::Leak { address: kept.addr().get(), size: 5 }]);
     // SAFETY: ours, of this size, freed once.
@@ -103,7 +103,7 @@ fn a_double_free_is_seen_without_debugging_when_it_comes_to_the_slab() {
         .on_fault(move |fault| sink.lock().unwrap().push(*fault))
         .build()
         .unwrap();
-    let (_kept, block) = (slices.alloc(64).unwrap(), slices.alloc(64).unwrap());
+    let (_kept, block) = (slices.allocate(64).unwrap(), slices.allocate(64).unwrap());
     // SAFETY: nothing is allocated between the two, so that nobody is given the block twice.
     unsafe {
         slices.free(block, 64);

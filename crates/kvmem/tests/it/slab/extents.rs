@@ -135,7 +135,7 @@ fn sizes_of_4_gib_and_more_are_not_cached() {
     for size in [(1 << 32) - 2, (1 << 32) - 1, 1 << 32, (1 << 32) + 4096, 3 << 32] {
         for _ in 0..20 {
             let extent = space.allocate(size).unwrap();
-            assert_eq!((extent.size(), extent.range().end), (size, extent.offset() + size));
+            assert_eq!((extent.len(), extent.range().end), (size, extent.offset() + size));
             let raw = space.allocate_raw(size).unwrap();
             assert_eq!(space.resolve_raw(raw.handle), Ok(raw.offset..raw.offset + size));
             assert_eq!(space.free_raw(raw.handle), Ok(size));
@@ -147,7 +147,7 @@ fn sizes_of_4_gib_and_more_are_not_cached() {
     assert_eq!(space.resolve_raw(raw.handle), Ok(raw.offset..raw.offset + 5));
     assert_eq!(space.extend_raw(raw.handle, 1 << 34), Ok(()));
     assert_eq!(space.resolve_raw(raw.handle), Ok(raw.offset..raw.offset + (1 << 34)));
-    assert_eq!(space.adopt_raw(raw.handle).map(|extent| extent.size()), Ok(1 << 34));
+    assert_eq!(space.adopt_raw(raw.handle).map(|extent| extent.len()), Ok(1 << 34));
     assert_eq!(space.metrics().allocated, 0);
 }
 
@@ -157,7 +157,7 @@ fn every_request_finds_what_others_cache() {
     let space = || named(64 * 100, &[100]);
     let fresh = space();
     let got = while_another_caches(&fresh, 100, || fresh.allocate_aligned(4096, 4096));
-    assert_eq!(got.map(|extent| extent.size()), Ok(4096));
+    assert_eq!(got.map(|extent| extent.len()), Ok(4096));
     let fresh = space();
     let got = while_another_caches(&fresh, 100, || fresh.allocate_batch(200, 32));
     assert_eq!(got.map(|batch| batch.len()), Ok(32));
@@ -171,13 +171,13 @@ fn every_request_finds_what_others_cache() {
     while_another_caches(&fresh, 100, || {
         let mut extent = fresh.allocate(10).unwrap();
         let most = 6400 - extent.offset();
-        assert_eq!((extent.extend(most), extent.size()), (Ok(()), most));
+        assert_eq!((extent.extend(most), extent.len()), (Ok(()), most));
     });
     let fresh = space();
     while_another_caches(&fresh, 100, || {
         assert_eq!(fresh.shrink_to(1), Ok(()));
-        assert_eq!((fresh.capacity(), fresh.grow(6400)), (1, Ok(())));
-        assert_eq!(fresh.allocate(6400).map(|whole| whole.size()), Ok(6400));
+        assert_eq!((fresh.capacity(), fresh.grow_to(6400)), (1, Ok(())));
+        assert_eq!(fresh.allocate(6400).map(|whole| whole.len()), Ok(6400));
     });
     let fresh = space();
     while_another_caches(&fresh, 100, || {
@@ -234,7 +234,7 @@ fn extents_outlive_their_space() {
         );
         assert_eq!(hot_sizes(&next), [(100, true)]);
         ask_often(&next, 100);
-        assert_eq!(next.allocate(1 << 20).map(|whole| whole.size()), Ok(1 << 20));
+        assert_eq!(next.allocate(1 << 20).map(|whole| whole.len()), Ok(1 << 20));
         next.check().unwrap();
     }
 }
@@ -243,7 +243,7 @@ fn extents_outlive_their_space() {
 fn the_bound_follows_the_capacity() {
     let space = ExtentCache::new(1 << 20).unwrap();
     assert_eq!(space.stats().max_cached_bytes, (1 << 20) / 32);
-    space.grow(1 << 40).unwrap();
+    space.grow_to(1 << 40).unwrap();
     assert_eq!(space.stats().max_cached_bytes, (1 << 40) / 32);
     // A size that is hot only under the bound of now.
     ask_often(&space, 1 << 30);
@@ -253,7 +253,7 @@ fn the_bound_follows_the_capacity() {
     ask_often(&space, 1 << 19);
     assert_eq!(hot_sizes(&space), [(1 << 30, false)]);
     let fixed = named(1 << 20, &[]);
-    fixed.grow(1 << 30).unwrap();
+    fixed.grow_to(1 << 30).unwrap();
     assert_eq!(fixed.stats().max_cached_bytes, 1 << 20);
 }
 

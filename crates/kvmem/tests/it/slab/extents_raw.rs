@@ -92,7 +92,7 @@ fn handles_of_other_spaces_are_foreign() {
     // An extent of another space is not sealed here.
     let extent = other.allocate(20).unwrap();
     let extent = space.seal_raw(extent).unwrap_err();
-    assert_eq!(extent.size(), 20);
+    assert_eq!(extent.len(), 20);
     drop(other);
     for _ in 0..100 {
         let next = named(1000, &[10]);
@@ -260,7 +260,7 @@ fn raw_extents_are_counted() {
     assert_eq!(space.raw_extents(), 1);
     let other = space.seal_raw(held).unwrap();
     let adopted = space.adopt_raw(b.handle).unwrap();
-    assert_eq!((space.raw_extents(), adopted.size()), (1, 100));
+    assert_eq!((space.raw_extents(), adopted.len()), (1, 100));
     space.free_raw(other.handle).unwrap();
     assert_eq!(space.raw_extents(), 0);
 }

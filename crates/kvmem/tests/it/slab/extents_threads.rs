@@ -72,7 +72,7 @@ impl Worker<'_> {
             match self.random.below(24) {
                 0..10 => match self.space.allocate(size) {
                     Ok(extent) => {
-                        assert_eq!(extent.size(), size);
+                        assert_eq!(extent.len(), size);
                         self.granted(extent, &mut live);
                     }
                     Err(AllocError::OutOfSpace { requested, .. }) => assert_eq!(requested, size),
@@ -101,7 +101,7 @@ impl Worker<'_> {
                 15 => {
                     if let Some(Parcel::Own(extent)) = live.last_mut() {
                         let (range, shorter) =
-                            (extent.range(), 1 + self.random.below(extent.size()));
+                            (extent.range(), 1 + self.random.below(extent.len()));
                         self.bytes.leave(range.start + shorter..range.end);
                         extent.shrink(shorter).unwrap();
                         if extent.extend(shorter + 16).is_ok() {
@@ -349,7 +349,7 @@ fn sizes_change_under_way() {
                     // The sizes that are asked for move on.
                     let size = 1 + random.below(40) * 16 + step / 3000 % 7;
                     let extent = space.allocate(size).expect("there is plenty");
-                    assert_eq!(extent.size(), size);
+                    assert_eq!(extent.len(), size);
                     held.push(extent);
                     if held.len() > 50 {
                         drop(held.swap_remove(random.below(50) as usize));

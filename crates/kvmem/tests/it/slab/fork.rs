@@ -10,7 +10,7 @@ use kvmem::slab::{SlabAllocator, SlabSettings};
 use crate::child::forked;
 
 fn pair(slices: &SlabAllocator, size: usize) -> bool {
-    let Ok(block) = slices.alloc(size) else { return false };
+    let Ok(block) = slices.allocate(size) else { return false };
     // SAFETY: ours, of this size, freed once.
     unsafe {
         block.write_bytes(1, size);
@@ -32,7 +32,7 @@ fn a_child_finds_every_lock_free() {
                     // Many at once, so that slabs and pages are asked.
                     size = (size + 391) % 8000 + 1;
                     let blocks: Vec<NonNull<u8>> =
-                        (0..300).map_while(|_| slices.alloc(size).ok()).collect();
+                        (0..300).map_while(|_| slices.allocate(size).ok()).collect();
                     for block in blocks {
                         // SAFETY: ours, of this size, freed once.
                         unsafe { slices.free(block, size) };

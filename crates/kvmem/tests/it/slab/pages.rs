@@ -32,7 +32,7 @@ fn free(slices: &SlabAllocator, blocks: impl IntoIterator<Item = NonNull<u8>>, s
 fn empty_slabs_are_given_back() {
     let slices = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
     let mut blocks = Vec::new();
-    slices.alloc_batch(500, 100_000, &mut blocks).unwrap();
+    slices.allocate_batch(500, 100_000, &mut blocks).unwrap();
     let full = slices.stats();
     assert!(full.slab_bytes > 50_000_000 && full.slab_bytes < 57_000_000, "{}", full.slab_bytes);
     // Every page of a slab was touched by its header or an object.
@@ -70,7 +70,7 @@ fn a_region_is_used_to_its_end_and_held() {
     for _ in 0..3 {
         let mut blocks = Vec::new();
         let error = loop {
-            match slices.alloc(1000) {
+            match slices.allocate(1000) {
                 Ok(block) => blocks.push(block),
                 Err(error) => break error,
             }
@@ -83,7 +83,7 @@ fn a_region_is_used_to_its_end_and_held() {
             unsafe { block.write_bytes(1, 1000) };
         }
         // Above the limit is the system's.
-        let large = slices.alloc(10_000).unwrap();
+        let large = slices.allocate(10_000).unwrap();
         assert!(!range.contains(&large.addr().get()));
         free(&slices, [large], 10_000);
         free(&slices, blocks, 1000);
@@ -97,7 +97,7 @@ fn a_region_is_used_to_its_end_and_held() {
 fn dropping_frees_what_nobody_freed() {
     let slices = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
     let other = slices.clone();
-    let block = slices.alloc(100).unwrap();
+    let block = slices.allocate(100).unwrap();
     let span = block.addr().get() & !((2 << 20) - 1);
     drop(slices);
     // SAFETY: a handle is left, so the block is still ours.
@@ -116,7 +116,7 @@ fn what_nobody_comes_for_is_given_back_in_time() {
         .build()
         .unwrap();
     let mut blocks = Vec::new();
-    slices.alloc_batch(500, 100_000, &mut blocks).unwrap();
+    slices.allocate_batch(500, 100_000, &mut blocks).unwrap();
     let full = slices.stats().slab_bytes;
     free(&slices, blocks, 500);
     for _ in 0..4 {
@@ -135,7 +135,7 @@ fn what_is_stranded_is_bounded() {
         .build()
         .unwrap();
     let mut blocks = Vec::new();
-    slices.alloc_batch(500, 20_000, &mut blocks).unwrap();
+    slices.allocate_batch(500, 20_000, &mut blocks).unwrap();
     free(&slices, blocks, 500);
     let cached = slices.stats().cached_bytes;
     assert!(cached > 0 && cached <= 1 << 20, "{cached}");

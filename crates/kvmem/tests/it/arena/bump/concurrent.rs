@@ -29,7 +29,7 @@ fn take_all<M: Memory>(
     let mut refused = 0;
     while refused < refusals {
         let (size, align) = next();
-        match arena.alloc_bytes(size, align) {
+        match arena.allocate_bytes(size, align) {
             Ok(bytes) => {
                 let at = bytes.cast::<u8>().addr().get();
                 assert_eq!((at % align, bytes.len()), (0, size));
@@ -126,7 +126,7 @@ fn what_each_writes_stays() {
                         let mut random = Random::new(u64::from(round) * 8 + u64::from(me));
                         let mut pieces = Vec::new();
                         while let Ok(piece) = arena
-                            .alloc_uninit(1 + random.below(2000) as usize, 1 << random.below(7))
+                            .allocate_uninit(1 + random.below(2000) as usize, 1 << random.below(7))
                         {
                             piece.fill(MaybeUninit::new(me ^ round));
                             pieces.push((me ^ round, piece));

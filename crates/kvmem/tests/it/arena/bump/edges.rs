@@ -22,7 +22,7 @@ fn the_address_is_aligned_and_not_the_offset() {
         let mut end = arena.base().addr().get();
         for shift in (0..=30).chain((0..30).rev()) {
             let align = 1usize << shift;
-            let at = start(arena.alloc_bytes(1, align).unwrap());
+            let at = start(arena.allocate_bytes(1, align).unwrap());
             assert_eq!(at % align, 0);
             assert_eq!(
                 at,
@@ -40,21 +40,21 @@ fn sizes_at_the_end() {
     const LEN: usize = 1000;
     for size in [1, 2, LEN - 1, LEN] {
         let arena = arena(LEN);
-        arena.alloc_bytes(size, 1).unwrap();
+        arena.allocate_bytes(size, 1).unwrap();
         let left = LEN - size;
         assert_eq!(arena.stats(), BumpStats { capacity: LEN, used: size, left });
-        let refused = arena.alloc_bytes(left + 1, 1);
+        let refused = arena.allocate_bytes(left + 1, 1);
         assert_eq!(refused, Err(BumpError::Full { requested: left + 1, left }));
         if left > 0 {
-            let rest = arena.alloc_bytes(left, 1).unwrap();
+            let rest = arena.allocate_bytes(left, 1).unwrap();
             assert_eq!((start(rest), rest.len()), (arena.base().addr().get() + size, left));
         }
         assert_eq!(arena.stats().left, 0);
-        assert_eq!(arena.alloc_bytes(1, 1), Err(BumpError::Full { requested: 1, left: 0 }));
+        assert_eq!(arena.allocate_bytes(1, 1), Err(BumpError::Full { requested: 1, left: 0 }));
     }
     let arena = arena(LEN);
     assert_eq!(
-        arena.alloc_bytes(LEN + 1, 1),
+        arena.allocate_bytes(LEN + 1, 1),
         Err(BumpError::Full { requested: LEN + 1, left: LEN })
     );
 }
@@ -63,27 +63,27 @@ fn sizes_at_the_end() {
 #[test]
 fn left_is_what_could_be_had() {
     let arena = arena(256);
-    arena.alloc_bytes(1, 1).unwrap();
-    assert_eq!(arena.alloc_bytes(193, 64), Err(BumpError::Full { requested: 193, left: 192 }));
-    assert_eq!(arena.alloc_bytes(1, 1 << 40), Err(BumpError::Full { requested: 1, left: 0 }));
-    arena.alloc_bytes(192, 64).unwrap();
-    assert_eq!(arena.alloc_bytes(1, 64), Err(BumpError::Full { requested: 1, left: 0 }));
+    arena.allocate_bytes(1, 1).unwrap();
+    assert_eq!(arena.allocate_bytes(193, 64), Err(BumpError::Full { requested: 193, left: 192 }));
+    assert_eq!(arena.allocate_bytes(1, 1 << 40), Err(BumpError::Full { requested: 1, left: 0 }));
+    arena.allocate_bytes(192, 64).unwrap();
+    assert_eq!(arena.allocate_bytes(1, 64), Err(BumpError::Full { requested: 1, left: 0 }));
 }
 
 /// A refusal leaves no trace: what fits is still granted, where it would have been.
 #[test]
 fn a_refusal_changes_nothing() {
     let arena = arena(256);
-    arena.alloc_bytes(10, 1).unwrap();
+    arena.allocate_bytes(10, 1).unwrap();
     let before = arena.stats();
     for (size, align) in
         [(0, 1), (1, 0), (1, 3), (247, 1), (1, 1 << 62), (usize::MAX, 1), (isize::MAX as usize, 1)]
     {
-        arena.alloc_bytes(size, align).unwrap_err();
-        arena.alloc_uninit(size, align).unwrap_err();
+        arena.allocate_bytes(size, align).unwrap_err();
+        arena.allocate_uninit(size, align).unwrap_err();
         assert_eq!(arena.stats(), before, "{size} at {align}");
     }
-    assert_eq!(start(arena.alloc_bytes(246, 1).unwrap()), arena.base().addr().get() + 10);
+    assert_eq!(start(arena.allocate_bytes(246, 1).unwrap()), arena.base().addr().get() + 10);
 }
 
 #[test]
@@ -107,12 +107,12 @@ fn what_makes_no_sense_is_told_apart() {
         (1 << 62, 1 << 62, BumpError::Full { requested: 1 << 62, left: 0 }),
     ];
     for (size, align, error) in wrong {
-        assert_eq!(arena.alloc_bytes(size, align), Err(error), "{size} at {align}");
-        assert_eq!(arena.alloc_uninit(size, align).map(drop), Err(error), "{size} at {align}");
+        assert_eq!(arena.allocate_bytes(size, align), Err(error), "{size} at {align}");
+        assert_eq!(arena.allocate_uninit(size, align).map(drop), Err(error), "{size} at {align}");
         assert!(HeapMemory::new(size, align).is_err(), "{size} at {align}");
         assert!(!error.to_string().is_empty());
     }
-    assert_eq!(arena.alloc(Layout::new::<()>()), Err(BumpError::Zero));
+    assert_eq!(arena.allocate(Layout::new::<()>()), Err(BumpError::Zero));
     assert_eq!(arena.stats().used, 0);
 }
 
@@ -124,16 +124,16 @@ fn an_arena_owns_its_memory_and_nothing_beside_it() {
     assert!(arena.owns(base) && arena.owns(base.wrapping_add(999)));
     assert!(!arena.owns(base.wrapping_sub(1)) && !arena.owns(base.wrapping_add(1000)));
     assert!(!arena.owns(ptr::null()) && !arena.owns(ptr::without_provenance(usize::MAX)));
-    assert!(arena.owns(arena.alloc_bytes(10, 1).unwrap().as_ptr().cast()));
+    assert!(arena.owns(arena.allocate_bytes(10, 1).unwrap().as_ptr().cast()));
 }
 
 #[test]
 fn a_reset_hands_out_the_same_bytes_again() {
     let mut arena = arena(1 << 16);
     for _ in 0..3 {
-        let first = arena.alloc_uninit(1 << 15, 4096).unwrap().as_ptr();
+        let first = arena.allocate_uninit(1 << 15, 4096).unwrap().as_ptr();
         assert_eq!(first.addr(), arena.base().addr().get());
-        arena.alloc_uninit(1 << 15, 1).unwrap();
+        arena.allocate_uninit(1 << 15, 1).unwrap();
         assert_eq!(arena.stats().left, 0);
         arena.reset();
         assert_eq!(arena.stats(), BumpStats { capacity: 1 << 16, used: 0, left: 1 << 16 });
@@ -155,14 +155,14 @@ fn a_refusal_writes_nothing() {
     // SAFETY: the page is large and aligned enough.
     unsafe { place.write(arena(4096)) };
     // SAFETY: just written.
-    unsafe { &*place }.alloc_bytes(4096, 1).unwrap();
+    unsafe { &*place }.allocate_bytes(4096, 1).unwrap();
     // SAFETY: our page; what may go wrong in it is what the test is about.
     unsafe { mprotect(page, len, MprotectFlags::READ) }.unwrap();
     // SAFETY: as before.
     let full = unsafe { &*place };
     for (size, align) in [(1, 1), (4096, 64), (0, 1), (1, 3), (usize::MAX, 1)] {
-        full.alloc_bytes(size, align).unwrap_err();
-        full.alloc_uninit(size, align).unwrap_err();
+        full.allocate_bytes(size, align).unwrap_err();
+        full.allocate_uninit(size, align).unwrap_err();
     }
     assert_eq!(full.stats().left, 0);
     assert!(full.owns(full.base().as_ptr()));
