@@ -19,7 +19,7 @@ macro_rules! contender {
 
             #[inline]
             fn size(&self) -> u64 {
-                self.size()
+                self.len()
             }
         }
 

@@ -18,7 +18,7 @@ pub trait Own: Sized + Send + fmt::Debug + 'static {
     /// Where it begins.
     fn offset(&self) -> u64;
     /// Its length.
-    fn size(&self) -> u64;
+    fn len(&self) -> u64;
     /// Both.
     fn range(&self) -> Range<u64>;
     /// See [`Allocation::shrink`].
@@ -58,8 +58,8 @@ pub trait Face: Sized + Clone + fmt::Debug {
     ) -> Result<Vec<Self::Own>, AllocError>;
     /// See [`OffsetAllocator::free_batch`].
     fn free_batch(&self, run: Vec<Self::Own>);
-    /// See [`OffsetAllocator::grow_to`].
-    fn grow(&self, to: u64) -> Result<(), SpaceError>;
+    /// See [`OffsetAllocator::grow_to_to`].
+    fn grow_to(&self, to: u64) -> Result<(), SpaceError>;
     /// See [`OffsetAllocator::shrink_to`].
     fn shrink_to(&self, to: u64) -> Result<(), SpaceError>;
     /// See [`OffsetAllocator::capacity`].
@@ -106,8 +106,8 @@ macro_rules! own {
                 self.offset()
             }
 
-            fn size(&self) -> u64 {
-                self.size()
+            fn len(&self) -> u64 {
+                self.len()
             }
 
             fn range(&self) -> Range<u64> {
@@ -152,7 +152,7 @@ macro_rules! common {
             allocate_batch(size: u64, n: usize) -> Result<Vec<Self::Own>, AllocError>;
             allocate_scattered(total: u64, max_ranges: usize) -> Result<Vec<Self::Own>, AllocError>;
             free_batch(run: Vec<Self::Own>) -> ();
-            grow(to: u64) -> Result<(), SpaceError>;
+            grow_to(to: u64) -> Result<(), SpaceError>;
             shrink_to(to: u64) -> Result<(), SpaceError>;
             capacity() -> u64;
             boundary() -> Option<u64>;

@@ -39,7 +39,7 @@ impl<F: Face> Driver<F> {
     pub(super) fn allocate(&mut self, size: u64, align: Option<u64>, raw: bool) -> Result<()> {
         let allocator = self.space.allocator();
         let own =
-            |allocation: F::Own| (allocation.offset(), allocation.size(), Held::Own(allocation));
+            |allocation: F::Own| (allocation.offset(), allocation.len(), Held::Own(allocation));
         let got = match (align, raw) {
             (None, false) => allocator.allocate(size).map(own),
             (Some(align), false) => allocator.allocate_aligned(size, align).map(own),
@@ -136,9 +136,9 @@ impl<F: Face> Driver<F> {
                 ensure!(batch.len() == n, "{} ranges instead of {n}", batch.len());
                 for allocation in batch {
                     ensure!(
-                        allocation.size() == size,
+                        allocation.len() == size,
                         "{} bytes instead of {size}",
-                        allocation.size()
+                        allocation.len()
                     );
                     self.hold(allocation.offset(), size, Held::Own(allocation))?;
                 }
@@ -190,7 +190,7 @@ impl<F: Face> Driver<F> {
                 let sum: u64 = parts.iter().map(Own::size).sum();
                 ensure!(sum == total, "{}: {sum} were granted", what());
                 for part in parts {
-                    self.hold(part.offset(), part.size(), Held::Own(part)).with_context(what)?;
+                    self.hold(part.offset(), part.len(), Held::Own(part)).with_context(what)?;
                 }
                 Ok(())
             }
