@@ -58,7 +58,7 @@ pub trait Face: Sized + Clone + fmt::Debug {
     ) -> Result<Vec<Self::Own>, AllocError>;
     /// See [`OffsetAllocator::free_batch`].
     fn free_batch(&self, run: Vec<Self::Own>);
-    /// See [`OffsetAllocator::grow_to_to`].
+    /// See [`OffsetAllocator::grow_to`].
     fn grow_to(&self, to: u64) -> Result<(), SpaceError>;
     /// See [`OffsetAllocator::shrink_to`].
     fn shrink_to(&self, to: u64) -> Result<(), SpaceError>;

@@ -187,7 +187,7 @@ impl<F: Face> Driver<F> {
                     "{} fit into one: {parts:?}",
                     what()
                 );
-                let sum: u64 = parts.iter().map(Own::size).sum();
+                let sum: u64 = parts.iter().map(Own::len).sum();
                 ensure!(sum == total, "{}: {sum} were granted", what());
                 for part in parts {
                     self.hold(part.offset(), part.len(), Held::Own(part)).with_context(what)?;
