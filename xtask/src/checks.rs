@@ -11,6 +11,7 @@ use clap::Args;
 
 use crate::chaos;
 use crate::engines;
+use crate::prose;
 use crate::python;
 use crate::setup;
 use crate::step::{Kind, Report};
@@ -32,6 +33,8 @@ pub(crate) struct Options {
 enum Group {
     /// `cargo fmt --check`, workspace and fuzz targets.
     Fmt,
+    /// The mechanical rules of the language: lengths of lines, names, sentences.
+    Prose,
     /// clippy with warnings as errors, workspace and fuzz targets.
     Clippy,
     /// Unit, integration and doc tests.
@@ -61,6 +64,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     {
         if wanted(Group::Fmt) {
             fmt(root, &mut report);
+        }
+        if wanted(Group::Prose) {
+            prose::run(root, &mut report);
         }
         if wanted(Group::Clippy) {
             clippy(root, &mut report);

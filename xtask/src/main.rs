@@ -7,6 +7,7 @@
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
 //! - [`setup`] looks for the tools the steps need and gets those it can,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
+//! - [`prose`] checks the mechanical rules of the language: lines, names, sentences,
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
@@ -21,6 +22,7 @@ mod engines;
 mod install;
 mod layout;
 mod notices;
+mod prose;
 mod python;
 mod record;
 mod sanitize;
