@@ -81,7 +81,8 @@ mod tests {
     fn definitions_are_found_but_for_associated_and_tests() {
         let code = "pub struct A;\nimpl B for A {\n    type C = u8;\n    fn d() { struct E; }\n}\n\
                     trait F { type G; }\npub(crate) enum H<T> { X(T) }\ntype I = [u8; 2];\n\
-                    #[cfg(test)]\nmod tests {\n    struct J;\n}\nmod k {\n    union L { a: u8 }\n}\n";
+                    #[cfg(test)]\nmod tests {\n    struct J;\n}\n\
+                    mod k {\n    union L { a: u8 }\n}\n";
         let names: Vec<&str> = definitions(code).into_iter().map(|(_, name)| name).collect();
         assert_eq!(names, ["A", "F", "H", "I", "L"]);
     }
