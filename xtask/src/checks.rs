@@ -192,7 +192,8 @@ fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
     }
     if !names.is_empty() && !guided {
         println!(
-            "(guided by coverage too with: rustup toolchain install nightly && cargo install cargo-fuzz)"
+            "(guided by coverage too with: rustup toolchain install nightly && cargo install \
+             cargo-fuzz)"
         );
     }
 }

@@ -193,9 +193,11 @@ fn needed(files: Vec<String>) -> Vec<String> {
 fn compose(all: &[Linked]) -> String {
     let mut page = String::from(
         "# Third-party software in the wheel\n\n\
-         The compiled module contains the crates below, each under the licence that stands beside it,\n\
+         The compiled module contains the crates below, each under the licence that stands beside \
+         it,\n\
          and the standard library of Rust (<https://www.rust-lang.org>), Copyright (c) The Rust Project\n\
-         Contributors, under MIT OR Apache-2.0. kvmem itself is under Apache-2.0: see `LICENSE`.\n\n\
+         Contributors, under MIT OR Apache-2.0. kvmem itself is under Apache-2.0: see \
+         `LICENSE`.\n\n\
          `cargo xtask notices` has made this file from `Cargo.lock`.\n\n\
          | crate | version | licence | source |\n|---|---|---|---|\n",
     );

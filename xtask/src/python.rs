@@ -67,7 +67,8 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
 fn fresh_environment(folder: &Path) -> Option<PathBuf> {
     let Some(python) = find() else {
         println!(
-            "(Python 3.11 or later with the modules venv and ensurepip is missing, so the Python package is not tested: {})",
+            "(Python 3.11 or later with the modules venv and ensurepip is missing, so the Python \
+             package is not tested: {})",
             setup::by_hand("python3 python3-venv")
         );
         return None;
@@ -108,7 +109,8 @@ fn fresh_environment(folder: &Path) -> Option<PathBuf> {
         return Some(environment);
     }
     println!(
-        "(pip cannot get {}, so the Python package is not tested: is there a network, or a mirror set in pip.conf?)",
+        "(pip cannot get {}, so the Python package is not tested: is there a network, or a mirror \
+         set in pip.conf?)",
         missing.join(", ")
     );
     None

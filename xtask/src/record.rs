@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn machine_names_are_fit_for_files() {
-        let cpuinfo = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8488C @ 2.4GHz\nmodel name\t: b\n";
+        let cpuinfo = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8488C @ \
+                       2.4GHz\nmodel name\t: b\n";
         assert_eq!(machine(cpuinfo), "intel-xeon-platinum-8488c-2-4ghz");
         assert_eq!(machine("processor: 0\n"), std::env::consts::ARCH.replace('_', "-"));
     }

@@ -192,7 +192,8 @@ mod tests {
 
     #[test]
     fn reads_the_host() {
-        let text = "rustc 1.97.0-nightly\nbinary: rustc\nhost: aarch64-unknown-linux-gnu\nrelease: 1.97.0\n";
+        let text = "rustc 1.97.0-nightly\nbinary: rustc\nhost: \
+                    aarch64-unknown-linux-gnu\nrelease: 1.97.0\n";
         assert_eq!(host_in(text), Some("aarch64-unknown-linux-gnu"));
         assert_eq!(host_in("rustc 1.97.0"), None);
     }

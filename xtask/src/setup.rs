@@ -41,7 +41,8 @@ pub(crate) fn component(subcommand: &str, component: &str) -> Result<()> {
         .context("cannot run rustup")?;
     if !status.success() || !works(cargo(), &[subcommand, "--version"]) {
         bail!(
-            "cargo {subcommand} is missing and could not be installed: rustup component add {component}"
+            "cargo {subcommand} is missing and could not be installed: rustup component add \
+             {component}"
         );
     }
     Ok(())
@@ -201,7 +202,8 @@ mod tests {
 
     #[test]
     fn reads_what_the_loader_knows() {
-        let output = "2 libs found in cache `/etc/ld.so.cache'\n\tlibibverbs.so.1 (libc6,x86-64) => /lib/libibverbs.so.1\n\tlibz.so.1 (libc6) => /lib/libz.so.1\n";
+        let output = "2 libs found in cache `/etc/ld.so.cache'\n\tlibibverbs.so.1 (libc6,x86-64) \
+                      => /lib/libibverbs.so.1\n\tlibz.so.1 (libc6) => /lib/libz.so.1\n";
         assert!(lists(output, "libibverbs.so.1") && lists(output, "libz.so.1"));
         assert!(
             !lists(output, "libibverbs.so") && !lists(output, "libs") && !lists("", "libz.so.1")

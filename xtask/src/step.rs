@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn reads_libtest_result_lines_only() {
-        let line = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s\n";
+        let line = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; \
+                    finished in 0.01s\n";
         assert_eq!(parse_test_result(line), Some(Count { passed: 12, failed: 0 }));
         let line = "test result: FAILED. 3 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out";
         assert_eq!(parse_test_result(line), Some(Count { passed: 3, failed: 4 }));

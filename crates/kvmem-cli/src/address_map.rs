@@ -1,28 +1,27 @@
-//! *Address map*: where the objects of a pool lie, each part of it in one cell; and how such maps
-//! are drawn over time.
+//! *Address map*: where the objects of a pool lie, in equal cells; and how such maps are drawn over
+//! time.
 //!
-//! What is free is what lies between the objects, so it is known of every allocator in the same
-//! way.
+//! The gaps between objects are free, so the map of every allocator is found in the same way.
 
 use std::ops::Range;
 
 use kvmem_report::{Heat, Section};
 
-/// Into how many equal parts a pool is divided.
+/// Number of equal cells of a pool.
 pub const CELLS: usize = 64;
 
-/// Where objects lie, for each part of the pool from the bottom up.
+/// Where objects lie, for each cell of the pool from the lowest address up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Map {
     /// The share in use.
     pub used: Box<[f32; CELLS]>,
-    /// Free ranges that begin in it.
+    /// Free ranges that begin in the cell.
     pub holes: Box<[u32; CELLS]>,
 }
 
 impl Map {
-    /// The map of a pool in which `spans` are in use, in the order of their addresses; `hole` hears
-    /// of each free range.
+    /// Makes the map of a pool in which `spans` are in use, in the order of their addresses. Calls
+    /// `hole` with each free range.
     pub fn of(pool_bytes: u64, spans: &[Range<u64>], mut hole: impl FnMut(Range<u64>)) -> Map {
         let mut map = Map { used: Box::new([0.0; CELLS]), holes: Box::new([0; CELLS]) };
         let edge = |cell: usize| (u128::from(pool_bytes) * cell as u128 / CELLS as u128) as u64;
@@ -52,14 +51,14 @@ impl Map {
         map
     }
 
-    /// How many free ranges there are.
+    /// Returns the number of free ranges.
     pub fn free_ranges(&self) -> u32 {
         self.holes.iter().sum()
     }
 }
 
-/// Where objects lie, and into how many pieces what is free is broken: a column for each map, up to
-/// where it was taken on the axis `x`.
+/// Draws where objects lie and where free ranges begin: a column for each map, at its position on
+/// the axis `x`.
 pub fn over_time<'a>(
     x: &str,
     pool_bytes: u64,
@@ -85,10 +84,11 @@ pub fn over_time<'a>(
     }
     let section = Section::new("Address space over time");
     if used.is_empty() {
-        return section.text("This allocator hands out no places.");
+        return section.text("This allocator returns no offsets.");
     }
     section.plot(used.plot()).plot(broken.plot()).text(format!(
-        "Each cell is a {CELLS}th of the pool. What is free in one range is not fragmented: it begins once."
+        "Each cell is a {CELLS}th of the pool. What is free in one range is not fragmented: it \
+         begins once."
     ))
 }
 

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use kvmem::arena::preflight::{Requirements, WishError};
+use kvmem::arena::preflight::{Requirements, RequirementsError};
 use kvmem::arena::{ByteSize, Ladder};
 use kvmem::pool::kv_cache::Eviction;
 use kvmem_bench::contender::ContenderId;
@@ -22,29 +22,28 @@ pub use self::mount::MountArgs;
 pub use self::tour::TourArgs;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
 
-/// vmem for KV caches: memory mapped and populated, benchmarks, and trace replays of the kvmem
-/// library.
+/// The host memory of LLM inference servers: checks a machine, maps and registers memory, replays
+/// KV-cache traces, and runs the benchmarks of the kvmem library.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kvmem", version)]
 pub struct Args {
-    /// What to do; the tour, if nothing is named.
+    /// The subcommand; without one, the tour.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Print the steps of setting up on standard error, and how long each took; -vv those of each
-    /// thread too. Without it KVMEM_LOG can say off, error, warn, info, debug or trace
+    /// Print the steps of setting up on standard error, with their times; -vv prints those of each
+    /// thread too. KVMEM_LOG sets the same: off, error, warn, info, debug or trace
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
 
-/// What the command can do.
+/// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Look at everything once, in less than two minutes: limits, a pool, a KV cache, the quick
-    /// benchmarks, and a page about it all. This is what kvmem does when nothing is named
+    /// Show everything once, in less than two minutes: limits, a pool, a KV cache, the quick
+    /// benchmarks, and a page of plots. This is the default
     Tour(TourArgs),
-    /// Measure the layers, all of them or one, beside the published figures and others who do the
-    /// same work
+    /// Measure all layers, or one, beside the published figures and other implementations
     #[command(args_conflicts_with_subcommands = true)]
     Bench {
         /// Fewer operations, less memory: a minute or two instead of many
@@ -62,39 +61,42 @@ pub enum Command {
         #[arg(long)]
         borrow_hugepages: bool,
 
-        /// Show what was written with --json in earlier runs, and measure nothing
-        #[arg(long, value_name = "FILE,…", value_delimiter = ',', conflicts_with_all = ["quick", "borrow_hugepages"])]
+        /// Show the results of earlier runs, written with --json, and measure nothing
+        #[arg(
+            long, value_name = "FILE,…", value_delimiter = ',',
+            conflicts_with_all = ["quick", "borrow_hugepages"]
+        )]
         from: Vec<PathBuf>,
 
-        /// What to measure; all if nothing is named.
+        /// The suite to measure (default: all).
         #[command(subcommand)]
         suite: Option<BenchSuite>,
     },
-    /// Hold every limit of this machine against the memory you want, say how to change those that
-    /// stand in the way, and list what memory can be registered with
+    /// Check every limit of this machine against the memory you want, with the remedy for each that
+    /// prevents it, and list the registrars
     Doctor(DoctorArgs),
-    /// Map memory, make its pages resident, register it with devices, and say what was got and how
-    /// long it took
+    /// Map memory, make its pages resident, register it with devices, and print the receipt and the
+    /// times
     Mount(MountArgs),
     /// Replay a KV-cache trace through keyed blocks on a pool, or recorded calls through any
     /// allocator
     Replay(ReplayArgs),
 }
 
-/// What can be measured.
+/// The suites.
 #[derive(Clone, Debug, Subcommand)]
 pub enum BenchSuite {
     /// Memory: time per bump allocation, and how fast pages are made resident
     Arena(BenchArenaArgs),
     /// The allocator of offsets: utilization and time per operation
     Offset(BenchOffsetArgs),
-    /// Registering memory with rings and with two simulated machines: seconds until it can be used,
-    /// and given back
+    /// Registering memory with rings and with two simulated machines: seconds to register and to
+    /// deregister
     Register(BenchRegisterArgs),
     /// Small blocks of memory: time per allocation and free, beside mimalloc, jemalloc, snmalloc,
     /// g_slice and malloc
     Slab(BenchSlabArgs),
-    /// One allocator of offsets that several threads share: calls a second, and how long one takes
+    /// One allocator of offsets that several threads share: calls a second, and time per call
     Concurrency(BenchConcurrencyArgs),
     /// Keyed blocks that several threads share: time per look-up and per insertion
     Cache(BenchCacheArgs),
@@ -107,15 +109,21 @@ pub struct BenchArenaArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Only these operations (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(arena::Op::ALL, arena::Op::name))]
+    /// Only these operations (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(arena::Op::ALL, arena::Op::name)
+    )]
     pub op: Vec<arena::Op>,
 
-    /// Only these contenders (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(arena::ContenderId::ALL, arena::ContenderId::name))]
+    /// Only these contenders (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(arena::ContenderId::ALL, arena::ContenderId::name)
+    )]
     pub contender: Vec<arena::ContenderId>,
 
-    /// Repetitions of each measurement, of which the median counts
+    /// Repetitions of each measurement; the median counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
@@ -142,23 +150,32 @@ pub struct BenchRegisterArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Only these backends (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(register::Backend::ALL, register::Backend::name))]
+    /// Only these backends (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(register::Backend::ALL, register::Backend::name)
+    )]
     pub backend: Vec<register::Backend>,
 
-    /// Only these policies (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(register::ContenderId::ALL, register::ContenderId::name))]
+    /// Only these policies (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(register::ContenderId::ALL, register::ContenderId::name)
+    )]
     pub policy: Vec<register::ContenderId>,
 
     /// Regions of these sizes on io_uring, instead of 1GiB and 8GiB
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size)]
     pub size: Vec<u64>,
 
-    /// So many contexts, instead of 1, 4 and 8
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Numbers of contexts to measure, instead of 1, 4 and 8
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=64)
+    )]
     pub contexts: Vec<u32>,
 
-    /// Rounds that count, of which the median does, exactly
+    /// Measured rounds; the median counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
@@ -185,19 +202,28 @@ pub struct BenchSlabArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Only these patterns (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(slab::Pattern::ALL, slab::Pattern::name))]
+    /// Only these patterns (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(slab::Pattern::ALL, slab::Pattern::name)
+    )]
     pub pattern: Vec<slab::Pattern>,
 
-    /// Only these allocators (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(slab::ContenderId::ALL, slab::ContenderId::name))]
+    /// Only these allocators (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(slab::ContenderId::ALL, slab::ContenderId::name)
+    )]
     pub contender: Vec<slab::ContenderId>,
 
-    /// So many threads, instead of 1, 2, 3 and 4
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    /// Numbers of threads to measure, instead of 1, 2, 3 and 4
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
     pub threads: Vec<u32>,
 
-    /// Repetitions of each measurement, of which the median counts
+    /// Repetitions of each measurement; the median counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
@@ -209,7 +235,7 @@ pub struct BenchSlabArgs {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// One measurement, in this process: how the suite runs each of its own
+    /// Run one measurement in this process; the suite runs each of its own this way
     #[arg(long, value_name = "TASK", hide = true, exclusive = true)]
     pub alone: Option<slab::Task>,
 }
@@ -221,19 +247,28 @@ pub struct BenchConcurrencyArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Only these scenarios (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(concurrency::Scenario::ALL, concurrency::Scenario::name))]
+    /// Only these scenarios (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(concurrency::Scenario::ALL, concurrency::Scenario::name)
+    )]
     pub scenario: Vec<concurrency::Scenario>,
 
-    /// Only these allocators (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(concurrency::ContenderId::ALL, concurrency::ContenderId::name))]
+    /// Only these allocators (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(concurrency::ContenderId::ALL, concurrency::ContenderId::name)
+    )]
     pub contender: Vec<concurrency::ContenderId>,
 
-    /// So many threads, instead of 1, 2, 4 and 16
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    /// Numbers of threads to measure, instead of 1, 2, 4 and 16
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
     pub threads: Vec<u32>,
 
-    /// Repetitions of each measurement, of which the median counts
+    /// Repetitions of each measurement; the median counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
@@ -249,13 +284,12 @@ pub struct BenchConcurrencyArgs {
 /// Options of `kvmem bench cache`.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct BenchCacheArgs {
-    /// Instead of times: which share of the blocks of prefixes each policy of eviction finds,
-    /// beside S3-FIFO, ARC and the optimum
+    /// Measure hit rates instead of times: each eviction policy beside S3-FIFO, ARC and the offline
+    /// optimum, on prefix traces
     #[arg(long, conflicts_with_all = ["scenario", "contender", "threads", "reps"])]
     pub policy: bool,
 
-    /// With --policy: also on this recorded trace, one JSON object a line with hash_ids; may be
-    /// given more than once
+    /// With --policy: also measure on this trace, one JSON object a line with hash_ids; repeatable
     #[arg(long, value_name = "FILE", requires = "policy")]
     pub trace: Vec<PathBuf>,
 
@@ -263,19 +297,28 @@ pub struct BenchCacheArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Only these scenarios (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(cache::Scenario::ALL, cache::Scenario::name))]
+    /// Only these scenarios (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(cache::Scenario::ALL, cache::Scenario::name)
+    )]
     pub scenario: Vec<cache::Scenario>,
 
-    /// Only these caches (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(cache::ContenderId::ALL, cache::ContenderId::name))]
+    /// Only these caches (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(cache::ContenderId::ALL, cache::ContenderId::name)
+    )]
     pub contender: Vec<cache::ContenderId>,
 
-    /// So many threads, instead of 1, 2 and 4
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    /// Numbers of threads to measure, instead of 1, 2 and 4
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
     pub threads: Vec<u32>,
 
-    /// Repetitions of each measurement, of which the median counts
+    /// Repetitions of each measurement; the median counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
@@ -299,15 +342,21 @@ pub struct BenchOffsetArgs {
     #[arg(long, value_name = "N", default_value_t = kvmem_bench::offset::DEFAULT_SEED)]
     pub seed: u64,
 
-    /// Only these workloads (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(WorkloadId::ALL, WorkloadId::name))]
+    /// Only these workloads (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(WorkloadId::ALL, WorkloadId::name)
+    )]
     pub workload: Vec<WorkloadId>,
 
-    /// Only these allocators (all if none is named)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named(ContenderId::ALL, ContenderId::name))]
+    /// Only these allocators (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named(ContenderId::ALL, ContenderId::name)
+    )]
     pub contender: Vec<ContenderId>,
 
-    /// Repetitions of each timed loop, of which the median counts
+    /// Repetitions of each timed loop; the median counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub reps: Option<u32>,
 
@@ -342,11 +391,14 @@ pub struct ReplayArgs {
     #[arg(value_name = "TRACE", required_unless_present = "ops")]
     pub trace: Option<PathBuf>,
 
-    /// Instead of a trace: allocator calls that --record has written
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "pool", "model", "object_bytes", "page_tokens", "policy", "threads", "backed", "requests", "record", "html"])]
+    /// Replay allocator calls that --record has written, instead of a trace
+    #[arg(
+        long, value_name = "FILE",
+        conflicts_with_all = ["trace", "pool", "model", "object_bytes", "page_tokens", "policy", "threads", "backed", "requests", "record", "html"]
+    )]
     pub ops: Option<PathBuf>,
 
-    /// With --ops: fail unless every call is decided as it was recorded
+    /// With --ops: fail unless every call has the recorded result
     #[arg(long)]
     pub verify: bool,
 
@@ -359,30 +411,35 @@ pub struct ReplayArgs {
     #[arg(long, value_enum, default_value = "glm-5.1-dsa")]
     pub model: Model,
 
-    /// Instead of a model: the sizes of the objects that a page of --page-tokens tokens is kept in
-    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size, conflicts_with = "model")]
+    /// The sizes of the objects that hold a page of --page-tokens tokens, instead of a model
+    #[arg(
+        long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size,
+        conflicts_with = "model"
+    )]
     pub object_bytes: Option<Vec<u64>>,
 
     /// Tokens of a page; a block of 512 tokens is 512 / N pages
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub page_tokens: u64,
 
-    /// The allocator: kvmem is a pool, kvmem-cached one whose threads cache sizes that come again
-    /// and again; the others only say where objects would lie. With --ops also "all", side by
-    /// side
+    /// The allocator: kvmem is a pool, kvmem-cached a pool whose threads cache hot sizes; the
+    /// others only place objects. With --ops also "all", side by side
     #[arg(long, value_name = "NAME", default_value = "kvmem", value_parser = contenders())]
     pub contender: Contenders,
 
-    /// Which objects go first when room is needed
+    /// Which objects are evicted first
     #[arg(long, value_enum, default_value = "lru")]
     pub policy: Policy,
 
-    /// So many threads serve requests, each the next one of the trace
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    /// Threads that serve requests; each takes the next request of the trace
+    #[arg(
+        long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
     pub threads: u32,
 
-    /// Put real memory behind the pool, write every block, verify its checksum whenever it is hit,
-    /// and say how fast a plain copy of the same bytes is
+    /// Put real memory behind the pool, write every block, verify its checksum on every hit, and
+    /// compare with a plain copy of the same bytes
     #[arg(long)]
     pub backed: bool,
 
@@ -398,11 +455,11 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Look at the pool on the way, and draw what was seen as a page in FILE
+    /// Sample the pool during the replay, and draw the samples as a page in FILE
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Whether it can be watched.
+    /// Where metrics are served.
     #[command(flatten)]
     pub metrics: MetricsArgs,
 }
@@ -410,25 +467,25 @@ pub struct ReplayArgs {
 /// One allocator, or all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contenders {
-    /// This one.
+    /// One allocator.
     One(ContenderId),
-    /// One after the other.
+    /// All of them, one after the other.
     All,
 }
 
-/// Which objects go first.
+/// Which objects are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Policy {
     /// The least recently used
     Lru,
-    /// Those that are worth least, by what is learned of how often and how long ago blocks were
-    /// used; more hits than lru on long traces (with scans 43.4 % for 41.3 %, documents 40.9 %
+    /// Those of least worth, learned from how often and how long ago blocks were used; more hits
+    /// than lru on long traces (with scans 43.4 % for 41.3 %, documents 40.9 %
     /// for 33.2 %), up to 0.9 points fewer on short ones
     ScanResistant,
 }
 
 impl Policy {
-    /// The cache's word for it.
+    /// The cache's name for the policy.
     pub fn eviction(self) -> Eviction {
         match self {
             Policy::Lru => Eviction::Lru,
@@ -440,17 +497,16 @@ impl Policy {
 /// Options of `kvmem doctor`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct DoctorArgs {
-    /// How much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is
+    /// Size of the memory in bytes, or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is
     /// 10^9, G is GiB)
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub size: u64,
 
-    /// The page sizes to try, first choice first, of 1G, 2M, thp and 4k; one alone means this or
-    /// nothing
+    /// The page sizes to try, in this order: 1G, 2M, thp, 4k; a single one means that or nothing
     #[arg(long, value_name = "PAGES,…", default_value = "2M,thp,4k")]
     pub pages: Ladder,
 
-    /// The NUMA nodes it must come from, in even shares (any if none is named)
+    /// The NUMA nodes that the memory must come from, in even shares (default: any)
     #[arg(long, value_name = "NODE,…", value_delimiter = ',')]
     pub nodes: Vec<u32>,
 
@@ -458,7 +514,7 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub shared: bool,
 
-    /// The memory will not be pinned, that is, registered with no device
+    /// The memory will not be pinned: it is registered with no device
     #[arg(long)]
     pub no_pin: bool,
 
@@ -468,21 +524,21 @@ pub struct DoctorArgs {
 }
 
 impl DoctorArgs {
-    /// The memory that is wanted.
+    /// Returns the memory to check for.
     ///
     /// # Errors
-    /// [`WishError`] if there can be no such memory.
-    pub fn wish(&self) -> Result<Requirements, WishError> {
-        let wish = Requirements::new(self.size, self.pages.clone())?;
-        Ok(wish.shared(self.shared).pinned(!self.no_pin).nodes(self.nodes.iter().copied()))
+    /// [`RequirementsError`] if no such memory can exist.
+    pub fn requirements(&self) -> Result<Requirements, RequirementsError> {
+        let requirements = Requirements::new(self.size, self.pages.clone())?;
+        Ok(requirements.shared(self.shared).pinned(!self.no_pin).nodes(self.nodes.iter().copied()))
     }
 }
 
 impl ReplayArgs {
-    /// What the blocks are made of, and its name.
+    /// Returns the layout of a block, and its name.
     ///
     /// # Errors
-    /// [`LayoutError`] if there can be no such block.
+    /// [`LayoutError`] if no such block can exist.
     pub fn layout(&self) -> Result<(BlockLayout, String), LayoutError> {
         match &self.object_bytes {
             Some(sizes) => Ok((BlockLayout::of_objects(sizes, self.page_tokens)?, "custom".into())),
@@ -491,8 +547,7 @@ impl ReplayArgs {
     }
 }
 
-/// One of several by its name; the names are listed in the help and in the message about a wrong
-/// one.
+/// Parses a name; help and errors list all names.
 fn named<T, const N: usize>(
     all: [T; N],
     name: fn(T) -> &'static str,
@@ -503,7 +558,7 @@ where
     PossibleValuesParser::new(all.map(name)).try_map(|name| name.parse::<T>())
 }
 
-/// As [`named`], and "all".
+/// Parses the name of an allocator, or "all".
 fn contenders() -> impl TypedValueParser<Value = Contenders> {
     let names = ContenderId::ALL.map(ContenderId::name).into_iter().chain(["all"]);
     PossibleValuesParser::new(names).try_map(|name| match name.as_str() {
@@ -512,7 +567,7 @@ fn contenders() -> impl TypedValueParser<Value = Contenders> {
     })
 }
 
-/// A number of bytes, as all of kvmem reads it.
+/// Parses a size as all of kvmem does.
 fn size(text: &str) -> Result<u64, String> {
     text.parse::<ByteSize>().map(|size| size.0).map_err(|error| error.to_string())
 }

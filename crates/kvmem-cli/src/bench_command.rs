@@ -1,5 +1,4 @@
-//! `kvmem bench`: from the options to `kvmem-bench`, with a progress bar on the way and its table
-//! out again.
+//! `kvmem bench`: runs suites of `kvmem-bench` under a progress bar and prints their tables.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -23,8 +22,8 @@ use crate::escape::shown;
 use crate::output::{Failure, HtmlSink, JsonSink, print, progress_bar, tell};
 use crate::output_file::OutputFiles;
 
-/// What a suite found.
-type Found = Result<Box<dyn Draw>, Failure>;
+/// The result of a suite.
+type SuiteResult = Result<Box<dyn Draw>, Failure>;
 
 /// Runs a suite, prints its table, and draws its page.
 pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
@@ -54,7 +53,7 @@ pub(crate) fn run_all(
 ) -> Result<(), Failure> {
     recover();
     let none = || JsonSink::None;
-    let suites: [&dyn Fn() -> Found; 6] = [
+    let suites: [&dyn Fn() -> SuiteResult; 6] = [
         &|| run_arena(&BenchArenaArgs { quick, borrow_hugepages, ..Default::default() }, none()),
         &|| {
             run_register(
@@ -71,21 +70,21 @@ pub(crate) fn run_all(
     page(html, || one_after_the_other(suites))
 }
 
-/// Gives the machine back what an earlier run has borrowed that was killed, and says so.
+/// Returns the hugepages that a killed run has borrowed, and prints that.
 fn recover() {
     match hugepages::recover() {
         Ok(None) => {}
         Ok(Some(Restored { found, pages, left_by })) => tell(format_args!(
-            "kvmem: vm.nr_hugepages is {pages} again: process {} was killed, and had left it at {found}",
+            "kvmem: vm.nr_hugepages is {pages} again: process {} was killed and left it at {found}",
             left_by.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
         )),
-        Err(error) => {
-            tell(format_args!("kvmem: hugepages of an earlier run cannot be given back: {error}"))
-        }
+        Err(error) => tell(format_args!(
+            "kvmem: hugepages that an earlier run borrowed cannot be returned: {error}"
+        )),
     }
 }
 
-/// Shows what earlier runs have found.
+/// Shows the results of earlier runs.
 pub(crate) fn show(from: &[PathBuf], html: Option<&Path>) -> Result<(), Failure> {
     let files = OutputFiles::new();
     let mut files =
@@ -98,17 +97,18 @@ pub(crate) fn show(from: &[PathBuf], html: Option<&Path>) -> Result<(), Failure>
 fn one(
     json: &Option<PathBuf>,
     html: &Option<PathBuf>,
-    run: impl FnOnce(JsonSink) -> Found,
+    run: impl FnOnce(JsonSink) -> SuiteResult,
 ) -> Result<(), Failure> {
     one_from(&[], json, html, run)
 }
 
-/// Runs one suite that reads traces, as [`one`] does. No output may be one of the traces.
+/// Opens the outputs of a suite that reads traces, runs it, and draws its page. No output may be
+/// one of the traces.
 fn one_from(
     traces: &[PathBuf],
     json: &Option<PathBuf>,
     html: &Option<PathBuf>,
-    run: impl FnOnce(JsonSink) -> Found,
+    run: impl FnOnce(JsonSink) -> SuiteResult,
 ) -> Result<(), Failure> {
     let files = OutputFiles::new();
     let mut files =
@@ -119,19 +119,19 @@ fn one_from(
 }
 
 fn one_after_the_other(
-    runs: impl IntoIterator<Item = impl Fn() -> Found>,
+    runs: impl IntoIterator<Item = impl Fn() -> SuiteResult>,
 ) -> Result<Vec<Box<dyn Draw>>, Failure> {
     let run = |(number, run): (usize, _)| {
         if number > 0 {
             print("\n")?;
         }
-        let run: &dyn Fn() -> Found = &run;
+        let run: &dyn Fn() -> SuiteResult = &run;
         run()
     };
     runs.into_iter().enumerate().map(run).collect()
 }
 
-/// Draws what was found, a chapter for each suite, if somebody wants a page of it.
+/// Draws a chapter for each suite, if a page was requested.
 fn page(
     html: HtmlSink,
     run: impl FnOnce() -> Result<Vec<Box<dyn Draw>>, Failure>,
@@ -144,8 +144,8 @@ fn page(
     })
 }
 
-/// What `--json` wrote, in a form that says itself which suite it is of.
-fn recorded(path: &Path) -> Found {
+/// Reads a file that `--json` wrote; it names its suite.
+fn recorded(path: &Path) -> SuiteResult {
     fn report<R: Display + DeserializeOwned + Draw + 'static>(
         value: Value,
     ) -> Result<Box<dyn Draw>, String> {
@@ -165,13 +165,13 @@ fn recorded(path: &Path) -> Found {
             Some("cache") => report::<cache::Report>(value),
             Some("cache-policy") => report::<cache::hits::Report>(value),
             Some(other) => Err(format!("there is no suite {other:?}")),
-            None => Err("it does not say which suite it is of".to_owned()),
+            None => Err("it does not name its suite".to_owned()),
         }
     };
     read().map_err(|error| Failure::usage(format_args!("cannot show {}: {error}", shown(path))))
 }
 
-fn run_arena(args: &BenchArenaArgs, json: JsonSink) -> Found {
+fn run_arena(args: &BenchArenaArgs, json: JsonSink) -> SuiteResult {
     let options = arena::Options {
         quick: args.quick,
         reps: args.reps,
@@ -182,7 +182,7 @@ fn run_arena(args: &BenchArenaArgs, json: JsonSink) -> Found {
     measure(json, |bar| arena::run(&options, bar))
 }
 
-fn run_register(args: &BenchRegisterArgs, json: JsonSink) -> Found {
+fn run_register(args: &BenchRegisterArgs, json: JsonSink) -> SuiteResult {
     let options = register::Options {
         quick: args.quick,
         reps: args.reps,
@@ -195,7 +195,7 @@ fn run_register(args: &BenchRegisterArgs, json: JsonSink) -> Found {
     measure(json, |bar| register::run(&options, bar))
 }
 
-fn run_offset(args: &BenchOffsetArgs, json: JsonSink) -> Found {
+fn run_offset(args: &BenchOffsetArgs, json: JsonSink) -> SuiteResult {
     let options = offset::Options {
         seed: args.seed,
         quick: args.quick,
@@ -206,7 +206,7 @@ fn run_offset(args: &BenchOffsetArgs, json: JsonSink) -> Found {
     measure(json, |bar| offset::run(&options, bar))
 }
 
-fn run_slab(args: &BenchSlabArgs, json: JsonSink) -> Found {
+fn run_slab(args: &BenchSlabArgs, json: JsonSink) -> SuiteResult {
     let options = slab::Options {
         quick: args.quick,
         reps: args.reps,
@@ -218,21 +218,21 @@ fn run_slab(args: &BenchSlabArgs, json: JsonSink) -> Found {
     measure(json, |bar| slab::run(&options, bar))
 }
 
-/// One measurement of the slab suite, in a process of its own.
+/// Runs one measurement of the slab suite in this process.
 fn run_alone(task: &slab::Task) -> Result<(), Failure> {
     let seen = slab::measure(task).map_err(|error| Failure::new(error, 1))?;
     print(format_args!("{seen}\n"))
 }
 
-/// This program, for one measurement of the slab suite.
+/// The command that runs one measurement of the slab suite.
 pub(crate) fn alone(task: &slab::Task) -> Command {
-    // The link leads to the program that runs, also when its file was replaced meanwhile.
+    // The link leads to the running program, even if its file was replaced.
     let mut command = Command::new("/proc/self/exe");
     command.args(["bench", "slab", "--alone", &task.to_string()]);
     command
 }
 
-fn run_concurrency(args: &BenchConcurrencyArgs, json: JsonSink) -> Found {
+fn run_concurrency(args: &BenchConcurrencyArgs, json: JsonSink) -> SuiteResult {
     let options = concurrency::Options {
         quick: args.quick,
         reps: args.reps,
@@ -243,7 +243,7 @@ fn run_concurrency(args: &BenchConcurrencyArgs, json: JsonSink) -> Found {
     measure(json, |bar| concurrency::run(&options, bar))
 }
 
-fn run_cache(args: &BenchCacheArgs, json: JsonSink) -> Found {
+fn run_cache(args: &BenchCacheArgs, json: JsonSink) -> SuiteResult {
     if args.policy {
         let options = cache::hits::Options { quick: args.quick, traces: args.trace.clone() };
         return measure(json, |bar| cache::hits::run(&options, bar));
@@ -262,7 +262,7 @@ fn run_cache(args: &BenchCacheArgs, json: JsonSink) -> Found {
 fn measure<R: Display + Serialize + Draw + 'static, E: Display>(
     json: JsonSink,
     run: impl FnOnce(&mut Bar) -> Result<R, E>,
-) -> Found {
+) -> SuiteResult {
     let mut bar = Bar::new();
     let report = run(&mut bar);
     bar.0.finish_and_clear();

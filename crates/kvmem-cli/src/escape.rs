@@ -10,12 +10,12 @@ use std::path::Path;
 /// Whether a terminal may obey `c` instead of showing it, or show other characters in another
 /// order.
 fn is_unsafe(c: char) -> bool {
-    // The second: marks that turn the direction of writing.
+    // The second range: marks that change the direction of writing.
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Passes text on with its control characters escaped, but for line feeds.
+/// A writer that escapes control characters, except line feeds.
 pub(crate) struct Escaped<W>(pub(crate) W);
 
 impl<W: Write> Write for Escaped<W> {
@@ -24,7 +24,7 @@ impl<W: Write> Write for Escaped<W> {
         while let Some(at) = rest.find(|c| c != '\n' && is_unsafe(c)) {
             self.0.write_str(&rest[..at])?;
             let mut chars = rest[at..].chars();
-            // Found a moment ago.
+            // `find` returned its position.
             let Some(c) = chars.next() else { break };
             write!(self.0, "{}", c.escape_default())?;
             rest = chars.as_str();
@@ -33,15 +33,16 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-/// Shows a value with its control characters escaped, but for line feeds.
+/// Formats a value with its control characters escaped, except line feeds.
 pub(crate) fn escaped(value: impl fmt::Display) -> String {
     let mut text = String::new();
-    // A string takes everything.
+    // Writing to a string cannot fail.
     let _ = write!(Escaped(&mut text), "{value}");
     text
 }
 
-/// Shows a file name on one line: line feeds are escaped too. What is not Unicode becomes U+FFFD.
+/// Formats a file name on one line: line feeds are escaped too. Bytes that are not Unicode become
+/// U+FFFD.
 pub(crate) fn shown(path: &Path) -> impl fmt::Display {
     struct Shown<'a>(&'a Path);
     impl fmt::Display for Shown<'_> {

@@ -1,5 +1,5 @@
-//! The logic of the `kvmem` command: [`args`] says what can be asked for, [`run`] does it. Who asks
-//! for nothing gets the tour.
+//! The logic of the `kvmem` command: [`args`] has the options, [`run`] carries them out. Without a
+//! subcommand it is the tour.
 //!
 //! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in
 //! [`replay`], that of recorded allocator calls in [`ops`].
@@ -23,7 +23,7 @@ mod tour_command;
 use args::{Args, Command, TourArgs};
 pub use output::{Failure, print_clap, tell};
 
-/// Does what was asked for.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// [`Failure`]: a message for the user and the exit status that goes with it.
@@ -44,7 +44,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-/// The library example of the front page, which must compile and run like any other.
+/// The examples of the README, which must compile and run like any other.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct FrontPage;

@@ -1,4 +1,4 @@
-//! *Log*: what the library says of setting up, on standard error, for who asks.
+//! *Log*: the spans of setting up, printed on standard error on request.
 
 use std::env;
 
@@ -7,11 +7,11 @@ use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::output::{Failure, Log};
 
-/// Says how much, in words: off, error, warn, info, debug, trace.
+/// The level of the log: off, error, warn, info, debug, trace.
 const VARIABLE: &str = "KVMEM_LOG";
 
-/// Begins to print: as much as `-v` says so often, or else `KVMEM_LOG`; nothing where neither is
-/// there.
+/// Begins to print at the level of the `-v` options, else of `KVMEM_LOG`. Without either it prints
+/// nothing.
 pub(crate) fn begin(verbose: u8) -> Result<(), Failure> {
     let level = match verbose {
         0 => requested()?,
@@ -25,13 +25,13 @@ pub(crate) fn begin(verbose: u8) -> Result<(), Failure> {
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| Log)
-        // Else it would print, and panic where standard error is closed.
+        // Otherwise it prints its own errors, and panics where standard error is closed.
         .log_internal_errors(false)
-        // Once each, at the end, with the time it took.
+        // Each span once, at its end, with its time.
         .with_span_events(FmtSpan::CLOSE)
         .with_ansi(false)
         .with_target(false);
-    // Somebody who uses this as a library may have a log already.
+    // A program that uses this crate as a library may have installed a log.
     let _ = log.try_init();
     Ok(())
 }

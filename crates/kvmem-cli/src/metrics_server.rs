@@ -1,9 +1,8 @@
 //! *Metrics server*: answers Prometheus while a command runs.
 //!
 //! There is one recorder for the process, which is made with the first server, and one thread for
-//! each server, however many connect. When somebody asks, the thread has what is observed
-//! published, and prints what the recorder has. The threads that do the command's work neither know
-//! nor wait.
+//! each server, however many clients connect. On a request the thread publishes the observed figures
+//! and prints the recorder's metrics. The threads that do the command's work never wait for it.
 
 mod http;
 
@@ -19,63 +18,67 @@ use self::http::{Answer, HttpServer};
 use crate::args::MetricsArgs;
 use crate::replay::Progress;
 
-/// What the text is written in.
+/// The content type of the text.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Upper ends of the buckets of times, in seconds: from a few steps of the processor to a wait.
+/// Upper ends of the buckets of times, in seconds: from a few instructions to a wait.
 const SECONDS: [f64; 18] = [
     1e-8, 2e-8, 3e-8, 5e-8, 7.5e-8, 1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3,
     1e-2, 1e-1, 1.0,
 ];
 
-/// Why metrics cannot be served.
+/// Metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricsServerError {
-    /// Others can reach that address.
+    /// Other machines can reach the address.
     #[error(
-        "--metrics {address}: others can reach this address and read the metrics; name one of this machine alone, such as \
+        "--metrics {address}: other machines can read metrics at this address; name one of this \
+         machine alone, such as \
          127.0.0.1:{}, or add --metrics-anywhere", .address.port()
     )]
     Reachable {
         /// The address.
         address: SocketAddr,
     },
-    /// Somebody listens there.
+    /// Another program listens there.
     #[error(
-        "--metrics {address}: something else listens there; name another port, or port 0 for any that is free"
+        "--metrics {address}: another program listens there; name another port, or port 0 for any \
+         that is free"
     )]
     InUse {
         /// The address.
         address: SocketAddr,
     },
-    /// The system refuses the address.
+    /// The system rejects the address.
     #[error(
-        "--metrics {address}: {source}; name an address that this machine has, and a port above 1023"
+        "--metrics {address}: {source}; name an address that this machine has, and a port above \
+         1023"
     )]
-    Refused {
+    Rejected {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The server or its thread could not be started.
     #[error(
-        "--metrics: metrics cannot be served: {what}; raise the limit on processes or descriptors, or leave it out"
+        "--metrics: metrics cannot be served: {what}; raise the limit on processes or \
+         descriptors, or leave it out"
     )]
     Start {
-        /// What was said.
+        /// The reason.
         what: String,
     },
 }
 
-/// Serves until it is dropped.
+/// A server that runs until it is dropped.
 pub struct MetricsServer {
     server: HttpServer,
     observed: Arc<Mutex<Vec<Exporter>>>,
 }
 
 impl MetricsServer {
-    /// One where the options say so; `None` if they do not ask for it.
+    /// Starts a server if the options ask for one.
     ///
     /// # Errors
     /// [`MetricsServerError`].
@@ -86,7 +89,7 @@ impl MetricsServer {
         }
         let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => MetricsServerError::InUse { address },
-            _ => MetricsServerError::Refused { address, source },
+            _ => MetricsServerError::Rejected { address, source },
         })?;
         let handle = recorder()?;
         let observed = Arc::new(Mutex::new(Vec::new()));
@@ -96,18 +99,18 @@ impl MetricsServer {
         Ok(Some(MetricsServer { server, observed }))
     }
 
-    /// Where it is.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.server.address()
     }
 
-    /// Publishes this too whenever somebody asks.
+    /// Adds an exporter whose figures every request publishes.
     pub fn observe(&self, exporter: Exporter) {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner).push(exporter);
     }
 }
 
-/// How far a replay has come, for the recorder of the process, if there is one when this is made.
+/// The progress of a replay as metrics, if the process has a recorder when this is made.
 pub(crate) struct ReplayMetrics {
     requests: Counter,
     bytes: Counter,
@@ -122,7 +125,7 @@ impl ReplayMetrics {
         ReplayMetrics { requests: counter!(REQUESTS), bytes: counter!(BYTES) }
     }
 
-    /// Two stores.
+    /// Publishes the progress: two stores.
     pub(crate) fn publish(&self, progress: &Progress) {
         self.requests.absolute(progress.requests);
         self.bytes.absolute(progress.bytes_read);
@@ -133,7 +136,7 @@ fn start(what: impl std::fmt::Display) -> MetricsServerError {
     MetricsServerError::Start { what: what.to_string() }
 }
 
-/// The recorder of the process.
+/// Returns the recorder of the process, made on first use.
 fn recorder() -> Result<&'static PrometheusHandle, MetricsServerError> {
     static HANDLE: OnceLock<Result<PrometheusHandle, String>> = OnceLock::new();
     let handle = HANDLE.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! `kvmem mount`: a region is mapped and populated, with a progress bar on the way and its receipt
-//! out again; or registered with devices, see [`registering`].
+//! `kvmem mount`: maps and populates a region under a progress bar and prints its receipt; or
+//! registers it with devices, see [`registering`].
 
 mod page;
 mod registering;
@@ -17,7 +17,7 @@ use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
 use crate::time_line::TimeLine;
 
-/// Maps, populates, and prints the receipt. The memory goes when the command ends.
+/// Maps, populates, and prints the receipt. The memory is unmapped when the command ends.
 pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
     let size = usize::try_from(args.size).map_err(|_| {
         Failure::usage(format_args!("--size {} is more than this machine can address", args.size))
@@ -64,7 +64,7 @@ fn show(bar: &ProgressBar, progress: Progress) {
     bar.set_message(format!("{:.2} GiB/s{left}", progress.gib_per_s()));
 }
 
-/// What was asked for was impossible from the start, or it went wrong.
+/// Status 2 for a request that was impossible from the start, 1 for one that went wrong.
 fn failure(error: ArenaError) -> Failure {
     match error {
         ArenaError::ZeroSize

@@ -1,4 +1,4 @@
-//! What leaves the command: results, progress, and failures with their exit status.
+//! *Output*: results, progress, and failures with their exit status.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -13,10 +13,10 @@ use serde::Serialize;
 use crate::escape::escaped;
 use crate::output_file::{OutputError, OutputFile, OutputFiles};
 
-/// Why the command failed.
+/// A failure of the command.
 ///
-/// The exit status is 2 when what was asked for cannot be done (bad options, unreadable input), and
-/// 1 when it was done and went wrong.
+/// The exit status is 2 if the request cannot be carried out (bad options, unreadable input), and 1
+/// if it was carried out and went wrong.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
@@ -24,17 +24,17 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What was asked for cannot be done.
+    /// The request cannot be carried out: status 2.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Failure { message: message.to_string(), exit_status: 2 }
     }
 
-    /// A failure with a status of its own.
+    /// A failure with this status.
     pub(crate) fn new(message: impl fmt::Display, exit_status: u8) -> Self {
         Failure { message: message.to_string(), exit_status }
     }
 
-    /// The status the process should end with.
+    /// Returns the status that the process ends with.
     pub fn exit_status(&self) -> u8 {
         self.exit_status
     }
@@ -52,9 +52,9 @@ impl From<OutputError> for Failure {
     }
 }
 
-/// A place for JSON, opened before any work is done, so that a bad path costs no time.
+/// The destination of JSON, opened before any work, so a bad path costs no time.
 pub(crate) enum JsonSink {
-    /// Nobody asked for JSON.
+    /// No JSON was requested.
     None,
     /// Standard output, which then carries nothing else.
     Stdout,
@@ -63,7 +63,7 @@ pub(crate) enum JsonSink {
 }
 
 impl JsonSink {
-    /// Opens the place that `--json` names: none, `-`, or a file, which stays as it is until
+    /// Opens the destination that `--json` names: none, `-`, or a file, which is unchanged until
     /// [`write`](Self::write).
     pub(crate) fn open(files: &mut OutputFiles, path: Option<&Path>) -> Result<Self, OutputError> {
         match path {
@@ -76,8 +76,8 @@ impl JsonSink {
         }
     }
 
-    /// Writes `text` for people unless standard output is taken by JSON, and `value` as JSON where
-    /// it was asked for.
+    /// Writes `text` to standard output unless JSON goes there, and `value` as JSON if it was
+    /// requested.
     pub(crate) fn write(
         self,
         text: impl fmt::Display,
@@ -90,7 +90,7 @@ impl JsonSink {
         };
         match self {
             JsonSink::None => print(text),
-            // JSON escapes what a terminal may not see, as far as a string of it can have that.
+            // JSON strings escape control characters by themselves.
             JsonSink::Stdout => to_stdout(&json()?),
             JsonSink::File(file) => {
                 complete(file, &json()?)?;
@@ -100,21 +100,21 @@ impl JsonSink {
     }
 }
 
-/// A place for a page, opened before any work is done.
+/// The destination of a page, opened before any work.
 pub(crate) struct HtmlSink(Option<OutputFile>);
 
 impl HtmlSink {
-    /// Opens the file that `--html` names, if any. It stays as it is until [`write`](Self::write).
+    /// Opens the file that `--html` names, if any. It is unchanged until
+    /// [`write`](Self::write).
     pub(crate) fn open(files: &mut OutputFiles, path: Option<&Path>) -> Result<Self, OutputError> {
         path.map(|path| files.open("--html", path)).transpose().map(HtmlSink)
     }
 
-    /// Opens a file of this name in the current folder, or else in that for temporary files, under
-    /// a name that nobody has. Also: the absolute path of the file, and why it is not in the
-    /// current folder.
+    /// Opens a file of this name in the current folder, or else in the folder for temporary files
+    /// under an unused name. Returns also the absolute path, and the error of the current folder.
     ///
     /// # Errors
-    /// Why there can be none in either.
+    /// The error of the folder for temporary files.
     pub(crate) fn open_somewhere(name: &str) -> Result<(Self, PathBuf, Option<String>), io::Error> {
         let here = Path::new(name);
         let why = match OutputFiles::new().open("--html", here) {
@@ -124,25 +124,25 @@ impl HtmlSink {
         };
         let (stem, ending) = name.rsplit_once('.').unwrap_or((name, "html"));
         let path = std::env::temp_dir().join(format!("{stem}-{}.{ending}", std::process::id()));
-        // Others may write there too: a file that is there is somebody's.
+        // Other users may write there too: an existing file is not replaced.
         let file = OutputFile::fresh(&path)?;
         Ok((HtmlSink(Some(file)), path, Some(why)))
     }
 
-    /// Writes the page, which is drawn only if somebody asked for it.
+    /// Draws and writes the page, if one was requested.
     pub(crate) fn write(self, page: impl FnOnce() -> Page) -> Result<(), Failure> {
         let Some(file) = self.0 else { return Ok(()) };
         complete(file, &page().to_string())
     }
 }
 
-/// Writes the whole content of a file, and puts it into its place.
+/// Writes the whole content of a file and commits it.
 fn complete(mut file: OutputFile, content: &str) -> Result<(), Failure> {
     let written = file.write_all(content.as_bytes()).map_err(|error| file.failed(error));
     written.and_then(|()| file.commit()).map_err(|error| Failure::new(error, 1))
 }
 
-/// Prints to standard output. A reader that has seen enough (`| head`) is no failure.
+/// Prints to standard output. A closed pipe (`| head`) is no failure.
 pub(crate) fn print(text: impl fmt::Display) -> Result<(), Failure> {
     to_stdout(&escaped(text))
 }
@@ -152,14 +152,13 @@ fn to_stdout(text: &str) -> Result<(), Failure> {
     wrote(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// Prints what clap says: a help or version text, or what is wrong with the arguments. Returns the
-/// exit status.
+/// Prints clap's text: help, version, or an error about the arguments. Returns the exit status.
 ///
 /// # Errors
-/// Standard output cannot take the help or version text.
+/// A help or version text cannot be written to standard output.
 pub fn print_clap(error: &clap::Error) -> Result<u8, Failure> {
     if error.use_stderr() {
-        // Coloured, unless something from outside is in it that is to be escaped.
+        // Coloured, unless the text contains arguments that must be escaped.
         let plain = error.render().to_string();
         let safe = escaped(&plain);
         if safe == plain {
@@ -182,18 +181,18 @@ fn wrote(result: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Prints a line on standard error. Where that is full or closed the line is lost, and all goes on.
+/// Prints a line on standard error. If that is full or closed, the line is lost.
 pub fn tell(line: impl fmt::Display) {
     tell_raw(&(escaped(line) + "\n"));
 }
 
 fn tell_raw(text: &str) {
-    // One call, so that lines of several threads do not mix. There is no other place for this
-    // error.
+    // One call, because lines of several threads must not mix. There is no other place to report
+    // its error.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Standard error for a log: takes everything, whether or not it can be written.
+/// Standard error for a log: never fails, even if nothing can be written.
 pub(crate) struct Log;
 
 impl Write for Log {
@@ -207,7 +206,7 @@ impl Write for Log {
     }
 }
 
-/// A progress bar on standard error, drawn ten times a second; nothing when that is not a terminal.
+/// Makes a progress bar on standard error, drawn ten times a second; invisible without a terminal.
 pub(crate) fn progress_bar(len: Option<u64>, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(len, ProgressDrawTarget::stderr_with_hz(10));
     if let Ok(style) = ProgressStyle::with_template(template) {
@@ -219,8 +218,8 @@ pub(crate) fn progress_bar(len: Option<u64>, template: &str) -> ProgressBar {
     bar
 }
 
-/// Draws the bar again and again while nothing happens, from a thread of its own. A bar does
-/// without where there can be no thread: `enable_steady_tick` would panic.
+/// Redraws the bar from a thread of its own. Without a thread the bar is drawn on progress only;
+/// `enable_steady_tick` would panic.
 fn tick(bar: &ProgressBar) {
     let bar = bar.downgrade();
     let _ = thread::Builder::new().name("kvmem-bar".into()).spawn(move || {

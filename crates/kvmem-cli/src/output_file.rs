@@ -32,22 +32,26 @@ use self::rights::Rights;
 use self::staged::Staged;
 use crate::escape::shown;
 
-/// Why there is no output file.
+/// An output file cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutputError {
     /// The run reads the same file.
-    #[error("{option} {}: this is {input}, and the output would replace it; name another file", shown(.path))]
+    #[error(
+        "{option} {}: this is {input}, and the output would replace it; name another file",
+        shown(.path)
+    )]
     IsInput {
         /// The option.
         option: &'static str,
         /// The file it names.
         path: PathBuf,
-        /// What the file is to this run.
+        /// The role of the file in this run.
         input: &'static str,
     },
     /// Another option of the run names the same file.
-    #[error("{option} {}: {other} names the same file, and one would replace the other; name two files", shown(.path))]
+    #[error("{option} {}: {other} names the same file, and one would replace the other; name two \
+             files", shown(.path))]
     Twice {
         /// The option.
         option: &'static str,
@@ -57,18 +61,20 @@ pub enum OutputError {
         other: &'static str,
     },
     /// The file cannot be written.
-    #[error("{option}: cannot write {}: {source}; name a file that this user can write", shown(.path))]
+    #[error(
+        "{option}: cannot write {}: {source}; name a file that this user can write", shown(.path)
+    )]
     Cannot {
         /// The option.
         option: &'static str,
         /// The file it names.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// Tells a file from all others.
+/// Identifies a file: device and inode.
 type FileId = (u64, u64);
 
 /// The output files of one run, and the inputs that they must not replace.
@@ -79,7 +85,7 @@ pub struct OutputFiles {
 }
 
 impl OutputFiles {
-    /// Outputs of a run without inputs.
+    /// Returns the outputs of a run without inputs.
     pub fn new() -> OutputFiles {
         OutputFiles::default()
     }
@@ -127,7 +133,7 @@ impl OutputFiles {
         Ok(file)
     }
 
-    /// Refuses standard output where it is an input of the run, as in `replay t --json - >> t`.
+    /// Fails if standard output is an input of the run, as in `replay t --json - >> t`.
     ///
     /// # Errors
     /// [`OutputError::IsInput`].
@@ -145,27 +151,27 @@ impl OutputFiles {
 pub struct OutputFile {
     option: &'static str,
     path: PathBuf,
-    /// Where the content goes at first.
+    /// The file that the content is written to first.
     file: File,
-    /// Where it goes in the end; `None` where it is there already.
+    /// The place of the complete file; `None` if the content is written there directly.
     target: Option<Target>,
 }
 
 #[derive(Debug)]
 struct Target {
-    /// Without symbolic links.
+    /// The path without symbolic links.
     path: PathBuf,
     existing: Option<(File, Rights)>,
     staged: Staged,
-    /// Whether a file that is there in the end is kept, and the commit fails.
+    /// Whether an existing file is kept and the commit fails.
     is_fresh: bool,
 }
 
 impl OutputFile {
-    /// A file that must not exist yet, for folders that others write to as well.
+    /// Opens a file that must not exist yet, for folders that other users write to.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn fresh(path: &Path) -> io::Result<OutputFile> {
         if fs::symlink_metadata(path).is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -175,16 +181,16 @@ impl OutputFile {
         Ok(OutputFile { option: "--html", path: path.to_owned(), file, target })
     }
 
-    /// The file, as the option names it.
+    /// Returns the file's path as the option names it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts the content, which is complete now, in the place of the file that the option names.
+    /// Puts the complete content in the place of the file that the option names.
     ///
     /// # Errors
-    /// [`OutputError::Cannot`]; the file is as before then, unless it had to be overwritten in
-    /// place.
+    /// [`OutputError::Cannot`] if the system fails. The file is then unchanged, unless it had to be
+    /// overwritten in place.
     pub fn commit(mut self) -> Result<(), OutputError> {
         let placed = match self.target.take() {
             None => self.file.flush(),
@@ -193,7 +199,7 @@ impl OutputFile {
         placed.map_err(|source| cannot(self.option, &self.path, source))
     }
 
-    /// The error that writing to this file failed.
+    /// Returns the error for a failed write to this file.
     pub fn failed(&self, source: io::Error) -> OutputError {
         cannot(self.option, &self.path, source)
     }
@@ -216,12 +222,12 @@ impl Target {
         }
         file.sync_data()?;
         let renamed = match &self.staged {
-            Staged::Elsewhere => Err(io::ErrorKind::PermissionDenied.into()),
+            Staged::OtherFolder => Err(io::ErrorKind::PermissionDenied.into()),
             _ if self.is_fresh => return self.staged.link(file, &self.path),
             _ => self.staged.rename(file, &self.path),
         };
         match (renamed, &mut self.existing) {
-            // Whatever forbids to rename over it, it can be written: it was opened for that.
+            // Renaming over the file failed, but it was opened for writing.
             (Err(_), Some((existing, _))) => overwrite(file, existing),
             (renamed, _) => renamed,
         }
@@ -237,7 +243,7 @@ fn overwrite(from: &mut File, to: &mut File) -> io::Result<()> {
     to.sync_data()
 }
 
-/// Which file it is, if it is one that can be replaced.
+/// Identifies a regular file; `None` for anything that cannot be replaced.
 fn regular(metadata: &Metadata) -> Option<FileId> {
     metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
 }

@@ -1,5 +1,4 @@
-//! `kvmem replay`: from the options to a [`replay`] of a trace, or to a run of recorded calls, and
-//! the report out again.
+//! `kvmem replay`: runs a [`replay`] of a trace, or of recorded calls, and prints the report.
 
 use std::path::Path;
 
@@ -15,16 +14,16 @@ use crate::ops::{report, run};
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar, tell};
 use crate::output_file::OutputFiles;
 use crate::replay::page::page;
-use crate::replay::sampling::Sampling;
+use crate::replay::sampling::ReplaySamples;
 use crate::replay::trace::Trace;
 use crate::replay::{Options, Progress, ReplayError, Watch, replay};
 
-/// Replays what is to be replayed, and prints the report.
+/// Replays the trace or the recorded calls, and prints the report.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     match (&args.ops, &args.trace) {
         (Some(ops), _) => run_ops(args, ops),
         (None, _) if args.verify => Err(Failure::usage(
-            "--verify is for --ops FILE: only recorded calls can be decided again",
+            "--verify needs --ops FILE: only recorded calls have results to compare with",
         )),
         (None, Some(trace)) => run_trace(args, trace),
         (None, None) => Err(Failure::usage(
@@ -37,7 +36,7 @@ fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
     let (layout, model) = args.layout().map_err(Failure::usage)?;
     let Contenders::One(contender) = args.contender else {
         return Err(Failure::usage(
-            "--contender all is for --ops FILE: name one allocator to replay a trace with",
+            "--contender all needs --ops FILE: name one allocator to replay a trace with",
         ));
     };
     let options = Options {
@@ -61,7 +60,7 @@ fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
     let record = args.record.as_deref().map(|path| files.open("--record", path)).transpose()?;
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
     let html = HtmlSink::open(&mut files, args.html.as_deref())?;
-    let mut sampling = args.html.is_some().then(|| Sampling::new(len_bytes));
+    let mut sampling = args.html.is_some().then(|| ReplaySamples::new(len_bytes));
     let bar = progress_bar(len_bytes, "{elapsed_precise} {wide_bar} {percent:>3} % {msg}");
     let mut watcher = Watcher { server: server.as_ref(), metrics: ReplayMetrics::new(), bar: &bar };
     let report =
@@ -74,7 +73,7 @@ fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
     json.write(&report, &report)
 }
 
-/// Hears of the replay for the bar and for whoever asks for metrics.
+/// Passes the progress of the replay to the bar and to the metrics.
 struct Watcher<'a> {
     server: Option<&'a MetricsServer>,
     metrics: ReplayMetrics,
@@ -90,7 +89,7 @@ impl Watch for Watcher<'_> {
 
     fn served(&mut self, progress: Progress) {
         self.metrics.publish(&progress);
-        // The bar takes a lock, so it hears of every 64th request only.
+        // The bar takes a lock, so it is updated once every 64 requests.
         if progress.requests.is_multiple_of(64) {
             self.bar.set_position(progress.bytes_read);
         }
@@ -105,7 +104,7 @@ fn run_ops(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
     let recording = Recording::read(path).map_err(Failure::usage)?;
     let mut files = OutputFiles::new().protect("the recording that is replayed", path);
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
-    let mut report = report::Report::new(path.display().to_string(), &recording);
+    let mut report = report::OpsReport::new(path.display().to_string(), &recording);
     match args.contender {
         Contenders::One(contender) => {
             report.rows.push(run::run(&recording, contender).map_err(Failure::usage)?);

@@ -1,8 +1,7 @@
-//! `kvmem tour`, and what `kvmem` does when nothing is named: everything once, in less than two
-//! minutes, each step told as it goes.
+//! `kvmem tour`, the default: everything once, in less than two minutes, with output at each step.
 //!
-//! What is not there is no failure: it is said with the reason and the remedy, and the tour goes on
-//! without it. Bytes that are not those that were written are one.
+//! A machine that lacks something does not make the tour fail: the tour prints the reason and the
+//! remedy and goes on. Bytes that differ from those written make it fail.
 
 mod benchmarks;
 mod others;
@@ -37,20 +36,20 @@ use crate::output_file::OutputFiles;
 
 /// Rings that pin the pool.
 const RINGS: &str = "io_uring:2";
-/// The report's name, if none is given.
+/// The default name of the report.
 const REPORT: &str = "kvmem-report.html";
-/// Checks of what rings need: rings say it themselves, and what comes of it.
+/// Checks that the tour leaves out: rings report their own limits.
 const TOLD_LATER: [&str; 2] = ["rlimit.memlock", "kernel.io_uring"];
-/// What the doctor is asked about before the size of the pool is known.
+/// The size that the doctor checks before the size of the pool is known.
 const SMALL: u64 = 4096;
 
-/// What other programs may have of the processors before it is told beside the figures.
+/// The share of the processors that other programs may use before the tour mentions it.
 const OTHERS: f64 = 0.1;
 
 /// Takes the tour.
 pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     let begun = Instant::now();
-    let (html, path, elsewhere) = open(args)?;
+    let (html, path, other_folder) = open(args)?;
     let steps = if args.no_bench { 4 } else { 5 };
     let mut telling = Telling::new(steps);
     print(format_args!(
@@ -61,10 +60,10 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     let mut missing = Vec::new();
 
     telling.step("Doctor: what this machine allows")?;
-    let wish = |bytes| Requirements::new(bytes, Ladder::default()).map_err(Failure::usage);
-    let sizing = Sizing::of(&Machine::here().preflight(&wish(SMALL)?), args.pool);
+    let requirements = |bytes| Requirements::new(bytes, Ladder::default()).map_err(Failure::usage);
+    let sizing = Sizing::of(&Machine::here().preflight(&requirements(SMALL)?), args.pool);
     let wanted = sizing.as_ref().map_or(TourArgs::LEAST_POOL, |sizing| sizing.bytes);
-    let limits = Machine::here().preflight(&wish(wanted)?);
+    let limits = Machine::here().preflight(&requirements(wanted)?);
     let (rings, no_rings) = rings(devices());
     doctor(&mut telling, &limits, &rings, no_rings.as_ref())?;
     missing.extend(no_rings);
@@ -100,7 +99,7 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     let mut chapters = vec![page::doctor(&limits, &missing)];
     chapters.extend(set_up.as_ref().map(page::pool));
     chapters.extend(served.as_ref().map(page::served));
-    // The benchmarks want its memory.
+    // The benchmarks need its memory.
     drop(set_up);
 
     if !args.no_bench {
@@ -109,7 +108,7 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     }
 
     telling.step("Report: all of it as one page, with plots")?;
-    report(&telling, html, path, elsewhere, chapters)?;
+    report(&telling, html, path, other_folder, chapters)?;
     let remarks = match telling.remarks() {
         0 => "nothing was missing".to_owned(),
         1 => "see the one remark above".to_owned(),
@@ -119,7 +118,7 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     match served.map(|served| served.wrong) {
         Some(wrong) if !wrong.is_empty() => Err(Failure::new(
             format_args!(
-                "the KV workload went wrong, which is a defect of kvmem or of this machine: {}",
+                "the KV workload found wrong bytes, a defect of kvmem or of this machine: {}",
                 wrong[0]
             ),
             1,
@@ -128,7 +127,8 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     }
 }
 
-/// Where the report goes, its path, and why it is not where it should be. `None`: nowhere, and why.
+/// The file of the report, its path, and why it is not in the current folder. `None`: no file can
+/// be written, and why.
 type Opened = (Option<HtmlSink>, PathBuf, Option<String>);
 
 fn open(args: &TourArgs) -> Result<Opened, Failure> {
@@ -138,7 +138,7 @@ fn open(args: &TourArgs) -> Result<Opened, Failure> {
         return Ok((Some(html), path, None));
     }
     Ok(match HtmlSink::open_somewhere(REPORT) {
-        Ok((sink, path, elsewhere)) => (Some(sink), path, elsewhere),
+        Ok((sink, path, other_folder)) => (Some(sink), path, other_folder),
         Err(why) => (None, PathBuf::from(REPORT), Some(why.to_string())),
     })
 }
@@ -148,7 +148,7 @@ fn devices() -> Result<Vec<Arc<dyn Registrar>>, NotAvailable> {
     devices.open()
 }
 
-/// The sizes that a pool will be asked for.
+/// The sizes that the workload allocates.
 fn hot_sizes(pool_bytes: u64) -> Vec<u64> {
     Layout::of(pool_bytes).objects().concat()
 }
@@ -161,7 +161,7 @@ fn doctor(
 ) -> Result<(), Failure> {
     telling.found(
         "checks",
-        &format!("{}, for {} (kvmem doctor lists them)", limits.tally(), limits.wish),
+        &format!("{}, for {} (kvmem doctor lists them)", limits.tally(), limits.requirements),
     )?;
     for check in limits.with(Verdict::Fail).filter(|check| !TOLD_LATER.contains(&&*check.name)) {
         telling.missing(&as_missing(check))?;
@@ -233,7 +233,7 @@ fn workload(telling: &Telling, served: &Served) -> Result<(), Failure> {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let ended = if served.cut_short { ", ended by the clock" } else { "" };
     telling.found(
-        "asked",
+        "requested",
         &format!(
             "{} requests for pages of {} token(s){ended}; {} of their objects were found",
             HumanCount(served.requests),
@@ -286,11 +286,11 @@ fn measure(
         Err(why) => telling.missing(&Missing {
             what: format!("benchmark {name}"),
             why,
-            remedies: vec![format!("see what kvmem bench {name} --quick says")],
+            remedies: vec![format!("run kvmem bench {name} --quick")],
         }),
     })?;
     if !left_out.is_empty() {
-        let why = "the time of a tour is over: this machine has other work, or is slow";
+        let why = "the time of a tour is over: this machine is slow or busy";
         telling.found(
             "left out",
             &format!("{}; {why}. kvmem bench --quick runs them", left_out.join(", ")),
@@ -298,10 +298,10 @@ fn measure(
     }
     let had = before.zip(Ticks::now()).map(|(before, now)| now.others_since(before));
     if let Some(had) = had.filter(|&had| had > OTHERS) {
-        let had = format!("other programs had {:.0} % of the processors meanwhile", 100.0 * had);
+        let had = format!("other programs used {:.0} % of the processors meanwhile", 100.0 * had);
         telling.found(
             "not alone",
-            &format!("{had}: times are longer than they would be, some of them many times"),
+            &format!("{had}: times are longer than on a quiet machine, some of them many times"),
         )?;
     }
     let reached = goals.all - goals.missed.len();
@@ -309,23 +309,29 @@ fn measure(
         [] => String::new(),
         missed => format!(". Missed: {}", missed.join("; ")),
     };
-    telling
-        .found("goals", &format!("{reached} of {} figures to reach are reached{missed}", goals.all))
+    telling.found("goals", &format!("{reached} of {} goals are reached{missed}", goals.all))
 }
 
 fn report(
     telling: &Telling,
     html: Option<HtmlSink>,
     path: PathBuf,
-    elsewhere: Option<String>,
+    other_folder: Option<String>,
     chapters: Vec<Chapter>,
 ) -> Result<(), Failure> {
     let Some(html) = html else {
-        let why = elsewhere.unwrap_or_default();
-        return telling.found("not written", &format!("neither here nor in the folder for temporary files ({why}); name a file with kvmem tour --html FILE"));
+        let why = other_folder.unwrap_or_default();
+        return telling.found(
+            "not written",
+            &format!(
+                "neither the current folder nor the folder \
+            for temporary files can be written ({why}); name a file with kvmem tour --html FILE"
+            ),
+        );
     };
-    if let Some(why) = elsewhere {
-        telling.found("elsewhere", &format!("the current folder cannot be written ({why})"))?;
+    if let Some(why) = other_folder {
+        telling
+            .found("folder", &format!("not the current one, which cannot be written ({why})"))?;
     }
     html.write(|| chapters.into_iter().fold(Page::new("kvmem: a tour"), Page::chapter))?;
     telling.found("page", &shown(&path).to_string())

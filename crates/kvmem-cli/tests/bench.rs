@@ -261,7 +261,8 @@ fn the_cache_suite_has_a_table_and_rows_too() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_limit_on_addresses_leaves_the_rows_that_fit() {
-    let run = "ulimit -v 2000000 && exec \"$0\" bench arena --quick --reps 1 --op bump,map --contender kvmem,mutex";
+    let run = "ulimit -v 2000000 && exec \"$0\" bench arena --quick --reps 1 --op bump,map \
+               --contender kvmem,mutex";
     let output =
         Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
     let table = String::from_utf8_lossy(&output.stdout);
@@ -279,7 +280,8 @@ fn a_limit_on_addresses_leaves_the_rows_that_fit() {
 #[cfg(target_os = "linux")]
 #[test]
 fn without_descriptors_there_are_no_rings() {
-    let run = "ulimit -n 8 && exec \"$0\" bench register --quick --reps 1 --size 16MiB --contexts 8 --policy sequential,auto";
+    let run = "ulimit -n 8 && exec \"$0\" bench register --quick --reps 1 --size 16MiB --contexts \
+               8 --policy sequential,auto";
     let output =
         Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
     let table = String::from_utf8_lossy(&output.stdout);
@@ -291,7 +293,7 @@ fn without_descriptors_there_are_no_rings() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn options_that_make_no_sense_fail() {
     for (arguments, expected) in [
         (&["--workload", "nosuch"][..], "uniform"),
         (&["--contender", "nosuch"], "binned-unrounded"),

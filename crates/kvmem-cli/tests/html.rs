@@ -193,7 +193,7 @@ fn a_replay() {
 
 #[test]
 fn what_cannot_be_written_or_read_is_told_before_anything_is_done() {
-    let refused = |args: &[&str]| {
+    let fails = |args: &[&str]| {
         let output = kvmem(args);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
@@ -208,11 +208,11 @@ fn what_cannot_be_written_or_read_is_told_before_anything_is_done() {
         &["mount", "--size", "1GiB", "--html", nowhere],
         &["replay", &trace, "--html", nowhere],
     ] {
-        assert!(refused(args).contains("cannot write /no/such/folder/page.html"), "{args:?}");
+        assert!(fails(args).contains("cannot write /no/such/folder/page.html"), "{args:?}");
     }
     assert!(
-        refused(&["bench", "--from", "/no/such/rows.json"])
+        fails(&["bench", "--from", "/no/such/rows.json"])
             .contains("cannot show /no/such/rows.json")
     );
-    assert!(refused(&["bench", "--from", &trace]).contains("cannot show"));
+    assert!(fails(&["bench", "--from", &trace]).contains("cannot show"));
 }

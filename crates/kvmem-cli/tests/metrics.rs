@@ -136,9 +136,9 @@ fn pools_and_caches_are_published_when_somebody_asks() {
             5000.0 * (key + 1) as f64
         );
         assert_eq!(figure("kvmem_cache_blocks{pool=\"served\",cache=\"cache\"}"), (key + 1) as f64);
-        let refused = "kvmem_pool_allocation_failures_total{pool=\"served\",reason=\"too_large\"}";
-        assert_eq!(figure(refused), (key + 1) as f64);
-        // Two requests each time, one of which was refused.
+        let failing = "kvmem_pool_allocation_failures_total{pool=\"served\",reason=\"too_large\"}";
+        assert_eq!(figure(failing), (key + 1) as f64);
+        // Two requests each time, one of which failed.
         assert_eq!(
             figure("kvmem_pool_allocate_seconds_count{pool=\"served\"}"),
             2.0 * (key + 1) as f64
@@ -212,22 +212,22 @@ fn silent_clients_are_bounded() {
 #[test]
 fn what_others_can_reach_is_for_who_says_so() {
     for reachable in ["0.0.0.0:0", "[::]:0", "192.0.2.7:9464"] {
-        let error = at(reachable, false).err().expect("it is refused");
+        let error = at(reachable, false).err().expect("an error");
         assert!(matches!(error, MetricsServerError::Reachable { .. }), "{error}");
         assert!(error.to_string().contains("--metrics-anywhere"), "{error}");
     }
     let server = at("0.0.0.0:0", true).expect("a port is free").expect("it was asked for");
     scrape(SocketAddr::from(([127, 0, 0, 1], server.address().port())));
     // Not an address of this machine, whoever may reach it.
-    let error = at("192.0.2.7:9464", true).err().expect("it is refused");
-    assert!(matches!(error, MetricsServerError::Refused { .. }), "{error}");
+    let error = at("192.0.2.7:9464", true).err().expect("an error");
+    assert!(matches!(error, MetricsServerError::Rejected { .. }), "{error}");
 }
 
 #[test]
 fn a_port_in_use_is_said_with_what_to_do() {
     let other = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = other.local_addr().expect("it has one").to_string();
-    let error = at(&address, false).err().expect("it is refused");
+    let error = at(&address, false).err().expect("an error");
     assert!(matches!(error, MetricsServerError::InUse { .. }), "{error}");
     let output = kvmem(&["replay", "-", "--metrics", &address], None);
     let stderr = String::from_utf8_lossy(&output.stderr);

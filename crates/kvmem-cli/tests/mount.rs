@@ -194,7 +194,7 @@ fn the_environment_says_how_unless_the_option_does() {
 }
 
 #[test]
-fn nobody_populates_if_that_is_asked_for() {
+fn nothing_is_populated_on_request() {
     let Some(report) = registered(&["--devices", "io_uring:2", "--populate", "none"], &[]) else {
         return;
     };

@@ -61,9 +61,9 @@ impl Drop for Folder {
     }
 }
 
-/// Runs what must be refused, and returns the message.
+/// Runs what must fail, and returns the message.
 #[track_caller]
-fn refused(args: &[&str]) -> String {
+fn fails(args: &[&str]) -> String {
     let output = kvmem(args);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
@@ -83,12 +83,12 @@ fn an_input_is_never_an_output() {
         .unwrap();
     for output in [&trace, &soft, &hard, &chain] {
         for option in ["--html", "--json", "--record"] {
-            let message = refused(&[&["replay", &trace, option, output], &ONE_SIZE[..]].concat());
+            let message = fails(&[&["replay", &trace, option, output], &ONE_SIZE[..]].concat());
             assert!(message.contains(option) && message.contains("this is the trace"), "{message}");
             assert!(message.contains("name another file"), "{message}");
         }
         // The input may be named by the link as well.
-        refused(&[&["replay", output, "--html", &trace], &ONE_SIZE[..]].concat());
+        fails(&[&["replay", output, "--html", &trace], &ONE_SIZE[..]].concat());
     }
     // From standard input.
     let run = Command::new(env!("CARGO_BIN_EXE_kvmem"))
@@ -114,7 +114,7 @@ fn an_input_is_never_an_output() {
         kvmem(&[&["replay", &trace, "--record", &ops], &ONE_SIZE[..]].concat()).status.success()
     );
     let before = fs::read(&ops).unwrap();
-    let message = refused(&["replay", "--ops", &ops, "--json", &ops]);
+    let message = fails(&["replay", "--ops", &ops, "--json", &ops]);
     assert!(message.contains("this is the recording"), "{message}");
     assert_eq!(fs::read(&ops).unwrap(), before);
 
@@ -124,7 +124,7 @@ fn an_input_is_never_an_output() {
     let run = kvmem(&[&bench[..], &["--threads", "1", "--reps", "1", "--json", &rows]].concat());
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     let before = fs::read(&rows).unwrap();
-    let message = refused(&["bench", "--from", &rows, "--html", &rows]);
+    let message = fails(&["bench", "--from", &rows, "--html", &rows]);
     assert!(message.contains("--from"), "{message}");
     assert_eq!(fs::read(&rows).unwrap(), before);
 }
@@ -141,7 +141,7 @@ fn two_options_do_not_share_a_file() {
             ["replay", &trace, "--record", &one, "--json", &two],
             ["mount", "--size=1MiB", "--json", &one, "--html", &two],
         ] {
-            let message = refused(&args);
+            let message = fails(&args);
             assert!(message.contains("name two files"), "{args:?}: {message}");
         }
     }
@@ -151,15 +151,15 @@ fn two_options_do_not_share_a_file() {
 
 #[test]
 fn a_run_that_fails_leaves_what_was_there() {
-    let folder = Folder::new("fails");
+    let folder = Folder::new("failing");
     let trace = folder.file("bad.jsonl", "{\"timestamp\": 0}\n");
     let (html, json, ops) =
         (folder.file("p.html", GOOD), folder.file("r.json", GOOD), folder.file("c.ops", GOOD));
     let outputs = ["--html", &html, "--json", &json, "--record", &ops];
-    refused(&[&["replay", &trace], &outputs[..], &ONE_SIZE].concat());
-    refused(&[&["replay", &folder.path("none")], &outputs[..], &ONE_SIZE].concat());
-    refused(&["replay", "--ops", &trace, "--json", &json]);
-    refused(&["bench", "--from", &trace, "--html", &html]);
+    fails(&[&["replay", &trace], &outputs[..], &ONE_SIZE].concat());
+    fails(&[&["replay", &folder.path("none")], &outputs[..], &ONE_SIZE].concat());
+    fails(&["replay", "--ops", &trace, "--json", &json]);
+    fails(&["bench", "--from", &trace, "--html", &html]);
     // More memory than there is.
     for args in [
         ["mount", "--size=1PiB", "--json", &json, "--html", &html],
@@ -174,10 +174,10 @@ fn a_run_that_fails_leaves_what_was_there() {
     assert_eq!(folder.names(), ["bad.jsonl", "c.ops", "p.html", "r.json"], "and nothing else");
 }
 
-/// A replay that is refused leaves no file behind that was not there.
+/// A replay that fails leaves no file behind that was not there.
 #[test]
-fn a_refused_replay_leaves_no_empty_file() {
-    let folder = Folder::new("refused");
+fn a_failed_replay_leaves_no_empty_file() {
+    let folder = Folder::new("failing");
     let trace = folder.trace();
     let outputs = ["r.json", "p.html", "c.ops"].map(|name| folder.path(name));
     let outputs = ["--json", &outputs[0], "--html", &outputs[1], "--record", &outputs[2]];
@@ -189,7 +189,7 @@ fn a_refused_replay_leaves_no_empty_file() {
         &["--metrics", "192.0.2.1:1"],
         &["--backed", "--pool", "1PiB"],
     ] {
-        refused(&[&["replay", &trace], &outputs[..], args].concat());
+        fails(&[&["replay", &trace], &outputs[..], args].concat());
         assert_eq!(folder.names(), ["t.jsonl"], "{args:?}");
     }
 }
@@ -217,7 +217,8 @@ fn endless(folder: &Folder, lines: usize) -> Child {
     for id in 0..lines {
         let _ = writeln!(
             stdin,
-            "{{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [{id}]}}"
+            "{{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": \
+             [{id}]}}"
         );
     }
     child.stdin = Some(stdin);
@@ -360,7 +361,7 @@ fn what_cannot_be_written_is_told_before_any_work() {
     fs::create_dir(folder.path("sub")).unwrap();
     for path in ["sub", "sub/", "none/r.json", "t.jsonl/r.json", "sub/.."] {
         let json = folder.path(path);
-        let message = refused(&[&["replay", &trace, "--json", &json], &ONE_SIZE[..]].concat());
+        let message = fails(&[&["replay", &trace, "--json", &json], &ONE_SIZE[..]].concat());
         assert!(
             message.contains("--json: cannot write") && message.contains("name a file"),
             "{message}"
@@ -369,7 +370,7 @@ fn what_cannot_be_written_is_told_before_any_work() {
     let (one, two) = (folder.path("one"), folder.path("two"));
     symlink("two", &one).unwrap();
     symlink("one", &two).unwrap();
-    let message = refused(&["replay", &trace, "--json", &one]);
+    let message = fails(&["replay", &trace, "--json", &one]);
     assert!(message.contains("cannot write"), "{message}");
     assert_eq!(folder.names(), ["one", "sub", "t.jsonl", "two"]);
 }
@@ -378,7 +379,8 @@ fn what_cannot_be_written_is_told_before_any_work() {
 /// are seen by nobody else. `None` where there can be no such place.
 fn replayed_in_a_namespace(folder: &Folder, setup: &str) -> Option<()> {
     let run = format!(
-        "mount --make-rprivate / && {setup} && exec \"$0\" replay \"$1/t.jsonl\" --json \"$1/target\""
+        "mount --make-rprivate / && {setup} && exec \"$0\" replay \"$1/t.jsonl\" --json \
+         \"$1/target\""
     );
     let shell =
         ["--mount", "sh", "-c", &run, env!("CARGO_BIN_EXE_kvmem"), folder.0.to_str().unwrap()];

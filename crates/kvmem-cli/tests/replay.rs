@@ -51,7 +51,7 @@ fn report(args: &[&str]) -> Value {
 }
 
 /// Runs what must fail and returns the message.
-fn refused(args: &[&str]) -> String {
+fn fails(args: &[&str]) -> String {
     let output = kvmem(args);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
@@ -175,7 +175,8 @@ fn policies_differ_where_blocks_come_once() {
         let cold = (0..5).map(|number| 1000 + 5 * round + number);
         for id in [round % 16; 2].into_iter().chain(cold) {
             trace += &format!(
-                "{{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [{id}]}}\n"
+                "{{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": \
+                 [{id}]}}\n"
             );
         }
     }
@@ -235,9 +236,9 @@ fn what_was_recorded_is_decided_again_in_the_same_way() {
             );
             assert_eq!(report["capacity_bytes"], replay["pool_bytes"], "{label}");
             assert_eq!(report["allocations"], replay["allocations"], "{label}");
-            assert_eq!(report["refusals"], replay["failed_allocations"], "{label}");
+            assert_eq!(report["failures"], replay["failed_allocations"], "{label}");
             assert_eq!(report["frees"], replay["frees"], "{label}");
-            assert!(report["refusals"].as_u64() > Some(0), "the pool must fill: {label}");
+            assert!(report["failures"].as_u64() > Some(0), "the pool must fill: {label}");
             let row = &report["rows"][0];
             assert_eq!(row["same_decisions"], true, "{label}");
             assert_eq!(row["same_place"], replay["allocations"], "{label}");
@@ -293,7 +294,7 @@ fn recorded_calls_meet_all_contenders_side_by_side() {
     assert_eq!(report["rows"].as_array().unwrap().len(), 6);
     assert!(report["not_run"][0].as_str().unwrap().contains("offset-allocator cannot manage"));
     assert_eq!(report["rows"][0]["utilization_full_mean"], Value::Null, "never full");
-    let message = refused(&["replay", "--ops", file.path(), "--contender", "offset-allocator"]);
+    let message = fails(&["replay", "--ops", file.path(), "--contender", "offset-allocator"]);
     assert!(message.contains("offset-allocator cannot manage 1099511627776 bytes"), "{message}");
 }
 
@@ -328,7 +329,7 @@ fn calls_of_threads_stand_in_an_order_in_which_they_can_have_been_made() {
                     places[place as usize] = start;
                 }
                 Call::Freed { place } => assert!(live.remove(&places[place as usize]).is_some()),
-                Call::Refused { .. } => {}
+                Call::Failed { .. } => {}
             }
         }
         // And any allocator can be asked them.
@@ -337,13 +338,13 @@ fn calls_of_threads_stand_in_an_order_in_which_they_can_have_been_made() {
 }
 
 #[test]
-fn files_that_are_no_recordings_are_refused() {
+fn files_that_are_no_recordings_fail() {
     let (good, _) = recorded("good.ops", &["--pool", "1TiB", "--requests", "20"]);
     let bytes = std::fs::read(good.path()).unwrap();
     let message = |bytes: &[u8]| {
         let file = Scratch::new("bad.ops", "");
         std::fs::write(file.path(), bytes).unwrap();
-        let message = refused(&["replay", "--ops", file.path()]);
+        let message = fails(&["replay", "--ops", file.path()]);
         assert!(message.contains(file.path()), "{message}");
         message
     };
@@ -368,12 +369,12 @@ fn files_that_are_no_recordings_are_refused() {
     let flipped = message(&flipped);
     assert!(flipped.contains("calls are announced"), "{flipped}");
     assert!(message(b"").contains("not a recording"));
-    let nowhere = refused(&["replay", "--ops", "no/such/calls.ops"]);
+    let nowhere = fails(&["replay", "--ops", "no/such/calls.ops"]);
     assert!(nowhere.contains("cannot read no/such/calls.ops"), "{nowhere}");
 }
 
 #[test]
-fn only_the_first_requests_are_replayed_when_asked() {
+fn only_the_first_requests_are_replayed_on_request() {
     let report = report(&["--requests", "10", "--pool", "64GiB"]);
     assert_eq!((&report["requests"], &report["model"]), (&10.into(), &"glm-5.1-dsa".into()));
     assert_eq!(
@@ -427,7 +428,7 @@ fn a_malformed_line_is_named() {
         "{\"hash_ids\": [-1]}",
     ] {
         let trace = Scratch::new("bad.jsonl", &format!("{good}\n{good}\n{bad}\n{good}\n"));
-        let message = refused(&["replay", trace.path()]);
+        let message = fails(&["replay", trace.path()]);
         assert!(
             message.starts_with(&format!("kvmem: {}:3: malformed line: ", trace.path())),
             "{message}"
@@ -436,47 +437,47 @@ fn a_malformed_line_is_named() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_read_or_is_empty_is_refused() {
-    let message = refused(&["replay", "no/such/trace.jsonl"]);
+fn a_trace_that_cannot_be_read_or_is_empty_fails() {
+    let message = fails(&["replay", "no/such/trace.jsonl"]);
     assert!(message.contains("cannot read no/such/trace.jsonl"), "{message}");
-    let message = refused(&["replay", env!("CARGO_MANIFEST_DIR")]);
+    let message = fails(&["replay", env!("CARGO_MANIFEST_DIR")]);
     assert!(message.contains("cannot read"), "{message}");
     let empty = Scratch::new("empty.jsonl", "\n\n");
-    let message = refused(&["replay", empty.path()]);
+    let message = fails(&["replay", empty.path()]);
     assert!(message.contains("the trace is empty"), "{message}");
 }
 
 #[test]
-fn a_pool_that_cannot_work_is_refused() {
+fn a_pool_that_cannot_work_fails() {
     let trace = small_trace();
-    let message = refused(&["replay", &trace, "--pool", "3274751"]);
+    let message = fails(&["replay", &trace, "--pool", "3274751"]);
     assert!(
         message.contains("3274751 bytes is smaller than one block: 16 objects, 31465472 bytes"),
         "{message}"
     );
-    let message = refused(&["replay", &trace, "--pool", "1PiB", "--backed"]);
+    let message = fails(&["replay", &trace, "--pool", "1PiB", "--backed"]);
     assert!(message.contains("--backed fills the whole pool: 1125899906842624 bytes"), "{message}");
-    let message = refused(&["replay", &trace, "--contender", "offset-allocator"]);
+    let message = fails(&["replay", &trace, "--contender", "offset-allocator"]);
     assert!(message.contains("offset-allocator cannot manage 1099511627776 bytes"), "{message}");
     for option in [&["--backed"][..], &["--record", "no/such/calls.ops"]] {
         let args = ["replay", &trace, "--contender", "null", "--pool", "1GiB"];
-        let message = refused(&[&args[..], option].concat());
+        let message = fails(&[&args[..], option].concat());
         assert!(
             message.contains("null hands out no places: it cannot be replayed with --"),
             "{message}"
         );
     }
-    let message = refused(&["replay", &trace, "--contender", "best-fit", "--threads", "2"]);
+    let message = fails(&["replay", &trace, "--contender", "best-fit", "--threads", "2"]);
     assert!(
         message.contains("--threads 2") && message.contains("choose --contender kvmem"),
         "{message}"
     );
-    let message = refused(&["replay", &trace, "--pool", "4EiB"]);
+    let message = fails(&["replay", &trace, "--pool", "4EiB"]);
     assert!(message.contains("cannot make a pool of 4611686018427387904 bytes"), "{message}");
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn options_that_make_no_sense_fail() {
     let trace = small_trace();
     for (options, expected) in [
         (["--pool", "12 parsecs"], "--pool"),
@@ -495,18 +496,18 @@ fn options_that_make_no_sense_are_refused() {
         (["--contender", "all"], "--contender all is for --ops FILE"),
         (["--ops", "calls.ops"], "cannot be used with"),
     ] {
-        let message = refused(&["replay", &trace, options[0], options[1]]);
+        let message = fails(&["replay", &trace, options[0], options[1]]);
         assert!(message.contains(expected), "{options:?}: {message}");
     }
-    let message = refused(&["replay", &trace, "--model", "mistral-7b", "--object-bytes", "4096"]);
+    let message = fails(&["replay", &trace, "--model", "mistral-7b", "--object-bytes", "4096"]);
     assert!(message.contains("cannot be used with"), "{message}");
-    refused(&["replay"]);
+    fails(&["replay"]);
     for option in [&["--pool", "1GiB"][..], &["--backed"], &["--threads", "2"], &["--record", "x"]]
     {
-        let message = refused(&[&["replay", "--ops", "calls.ops"], option].concat());
+        let message = fails(&[&["replay", "--ops", "calls.ops"], option].concat());
         assert!(message.contains("cannot be used with"), "{option:?}: {message}");
     }
-    assert!(refused(&["replay", &trace, "--verify"]).contains("--ops"));
+    assert!(fails(&["replay", &trace, "--verify"]).contains("--ops"));
 }
 
 /// The published conversation trace, where it lies beside the checkout.

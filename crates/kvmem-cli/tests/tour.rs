@@ -221,12 +221,12 @@ fn without_rings(command: &mut Command) {
         let mut filter = filter;
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
         // SAFETY: plain numbers, and a program of the length that it says, alive during the call.
-        let refused = unsafe {
+        let failing = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
                 || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
                     != 0
         };
-        if refused { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+        if failing { Err(std::io::Error::last_os_error()) } else { Ok(()) }
     };
     // SAFETY: between fork and exec only two system calls are made; nothing is allocated and no
     // lock is taken.

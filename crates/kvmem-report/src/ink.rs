@@ -75,8 +75,10 @@ mod tests {
 
     #[test]
     fn numbers_give_way_to_variables() {
-        let drawn = r##"<rect fill="#000005"/><line stroke="#000001"/><text>#000001 &quot;#000001&quot;</text>"##;
-        let dressed = r##"<rect fill="var(--s1)"/><line stroke="var(--text)"/><text>#000001 &quot;#000001&quot;</text>"##;
+        let drawn = r##"<rect fill="#000005"/><line stroke="#000001"/><text>#000001 \
+            &quot;#000001&quot;</text>"##;
+        let dressed = r##"<rect fill="var(--s1)"/><line stroke="var(--text)"/><text>#000001 \
+            &quot;#000001&quot;</text>"##;
         assert_eq!(dress(drawn), dressed);
         assert_eq!(Ink::Series(SERIES + 2).variable(), "--s2");
     }

@@ -140,7 +140,8 @@ fn what_is_put_in_stays_in_its_place() {
     let html = page(bad);
     tags(&html);
     assert!(!html.contains("<script") && !html.contains("<b x"), "it was text");
-    let shown = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;amp; &lt;b x=&#39;&quot;&#39;&gt;#000001\u{fffd}";
+    let shown = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;amp; &lt;b \
+                 x=&#39;&quot;&#39;&gt;#000001\u{fffd}";
     assert!(html.matches(shown).count() > 20, "and is shown");
 }
 
@@ -217,7 +218,8 @@ const LETTER: f64 = 0.64;
 
 /// Plots whose labels, names and figures are as long as they can be.
 fn wide_plots() -> String {
-    let long = "a name of a group of bars that is so long that it has no room on one line of a phone, 500 GiB";
+    let long = "a name of a group of bars that is so long that it has no room on one line of a \
+                phone, 500 GiB";
     let mut plots = Vec::new();
     for scale in [Scale::Linear, Scale::Log, Scale::Count] {
         for most in [1.0, 2000.0, 12_345.678, 99_999_999.0, 1e12, 1.9e15] {

@@ -16,7 +16,8 @@ pub(super) fn traces(chaos: &Chaos) -> Result<()> {
     let line = good.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec();
     let with = |hash_ids: &str| {
         format!(
-            "{{\"timestamp\": 1, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [{hash_ids}]}}\n"
+            "{{\"timestamp\": 1, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": \
+             [{hash_ids}]}}\n"
         )
     };
     let mut bad: Vec<(String, Vec<u8>)> = vec![
@@ -32,7 +33,9 @@ pub(super) fn traces(chaos: &Chaos) -> Result<()> {
         ("float".into(), with("1.5").into_bytes()),
         (
             "backwards".into(),
-            b"{\"timestamp\": 9e999, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": []}\n".to_vec(),
+            b"{\"timestamp\": 9e999, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": \
+              []}\n"
+                .to_vec(),
         ),
     ];
     // One line of 32 MiB.

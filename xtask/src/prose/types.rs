@@ -44,6 +44,7 @@ fn definitions(code: &str) -> Vec<(usize, &str)> {
             match word {
                 // What these blocks define is theirs.
                 "impl" | "fn" | "macro_rules!" => next = false,
+                _ if word.starts_with("impl<") => next = false,
                 _ if counts && !test && next && KEYWORDS.contains(&word) => {
                     let end = |c: char| !(c.is_alphanumeric() || c == '_');
                     let name = words.peek().and_then(|name| name.split(end).next());
@@ -79,7 +80,8 @@ mod tests {
 
     #[test]
     fn definitions_are_found_but_for_associated_and_tests() {
-        let code = "pub struct A;\nimpl B for A {\n    type C = u8;\n    fn d() { struct E; }\n}\n\
+        let code = "pub struct A;\nimpl<T> B for A {\n    type C = u8;\n    fn d() { struct E; \
+                    }\n}\n\
                     trait F { type G; }\npub(crate) enum H<T> { X(T) }\ntype I = [u8; 2];\n\
                     #[cfg(test)]\nmod tests {\n    struct J;\n}\n\
                     mod k {\n    union L { a: u8 }\n}\n";

@@ -1,4 +1,4 @@
-//! Options about metrics, of whatever runs for a while.
+//! Options about metrics, shared by long-running subcommands.
 
 use std::net::SocketAddr;
 
@@ -12,8 +12,8 @@ pub struct MetricsArgs {
     #[arg(long = "metrics", value_name = "ADDRESS:PORT")]
     pub address: Option<SocketAddr>,
 
-    /// Let --metrics name an address that others can reach; whoever can may read the metrics, and
-    /// nobody is asked who he is
+    /// Let --metrics name an address that other machines can reach. Reading the metrics takes no
+    /// authentication
     #[arg(long = "metrics-anywhere", requires = "address")]
     pub anywhere: bool,
 }

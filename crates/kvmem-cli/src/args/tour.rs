@@ -9,18 +9,21 @@ use super::size;
 /// Options of `kvmem tour`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct TourArgs {
-    /// Where the report goes; by default kvmem-report.html in the current folder, or in that for
-    /// temporary files where this one cannot be written
+    /// The file of the report; the default is kvmem-report.html in the current folder, or in the
+    /// folder for temporary files if the current one cannot be written
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Size of the pool in bytes, or with a unit: 256MiB, 1GiB; by default what fits the machine,
-    /// and at most 1 GiB
+    /// Size of the pool in bytes, or with a unit: 256MiB, 1GiB; the default fits the machine and is
+    /// at most 1 GiB
     #[arg(long, value_name = "SIZE", value_parser = pool)]
     pub pool: Option<u64>,
 
-    /// Serve the KV workload for so many seconds at most
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Serve the KV workload for at most this many seconds
+    #[arg(
+        long, value_name = "N", default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub seconds: u64,
 
     /// Leave the benchmarks out
@@ -28,11 +31,11 @@ pub struct TourArgs {
     pub no_bench: bool,
 }
 
-/// Bytes of a pool: as many as the workload needs, at least.
+/// Parses the size of the pool, which must be at least what the workload needs.
 fn pool(text: &str) -> Result<u64, String> {
     match size(text)? {
         bytes if bytes < TourArgs::LEAST_POOL => {
-            Err("the tour's pool has 16 MiB at least".to_owned())
+            Err("the tour's pool needs 16 MiB at least".to_owned())
         }
         bytes => Ok(bytes),
     }
@@ -45,7 +48,7 @@ impl Default for TourArgs {
 }
 
 impl TourArgs {
-    /// The least pool that the workload can be run on.
+    /// The smallest pool that the workload can run on.
     pub const LEAST_POOL: u64 = 16 << 20;
 }
 

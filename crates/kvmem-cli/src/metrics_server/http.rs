@@ -1,13 +1,13 @@
 //! *HTTP*: as much of a server as a scrape takes, in one thread and bounded memory.
 //!
 //! One thread waits for all connections with `poll`. A client sends one request, gets one answer,
-//! and the connection is closed. Nobody can take more than a fixed share of the process:
+//! and the connection is closed. Clients cannot take more than a fixed share of the process:
 //!
 //! - **Connections**: at most [`CONNECTIONS`]. One more closes the oldest that has not sent its
 //!   whole request. A client that sends its request at once is served, however many others stay
 //!   silent.
-//! - **Time**: a connection that has not sent its request after [`REQUEST`], or not taken the
-//!   answer after [`ANSWER`], is closed.
+//! - **Time**: a connection is closed if it has not sent its request after [`REQUEST`], or not
+//!   read the answer after [`ANSWER`].
 //! - **Bytes**: the head of a request is at most [`HEAD`] bytes. A body is not read.
 
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
@@ -19,25 +19,25 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Connections at once.
+/// Maximum connections at once.
 pub(super) const CONNECTIONS: usize = 32;
 /// Time for a client to send its request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// Time for a client to take the answer.
+/// Time for a client to read the answer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Time for a client to close its side after the answer. Until then what it still sends is dropped:
-/// to close a connection with unread bytes would take the answer back.
+/// Time for a client to close its side after the answer. Until then its bytes are read and dropped:
+/// closing a connection with unread bytes would discard the answer.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Bytes of the request line and the header fields.
+/// Maximum bytes of the request line and the header fields.
 const HEAD: usize = 8 << 10;
-/// Time until accepting is tried again when the process has no descriptors left.
+/// Time until the next attempt to accept when the process has no free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// An answer.
 pub(super) struct Answer {
     /// Such as `200 OK`.
     pub(super) status: &'static str,
-    /// What the body is.
+    /// The content type of the body.
     pub(super) content_type: &'static str,
     pub(super) body: String,
 }
@@ -45,19 +45,19 @@ pub(super) struct Answer {
 /// Answers a request for a path, by GET or HEAD.
 type Answers = Box<dyn FnMut(&str) -> Answer + Send>;
 
-/// Serves until it is dropped.
+/// A server that runs until it is dropped.
 pub(super) struct HttpServer {
     address: SocketAddr,
-    /// The thread ends when this is closed.
+    /// Closing this ends the thread.
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl HttpServer {
-    /// Begins to serve.
+    /// Starts to serve.
     ///
     /// # Errors
-    /// What the system says: there is no thread, or no descriptor.
+    /// The error of the system: no thread, or no descriptor.
     pub(super) fn start(listener: TcpListener, answers: Answers) -> io::Result<HttpServer> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -69,7 +69,7 @@ impl HttpServer {
         Ok(HttpServer { address, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it is.
+    /// Returns its address.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -79,31 +79,31 @@ impl Drop for HttpServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
+            // The panic hook has printed a panic.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread has.
+/// The state of the serving thread.
 struct Serving {
     listener: TcpListener,
     stopped: PipeReader,
     answers: Answers,
-    /// In the order in which they came.
+    /// In the order of arrival.
     connections: Vec<Connection>,
-    /// Until when nothing is accepted.
+    /// Nothing is accepted before this time.
     paused: Option<Instant>,
 }
 
 struct Connection {
     stream: TcpStream,
-    state: State,
-    /// When it is closed, unless it comes to its next state before.
+    state: Exchange,
+    /// The deadline for its next state.
     deadline: Instant,
 }
 
-enum State {
+enum Exchange {
     Reading(Vec<u8>),
     Writing(Vec<u8>, usize),
     Closing,
@@ -111,7 +111,7 @@ enum State {
 }
 
 impl Serving {
-    /// Waits until something can be done, and does it. False when it is stopped.
+    /// Waits for an event and handles it. Returns false when the server is stopped.
     fn turn(&mut self) -> bool {
         let now = Instant::now();
         self.paused = self.paused.filter(|until| *until > now);
@@ -122,7 +122,7 @@ impl Serving {
         ];
         for Connection { stream, state, .. } in &self.connections {
             let wanted =
-                if matches!(state, State::Writing(..)) { PollFlags::OUT } else { PollFlags::IN };
+                if matches!(state, Exchange::Writing(..)) { PollFlags::OUT } else { PollFlags::IN };
             fds.push(PollFd::from_borrowed_fd(stream.as_fd(), wanted));
         }
         let deadlines = self.connections.iter().map(|connection| connection.deadline);
@@ -132,7 +132,7 @@ impl Serving {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            // For want of memory.
+            // Out of memory.
             Err(_) => thread::sleep(PAUSE),
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
@@ -146,7 +146,7 @@ impl Serving {
         {
             connection.go_on(now, &mut self.answers);
         }
-        self.connections.retain(|one| !matches!(one.state, State::Closed) && one.deadline > now);
+        self.connections.retain(|one| !matches!(one.state, Exchange::Closed) && one.deadline > now);
         if ready[1] && self.paused.is_none() {
             self.accept(now);
         }
@@ -154,15 +154,15 @@ impl Serving {
     }
 
     fn accept(&mut self, now: Instant) {
-        // As many as there can be; if more come, the others get their turn first.
+        // At most one full set of connections; then the present ones are served first.
         for _ in 0..CONNECTIONS {
             match self.listener.accept() {
                 Ok((stream, _)) => self.add(stream, now),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return,
-                    // That client has gone.
+                    // The client has closed the connection.
                     ErrorKind::ConnectionAborted | ErrorKind::Interrupted => {}
-                    // No descriptors: one more comes from whoever has waited longest.
+                    // No descriptor: closing the oldest connection frees one.
                     _ => {
                         self.close_one();
                         self.paused = Some(now + PAUSE);
@@ -180,18 +180,19 @@ impl Serving {
         if self.connections.len() == CONNECTIONS {
             self.close_one();
         }
-        let (state, deadline) = (State::Reading(Vec::new()), now + REQUEST);
+        let (state, deadline) = (Exchange::Reading(Vec::new()), now + REQUEST);
         let mut connection = Connection { stream, state, deadline };
-        // Bytes that came with the connection are read at once: the next connection might close it.
+        // Its bytes are read at once, because the next connection might close it.
         connection.go_on(now, &mut self.answers);
-        if !matches!(connection.state, State::Closed) {
+        if !matches!(connection.state, Exchange::Closed) {
             self.connections.push(connection);
         }
     }
 
-    /// Closes the oldest connection, of those that have sent no request if there are any.
+    /// Closes the oldest connection, preferring those that have sent no request.
     fn close_one(&mut self) {
-        let silent = self.connections.iter().position(|one| matches!(one.state, State::Reading(_)));
+        let silent =
+            self.connections.iter().position(|one| matches!(one.state, Exchange::Reading(_)));
         if !self.connections.is_empty() {
             self.connections.remove(silent.unwrap_or(0));
         }
@@ -199,15 +200,15 @@ impl Serving {
 }
 
 impl Connection {
-    /// Does as much as can be done without waiting.
+    /// Advances the connection as far as possible without waiting.
     fn go_on(&mut self, now: Instant, answers: &mut Answers) {
         loop {
             match self.step(now, answers) {
-                Ok(()) if matches!(self.state, State::Closed) => return,
+                Ok(()) if matches!(self.state, Exchange::Closed) => return,
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.state = State::Closed,
+                Err(_) => self.state = Exchange::Closed,
             }
         }
     }
@@ -215,7 +216,7 @@ impl Connection {
     fn step(&mut self, now: Instant, answers: &mut Answers) -> io::Result<()> {
         let mut buffer = [0; 1024];
         match &mut self.state {
-            State::Reading(head) => {
+            Exchange::Reading(head) => {
                 let read = self.stream.read(&mut buffer)?;
                 head.extend_from_slice(&buffer[..read]);
                 let ends = head.windows(4).any(|four| four == b"\r\n\r\n");
@@ -223,7 +224,7 @@ impl Connection {
                     (_, true, true) => respond(head, answers),
                     // It closes its side before the head is complete.
                     (0, ..) => {
-                        self.state = State::Closed;
+                        self.state = Exchange::Closed;
                         return Ok(());
                     }
                     (_, _, true) => return Ok(()),
@@ -233,27 +234,27 @@ impl Connection {
                         "the head is too long\n",
                     ),
                 };
-                (self.state, self.deadline) = (State::Writing(answer, 0), now + ANSWER);
+                (self.state, self.deadline) = (Exchange::Writing(answer, 0), now + ANSWER);
             }
-            State::Writing(answer, at) => {
+            Exchange::Writing(answer, at) => {
                 *at += self.stream.write(&answer[*at..])?;
                 if *at == answer.len() {
                     self.stream.shutdown(Shutdown::Write)?;
-                    (self.state, self.deadline) = (State::Closing, now + FAREWELL);
+                    (self.state, self.deadline) = (Exchange::Closing, now + FAREWELL);
                 }
             }
-            State::Closing => {
+            Exchange::Closing => {
                 if self.stream.read(&mut buffer)? == 0 {
-                    self.state = State::Closed;
+                    self.state = Exchange::Closed;
                 }
             }
-            State::Closed => {}
+            Exchange::Closed => {}
         }
         Ok(())
     }
 }
 
-/// The answer to a request, of which there is the head.
+/// Answers a request, given its head.
 fn respond(head: &[u8], answers: &mut Answers) -> Vec<u8> {
     let line =
         head.split(|byte| *byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok());
@@ -265,7 +266,7 @@ fn respond(head: &[u8], answers: &mut Answers) -> Vec<u8> {
         return complaint(
             "505 HTTP Version Not Supported",
             "",
-            "HTTP/1.0 and 1.1 are spoken here\n",
+            "this server supports HTTP/1.0 and 1.1\n",
         );
     }
     if !matches!(*method, "GET" | "HEAD") {
@@ -283,7 +284,8 @@ fn complaint(status: &str, fields: &str, body: &str) -> Vec<u8> {
 
 fn message(status: &str, content_type: &str, fields: &str, body: &str, with_body: bool) -> Vec<u8> {
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n{fields}\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: \
+         close\r\n{fields}\r\n",
         body.len()
     );
     let body = if with_body { body } else { "" };

@@ -1,9 +1,9 @@
-//! *Page*: a mount as something to look at: how long its steps took, and the receipt.
+//! *Page*: the plots of a mount: the times of its steps, and the receipt.
 
 use kvmem::arena::Receipt;
 use kvmem_report::{Bars, Chapter, Scale, Section, Table};
 
-/// How long each step took, in seconds.
+/// Draws the seconds of each step.
 pub(super) fn steps<const N: usize>(steps: [(&str, f64); N]) -> Section {
     let mut bars = Bars::new("Steps, less is better", "seconds", Scale::Linear);
     let mut table = Table::new(["", "seconds"]);
@@ -14,9 +14,9 @@ pub(super) fn steps<const N: usize>(steps: [(&str, f64); N]) -> Section {
     Section::new("Registering").plot(bars.plot()).table(table)
 }
 
-/// The receipt, range by range.
+/// Shows the receipt, range by range.
 pub(crate) fn receipt(receipt: &Receipt) -> Section {
-    let head = ["range", "bytes", "asked", "got", "resident", "node", "s", "GiB/s", "why"];
+    let head = ["range", "bytes", "requested", "got", "resident", "node", "s", "GiB/s", "why"];
     let table = receipt.ranges.iter().fold(Table::new(head), |table, part| {
         let why: Vec<String> = part.fallbacks.iter().map(ToString::to_string).collect();
         table.row([
@@ -31,12 +31,12 @@ pub(crate) fn receipt(receipt: &Receipt) -> Section {
             why.join("; "),
         ])
     });
-    // The first line is the sum; what follows is in the table.
+    // The first line is the sum; the table has the rest.
     let text = receipt.to_string();
     Section::new("Receipt").text(text.lines().next().unwrap_or_default()).table(table)
 }
 
-/// A page with these sections.
+/// Makes a page of these sections.
 pub(super) fn page(size: u64, sections: impl IntoIterator<Item = Section>) -> kvmem_report::Page {
     let chapter = Chapter::new(indicatif::BinaryBytes(size).to_string())
         .line(format!("kvmem {}", env!("CARGO_PKG_VERSION")))

@@ -1,6 +1,6 @@
-//! *Registering*: a region is registered with devices and given back, and each step is timed.
+//! *Registering*: registers a region with devices, deregisters it, and times each step.
 //!
-//! Mapping makes nothing resident here: that is part of registering, by the plan.
+//! Mapping makes nothing resident here: the plan populates as part of registering.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
 use crate::time_line::TimeLine;
 
-/// Maps, plans, registers, gives back, and prints what came of it.
+/// Maps, plans, registers, deregisters, and prints the report.
 pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> Result<(), Failure> {
     let policy = policy(args)?;
     let mut files = OutputFiles::new();
@@ -34,7 +34,7 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     let (region, mapped) = timed(|| map.map());
     line.whole("this thread", "map", args.size);
     let region = Arc::new(region.map_err(super::failure)?);
-    let bars = Arc::new(Bars::default());
+    let bars = Arc::new(StepBars::default());
     let (shown, drawn) = (Arc::clone(&bars), Arc::clone(&line));
     let names: Vec<String> =
         registrars.iter().map(|registrar| registrar.name().to_owned()).collect();
@@ -87,7 +87,7 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     json.write(&mounted, &mounted)
 }
 
-/// As the option says, or the environment, or else automatic.
+/// The policy of the option, else of the environment, else automatic.
 fn policy(args: &MountArgs) -> Result<Policy, Failure> {
     match args.policy {
         Some(policy) => Ok(policy),
@@ -101,7 +101,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     (done, start.elapsed().as_secs_f64())
 }
 
-/// What was asked for was impossible from the start, or it went wrong.
+/// Status 2 for a request that was impossible from the start, 1 for one that went wrong.
 fn failure(error: RegisterError) -> Failure {
     match error {
         RegisterError::NoRegistrars
@@ -112,7 +112,7 @@ fn failure(error: RegisterError) -> Failure {
     }
 }
 
-/// What `--plan` prints.
+/// The output of `--plan`.
 #[derive(Serialize)]
 struct Planned<'a> {
     receipt: &'a Receipt,
@@ -124,12 +124,13 @@ impl fmt::Display for Planned<'_> {
         write!(f, "{}{}", self.receipt, self.plan)?;
         writeln!(
             f,
-            "nothing was done: the addresses are mapped, no page was made resident, nothing was registered"
+            "nothing was done: the addresses are mapped, no page was made resident, nothing was \
+             registered"
         )
     }
 }
 
-/// What was done, as part of a page.
+/// Draws the registrations as a section of a page.
 fn section(mounted: &MountReport) -> Section {
     let MountTimings { map, plan, populate, register, unregister, .. } = mounted.seconds;
     let steps = [
@@ -144,12 +145,12 @@ fn section(mounted: &MountReport) -> Section {
         .text(format!("chosen: {}", mounted.chosen))
 }
 
-/// A progress bar for each step, one under the other. Those that are done stay, with their time.
+/// A progress bar for each step, one below the other. Finished bars stay, with their times.
 #[derive(Default)]
-struct Bars(Mutex<Option<(&'static str, ProgressBar)>>);
+struct StepBars(Mutex<Option<(&'static str, ProgressBar)>>);
 
-impl Bars {
-    /// A step begins, and the one before has ended.
+impl StepBars {
+    /// Ends the present step and begins the next.
     fn begin(&self, step: &'static str, total_bytes: u64) -> ProgressBar {
         let bar = progress_bar(
             Some(total_bytes),
@@ -176,7 +177,7 @@ impl Bars {
         bar.set_position(progress.done_bytes);
     }
 
-    /// The last step has ended: it is done, or stands where it was.
+    /// Ends the last step, finished or abandoned.
     fn end(&self, done: bool) {
         if let Some((_, bar)) = self.lock().take() {
             if done {

@@ -4,14 +4,14 @@
 //! magic      8 bytes   KVMEMOPS
 //! version    u16       1
 //! length     u16       bytes of the name that follows
-//! allocator  text      who served the calls, in UTF-8
-//! threads    u32       how many requested
+//! allocator  text      the allocator that served the calls, in UTF-8
+//! threads    u32       threads that called
 //! capacity   u64       bytes of the space
 //! calls      …         one after the other, each a kind of one byte and then numbers:
 //!   1  size, offset    served: the n-th of these made range n, counted from 0
-//!   2  size            refused
+//!   2  size            failed
 //!   3  age             freed: the range that is the age-th last made, the last one being 0
-//! end        0, count  kind 0, then how many calls there were
+//! end        0, count  kind 0, then the number of calls
 //! check      u32       CRC-32 of all bytes before
 //! ```
 //!
@@ -19,39 +19,39 @@
 //! the highest bit set on all but the last. A call of a replay takes some ten bytes when it
 //! allocates, and four when it frees.
 //!
-//! Calls stand in one order. Where several threads asked, a range is freed before its bytes are
-//! served to another: see [`Recorder`](super::recorder::Recorder).
+//! Calls have one order. With several threads a range is freed before its bytes are served to
+//! another: see [`Recorder`](super::recorder::Recorder).
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::escape::shown;
 
-/// What a file of calls begins with.
+/// The first bytes of a file of calls.
 pub const MAGIC: [u8; 8] = *b"KVMEMOPS";
-/// The only version there is.
+/// The version.
 pub const VERSION: u16 = 1;
-/// The largest space there can be.
+/// The largest space.
 pub const CAPACITY_MAX: u64 = 1 << 63;
 
 pub(super) const END: u8 = 0;
 pub(super) const SERVED: u8 = 1;
-pub(super) const REFUSED: u8 = 2;
+pub(super) const FAILED: u8 = 2;
 pub(super) const FREED: u8 = 3;
 
-/// What calls were made to.
+/// The allocator that the calls were made to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Who served them.
+    /// The allocator's name.
     pub allocator: String,
-    /// How many threads asked.
+    /// Threads that called.
     pub threads: u32,
     /// Bytes of the space.
     pub capacity: u64,
 }
 
 impl Header {
-    /// The bytes that a file begins with.
+    /// Returns the first bytes of a file.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         let name = &self.allocator.as_bytes()[..self.allocator.len().min(usize::from(u16::MAX))];
@@ -64,25 +64,24 @@ impl Header {
     }
 }
 
-/// One call, with the *place* of its range: places are used again, so that a table of all that is
-/// live is small.
+/// One call, with the *slot* of its range. Slots are reused, so a table of all live ranges is small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// A range was made.
+    /// A range was allocated.
     Served {
         /// Its length.
         size: u64,
-        /// Where its handle is kept.
+        /// The slot of its handle.
         place: u32,
     },
-    /// There was no room.
-    Refused {
-        /// The length that was asked for.
+    /// The request failed.
+    Failed {
+        /// The requested length.
         size: u64,
     },
     /// A range was freed.
     Freed {
-        /// Where its handle was kept.
+        /// The slot of its handle.
         place: u32,
     },
 }
@@ -90,17 +89,17 @@ pub enum Call {
 /// A whole file of calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
-    /// What they were made to.
+    /// The allocator that they were made to.
     pub header: Header,
     /// The calls, in order.
     pub calls: Vec<Call>,
-    /// Where the range of each served call began.
+    /// The offset of each served call.
     pub offsets: Vec<u64>,
-    /// How many ranges were live at once, at most.
+    /// Maximum number of live ranges.
     pub places: u32,
 }
 
-/// Why a file of calls cannot be read.
+/// A file of calls cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpsError {
@@ -109,10 +108,10 @@ pub enum OpsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is a file of another kind.
+    /// The file is of another kind.
     #[error(
         "{}: not a recording of allocator calls: it begins with {found:?}, not with \"KVMEMOPS\"; \
          `kvmem replay TRACE --record FILE` makes one", shown(.path)
@@ -123,9 +122,10 @@ pub enum OpsError {
         /// Its first bytes.
         found: String,
     },
-    /// It was written by another version.
+    /// The file has another version.
     #[error(
-        "{}: a recording of version {found}; this kvmem reads version {VERSION} only: record it again, or use \
+        "{}: a recording of version {found}; this kvmem reads version {VERSION} only: record it \
+         again, or use \
          the kvmem that wrote it", shown(.path)
     )]
     Version {
@@ -134,9 +134,10 @@ pub enum OpsError {
         /// Its version.
         found: u16,
     },
-    /// It ends too early.
+    /// The file ends too early.
     #[error(
-        "{}: the file ends at byte {at}, in the middle of {what}: it was cut short, or the replay that wrote it \
+        "{}: the file ends at byte {at}, in the middle of {what}: it was cut short, or the replay \
+         that wrote it \
          did not end; record it again", shown(.path)
     )]
     Truncated {
@@ -144,36 +145,36 @@ pub enum OpsError {
         path: PathBuf,
         /// Its length.
         at: u64,
-        /// What is not complete.
+        /// The part that is incomplete.
         what: String,
     },
-    /// It says what cannot be.
+    /// The file contains an impossible value.
     #[error("{}: byte {at}: {what}: the file is damaged; record it again", shown(.path))]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The position in bytes.
         at: u64,
-        /// What it says, and what it may say.
+        /// The value, and the values that are possible.
         what: String,
     },
 }
 
 impl Recording {
-    /// Reads a file. The calls are kept in memory, some 24 bytes each.
+    /// Reads a file. The calls stay in memory, some 24 bytes each.
     ///
     /// # Errors
-    /// [`OpsError`] says which byte cannot be.
+    /// [`OpsError`] names the first wrong byte.
     pub fn read(path: &Path) -> Result<Recording, OpsError> {
         let bytes = std::fs::read(path)
             .map_err(|source| OpsError::Read { path: path.to_owned(), source })?;
         Recording::decode(&bytes, path)
     }
 
-    /// As [`read`](Self::read), of the bytes of a file; `path` only names it.
+    /// Reads the bytes of a file; `path` names it in errors.
     ///
     /// # Errors
-    /// As there.
+    /// [`OpsError`] names the first wrong byte.
     pub fn decode(bytes: &[u8], path: &Path) -> Result<Recording, OpsError> {
         let mut reader = Reader { bytes, at: 0, path };
         let start = &bytes[..bytes.len().min(MAGIC.len())];
@@ -182,7 +183,7 @@ impl Recording {
             return Err(OpsError::Magic { path: path.to_owned(), found });
         }
         let header = reader.header()?;
-        let mut books = Books::default();
+        let mut slots = Slots::default();
         let mut calls = Vec::new();
         loop {
             let number = calls.len() + 1;
@@ -204,18 +205,18 @@ impl Recording {
                             "{size} bytes from {offset} on in a space of {limit}"
                         )));
                     }
-                    match books.serve(offset) {
+                    match slots.serve(offset) {
                         Some(place) => Call::Served { size, place },
                         None => return Err(wrong("more than 2^32 ranges".to_owned())),
                     }
                 }
-                REFUSED => Call::Refused { size: sized(numbers.varint(what)?)? },
+                FAILED => Call::Failed { size: sized(numbers.varint(what)?)? },
                 FREED => {
                     let age = numbers.varint(what)?;
-                    match books.free(age) {
+                    match slots.free(age) {
                         Some(place) => Call::Freed { place },
                         None => {
-                            let made = books.offsets.len();
+                            let made = slots.offsets.len();
                             return Err(wrong(format!(
                                 "the {age}-th last of {made} ranges is freed, but it is not live"
                             )));
@@ -235,7 +236,7 @@ impl Recording {
                     let found = u32::from_le_bytes(numbers.take(format_args!("the checksum"))?);
                     if found != sum {
                         let what = format!(
-                            "the checksum is {found:#010x}, of these bytes it would be {sum:#010x}"
+                            "the checksum is {found:#010x}, of these bytes it is {sum:#010x}"
                         );
                         return Err(reader.malformed(there, what));
                     }
@@ -251,23 +252,23 @@ impl Recording {
             });
             reader.at = numbers.at;
         }
-        let places = books.places.map_or(0, |place| place.saturating_add(1));
-        Ok(Recording { header, calls, offsets: books.offsets, places })
+        let places = slots.places.map_or(0, |place| place.saturating_add(1));
+        Ok(Recording { header, calls, offsets: slots.offsets, places })
     }
 }
 
-/// Which range is where, while calls are read.
+/// The slots of live ranges, while calls are read.
 #[derive(Default)]
-struct Books {
+struct Slots {
     offsets: Vec<u64>,
-    /// The place of each range ever made; `None` once it is freed.
+    /// The slot of each range ever allocated; `None` once it is freed.
     live: Vec<Option<u32>>,
     free: Vec<u32>,
-    /// The highest place that was given.
+    /// The number of slots in use or free.
     places: Option<u32>,
 }
 
-impl Books {
+impl Slots {
     fn serve(&mut self, offset: u64) -> Option<u32> {
         let place = match self.free.pop() {
             Some(place) => place,
@@ -314,7 +315,7 @@ impl Reader<'_> {
         if !(1..=CAPACITY_MAX).contains(&capacity) {
             return Err(self.malformed(
                 at,
-                format!("a space of {capacity} bytes: 1 to {CAPACITY_MAX} can be"),
+                format!("a space of {capacity} bytes; the limits are 1 and {CAPACITY_MAX}"),
             ));
         }
         Ok(Header { allocator, threads, capacity })
@@ -353,7 +354,7 @@ impl Reader<'_> {
     }
 }
 
-/// Puts a number behind `bytes`.
+/// Appends a number to `bytes`.
 pub(super) fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);

@@ -1,13 +1,13 @@
-//! Recordings of allocator calls: what a replay asked of its allocator, in order, to be asked of
-//! others.
+//! *Ops*: recorded allocator calls of a replay, to be sent to other allocators in the same order.
 //!
-//! - [`format`](mod@format) says how a file of calls is laid out, and reads one,
+//! - [`format`](mod@format) defines a file of calls, and reads one,
 //! - [`recorder`] writes one while threads are at work,
 //! - [`run`](mod@run) sends one through a contender,
-//! - [`report`] is what comes out.
+//! - [`report`] is the result.
 //!
-//! A recording is *open loop*: it frees what was freed when it was made, however well another
-//! allocator does. So one that wastes room refuses calls that were served; it does not evict more.
+//! A recording is *open loop*: it frees what the recorded run freed, however well another allocator
+//! does. An allocator that wastes space therefore fails calls that were served; it does not evict
+//! more.
 
 pub mod format;
 pub mod recorder;

@@ -1,10 +1,9 @@
-//! *Recorder*: writes down the calls of all threads in one order.
+//! *Recorder*: writes the calls of all threads in one order.
 //!
-//! An allocation is asked for and written under one lock, so that allocations stand in the order in
-//! which they were served. A free is written *before* it is done. So whoever is served the bytes of
-//! a freed range is written after the free: at no line of the file do two ranges overlap, and each
-//! thread finds its own calls in the order in which it made them. With one thread the file is the
-//! exact sequence of calls.
+//! An allocation is made and written under one lock, so allocations appear in the order in which
+//! they were served. A free is written *before* it happens. The next owner of its bytes is therefore
+//! written after the free: ranges never overlap at any point of the file, and each thread's calls
+//! keep their order. With one thread the file is the exact sequence of calls.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,37 +11,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::output_file::{OutputError, OutputFile, OutputFiles};
 
-use super::format::{END, FREED, Header, REFUSED, SERVED, put_varint};
+use super::format::{END, FAILED, FREED, Header, SERVED, put_varint};
 
-/// Bytes that are collected before they are written.
+/// Bytes that are buffered before they are written.
 const BUFFER: usize = 1 << 16;
 
-/// A file of calls, being written.
+/// A file of calls that is being written.
 pub struct Recorder {
-    state: Mutex<State>,
+    state: Mutex<Writer>,
     path: PathBuf,
 }
 
-struct State {
-    /// `None` when the recording is complete, or could not be.
+struct Writer {
+    /// `None` when the recording is complete or has failed.
     file: Option<OutputFile>,
     buffer: Vec<u8>,
     sum: crc32fast::Hasher,
     calls: u64,
     served: u64,
-    /// The first failure to write; after it nothing more is.
+    /// The first failure to write; nothing is written after it.
     failed: Option<io::Error>,
 }
 
-/// A range that was made, and is written as freed when this is dropped, which must be just before
-/// it is freed.
+/// An allocated range. Dropping it writes the free, so it must be dropped just before the range is
+/// freed.
 pub struct Ticket {
     recorder: Arc<Recorder>,
     number: u64,
 }
 
 impl Recorder {
-    /// Records into a file of this name, which stays as it is until [`finish`](Self::finish).
+    /// Records into a file of this name, which is unchanged until [`finish`](Self::finish).
     ///
     /// # Errors
     /// [`OutputError`] if it cannot be written.
@@ -53,7 +52,7 @@ impl Recorder {
     /// Records into this file.
     pub fn new(file: OutputFile) -> Recorder {
         let path = file.path().to_owned();
-        let state = State {
+        let state = Writer {
             file: Some(file),
             buffer: Vec::with_capacity(2 * BUFFER),
             sum: crc32fast::Hasher::new(),
@@ -64,17 +63,17 @@ impl Recorder {
         Recorder { state: Mutex::new(state), path }
     }
 
-    /// The file, as it was named.
+    /// Returns the file, as named on the command line.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes what calls are made to. To be done first, and once.
+    /// Writes the header. Must be called once, before any call is recorded.
     pub fn begin(&self, header: &Header) {
         self.state().buffer.extend(header.encode());
     }
 
-    /// Runs a call of allocate and writes how it ended; `offset` tells where what it made begins.
+    /// Runs a call of allocate and writes its result; `offset` reads the offset of the range.
     pub fn allocate<T, E>(
         self: &Arc<Self>,
         size: u64,
@@ -83,7 +82,7 @@ impl Recorder {
     ) -> (Result<T, E>, Option<Ticket>) {
         let mut state = self.state();
         let done = attempt();
-        let kind = if done.is_ok() { SERVED } else { REFUSED };
+        let kind = if done.is_ok() { SERVED } else { FAILED };
         state.begin(kind, size);
         let ticket = done.as_ref().ok().map(|made| {
             put_varint(&mut state.buffer, offset(made));
@@ -93,11 +92,11 @@ impl Recorder {
         (done, ticket)
     }
 
-    /// Writes the end and puts the file into its place; returns how many calls there were. What is
-    /// freed later is not written.
+    /// Writes the end, commits the file, and returns the number of calls. Later frees are not
+    /// written.
     ///
     /// # Errors
-    /// [`OutputError`] if this, or something before it, could not be written.
+    /// [`OutputError`] if this, or an earlier call, could not be written.
     pub fn finish(&self) -> Result<u64, OutputError> {
         let mut state = self.state();
         let calls = state.calls;
@@ -115,12 +114,12 @@ impl Recorder {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Writer> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Writer {
     fn begin(&mut self, kind: u8, number: u64) {
         if self.buffer.len() >= BUFFER {
             self.flush();

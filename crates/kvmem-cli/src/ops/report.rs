@@ -8,30 +8,30 @@ use serde::Serialize;
 
 use super::format::{Call, Recording};
 
-/// What came out.
+/// The result of sending recorded calls through contenders.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Report {
+pub struct OpsReport {
     /// Always `ops`.
     pub suite: &'static str,
     /// The version of the command.
     pub version: &'static str,
-    /// The file, as it was named.
+    /// The file, as named on the command line.
     pub ops: String,
-    /// Who served the calls when they were recorded.
+    /// The allocator that served the recorded calls.
     pub recorded_on: String,
-    /// How many threads asked.
+    /// Threads that called.
     pub threads: u32,
     /// Bytes of the space.
     pub capacity_bytes: u64,
     /// All calls.
     pub calls: u64,
-    /// Those that allocated.
+    /// Calls that allocated.
     pub allocations: u64,
-    /// Those that found no room.
-    pub refusals: u64,
-    /// Those that freed.
+    /// Calls that failed.
+    pub failures: u64,
+    /// Calls that freed.
     pub frees: u64,
-    /// The most ranges that were live at once.
+    /// Maximum number of live ranges.
     pub live_max: u32,
     /// One for each contender.
     pub rows: Vec<Row>,
@@ -39,35 +39,35 @@ pub struct Report {
     pub not_run: Vec<String>,
 }
 
-/// How one contender served them.
+/// The results of one contender.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// Who.
+    /// The contender.
     pub contender: ContenderId,
-    /// Calls it served that had been served.
+    /// Calls that succeeded in both.
     pub served: u64,
-    /// Calls it refused that had been served.
+    /// Calls that failed here and succeeded when recorded.
     pub failures: u64,
-    /// Bytes of those.
+    /// Bytes of those calls.
     pub failed_bytes: u64,
-    /// Calls it refused that had been refused.
-    pub refused_too: u64,
-    /// Calls it had room for that had been refused; what it gave was freed at once.
+    /// Calls that failed in both.
+    pub failed_too: u64,
+    /// Calls that succeeded here and failed when recorded; their ranges were freed at once.
     pub found_room: u64,
-    /// Ranges it put where they had been.
+    /// Ranges at their recorded offsets.
     pub same_place: u64,
-    /// Whether it decided every call as recorded.
+    /// Whether every call had its recorded result.
     pub same_decisions: bool,
     /// The greatest share of the space that was live.
     pub utilization_peak: f64,
-    /// The mean of that over all allocations since one was first refused in the recording; absent
-    /// if none was.
+    /// The mean of that share over all allocations since the first recorded failure; absent without
+    /// one.
     pub utilization_full_mean: Option<f64>,
-    /// That at the end.
+    /// The share at the end.
     pub utilization_end: f64,
-    /// Time of a call, those of the table included, which `null` shows.
+    /// Time of a call, including the table of handles, whose cost `null` shows.
     pub ns_per_call: f64,
-    /// Bytes of metadata at the end, where it is known.
+    /// Bytes of metadata at the end, if known.
     pub metadata_bytes: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ impl Row {
             served: 0,
             failures: 0,
             failed_bytes: 0,
-            refused_too: 0,
+            failed_too: 0,
             found_room: 0,
             same_place: 0,
             same_decisions: false,
@@ -92,30 +92,31 @@ impl Row {
 }
 
 impl Row {
-    /// In which way it did not decide as recorded, in words.
-    pub fn deviation(&self, report: &Report) -> String {
+    /// Describes how its results differ from the recorded ones.
+    pub fn deviation(&self, report: &OpsReport) -> String {
         format!(
-            "{} does not decide as {} did when the calls were recorded: of {} allocations {} are at another place and {} were refused, of {} \
-             refusals {} were served",
+            "{} does not decide as {} did when the calls were recorded: of {} allocations {} are \
+             at another offset and {} failed, of {} \
+             failures {} were served",
             self.contender,
             report.recorded_on,
             report.allocations,
             self.served - self.same_place,
             self.failures,
-            report.refusals,
+            report.failures,
             self.found_room
         )
     }
 }
 
-impl Report {
-    /// No rows yet.
-    pub fn new(ops: String, recording: &Recording) -> Report {
+impl OpsReport {
+    /// Makes a report without rows.
+    pub fn new(ops: String, recording: &Recording) -> OpsReport {
         let header = &recording.header;
         let frees =
             recording.calls.iter().filter(|call| matches!(call, Call::Freed { .. })).count() as u64;
         let (calls, allocations) = (recording.calls.len() as u64, recording.offsets.len() as u64);
-        Report {
+        OpsReport {
             suite: "ops",
             version: env!("CARGO_PKG_VERSION"),
             ops,
@@ -124,7 +125,7 @@ impl Report {
             capacity_bytes: header.capacity,
             calls,
             allocations,
-            refusals: calls - allocations - frees,
+            failures: calls - allocations - frees,
             frees,
             live_max: recording.places,
             rows: Vec::new(),
@@ -133,7 +134,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for OpsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |number: u64| HumanCount(number).to_string();
         writeln!(
@@ -147,9 +148,9 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "{} allocated, {} without room, {} freed, at most {} live",
+            "{} allocated, {} failed, {} freed, at most {} live",
             count(self.allocations),
-            count(self.refusals),
+            count(self.failures),
             count(self.frees),
             count(u64::from(self.live_max))
         )?;
@@ -181,7 +182,8 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\nutilization: mean over the allocations since one was first refused; failed: served when recorded, refused here;\n\
+            "\nutilization: mean over the allocations since the first failure; failed: served \
+             when recorded, failed here;\n\
              as recorded: ranges at the recorded place"
         )
     }

@@ -1,8 +1,8 @@
-//! *Run*: a recording through a contender.
+//! *OpsRun*: a recording through a contender.
 //!
-//! The first pass is not timed: it compares each decision with the recorded one and looks at how
-//! full the space is. The passes after it are timed as a whole, each on a fresh contender, and
-//! their median counts. What `null` takes is the loop and its table.
+//! The first pass is not timed: it compares each result with the recorded one and samples the
+//! utilization. The following passes are timed as a whole, each on a fresh contender; the median
+//! counts. The time of `null` is the loop and its table.
 
 use std::time::Instant;
 
@@ -11,22 +11,22 @@ use kvmem_bench::contender::{Contender, ContenderId, CreateError, Held, Space, V
 use super::format::{Call, Recording};
 use super::report::Row;
 
-/// Passes that are timed.
+/// Timed passes.
 const PASSES: usize = 3;
 
 /// Sends a recording through one contender.
 ///
 /// # Errors
-/// [`CreateError`] if it cannot serve such a space.
+/// [`CreateError`] if the contender cannot serve such a space.
 pub fn run(recording: &Recording, contender: ContenderId) -> Result<Row, CreateError> {
-    contender.visit(Run { recording })
+    contender.visit(OpsRun { recording })
 }
 
-struct Run<'a> {
+struct OpsRun<'a> {
     recording: &'a Recording,
 }
 
-impl Visitor for Run<'_> {
+impl Visitor for OpsRun<'_> {
     type Output = Result<Row, CreateError>;
 
     fn visit<C: Contender>(self) -> Self::Output {
@@ -52,18 +52,18 @@ impl Visitor for Run<'_> {
     }
 }
 
-/// All calls, one after the other.
+/// Sends all calls, one after the other.
 fn drive<C: Contender>(space: &C, recording: &Recording, table: &mut [Option<C::Handle>]) {
     for call in &recording.calls {
         match *call {
             Call::Served { size, place } => table[place as usize] = space.allocate(size),
-            Call::Refused { size } => drop(space.allocate(size)),
+            Call::Failed { size } => drop(space.allocate(size)),
             Call::Freed { place } => table[place as usize] = None,
         }
     }
 }
 
-/// As above, with a look at everything.
+/// Sends all calls, and compares each result with the recorded one.
 fn watch<C: Contender>(space: &C, recording: &Recording, table: &mut [Option<C::Handle>]) -> Row {
     let mut row = Row::new(C::ID);
     let mut offsets = recording.offsets.iter();
@@ -87,9 +87,9 @@ fn watch<C: Contender>(space: &C, recording: &Recording, table: &mut [Option<C::
                 }
                 table[place as usize] = held;
             }
-            Call::Refused { size } => match space.allocate(size) {
+            Call::Failed { size } => match space.allocate(size) {
                 Some(_) => row.found_room += 1,
-                None => row.refused_too += 1,
+                None => row.failed_too += 1,
             },
             Call::Freed { place } => {
                 if let Some(held) = table[place as usize].take() {
@@ -98,8 +98,8 @@ fn watch<C: Contender>(space: &C, recording: &Recording, table: &mut [Option<C::
             }
         }
         peak = peak.max(live);
-        full |= matches!(call, Call::Refused { .. });
-        // Where a call was refused the space was as full as it could be.
+        full |= matches!(call, Call::Failed { .. });
+        // At a recorded failure the space was as full as possible.
         if full && !matches!(call, Call::Freed { .. }) {
             sum += live as f64;
             samples += 1;
@@ -110,10 +110,10 @@ fn watch<C: Contender>(space: &C, recording: &Recording, table: &mut [Option<C::
     row.utilization_end = of_space(live as f64);
     row.utilization_full_mean = (samples > 0).then(|| of_space(sum / samples as f64));
     row.metadata_bytes = space.metadata_bytes();
-    let refused =
-        recording.calls.iter().filter(|call| matches!(call, Call::Refused { .. })).count() as u64;
+    let failed =
+        recording.calls.iter().filter(|call| matches!(call, Call::Failed { .. })).count() as u64;
     row.same_decisions = row.same_place == recording.offsets.len() as u64
-        && row.refused_too == refused
+        && row.failed_too == failed
         && row.failures == 0;
     row
 }

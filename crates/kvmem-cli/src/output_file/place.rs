@@ -12,14 +12,14 @@ use rustix::io::Errno;
 
 use super::rights::Rights;
 
-/// Symbolic links that are followed, as many as the kernel does.
+/// Maximum symbolic links to follow, as in the kernel.
 const MAX_LINKS: usize = 40;
 
 /// Where a path leads.
 pub(super) enum Place {
-    /// To what cannot be replaced.
+    /// To something that cannot be replaced.
     Direct(File),
-    /// To a file that is there, opened for writing, or to a name that is free.
+    /// To an existing file, opened for writing, or to an unused name.
     File { path: PathBuf, existing: Option<(File, Rights)> },
 }
 

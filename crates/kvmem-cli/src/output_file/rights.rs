@@ -1,4 +1,4 @@
-//! *Rights*: owner, group and mode, which a file has from the one that it replaces.
+//! *Rights*: owner, group and mode, which a file inherits from the one that it replaces.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{Gid, Mode, Uid};
 
-/// Whose a file is, and what they may do.
+/// Owner, group and mode of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rights {
     mode: u32,
@@ -21,7 +21,7 @@ impl Rights {
 }
 
 impl Rights {
-    /// Gives `file` owner, group and mode of the file that it replaces, as far as that is allowed.
+    /// Sets owner, group and mode of `file`, as far as this process may.
     pub(super) fn give(self, file: &File) -> io::Result<()> {
         let Rights { mut mode, user, group } = self;
         let own = file.metadata()?;
@@ -30,7 +30,7 @@ impl Rights {
             let kept = rustix::fs::fchown(file, Some(Uid::from_raw(user)), group)
                 .or_else(|_| rustix::fs::fchown(file, None, group));
             if kept.is_err() {
-                // This process's group is another: it gets what others get.
+                // This process is not in the group: the file's group gets the rights of others.
                 mode = mode & !0o070 | (mode & 0o007) << 3 & mode;
             }
         }

@@ -9,28 +9,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Where the content waits until it is complete.
+/// The file that holds the content until it is complete.
 #[derive(Debug)]
 pub(super) enum Staged {
     /// In a file without a name, in the target's folder.
     Unnamed,
     /// In a file with a name of its own there, which is removed on drop.
     Named(PathBuf),
-    /// In a file without a name elsewhere: nothing can be made in the target's folder.
-    Elsewhere,
+    /// In an unnamed file in the folder for temporary files: the target's folder cannot be written.
+    OtherFolder,
 }
 
 impl Staged {
-    /// A file in the folder of `target`, or in that for temporary files where `target` can be
-    /// written and its folder cannot.
+    /// Opens a file in the folder of `target`, or in the folder for temporary files if `target` can
+    /// be written and its folder cannot.
     pub(super) fn new(target: &Path, exists: bool) -> io::Result<(File, Staged)> {
         let folder = target.parent().unwrap_or(Path::new("/"));
         match Staged::in_folder(folder) {
             Err(error) if exists => {
                 let (file, staged) = Staged::in_folder(&std::env::temp_dir()).map_err(|_| error)?;
-                // From here on it has no name.
+                // From here on the file has no name.
                 drop(staged);
-                Ok((file, Staged::Elsewhere))
+                Ok((file, Staged::OtherFolder))
             }
             made => made,
         }
@@ -55,7 +55,7 @@ impl Staged {
         })
     }
 
-    /// Gives the file this name, which none has.
+    /// Links the file under an unused name.
     pub(super) fn link(&self, file: &File, name: &Path) -> io::Result<()> {
         match self {
             Staged::Named(staged) => fs::hard_link(staged, name),
@@ -67,7 +67,7 @@ impl Staged {
         }
     }
 
-    /// Puts the file in the place of `target`.
+    /// Renames the file over `target`.
     pub(super) fn rename(&self, file: &File, target: &Path) -> io::Result<()> {
         if let Staged::Named(staged) = self {
             return fs::rename(staged, target);
@@ -83,13 +83,13 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if let Staged::Named(staged) = self {
-            // After the rename there is none.
+            // After the rename the temporary name is gone.
             let _ = fs::remove_file(staged);
         }
     }
 }
 
-/// Runs `make` with a name in `folder` that no file has.
+/// Calls `make` with an unused name in `folder`.
 fn with_free_name<T>(folder: &Path, mut make: impl FnMut(&Path) -> io::Result<T>) -> io::Result<T> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -97,7 +97,7 @@ fn with_free_name<T>(folder: &Path, mut make: impl FnMut(&Path) -> io::Result<T>
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = folder.join(format!(".kvmem-{}-{number}.part", std::process::id()));
         match make(&name) {
-            // Of a process with the same number in another container, or that was killed.
+            // Left by a killed process, or in use by one of the same number in another container.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => return made,
         }

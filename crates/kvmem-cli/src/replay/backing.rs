@@ -1,44 +1,45 @@
-//! *Backing*: the pool's memory: there, or only addressed.
+//! *Backing*: the memory of the pool: resident, or addresses alone.
 //!
-//! Behind a replay that writes nothing there is a pool like any other, of addresses whose pages are
-//! never touched: it costs no memory, however large it is. A backed one is made resident first,
-//! after making sure that there is as much.
+//! A replay that writes nothing uses an ordinary pool whose pages are never touched: it costs no
+//! memory, however large it is. A backed pool is made resident first, after a check that the machine
+//! has as much memory.
 
 use std::path::Path;
 
 use kvmem::arena::{PageSize, Populate};
 use kvmem::pool::{Block, Pool, PoolError};
 
-/// Why there is no pool.
+/// A pool cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackingError {
     /// The machine, or the control group, has less memory than the pool would fill.
     #[error(
-        "--backed fills the whole pool: {pool_bytes} bytes, but only {available_bytes} bytes of memory are available; \
+        "--backed fills the whole pool: {pool_bytes} bytes, but only {available_bytes} bytes of \
+         memory are available; \
          choose a smaller --pool"
     )]
     NotEnough {
-        /// The pool asked for.
+        /// The requested size of the pool.
         pool_bytes: u64,
-        /// What could be had.
+        /// Bytes that are available.
         available_bytes: u64,
     },
     /// The pool could not be built.
     #[error("cannot make a pool of {pool_bytes} bytes: {source}")]
     Pool {
-        /// The pool asked for.
+        /// The requested size of the pool.
         pool_bytes: u64,
-        /// What the pool says.
+        /// The error of the pool.
         source: Box<PoolError>,
     },
 }
 
-/// Every so manieth call of a thread is timed, for whoever asks for metrics.
+/// A thread times one call in this many, for the metrics.
 const LATENCY_ONE_IN: u32 = 128;
 
-/// A pool of `pool_bytes`, rounded up to whole pages, resident if it is to be `backed`. Threads of
-/// it cache sizes that they `learn`.
+/// Builds a pool of `pool_bytes`, rounded up to whole pages, resident if it is `backed`. With
+/// `learn`, threads learn hot sizes and cache them.
 ///
 /// # Errors
 /// [`BackingError`] if less memory is available, or the pool cannot be built.
@@ -55,25 +56,25 @@ pub fn pool(pool_bytes: u64, backed: bool, learn: bool) -> Result<Pool, BackingE
     if !backed {
         builder = builder.ladder(PageSize::Base).populate(Populate::None);
     }
-    let built = builder.build().map_err(|source| refused(pool_bytes, source));
+    let built = builder.build().map_err(|source| failure(pool_bytes, source));
     Ok(built?)
 }
 
-/// Memory of `pool_bytes` in one piece.
+/// Allocates `pool_bytes` in one block.
 ///
 /// # Errors
-/// As [`pool`].
+/// [`BackingError`] if less memory is available, or the pool cannot be built.
 pub fn memory(pool_bytes: u64) -> Result<Block, BackingError> {
     let whole = usize::try_from(pool_bytes).unwrap_or(usize::MAX);
-    pool(pool_bytes, true, false)?.allocate(whole).map_err(|source| refused(pool_bytes, source))
+    pool(pool_bytes, true, false)?.allocate(whole).map_err(|source| failure(pool_bytes, source))
 }
 
-fn refused(pool_bytes: u64, source: PoolError) -> BackingError {
+fn failure(pool_bytes: u64, source: PoolError) -> BackingError {
     BackingError::Pool { pool_bytes, source: Box::new(source) }
 }
 
-/// The bytes this process can still fill: what the machine has available, or what its control
-/// groups leave if that is less. `None` where neither can be read.
+/// Returns the bytes that this process can still fill: the available memory of the machine, or the
+/// remainder of its control groups if that is less. `None` if neither can be read.
 fn available_bytes() -> Option<u64> {
     let machine =
         std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
@@ -87,8 +88,8 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The tightest room among this process's control group and those above it (cgroup v2; `0::/a/b` in
-/// `cgroup`).
+/// Returns the least remainder of this process's control group and those above it (cgroup v2;
+/// `0::/a/b` in `cgroup`).
 fn group_room(cgroup: &str) -> Option<u64> {
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let root = Path::new("/sys/fs/cgroup");
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_machine_has_is_refused_with_both_figures() {
+    fn more_than_the_machine_has_fails_with_both_figures() {
         let Some(available) = available_bytes() else { return };
         let pool_bytes = available.saturating_mul(2).max(1 << 50);
         let error =

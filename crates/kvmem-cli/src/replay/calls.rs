@@ -1,5 +1,5 @@
-//! *Calls*: what the running thread has asked of its allocator: counted, timed, and written down if
-//! somebody wants that.
+//! *Calls*: the calls of the running thread to its allocator: counted, timed, and recorded on
+//! request.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::ops::recorder::{Recorder, Ticket};
 pub struct Calls {
     /// Latency of all calls of allocate.
     pub allocate: Latency,
-    /// Latency of those that found no room.
+    /// Latency of calls that failed.
     pub no_room: Latency,
-    /// The range that was made last, until somebody takes it over.
+    /// The range of the last call, until its key takes it over.
     ticket: Option<Ticket>,
 }
 
@@ -23,24 +23,24 @@ thread_local! {
 }
 
 impl Calls {
-    /// Those of this thread since it asked last.
+    /// Takes the calls of this thread since it was last called.
     pub fn take() -> Calls {
         HERE.take()
     }
 
-    /// Calls of allocate that found room.
+    /// Returns the calls of allocate that succeeded.
     pub fn served(&self) -> u64 {
         self.allocate.count() - self.no_room.count()
     }
 
-    /// Adds those of another thread.
+    /// Adds the calls of another thread.
     pub fn add(&mut self, other: &Calls) {
         self.allocate.add(&other.allocate);
         self.no_room.add(&other.no_room);
     }
 }
 
-/// Runs one call of allocate for `size` bytes; `offset` says where what it made begins.
+/// Runs one call of allocate for `size` bytes; `offset` reads the offset of its result.
 pub fn ask<T, E>(
     recorder: Option<&Arc<Recorder>>,
     size: u64,
@@ -67,12 +67,12 @@ pub fn ask<T, E>(
     done
 }
 
-/// The range that this thread made last, for whoever answers for it.
+/// Takes over the range of this thread's last call.
 pub fn ticket() -> Option<Ticket> {
     HERE.with_borrow_mut(|calls| calls.ticket.take())
 }
 
-/// Whether a call of this thread has found no room since [`Calls::take`].
-pub fn any_refused() -> bool {
+/// Whether a call of this thread has failed since [`Calls::take`].
+pub fn any_failed() -> bool {
     HERE.with_borrow(|calls| calls.no_room.count() > 0)
 }

@@ -1,11 +1,11 @@
-//! *Feed*: deals the requests of a trace to those who serve them, one at a time, each to whoever
-//! asks next.
+//! *Feed*: hands the requests of a trace to worker threads, one at a time, in the order in which the
+//! workers ask.
 
 use std::io::BufRead;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::sampling::{Sampling, SoFar};
+use super::sampling::{ReplaySamples, SoFar};
 use super::store::Store;
 use super::trace::{Request, Trace};
 use super::{Progress, ReplayError, Watch};
@@ -17,31 +17,31 @@ pub struct Feed<'a, R> {
     dealt: u64,
     so_far: SoFar,
     span_ms: Option<(f64, f64)>,
-    sampling: Option<&'a mut Sampling>,
+    sampling: Option<&'a mut ReplaySamples>,
     looked_on: Duration,
     watch: &'a mut dyn Watch,
     failed: Option<ReplayError>,
 }
 
-/// What a feed knows when all is served.
+/// The result of a feed when all requests are served.
 pub struct Dealt<'a> {
-    /// What was served.
+    /// The requests that were served.
     pub so_far: SoFar,
     /// First and last arrival, in milliseconds.
     pub span_ms: (f64, f64),
-    /// What was seen on the way.
-    pub sampling: Option<&'a mut Sampling>,
-    /// How long that took.
+    /// The samples taken on the way.
+    pub sampling: Option<&'a mut ReplaySamples>,
+    /// The time it took.
     pub looked_on: Duration,
 }
 
 impl<'a, R: BufRead> Feed<'a, R> {
-    /// A feed of at most so many requests. Samples are taken if there is something to put them
-    /// into.
+    /// Makes a feed of at most this many requests. It takes samples if it is given a place for
+    /// them.
     pub fn new(
         trace: Trace<R>,
         requests_max: Option<u64>,
-        sampling: Option<&'a mut Sampling>,
+        sampling: Option<&'a mut ReplaySamples>,
         watch: &'a mut dyn Watch,
     ) -> Self {
         let (so_far, looked_on) = (SoFar::default(), Duration::ZERO);
@@ -58,8 +58,7 @@ impl<'a, R: BufRead> Feed<'a, R> {
         }
     }
 
-    /// The next request and its number, from 1; `None` when there are no more, or something went
-    /// wrong.
+    /// Returns the next request and its number, from 1; `None` at the end, or after a failure.
     pub fn deal(&mut self) -> Option<(u64, Request)> {
         if self.failed.is_some() || self.requests_max.is_some_and(|max| self.dealt >= max) {
             return None;
@@ -79,7 +78,7 @@ impl<'a, R: BufRead> Feed<'a, R> {
         }
     }
 
-    /// A request was served: so many blocks, of which so many were found.
+    /// Records a served request: its blocks, and how many of them were hits.
     pub fn served<S: Store>(&mut self, blocks: u64, hits: u64, store: &S, pool_bytes: u64) {
         self.so_far.requests += 1;
         self.so_far.blocks += blocks;
@@ -94,15 +93,15 @@ impl<'a, R: BufRead> Feed<'a, R> {
         self.watch.served(Progress { bytes_read: position, requests: self.so_far.requests });
     }
 
-    /// Something went wrong; what did first is told.
+    /// Records a failure; the first one is reported.
     pub fn fail(&mut self, error: ReplayError) {
         self.failed.get_or_insert(error);
     }
 
-    /// What came of it; `path` names the trace if it is empty.
+    /// Returns the result; `path` names the trace in the error for an empty one.
     ///
     /// # Errors
-    /// What went wrong, or that there was no request.
+    /// The first failure, or that the trace has no request.
     pub fn finish(self, path: &Path) -> Result<Dealt<'a>, ReplayError> {
         let Feed { so_far, sampling, looked_on, .. } = self;
         match (self.failed, self.span_ms) {

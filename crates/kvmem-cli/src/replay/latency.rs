@@ -1,15 +1,15 @@
 //! Latency of single calls, and what it costs to measure it.
 //!
-//! A call is timed between two readings of the monotonic clock. The readings themselves take some
-//! tens of nanoseconds, which is in the order of the call: so the cost of an empty measurement is
-//! taken beforehand and reported beside the figures, which *include* it.
+//! A call is timed between two readings of the monotonic clock. The readings take some tens of
+//! nanoseconds, about as long as the call. The cost of an empty measurement is therefore measured
+//! beforehand and reported beside the figures, which *include* it.
 
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Latencies of one kind of call, kept to three significant digits.
+/// Latencies of one kind of call, to three significant digits.
 pub struct Latency {
     histogram: Histogram<u64>,
 }
@@ -31,14 +31,13 @@ pub struct LatencyFigures {
     pub max: u64,
 }
 
-/// The longest latency that is told apart: an hour.
+/// The longest latency that is resolved: an hour.
 const CEILING_NS: u64 = 3_600_000_000_000;
 
 impl Latency {
-    /// Nothing recorded yet.
+    /// Makes an empty record.
     pub fn new() -> Self {
-        // 1 ns to an hour with three digits is within what the histogram can hold, so this cannot
-        // fail.
+        // The histogram can hold 1 ns to an hour with three digits, so this cannot fail.
         let histogram =
             Histogram::new_with_bounds(1, CEILING_NS, 3).expect("the bounds are valid constants");
         Latency { histogram }
@@ -55,9 +54,9 @@ impl Latency {
         self.histogram.len()
     }
 
-    /// Adds what another has recorded.
+    /// Adds the record of another.
     pub fn add(&mut self, other: &Latency) {
-        // Both have the same bounds, so every value of one has a place in the other.
+        // Both have the same bounds, so every value of one fits the other.
         self.histogram.add(&other.histogram).expect("the bounds are the same");
     }
 
@@ -81,7 +80,7 @@ impl Default for Latency {
     }
 }
 
-/// Runs `call` and tells how long it took.
+/// Runs `call` and returns its result and its time.
 #[inline]
 pub fn timed<T>(call: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();

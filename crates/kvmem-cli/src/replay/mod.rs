@@ -2,20 +2,20 @@
 //!
 //! ```text
 //! trace ──requests──▶ workers ──get, reserve, commit──▶ store ──allocate, free──▶ pool
-//! one JSON line a     hits, misses, payloads and        KvCache: pins, eviction   memory, or addresses only
+//! one JSON line a     hits, misses, payloads and        KvCache: pins, eviction   memory, or addresses
 //! request             their checksums, on N threads
 //! ```
 //!
 //! - [`trace`] reads the requests, and [`feed`] deals them to threads,
-//! - [`model`] says which objects a block of them consists of, [`object`] under what they are held,
-//! - [`worker`] walks them, on a [`store`]: one [`pooled`] as in a server, or one [`placed`] by
-//!   another allocator to compare with,
-//! - [`calls`] counts and times with [`latency`] what is asked of the allocator,
-//! - [`payload`] proves that no two objects share a byte, [`moves`] says how fast a plain copy of
-//!   the same would be,
-//! - [`backing`] is the memory, or the lack of it,
-//! - [`report`] is what comes out,
-//! - [`sampling`] looks at the pool on the way, for the [`page`] that can be drawn of it.
+//! - [`model`] knows the objects of a block, [`object`] their keys,
+//! - [`worker`] serves requests from a [`store`]: a [`pooled`] one as in a server, or one whose
+//!   objects another allocator has [`placed`],
+//! - [`calls`] counts the calls of the allocator and times them with [`latency`],
+//! - [`payload`] proves that no two objects share a byte, [`moves`] measures a plain copy of the
+//!   same bytes,
+//! - [`backing`] is the memory of the pool, if there is any,
+//! - [`report`] is the result,
+//! - [`sampling`] samples the pool on the way, and [`page`] draws the samples.
 //!
 //! The trace's clock is not kept: each thread serves one request after the other, as fast as it
 //! can.
@@ -56,8 +56,8 @@ use moves::Moves;
 use payload::Payloads;
 use placed::Placed;
 use pooled::Pooled;
-use report::{Backed, Recorded, Report, ThreadFigures};
-use sampling::Sampling;
+use report::{Backed, Recorded, ReplayReport, ThreadFigures};
+use sampling::ReplaySamples;
 use store::{Store, StoreError};
 use trace::{BLOCK_TOKENS, Trace, TraceError};
 use worker::{Counters, Worker, verify_all};
@@ -67,36 +67,35 @@ use crate::ops::format::Header;
 use crate::ops::recorder::Recorder;
 use crate::output_file::OutputError;
 
-/// What to replay on what.
+/// A replay: which trace, on which allocator.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The trace's file, or `-`.
     pub trace: PathBuf,
-    /// What the blocks are made of.
+    /// The objects of a block.
     pub layout: BlockLayout,
-    /// The name of that.
+    /// The name of that layout.
     pub model: String,
-    /// The allocator: `kvmem` is a pool, `kvmem-cached` a pool whose threads cache sizes, the
-    /// others only place.
+    /// The allocator: `kvmem` is a pool, `kvmem-cached` a pool whose threads cache hot sizes; the
+    /// others only place objects.
     pub contender: ContenderId,
     /// The size of the pool.
     pub pool_bytes: u64,
-    /// Which objects go first.
+    /// The eviction policy.
     pub eviction: Eviction,
-    /// How many threads serve requests.
+    /// Threads that serve requests.
     pub threads: u32,
-    /// Whether to put memory behind the pool.
+    /// Whether the pool has memory.
     pub backed: bool,
-    /// Stop after so many requests.
+    /// Stop after this many requests.
     pub requests_max: Option<u64>,
 }
 
 impl Options {
-    /// Whether such a replay is possible at all, and with a recording of its calls if there is to
-    /// be one.
+    /// Checks that such a replay is possible, with a recording of its calls if one was requested.
     ///
     /// # Errors
-    /// [`ReplayError`] says what is not.
+    /// [`ReplayError`] for the first option that makes it impossible.
     pub fn check(&self, is_recorded: bool) -> Result<(), ReplayError> {
         let &Options { ref layout, pool_bytes, contender, threads, .. } = self;
         if pool_bytes < layout.bytes() {
@@ -114,7 +113,7 @@ impl Options {
         Ok(())
     }
 
-    /// Whether threads of the pool cache sizes; `None` if there is another allocator.
+    /// Whether threads of the pool cache hot sizes; `None` for another allocator.
     fn learns(&self) -> Option<bool> {
         match self.contender {
             ContenderId::Kvmem => Some(false),
@@ -124,7 +123,7 @@ impl Options {
     }
 }
 
-/// Why there is no report.
+/// A replay failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -139,38 +138,40 @@ pub enum ReplayError {
     },
     /// The pool cannot hold a block.
     #[error(
-        "the pool of {pool_bytes} bytes is smaller than one block: {objects} objects, {block_bytes} bytes in all"
+        "the pool of {pool_bytes} bytes is smaller than one block: {objects} objects, \
+         {block_bytes} bytes in all"
     )]
     PoolTooSmall {
-        /// The pool asked for.
+        /// The requested size of the pool.
         pool_bytes: u64,
         /// Objects of a block.
         objects: usize,
         /// Bytes of a block.
         block_bytes: u64,
     },
-    /// The allocator cannot be had for such a pool.
+    /// The allocator cannot be created for such a pool.
     #[error(transparent)]
     Contender(#[from] CreateError),
-    /// The allocator places nothing.
-    #[error("{contender} hands out no places: it cannot be replayed with {option}")]
+    /// The allocator returns no offsets.
+    #[error("{contender} returns no offsets: {option} needs them")]
     PlacesNothing {
-        /// Who.
+        /// The allocator.
         contender: ContenderId,
-        /// What wants places.
+        /// The option that needs offsets.
         option: &'static str,
     },
     /// The allocator is not made for several threads.
     #[error(
-        "--threads {threads} needs a pool that threads share: choose --contender kvmem or kvmem-cached, or one thread for {contender}"
+        "--threads {threads} needs a pool that threads can share: choose --contender kvmem or \
+         kvmem-cached, or one thread for {contender}"
     )]
     OneThread {
-        /// Who.
+        /// The allocator.
         contender: ContenderId,
-        /// How many were asked for.
+        /// The requested number.
         threads: u32,
     },
-    /// There is no pool.
+    /// The pool cannot be built.
     #[error(transparent)]
     Backing(#[from] BackingError),
     /// The calls cannot be recorded.
@@ -179,26 +180,26 @@ pub enum ReplayError {
     /// A thread could not be started.
     #[error("cannot start thread {number} of {threads}: {source}; ask for fewer --threads")]
     Thread {
-        /// Which one, from 1.
+        /// Its number, from 1.
         number: u32,
-        /// How many were asked for.
+        /// The requested number.
         threads: u32,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// The replay itself went wrong.
+    /// The replay failed.
     #[error("request {request}: {source}")]
     Serve {
         /// The request being served, from 1.
         request: u64,
-        /// What went wrong.
+        /// The failure.
         source: StoreError,
     },
 }
 
 impl ReplayError {
-    /// The exit status of the command: 2 if the fault is in what was asked for, 1 if it is in the
-    /// allocator.
+    /// Returns the exit status of the command: 2 if the request cannot be carried out, 1 if the
+    /// allocator is at fault.
     pub fn exit_status(&self) -> u8 {
         match self {
             ReplayError::Serve {
@@ -210,7 +211,7 @@ impl ReplayError {
     }
 }
 
-/// What a running replay tells its watcher.
+/// The progress of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Bytes of the trace read so far.
@@ -219,28 +220,27 @@ pub struct Progress {
     pub requests: u64,
 }
 
-/// Who hears how a replay goes on.
+/// Receives the progress of a replay.
 pub trait Watch: Send {
-    /// Pool and cache stand; their figures can be had of this. Other allocators than kvmem have
-    /// none.
+    /// Called once pool and cache exist, with the exporter of their figures. Other allocators than
+    /// kvmem have none.
     fn built(&mut self, figures: Exporter);
-    /// Another request was served.
+    /// Called after each request.
     fn served(&mut self, progress: Progress);
 }
 
-/// Replays `trace` on a fresh pool, telling `watch` after every request how far it has come.
-/// Samples are taken if there is something to put them into; the time that takes counts for
-/// nothing. All calls of the allocator are recorded if there is a `recorder`.
+/// Replays `trace` on a fresh pool and calls `watch` after every request. Samples are taken if there
+/// is a place for them; their time does not count. A `recorder` records all calls of the allocator.
 ///
 /// # Errors
-/// [`ReplayError`]; nothing of a replay that fails is reported.
+/// [`ReplayError`]; a replay that fails has no report.
 pub fn replay<R: BufRead + Send>(
     trace: Trace<R>,
     options: &Options,
     recorder: Option<Recorder>,
-    sampling: Option<&mut Sampling>,
+    sampling: Option<&mut ReplaySamples>,
     watch: &mut dyn Watch,
-) -> Result<Report, ReplayError> {
+) -> Result<ReplayReport, ReplayError> {
     options.check(recorder.is_some())?;
     let recorder = recorder.map(Arc::new);
     let Some(learn) = options.learns() else {
@@ -265,7 +265,7 @@ pub fn replay<R: BufRead + Send>(
     }
 }
 
-/// A replay, still without its contender.
+/// A replay that does not know its contender's type yet.
 struct OnContender<'a, R> {
     feed: Feed<'a, R>,
     options: &'a Options,
@@ -274,12 +274,12 @@ struct OnContender<'a, R> {
 }
 
 impl<R: BufRead> Visitor for OnContender<'_, R> {
-    type Output = Result<Report, ReplayError>;
+    type Output = Result<ReplayReport, ReplayError>;
 
     fn visit<C: Contender>(self) -> Self::Output {
         let OnContender { feed, options, seen, recorder } = self;
         let &Options { ref layout, pool_bytes, .. } = options;
-        // Twice as many as whole blocks have, for blocks of which only the small objects are left.
+        // Twice the objects of whole blocks, since of some blocks only small objects remain.
         let live_max =
             (pool_bytes / layout.bytes() + 1).saturating_mul(2 * layout.objects().len() as u64);
         let space = C::create(Space { capacity: pool_bytes, max_live: live_max as usize })?;
@@ -289,7 +289,7 @@ impl<R: BufRead> Visitor for OnContender<'_, R> {
     }
 }
 
-/// A replay about to begin.
+/// A replay whose pool exists.
 struct Run<'a, R> {
     feed: Mutex<Feed<'a, R>>,
     options: &'a Options,
@@ -297,12 +297,12 @@ struct Run<'a, R> {
     payloads: Option<Payloads>,
     recorder: Option<Arc<Recorder>>,
     timer_overhead_ns: u64,
-    /// A call has found no room.
+    /// Whether a call has failed.
     full: AtomicBool,
 }
 
-/// What one thread has done.
-struct Done {
+/// The result of one thread.
+struct ThreadResult {
     counters: Counters,
     inserted: Vec<u64>,
     moves: Moves,
@@ -332,15 +332,15 @@ impl<'a, R: BufRead> Run<'a, R> {
         }
     }
 
-    /// On this thread.
-    fn alone<S: Store>(self, store: S) -> Result<Report, ReplayError> {
+    /// Runs on this thread.
+    fn alone<S: Store>(self, store: S) -> Result<ReplayReport, ReplayError> {
         let start = Instant::now();
         let done = self.work(&store);
         self.finish(store, vec![done], start.elapsed())
     }
 
-    /// On so many threads.
-    fn together<S: Store + Sync>(self, store: S, threads: u32) -> Result<Report, ReplayError>
+    /// Runs on this many threads.
+    fn together<S: Store + Sync>(self, store: S, threads: u32) -> Result<ReplayReport, ReplayError>
     where
         R: Send,
     {
@@ -366,8 +366,8 @@ impl<'a, R: BufRead> Run<'a, R> {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves requests until there are no more.
-    fn work<S: Store>(&self, store: &S) -> Done {
+    /// Serves requests until the feed ends.
+    fn work<S: Store>(&self, store: &S) -> ThreadResult {
         let start = Instant::now();
         drop(Calls::take());
         let mut worker = Worker::new(store, &self.options.layout, self.payloads.as_ref());
@@ -378,8 +378,8 @@ impl<'a, R: BufRead> Run<'a, R> {
                 self.feed().fail(ReplayError::Serve { request: number, source });
                 break;
             }
-            // Relaxed: a sample more or less.
-            if calls::any_refused() {
+            // Relaxed: the count decides only when samples begin.
+            if calls::any_failed() {
                 self.full.store(true, Ordering::Relaxed);
             }
             if self.full.load(Ordering::Relaxed) {
@@ -391,16 +391,16 @@ impl<'a, R: BufRead> Run<'a, R> {
             next = feed.deal();
         }
         let (counters, inserted, moves) = worker.finish();
-        Done { counters, inserted, moves, calls: Calls::take(), took: start.elapsed() }
+        ThreadResult { counters, inserted, moves, calls: Calls::take(), took: start.elapsed() }
     }
 
-    /// The report of what was done in so much time.
+    /// Makes the report of the results, given the time of the whole replay.
     fn finish<S: Store>(
         self,
         store: S,
-        done: Vec<Done>,
+        done: Vec<ThreadResult>,
         took: Duration,
-    ) -> Result<Report, ReplayError> {
+    ) -> Result<ReplayReport, ReplayError> {
         let Run { options, pool_bytes, payloads, .. } = self;
         let layout = &options.layout;
         let feed = self.feed.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -466,7 +466,7 @@ impl<'a, R: BufRead> Run<'a, R> {
         let full = counters.full_samples > 0;
         let (allocations, failed_allocations) = (calls.served(), calls.no_room.count());
         let frees = allocations.saturating_sub(objects_held);
-        Ok(Report {
+        Ok(ReplayReport {
             suite: "replay",
             version: env!("CARGO_PKG_VERSION"),
             trace: options.trace.display().to_string(),

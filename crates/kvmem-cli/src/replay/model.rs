@@ -1,8 +1,7 @@
-//! How large the KV cache of a block is: one block of tokens as the objects that a store keeps for
-//! it.
+//! *Model*: the objects that a store keeps for one block of tokens, and their sizes.
 //!
 //! Serving engines move KV cache in *pages* of a few tokens, and a store sees one object (or a few)
-//! per page. So a block of 512 tokens is `512 / page_tokens` pages, and its objects are, page by
+//! per page. A block of 512 tokens is `512 / page_tokens` pages, and its objects are, page by
 //! page of one kind, then of the next:
 //!
 //! ```text
@@ -69,7 +68,7 @@ const DSA_INDEXER: u64 = 128 + 4;
 const GLM_PAGE_TOKENS: u64 = 64;
 
 impl Model {
-    /// The name the model is chosen by.
+    /// Returns the name that selects the model.
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -91,7 +90,7 @@ impl Model {
     }
 }
 
-/// What is allocated for one block.
+/// The objects that are allocated for one block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockLayout {
     objects: Vec<u64>,
@@ -99,14 +98,14 @@ pub struct BlockLayout {
     page_tokens: u64,
 }
 
-/// Why there is no such block.
+/// No such block can exist.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
     /// A block must be a whole number of pages.
     #[error("a page of {page_tokens} tokens does not divide a block of {BLOCK_TOKENS} tokens")]
     PageTokens {
-        /// The page size asked for.
+        /// The requested page size.
         page_tokens: u64,
     },
     /// An object has no bytes.
@@ -118,7 +117,7 @@ pub enum LayoutError {
 }
 
 impl BlockLayout {
-    /// The block of a model kept in pages of `page_tokens` tokens.
+    /// Returns the block of a model in pages of `page_tokens` tokens.
     ///
     /// # Errors
     /// [`LayoutError::PageTokens`] if the pages do not divide a block.
@@ -128,7 +127,7 @@ impl BlockLayout {
         Self::of_objects(&per_page, page_tokens)
     }
 
-    /// The block whose every page of `page_tokens` tokens is kept as objects of `per_page` bytes.
+    /// Returns the block whose pages of `page_tokens` tokens are objects of `per_page` bytes each.
     ///
     /// # Errors
     /// [`LayoutError`] if the pages do not divide a block, an object is empty, or the sum
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_cannot_be_are_refused() {
+    fn blocks_that_cannot_be_fail() {
         let pages = |page_tokens| BlockLayout::of_objects(&[10], page_tokens);
         for page_tokens in [0, 3, 1024, u64::MAX] {
             assert_eq!(pages(page_tokens), Err(LayoutError::PageTokens { page_tokens }));

@@ -1,11 +1,10 @@
-//! *Moves*: what was copied where; and the same once more, by nobody but `memcpy`.
+//! *Moves*: the copies of a replay, done once more by `memcpy` alone.
 //!
-//! How fast bytes can go to and from the pool depends on the machine, on the sizes, and on which of
-//! them the processor's caches have. So what a replay moves in a second is held against the same
-//! moves in the same memory: the last of them are remembered, and when the replay is over they
-//! are done again without cache and allocator, by a loop that does nothing else: what was written
-//! is copied to its place again, what was hit is copied out of it. Checksums are in neither figure:
-//! a worker compares them in the copy, and the time of that counts for itself.
+//! The speed of copies to and from the pool depends on the machine, on the sizes, and on what the
+//! processor's caches hold. A replay is therefore compared with the same moves in the same memory.
+//! The last moves are remembered. After the replay a plain loop repeats them without cache and
+//! allocator: written bytes are copied to their place again, hit bytes are copied out. Neither
+//! figure includes checksums: a worker compares them in the copy, and that time is separate.
 
 use std::hint::black_box;
 use std::thread;
@@ -17,11 +16,11 @@ use super::model::BlockLayout;
 use super::object::ObjectId;
 use super::payload::Payloads;
 
-/// How many moves of each thread are remembered.
+/// Moves of each thread that are remembered.
 const MOST: usize = 1 << 18;
-/// Bytes of a pass: many times what a processor's caches have.
+/// Bytes of a pass: many times the processor's caches.
 const PASS_BYTES: u64 = 2 << 30;
-/// Passes, of which the median counts.
+/// Passes; the median counts.
 const PASSES: usize = 5;
 
 /// One copy.
@@ -39,17 +38,17 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// None yet.
+    /// Makes an empty record.
     pub fn new() -> Self {
         Moves { ring: Vec::new(), next: 0 }
     }
 
-    /// The object was written to this place.
+    /// Records that an object was written to this place.
     pub fn write(&mut self, offset: u64, id: ObjectId) {
         self.push(Move { offset, id, write: true });
     }
 
-    /// The object was read at this place.
+    /// Records that an object was read at this place.
     pub fn read(&mut self, offset: u64, id: ObjectId) {
         self.push(Move { offset, id, write: false });
     }
@@ -63,7 +62,7 @@ impl Moves {
         }
     }
 
-    /// Those remembered, in order.
+    /// Returns the remembered moves, in order.
     fn into_vec(mut self) -> Vec<Move> {
         self.ring.rotate_left(self.next);
         self.ring
@@ -76,10 +75,10 @@ impl Default for Moves {
     }
 }
 
-/// Bytes that a plain copy moves in a second, of the moves of all threads by as many; `None` if
-/// there are none, or no thread can be started.
+/// Returns the bytes a second of a plain copy that repeats the moves of all threads with as many
+/// threads; `None` if there are no moves, or no thread can be started.
 ///
-/// Each thread has an equal part of the memory, and what lies across the edge of two is left out.
+/// Each thread has an equal part of the memory; moves across the edge of two parts are left out.
 pub fn plain_bytes_per_s(
     moves: Vec<Moves>,
     memory: &mut Block,
@@ -111,9 +110,9 @@ pub fn plain_bytes_per_s(
     if bytes == 0 {
         return None;
     }
-    // They were taken from the last on.
+    // They were taken in reverse order.
     parts.iter_mut().for_each(|moves| moves.reverse());
-    // Where little was moved it is moved again and again, so that there is something to measure.
+    // Few moves are repeated until there is enough to measure.
     let rounds = (PASS_BYTES / 16).div_ceil(bytes);
     let mut seconds: Vec<f64> = (0..PASSES)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! *Object*: one part of a block, under which it is held.
+//! *Object*: one part of a block, and its key.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
@@ -6,34 +6,34 @@ use std::sync::OnceLock;
 
 use crate::ops::recorder::Ticket;
 
-/// Which object: the block's hash id, and the object's number within the block.
+/// Identifies an object: the block's hash id, and the object's number within the block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ObjectId {
     /// The block's hash id.
     pub block: u64,
-    /// From 0, in the order of the layout.
+    /// The number, from 0, in the order of the layout.
     pub number: u32,
 }
 
-/// What an object is held under: its id, and what has to go when the object goes.
+/// The key of an object: its id, with what must be dropped together with the object.
 pub struct Key<H = ()> {
     id: ObjectId,
-    /// Goes first: a free is written down before it is done.
+    /// Dropped first: a free is recorded before it happens.
     ticket: OnceLock<Ticket>,
-    /// The object's place, if that is not the cache's.
+    /// The object's range, if another allocator placed it.
     pub(super) place: H,
 }
 
 impl<H> Key<H> {
-    /// The key of an object at a place of its own.
+    /// Makes the key of an object that another allocator placed.
     pub fn new(id: ObjectId, place: H) -> Self {
         Key { id, ticket: OnceLock::new(), place }
     }
 
-    /// Answers for the range from now on.
+    /// Takes over the range of the last call.
     pub fn answer_for(&self, ticket: Option<Ticket>) {
         if let Some(ticket) = ticket {
-            // A key is given one ticket only.
+            // A key gets one ticket only.
             let _ = self.ticket.set(ticket);
         }
     }

@@ -1,14 +1,14 @@
-//! *Page*: a replay as something to look at.
+//! *Page*: the plots of a replay.
 
 use indicatif::BinaryBytes;
 use kvmem_report::{Bars, Chapter, Lines, Page, Scale, Section, Table};
 
-use super::report::Report;
-use super::sampling::{Sample, Sampling};
+use super::report::ReplayReport;
+use super::sampling::{ReplaySample, ReplaySamples};
 use crate::address_map;
 
-/// The page of a replay that was sampled.
-pub fn page(report: &Report, sampling: &Sampling) -> Page {
+/// Draws the page of a sampled replay.
+pub fn page(report: &ReplayReport, sampling: &ReplaySamples) -> Page {
     let pool = BinaryBytes(report.pool_bytes);
     let maps = sampling.samples().iter();
     let maps = maps.filter_map(|sample| Some((sample.requests as f64, sample.map.as_ref()?)));
@@ -25,16 +25,16 @@ pub fn page(report: &Report, sampling: &Sampling) -> Page {
     )
 }
 
-/// Utilization and hit rate.
-fn over_time(samples: &[Sample]) -> Section {
+/// Draws utilization and hit rate.
+fn over_time(samples: &[ReplaySample]) -> Section {
     let mut lines = Lines::new(
         "Utilization of the pool, and hit rate",
         ("requests served", Scale::Linear),
         ("share", Scale::Linear),
     );
-    let at = |sample: &Sample| sample.requests as f64;
+    let at = |sample: &ReplaySample| sample.requests as f64;
     let share = |hits: u64, blocks: u64| if blocks > 0 { hits as f64 / blocks as f64 } else { 0.0 };
-    // The first is what came before it.
+    // The first sample stands for everything before it.
     let lately = |number: usize| {
         let (hits, blocks) = number
             .checked_sub(1)
@@ -63,7 +63,7 @@ fn over_time(samples: &[Sample]) -> Section {
     Section::new("Over time").plot(lines.plot()).table(table)
 }
 
-/// The free ranges at the end, by size.
+/// Draws the free ranges at the end, by size.
 fn free_ranges(free: &[(u64, u64)]) -> Section {
     let mut number = Bars::new("How many there are", "free ranges", Scale::Count);
     let mut bytes = Bars::new("What they amount to", "MiB", Scale::Linear);
@@ -76,7 +76,7 @@ fn free_ranges(free: &[(u64, u64)]) -> Section {
     }
     let section = Section::new("Free ranges at the end, by size");
     if number.is_empty() {
-        return section.text("Nothing is free, or the allocator hands out no places.");
+        return section.text("Nothing is free, or the allocator returns no offsets.");
     }
     section.plot(number.plot()).plot(bytes.plot()).table(table)
 }

@@ -1,21 +1,20 @@
-//! *Payload*: what objects are filled with, to prove that none shares a byte with another.
+//! *Payload*: the contents of objects, which prove that no two objects share a byte.
 //!
-//! An allocator of offsets can be wrong without anybody noticing: two blocks that share a byte look
-//! fine until one of them is read. So every object of a backed replay, or of the tour, gets a
-//! payload of its own, and its checksum is compared whenever the object is hit. A payload is 16
-//! bytes that name the object, and then one of 64 pieces of a random stream, which come with their
-//! checksums as what an engine stores comes with its own: so to write is to copy, and what a replay
-//! moves in a second can be held against a plain copy. Pieces begin in different places of the
-//! stream: bytes of another payload are never the same.
+//! A fault of an allocator of offsets is silent: two blocks that share a byte look fine until one
+//! of them is read. Every object of a backed replay, or of the tour, therefore gets a payload of its
+//! own, and its checksum is compared on every hit. A payload is 16 bytes that name the object, and
+//! then one of 64 pieces of a random stream. The checksums of the pieces are known beforehand, so a
+//! write is a copy, and a replay can be compared with a plain copy. Pieces begin at different places
+//! of the stream, so two payloads never have the same bytes.
 
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::object::ObjectId;
 
-/// How many pieces of the stream there are.
+/// Number of pieces of the stream.
 const PIECES: usize = 64;
-/// How far apart they begin. Odd, so that words of one do not stand over words of another.
+/// Distance of their beginnings. Odd, so words of two pieces are never aligned alike.
 const APART: usize = 4093;
 /// Bytes that name the object.
 const STAMP: usize = 16;
@@ -24,31 +23,31 @@ const STAMP: usize = 16;
 pub struct Payloads {
     stream: Vec<u8>,
     objects: Vec<Object>,
-    /// Checksum of each piece of each kind, behind the stamp, once it was needed.
+    /// Checksum of each piece of each kind, without the stamp, computed on first use.
     sums: Vec<[OnceLock<u32>; PIECES]>,
 }
 
 /// An object of a block.
 struct Object {
     len: usize,
-    /// Where it begins in the block, if its objects stand one after the other.
+    /// Its beginning in the block, if objects follow each other.
     at: usize,
     /// Objects of one length are of one kind.
     kind: usize,
 }
 
-/// A payload is not what was written: the checksums then and now.
+/// A payload that differs from what was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Damage {
-    /// Of what was written.
+    /// Checksum of the written bytes.
     pub written: u32,
-    /// Of what is there.
+    /// Checksum of the bytes found.
     pub found: u32,
 }
 
 impl Payloads {
-    /// Those of all blocks whose objects have these sizes. The stream is as long as the longest
-    /// object, and 256 KiB.
+    /// Makes the payloads of all blocks whose objects have these sizes. The stream is 256 KiB longer
+    /// than the longest object.
     pub fn new(sizes: &[u64]) -> Self {
         let mut kinds: Vec<u64> = sizes.to_vec();
         kinds.sort_unstable();
@@ -74,18 +73,18 @@ impl Payloads {
         Payloads { stream, objects, sums }
     }
 
-    /// The object's piece of the stream, without the stamp.
+    /// Returns the object's piece of the stream, without the stamp.
     pub fn piece(&self, id: ObjectId) -> &[u8] {
         let Object { len, .. } = self.objects[id.number as usize];
         &self.stream[number(id) * APART..][..len]
     }
 
-    /// Room for the objects of a block, one after the other.
+    /// Returns a buffer for the objects of a block, one after the other.
     pub fn block(&self) -> Vec<u8> {
         vec![0; self.objects.last().map_or(0, |last| last.at + last.len)]
     }
 
-    /// Where in such a room the object stands.
+    /// Returns the object's range in such a buffer.
     pub fn within(&self, id: ObjectId) -> Range<usize> {
         let Object { at, len, .. } = self.objects[id.number as usize];
         at..at + len
@@ -99,10 +98,10 @@ impl Payloads {
         bytes[..len].copy_from_slice(&stamp[..len]);
     }
 
-    /// Compares the bytes of an object, as many as there are, with what was written.
+    /// Compares the bytes of an object, or a prefix of them, with what was written.
     ///
     /// # Errors
-    /// [`Damage`] if they are not the same.
+    /// [`Damage`] if they differ.
     pub fn verify(&self, id: ObjectId, bytes: &[u8]) -> Result<(), Damage> {
         let (head, body) = bytes.split_at(bytes.len().min(STAMP));
         let Object { kind, len, .. } = self.objects[id.number as usize];
@@ -124,7 +123,7 @@ fn stamp(id: ObjectId) -> [u8; STAMP] {
     stamp
 }
 
-/// Which piece.
+/// Returns the piece of an object.
 fn number(id: ObjectId) -> usize {
     mix(id.block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(id.number)) as usize % PIECES
 }

@@ -1,9 +1,9 @@
 //! *Placed*: objects where another allocator places them.
 //!
-//! The index, the order of eviction and the pins are those of a [`KvCache`], whose values are one
-//! byte each; an object's range hangs on its key, and is freed when the key goes. So allocators are
-//! compared under the very cache that the pool has. A contender need not be shared by threads, so
-//! one thread it is.
+//! The index, the order of eviction and the pins are those of a [`KvCache`] whose values are one byte
+//! each. The key of an object owns its range, which is freed with the key. Allocators are thus
+//! compared under the same cache that a pool has. A contender need not be thread-safe, so the
+//! replay uses one thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ use super::object::{Key, ObjectId};
 use super::store::{Store, StoreError};
 use crate::ops::recorder::Recorder;
 
-/// The most objects there can be: so many bytes of addresses are taken for their entries.
+/// Maximum number of objects: as many bytes of addresses are reserved for their entries.
 const MOST: u64 = 1 << 36;
 
-/// A range that the allocator handed out beyond the end of the pool.
+/// The allocator returned a range beyond the end of the pool.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the range {}..{} lies outside the pool of {pool_bytes} bytes", .range.start, .range.end)]
 pub struct OutsidePool {
@@ -36,43 +36,43 @@ pub struct OutsidePool {
 
 /// A cache as index, and a contender.
 pub struct Placed<C: Contender> {
-    // The ranges go before what they are of.
-    cache: KvCache<Key<Place<C::Handle>>>,
+    // The ranges are dropped before the allocator.
+    cache: KvCache<Key<ObjectRange<C::Handle>>>,
     space: C,
     memory: Option<RefCell<Block>>,
-    books: Rc<Books>,
+    usage: Rc<Usage>,
     recorder: Option<Arc<Recorder>>,
 }
 
-/// What is in use.
+/// The ranges in use.
 #[derive(Default)]
-struct Books {
+struct Usage {
     bytes: Cell<u64>,
-    /// From offset to length, if somebody wants to see it.
+    /// Length by offset, if samples are drawn.
     ranges: Option<RefCell<BTreeMap<u64, u64>>>,
 }
 
-/// An object's range.
-pub struct Place<H: Held> {
+/// The range of an object.
+pub struct ObjectRange<H: Held> {
     held: H,
-    books: Rc<Books>,
+    usage: Rc<Usage>,
 }
 
-impl<H: Held> Drop for Place<H> {
+impl<H: Held> Drop for ObjectRange<H> {
     fn drop(&mut self) {
-        self.books.bytes.set(self.books.bytes.get() - self.held.size());
-        if let Some(ranges) = &self.books.ranges {
+        self.usage.bytes.set(self.usage.bytes.get() - self.held.size());
+        if let Some(ranges) = &self.usage.ranges {
             ranges.borrow_mut().remove(&self.held.offset());
         }
     }
 }
 
 impl<C: Contender> Placed<C> {
-    /// An empty one, over `memory` if objects are to be written; `seen`: whether
-    /// [`spans`](Store::spans) will be asked for.
+    /// Makes an empty store, over `memory` if objects are written. With `seen` it keeps what
+    /// [`spans`](Store::spans) returns.
     ///
     /// # Errors
-    /// [`BackingError`] if there are no addresses for the entries.
+    /// [`BackingError`] if there are not enough addresses for the entries.
     pub fn new(
         space: C,
         memory: Option<Block>,
@@ -85,15 +85,15 @@ impl<C: Contender> Placed<C> {
             KvCache::builder(&entries).eviction(eviction).shards(1).exact_recency(true).build();
         let ranges = (seen && C::ID != ContenderId::Null).then(RefCell::default);
         Ok(Placed {
-            cache: cache.expect("neither limits nor watermarks are set, and one shard can be"),
+            cache: cache.expect("one shard, without limits and watermarks, is valid"),
             space,
             memory: memory.map(RefCell::new),
-            books: Rc::new(Books { bytes: Cell::new(0), ranges }),
+            usage: Rc::new(Usage { bytes: Cell::new(0), ranges }),
             recorder,
         })
     }
 
-    /// The allocator.
+    /// Returns the allocator.
     pub fn space(&self) -> &C {
         &self.space
     }
@@ -110,8 +110,8 @@ impl<C: Contender> Placed<C> {
 }
 
 impl<C: Contender> Store for Placed<C> {
-    type Pin = Pinned<Key<Place<C::Handle>>>;
-    type Room = Reservation<Key<Place<C::Handle>>>;
+    type Pin = Pinned<Key<ObjectRange<C::Handle>>>;
+    type Room = Reservation<Key<ObjectRange<C::Handle>>>;
 
     fn get(&self, id: ObjectId) -> Option<Self::Pin> {
         self.cache.get(&id)
@@ -133,11 +133,11 @@ impl<C: Contender> Store for Placed<C> {
             }
         };
         let ticket = ticket();
-        self.books.bytes.set(self.books.bytes.get() + held.size());
-        if let Some(ranges) = &self.books.ranges {
+        self.usage.bytes.set(self.usage.bytes.get() + held.size());
+        if let Some(ranges) = &self.usage.ranges {
             ranges.borrow_mut().insert(held.offset(), held.size());
         }
-        let key = Key::new(id, Place { held, books: Rc::clone(&self.books) });
+        let key = Key::new(id, ObjectRange { held, usage: Rc::clone(&self.usage) });
         key.answer_for(ticket);
         match self.cache.reserve(key, 1) {
             Ok(room) => Ok(Some(room)),
@@ -175,7 +175,7 @@ impl<C: Contender> Store for Placed<C> {
     }
 
     fn bytes(&self) -> u64 {
-        self.books.bytes.get()
+        self.usage.bytes.get()
     }
 
     fn evictions(&self) -> u64 {
@@ -183,7 +183,7 @@ impl<C: Contender> Store for Placed<C> {
     }
 
     fn spans(&self, spans: &mut Vec<Range<u64>>) -> bool {
-        let Some(ranges) = &self.books.ranges else { return false };
+        let Some(ranges) = &self.usage.ranges else { return false };
         spans.extend(
             ranges.borrow().iter().map(|(&offset, &size)| offset..offset.saturating_add(size)),
         );

@@ -21,7 +21,7 @@ pub struct Pooled {
 }
 
 impl Pooled {
-    /// An empty one. For one thread it has one shard, so that its order is exact.
+    /// Makes an empty store. For one thread it has one shard, so its order is exact.
     pub fn new(
         pool: &Pool,
         backed: bool,
@@ -36,12 +36,11 @@ impl Pooled {
         if threads == 1 {
             builder = builder.shards(1).exact_recency(true);
         }
-        let cache =
-            builder.build().expect("neither limits nor watermarks are set, and one shard can be");
+        let cache = builder.build().expect("one shard, without limits and watermarks, is valid");
         Pooled { cache, pool: pool.clone(), backed }
     }
 
-    /// What can be published of them.
+    /// Returns the exporter of their figures.
     pub fn exporter(&self) -> Exporter {
         Exporter::new().pool(&self.pool).cache(&self.cache)
     }
@@ -63,7 +62,7 @@ impl Store for Pooled {
     fn reserve(&self, id: ObjectId, size: u64) -> Result<Option<Self::Room>, StoreError> {
         let len = usize::try_from(size).unwrap_or(usize::MAX);
         let reserved = self.cache.reserve(Key::new(id, ()), len);
-        // Also where it was refused: then the range, if there was one, is free again.
+        // Also after a failure: the range, if there was one, is then free again.
         let ticket = ticket();
         match reserved {
             Ok(room) => {
@@ -119,7 +118,7 @@ impl Store for Pooled {
         let pool = self.cache.pool().clone();
         self.cache.clear();
         pool.trim();
-        // A block of what was never touched would touch it.
+        // A block over untouched pages would touch them.
         self.backed.then(|| pool.allocate(usize::try_from(pool.capacity()).ok()?).ok()).flatten()
     }
 }

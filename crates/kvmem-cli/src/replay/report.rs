@@ -1,4 +1,4 @@
-//! What a replay found, for people and for programs.
+//! *Report*: the result of a replay, as text and as JSON.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use super::latency::LatencyFigures;
 
 /// The result of a replay.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Report {
+pub struct ReplayReport {
     /// Always `replay`.
     pub suite: &'static str,
     /// The version of the command.
     pub version: &'static str,
-    /// The trace, as it was named.
+    /// The trace, as named on the command line.
     pub trace: String,
     /// The model's name, or `custom`.
     pub model: String,
     /// The allocator's name.
     pub contender: &'static str,
-    /// Which objects go first.
+    /// The eviction policy.
     pub policy: &'static str,
     /// The size of the pool.
     pub pool_bytes: u64,
@@ -28,25 +28,25 @@ pub struct Report {
     pub block_tokens: u64,
     /// Tokens of a page.
     pub page_tokens: u64,
-    /// All objects of a block together.
+    /// Bytes of all objects of a block.
     pub block_bytes: u64,
     /// Objects of a block.
     pub block_objects: u64,
     /// Requests of the trace that were replayed.
     pub requests: u64,
-    /// Time between the first and the last of them, by the trace's clock.
+    /// Time between the first and the last request, by the trace's clock.
     pub trace_span_s: f64,
-    /// Blocks they asked for.
+    /// Requested blocks.
     pub blocks: u64,
-    /// Prompt tokens they asked for.
+    /// Requested prompt tokens.
     pub tokens: u64,
-    /// Blocks found in the cache while the prefix was.
+    /// Blocks found in the cache together with their prefix.
     pub hits: u64,
     /// `hits / blocks`.
     pub hit_rate_blocks: f64,
     /// The share of the prompt tokens that lie in hit blocks.
     pub hit_rate_tokens: f64,
-    /// Blocks held although the prefix before them was not; no hits.
+    /// Blocks held without the prefix before them; they do not count as hits.
     pub hits_behind_gap: u64,
     /// Blocks left out because requests being served exceeded the pool.
     pub not_cached: u64,
@@ -58,63 +58,63 @@ pub struct Report {
     pub evictions: u64,
     /// Requested bytes of the held objects over the pool, at the end.
     pub utilization_end: f64,
-    /// The mean of the same over all requests since the pool was first full; absent if it never
+    /// The mean utilization over all requests since the pool was first full; absent if it never
     /// was.
     pub utilization_full_mean: Option<f64>,
-    /// The least of the same.
+    /// The least utilization since the pool was first full.
     pub utilization_full_min: Option<f64>,
     /// Objects allocated.
     pub allocations: u64,
-    /// Calls of allocate that found no room.
+    /// Calls of allocate that failed.
     pub failed_allocations: u64,
     /// Objects freed.
     pub frees: u64,
-    /// Latency of a call of allocate, those without room included, timer included.
+    /// Latency of a call of allocate, failed calls and the timer included.
     pub allocate_ns: LatencyFigures,
-    /// The same of the calls that found no room alone.
+    /// Latency of the failed calls alone.
     pub no_room_ns: LatencyFigures,
-    /// What an empty call is measured with.
+    /// The latency measured for an empty call.
     pub timer_overhead_ns: u64,
-    /// Bytes of metadata the allocator holds at the end, handles not included, where it tells.
+    /// Bytes of metadata of the allocator at the end, without handles, if it reports them.
     pub metadata_bytes: Option<u64>,
-    /// Calls of allocate and free, over the whole replay's time.
+    /// Calls of allocate and free a second, over the whole replay.
     pub ops_per_s: f64,
-    /// Blocks asked for, over the same.
+    /// Requested blocks a second, over the whole replay.
     pub blocks_per_s: f64,
-    /// The whole replay: reading, cache, allocator, memory.
+    /// Seconds of the whole replay: reading, cache, allocator, memory.
     pub wall_s: f64,
     /// One for each thread that served requests.
     pub threads: Vec<ThreadFigures>,
-    /// What was moved and verified, when there was memory behind the pool.
+    /// The moved and verified bytes, if the pool has memory.
     pub backed: Option<Backed>,
-    /// What was recorded, if it was to be.
+    /// The recording, if one was requested.
     pub recorded: Option<Recorded>,
 }
 
-/// What one thread served.
+/// The figures of one thread.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct ThreadFigures {
     /// Requests.
     pub requests: u64,
-    /// Blocks they asked for.
+    /// Requested blocks.
     pub blocks: u64,
-    /// Those over the time that the thread was at work.
+    /// Blocks a second while the thread was at work.
     pub blocks_per_s: f64,
-    /// Bytes written and copied out over the time of that, where there is memory; checksums count
-    /// for themselves.
+    /// Bytes written and copied out a second of that work, if the pool has memory; without
+    /// checksums.
     pub bytes_per_s: Option<f64>,
 }
 
 /// Calls of the allocator that were recorded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Recorded {
-    /// Where.
+    /// The file.
     pub file: String,
-    /// How many.
+    /// The number of calls.
     pub calls: u64,
 }
 
-/// What was done with the memory behind the pool.
+/// The use of the pool's memory.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Backed {
     /// Bytes of objects that were written.
@@ -123,23 +123,22 @@ pub struct Backed {
     pub verified_on_hits_bytes: u64,
     /// Bytes whose checksum was compared at the end: all objects held.
     pub verified_at_end_bytes: u64,
-    /// Bytes written and copied out, over the time of that: look-ups, making room, and copying;
-    /// all threads together.
+    /// Bytes written and copied out a second of that work: look-ups, reserving, and copying; all
+    /// threads together.
     pub bytes_per_s: f64,
-    /// Bytes that a loop of plain copies of the same objects, by as many threads, moves in a
-    /// second; absent where nothing was moved.
+    /// Bytes a second of a loop of plain copies of the same objects with as many threads; absent if
+    /// nothing was moved.
     pub plain_bytes_per_s: Option<f64>,
-    /// The one over the other.
+    /// The first over the second.
     pub of_plain: Option<f64>,
-    /// Bytes whose checksum was compared, over the time of that; all threads together. Absent
-    /// where none was.
+    /// Bytes a second of comparing checksums; all threads together. Absent if none was compared.
     pub checked_bytes_per_s: Option<f64>,
-    /// Bytes written and copied out, over the whole replay's time: with checksums, and with
-    /// reading the trace.
+    /// Bytes written and copied out a second of the whole replay, with checksums and with reading
+    /// the trace.
     pub whole_bytes_per_s: f64,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ReplayReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |share: f64| format!("{:.2} %", 100.0 * share);
         let count = |number: u64| HumanCount(number).to_string();

@@ -1,70 +1,70 @@
-//! *Sampling*: what the pool looked like while a trace was replayed, in bounded memory.
+//! *Sampling*: the state of the pool during a replay, in bounded memory.
 //!
-//! A sample is taken whenever so many more bytes of the trace have been read. Where the length of
-//! the trace is known, these are such a part of it that there will be [`MOST`] samples. Where it is
-//! not, every second sample is dropped and the distance doubled as soon as there are twice as many.
+//! A sample is taken once every N bytes of the trace. If the length of the trace is known, N is
+//! chosen so that there will be [`SAMPLES`]. Otherwise every second sample is dropped and N doubled
+//! as soon as there are twice as many.
 //!
-//! To sort all objects takes some ten milliseconds where there are half a million; a replay is
-//! sampled only if somebody wants to see it.
+//! Sorting half a million objects takes some ten milliseconds, so a replay is sampled on request
+//! only.
 
 use std::ops::Range;
 
 use super::store::Store;
 use crate::address_map::Map;
 
-/// How many samples are taken, and the most that are kept is twice that.
-pub const MOST: usize = 96;
+/// Number of samples to take; at most twice as many are kept.
+pub const SAMPLES: usize = 96;
 /// Bytes of a trace of unknown length before the second sample.
 const FIRST: u64 = 16 << 10;
 
 /// All samples so far.
 #[derive(Debug)]
-pub struct Sampling {
+pub struct ReplaySamples {
     /// Bytes of the trace between two samples.
     step: u64,
-    /// Where the next is due.
+    /// Bytes of the trace at which the next sample is due.
     next: u64,
-    samples: Vec<Sample>,
+    samples: Vec<ReplaySample>,
     /// The free ranges at the last sample: number and bytes of those of 2^n to 2^(n+1) bytes.
     free: Vec<(u64, u64)>,
     spans: Vec<Range<u64>>,
 }
 
-/// What all threads together have served.
+/// The work of all threads so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoFar {
     /// Requests.
     pub requests: u64,
-    /// Blocks asked for.
+    /// Requested blocks.
     pub blocks: u64,
-    /// Blocks of them that were found.
+    /// Blocks that were hits.
     pub hits: u64,
 }
 
 /// The pool at one time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
-    /// Requests served before.
+pub struct ReplaySample {
+    /// Requests served so far.
     pub requests: u64,
     /// Requested bytes of the held blocks over the pool.
     pub utilization: f64,
-    /// Blocks asked for before.
+    /// Blocks requested so far.
     pub blocks: u64,
-    /// Blocks of them that were found.
+    /// Blocks that were hits.
     pub hits: u64,
-    /// Where objects lie; `None` if the allocator places nothing.
+    /// The address map; `None` if the allocator returns no offsets.
     pub map: Option<Map>,
 }
 
-impl Sampling {
-    /// No samples yet, of a trace of so many bytes if that is known.
-    pub fn new(trace_bytes: Option<u64>) -> Sampling {
-        let step = trace_bytes.map_or(FIRST, |bytes| bytes / MOST as u64).max(1);
-        Sampling { step, next: 0, samples: Vec::new(), free: Vec::new(), spans: Vec::new() }
+impl ReplaySamples {
+    /// Makes an empty record for a trace of this many bytes, if that is known.
+    pub fn new(trace_bytes: Option<u64>) -> ReplaySamples {
+        let step = trace_bytes.map_or(FIRST, |bytes| bytes / SAMPLES as u64).max(1);
+        ReplaySamples { step, next: 0, samples: Vec::new(), free: Vec::new(), spans: Vec::new() }
     }
 
-    /// The samples, in order.
-    pub fn samples(&self) -> &[Sample] {
+    /// Returns the samples, in order.
+    pub fn samples(&self) -> &[ReplaySample] {
         &self.samples
     }
 
@@ -73,7 +73,7 @@ impl Sampling {
         &self.free
     }
 
-    /// Whether a sample is due now that so many bytes of the trace have been read.
+    /// Whether a sample is due after this many bytes of the trace.
     pub fn is_due(&self, position: u64) -> bool {
         position >= self.next
     }
@@ -84,7 +84,7 @@ impl Sampling {
             return;
         }
         self.take(store, pool_bytes, so_far);
-        if self.samples.len() >= 2 * MOST {
+        if self.samples.len() >= 2 * SAMPLES {
             let mut number = 0;
             self.samples.retain(|_| {
                 number += 1;
@@ -111,12 +111,12 @@ impl Sampling {
         });
         let SoFar { requests, blocks, hits } = so_far;
         let utilization = store.bytes() as f64 / pool_bytes as f64;
-        self.samples.push(Sample { requests, utilization, blocks, hits, map });
+        self.samples.push(ReplaySample { requests, utilization, blocks, hits, map });
     }
 
-    /// The map of what is in `spans`, and its free ranges.
+    /// Makes the map of `spans` and counts the free ranges.
     fn map(&mut self, pool_bytes: u64) -> Map {
-        let Sampling { spans, free, .. } = self;
+        let ReplaySamples { spans, free, .. } = self;
         free.clear();
         Map::of(pool_bytes, spans, |hole| {
             let bytes = hole.end - hole.start;
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn free_ranges_are_counted_by_size() {
-        let mut sampling = Sampling::new(None);
+        let mut sampling = ReplaySamples::new(None);
         sampling.spans = vec![0..100, 100..150, 164..640];
         assert_eq!(sampling.map(640).free_ranges(), 1);
         assert_eq!(sampling.free, [(0, 0), (0, 0), (0, 0), (1, 14)]);
@@ -164,18 +164,18 @@ mod tests {
         let layout = BlockLayout::of_objects(&[4096], 512).expect("a size");
         let pool = backing::pool(1 << 20, false, false).expect("a mebibyte of addresses");
         for known in [None, Some(100_000 * 4096)] {
-            let mut sampling = Sampling::new(known);
+            let mut sampling = ReplaySamples::new(known);
             let store = Pooled::new(&pool, false, Eviction::Lru, 1, None);
             let mut worker = Worker::new(&store, &layout, None);
             let so_far = |requests| SoFar { requests, blocks: requests, hits: 0 };
             for number in 1..=100_000 {
                 worker.serve(&request(&[number % 300])).expect("it fits");
                 sampling.look(number * 4096, &store, 1 << 20, so_far(number));
-                assert!(sampling.samples().len() < 2 * MOST);
+                assert!(sampling.samples().len() < 2 * SAMPLES);
             }
             sampling.finish(&store, 1 << 20, so_far(100_000));
             let samples = sampling.samples();
-            assert!(samples.len() >= MOST, "{}", samples.len());
+            assert!(samples.len() >= SAMPLES, "{}", samples.len());
             assert!(samples.windows(2).all(|two| two[0].requests < two[1].requests));
             let last = samples.last().expect("some");
             assert_eq!((last.requests, last.utilization), (100_000, 1.0));

@@ -1,4 +1,4 @@
-//! *Store*: objects under their ids, as a replay sees them; there are two.
+//! *Store*: objects under their ids, as a replay uses them. There are two stores.
 //!
 //! - [`Pooled`](super::pooled::Pooled): a [`KvCache`](kvmem::pool::KvCache) on a pool, as a server
 //!   embeds it.
@@ -13,13 +13,14 @@ use kvmem::pool::kv_cache::KvCacheError;
 use super::object::ObjectId;
 use super::placed::OutsidePool;
 
-/// What stops a replay.
+/// A replay cannot go on.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// Not even one block fits the empty pool.
     #[error(
-        "the pool is too small: a block of {objects} objects, {bytes} bytes, does not fit it even when empty"
+        "the pool is too small: a block of {objects} objects, {bytes} bytes, does not fit it even \
+         when empty"
     )]
     PoolTooSmall {
         /// Objects of a block.
@@ -29,78 +30,80 @@ pub enum StoreError {
     },
     /// An object does not hold what was written to it.
     #[error(
-        "object {} of block {} was overwritten: its checksum is {found:#010x}, it was written with {written:#010x}",
+        "object {} of block {} was overwritten: its checksum is {found:#010x}, it was written \
+         with {written:#010x}",
         .object.number, .object.block
     )]
     Mismatch {
-        /// The object.
+        /// The object that differs.
         object: ObjectId,
-        /// The checksum of what was written.
+        /// The checksum of the written bytes.
         written: u32,
-        /// The checksum of what is there.
+        /// The checksum of the bytes found.
         found: u32,
     },
-    /// The allocator handed out what is not in the pool.
+    /// The allocator returned a range outside the pool.
     #[error(transparent)]
     OutsidePool(#[from] OutsidePool),
-    /// The cache refused for a reason that evicting does not mend.
-    #[error("the cache refused: {0}")]
+    /// The cache failed for a reason that evicting cannot mend.
+    #[error("the cache failed: {0}")]
     Cache(KvCacheError),
 }
 
-/// Objects under their ids. When room is needed it evicts what its policy says, but nothing that is
-/// pinned or being written.
+/// Objects under their ids. A store evicts by its policy when it needs space, but never an object
+/// that is pinned or being written.
 pub trait Store {
-    /// An object that is held. It is not evicted while this exists.
+    /// A pinned object: it is not evicted while this exists.
     type Pin;
-    /// Room for an object that nobody finds yet.
+    /// Space for an object that is not yet in the index.
     type Room;
 
-    /// The object, if it is held; it counts as used.
+    /// Pins the object, if it is held; this counts as a use.
     fn get(&self, id: ObjectId) -> Option<Self::Pin>;
 
-    /// Whether the object is held; it does not count as used.
+    /// Whether the object is held; this does not count as a use.
     fn holds(&self, id: ObjectId) -> bool;
 
-    /// Room for an object of `size` bytes; `None` if all that is held is pinned or being written.
+    /// Reserves `size` bytes; `None` if every held object is pinned or being written.
     ///
     /// # Errors
     /// [`StoreError`].
     fn reserve(&self, id: ObjectId, size: u64) -> Result<Option<Self::Room>, StoreError>;
 
-    /// Lets `fill` write to the room.
+    /// Calls `fill` with the reserved bytes.
     ///
     /// # Errors
     /// [`StoreError::OutsidePool`].
     fn write(&self, room: &mut Self::Room, fill: impl FnOnce(&mut [u8])) -> Result<(), StoreError>;
 
-    /// Puts what was written in under its id.
+    /// Inserts the written object under its id.
     fn commit(&self, room: Self::Room) -> Self::Pin;
 
-    /// Lets `look` read the object.
+    /// Calls `look` with the bytes of the object.
     ///
     /// # Errors
     /// [`StoreError::OutsidePool`].
     fn read<T>(&self, pin: &Self::Pin, look: impl FnOnce(&[u8]) -> T) -> Result<T, StoreError>;
 
-    /// Where the object begins.
+    /// Returns the offset of the object.
     fn offset(&self, pin: &Self::Pin) -> u64;
 
-    /// Objects held, those being written included.
+    /// Returns the number of objects held or being written.
     fn objects(&self) -> u64;
 
-    /// Bytes of those: requested sizes, whatever the allocator spends on them.
+    /// Returns their requested bytes, without the overhead of the allocator.
     fn bytes(&self) -> u64;
 
-    /// Objects that were evicted.
+    /// Returns the number of evicted objects.
     fn evictions(&self) -> u64;
 
-    /// Puts what is in use into `spans`, in no order; false if it is not known.
+    /// Adds the ranges in use to `spans`, in any order; false if they are unknown.
     fn spans(&self, spans: &mut Vec<Range<u64>>) -> bool;
 
-    /// Bytes of metadata that the allocator holds, where it tells.
+    /// Returns the bytes of the allocator's metadata, if it reports them.
     fn metadata_bytes(&self) -> Option<u64>;
 
-    /// All of the memory in one block, once nothing is held any more; `None` if there is none.
+    /// Returns all of the memory in one block, after every object was dropped; `None` without
+    /// memory.
     fn into_memory(self) -> Option<Block>;
 }

@@ -1,6 +1,6 @@
-//! Reading a trace: one JSON object a line, one request an object.
+//! *Trace*: one JSON object a line, one request an object.
 //!
-//! The format is the one Mooncake published its production traces in:
+//! This is the format of Mooncake's published production traces:
 //!
 //! ```json
 //! {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, 49]}
@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use crate::escape::shown;
 
-/// Input tokens that one hash id stands for.
+/// Input tokens of one hash id.
 pub const BLOCK_TOKENS: u64 = 512;
 
 /// The longest line that is read, in bytes. A request of this length would name millions of blocks;
@@ -39,16 +39,16 @@ pub struct Request {
     pub hash_ids: Vec<u64>,
 }
 
-/// Why a trace could not be read to its end.
+/// A trace cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
     /// The file could not be opened.
     #[error("cannot read {}: {source}", shown(.path))]
     Open {
-        /// The file asked for.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Reading stopped in the middle.
@@ -58,7 +58,7 @@ pub enum TraceError {
         path: PathBuf,
         /// The line that could not be read, from 1.
         line: u64,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A line is not a request.
@@ -68,7 +68,7 @@ pub enum TraceError {
         path: PathBuf,
         /// The offending line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The fault of the line.
         reason: String,
     },
 }
@@ -86,8 +86,8 @@ pub struct Trace<R> {
 }
 
 impl Trace<Box<dyn BufRead + Send>> {
-    /// Opens the trace at `path`, and tells its length in bytes where that is known; `-` is
-    /// standard input.
+    /// Opens the trace at `path`, and returns its length in bytes if that is known; `-` is standard
+    /// input.
     ///
     /// # Errors
     /// [`TraceError::Open`] if the file cannot be opened or is a folder.
@@ -108,17 +108,17 @@ impl Trace<Box<dyn BufRead + Send>> {
 }
 
 impl<R: BufRead> Trace<R> {
-    /// Reads requests from `reader`; `path` is only used to name the trace in errors.
+    /// Reads requests from `reader`; `path` names the trace in errors.
     pub fn new(reader: R, path: &Path) -> Self {
         Trace { reader, path: path.to_owned(), line: 0, bytes: 0, buffer: Vec::new(), over: false }
     }
 
-    /// The number of the line read last, from 1.
+    /// Returns the number of the last line read, from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// The bytes read so far.
+    /// Returns the bytes read so far.
     pub fn position(&self) -> u64 {
         self.bytes
     }
@@ -169,7 +169,7 @@ impl<R: BufRead> Iterator for Trace<R> {
     }
 }
 
-/// What serde_json says, with the column only: it counts lines within the one line it was given.
+/// Formats an error of serde_json with the column only, since it counts lines within one line.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());

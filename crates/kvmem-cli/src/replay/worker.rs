@@ -1,19 +1,18 @@
-//! *Worker*: serves requests out of a store, as one thread of a server would.
+//! *Worker*: serves requests from a store, as one thread of a server would.
 //!
 //! A block is held under its hash id, which stands for the block *and everything before it*, object
-//! by object. A request asks for its ids in order. As long as all objects of a block are held they
-//! are *hits*: their KV cache need not be computed again. From the first that is not on, the rest
-//! are *misses*: the engine computes them, and what is not held of them is inserted.
+//! by object. A request looks its ids up in order. Blocks are *hits* while all objects of each block
+//! are held: their KV cache need not be computed again. From the first incomplete block on, the rest
+//! are *misses*: the engine computes them, and their missing objects are inserted.
 //!
-//! When an object does not fit, the store evicts others until it does. Two rules keep what is held
-//! useful:
+//! When an object does not fit, the store evicts others until it does. Two rules keep the held
+//! blocks useful:
 //!
-//! - A request uses its blocks *in reverse order*: the last block is put in first, and its hits are
-//!   used after all that is put in, from the last to the first. Where the least recently used
-//!   object goes first, a block is therefore never older than one that follows it in a prefix, goes
-//!   after it, and no block is held that no request can reach; only at the end of the line one
-//!   block may have gone in part. What is put in is not used once more for that: a policy that
-//!   looks at second uses is not misled.
+//! - A request uses its blocks *in reverse order*: it inserts the last block first, and after all
+//!   insertions uses its hits from the last to the first. Under LRU a block is therefore never older
+//!   than one that follows it in a prefix. It is evicted after it, and no block is held that no
+//!   request can reach; only the last block of a prefix may be evicted in part. An inserted block is
+//!   not used a second time for that, so a policy that counts second uses is not misled.
 //! - A request pins its own blocks. If its prompt alone exceeds the pool, its first blocks are kept
 //!   and the rest is not cached.
 
@@ -28,36 +27,34 @@ use super::payload::{Damage, Payloads};
 use super::store::{Store, StoreError};
 use super::trace::{BLOCK_TOKENS, Request};
 
-/// What happened since the worker began.
+/// Counts since the worker began.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Counters {
-    /// Requests walked.
+    /// Requests served.
     pub requests: u64,
-    /// Blocks asked for.
+    /// Requested blocks.
     pub blocks: u64,
-    /// Blocks found while the prefix was held.
+    /// Blocks found together with their prefix.
     pub hits: u64,
-    /// Prompt tokens asked for.
+    /// Requested prompt tokens.
     pub tokens: u64,
     /// Prompt tokens within hit blocks.
     pub hit_tokens: u64,
-    /// Blocks that were held although the prefix before them was not.
+    /// Blocks that were held without the prefix before them.
     pub hits_behind_gap: u64,
     /// Blocks inserted, in whole or in part.
     pub insertions: u64,
-    /// Blocks that were not cached because only blocks of requests being served were left to
-    /// evict.
+    /// Blocks that were not cached, because all blocks held belonged to requests being served.
     pub not_cached: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Bytes that were copied out when their block was found, and whose checksum was compared.
+    /// Bytes that were copied out on a hit, and whose checksum was compared.
     pub verified_bytes: u64,
-    /// Time spent on requests, where objects are filled: look-ups, making room, copying in and
-    /// out.
+    /// Time of requests, if objects are filled: look-ups, reserving, copying in and out.
     pub moving: Duration,
-    /// Time spent on checksums, which is not in `moving`.
+    /// Time of checksums, which `moving` does not include.
     pub checking: Duration,
-    /// Requests after which utilization was sampled: all since the first call that found no room.
+    /// Requests after which utilization was sampled: all since the first failed call.
     pub full_samples: u64,
     /// Sum of those samples, in bytes held.
     pub full_sum_bytes: f64,
@@ -66,7 +63,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Adds those of another worker.
+    /// Adds the counts of another worker.
     pub fn add(&mut self, other: &Counters) {
         self.full_min_bytes = match (self.full_samples, other.full_samples) {
             (_, 0) => self.full_min_bytes,
@@ -89,7 +86,7 @@ impl Counters {
         self.full_sum_bytes += other.full_sum_bytes;
     }
 
-    /// Utilization after a request.
+    /// Records the utilization after a request.
     fn full_sample(&mut self, bytes: u64) {
         self.full_min_bytes =
             if self.full_samples == 0 { bytes } else { self.full_min_bytes.min(bytes) };
@@ -102,24 +99,24 @@ impl Counters {
 pub struct Worker<'a, S: Store> {
     store: &'a S,
     layout: &'a BlockLayout,
-    /// What objects are filled with, if they are.
+    /// The payloads of objects, if they are filled.
     payloads: Option<&'a Payloads>,
     counters: Counters,
-    /// Blocks that this worker has inserted, as often as it has.
+    /// Blocks that this worker has inserted, once for each insertion.
     inserted: Vec<u64>,
     moves: Moves,
-    /// All that the request has used so far.
+    /// The objects that the request has pinned so far.
     pins: Vec<S::Pin>,
-    /// Where the request's new objects will be.
+    /// The space reserved for the request's new objects.
     rooms: Vec<(ObjectId, S::Room)>,
-    /// The blocks of those.
+    /// The blocks of those objects.
     taken: HashSet<u64>,
     /// A block, copied out.
     out: Vec<u8>,
 }
 
 impl<'a, S: Store> Worker<'a, S> {
-    /// One that has done nothing yet.
+    /// Makes a worker.
     pub fn new(store: &'a S, layout: &'a BlockLayout, payloads: Option<&'a Payloads>) -> Self {
         Worker {
             store,
@@ -135,17 +132,17 @@ impl<'a, S: Store> Worker<'a, S> {
         }
     }
 
-    /// What happened so far.
+    /// Returns the counts so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Notes how full the pool is.
+    /// Samples the utilization of the pool.
     pub fn sample(&mut self) {
         self.counters.full_sample(self.store.bytes());
     }
 
-    /// What happened, which blocks were inserted, some more than once, and what was moved last.
+    /// Returns the counts, the inserted blocks (some more than once), and the last moves.
     pub fn finish(self) -> (Counters, Vec<u64>, Moves) {
         (self.counters, self.inserted, self.moves)
     }
@@ -170,7 +167,7 @@ impl<'a, S: Store> Worker<'a, S> {
     fn walk(&mut self, request: &Request) -> Result<(), StoreError> {
         self.counters.requests += 1;
         let ids = &request.hash_ids;
-        // The first object of a block is the first of it to go.
+        // The first object of a block is evicted first.
         let likely = ids
             .iter()
             .take_while(|&&block| self.store.holds(ObjectId { block, number: 0 }))
@@ -209,7 +206,7 @@ impl<'a, S: Store> Worker<'a, S> {
         Ok(())
     }
 
-    /// Pins a block, copies it out and verifies the copy; false if some of it is not held.
+    /// Pins a block, copies it out and verifies the copy; false if an object of it is missing.
     fn find(&mut self, block: u64) -> Result<bool, StoreError> {
         let before = self.pins.len();
         for number in 0..self.layout.objects().len() as u32 {
@@ -242,8 +239,8 @@ impl<'a, S: Store> Worker<'a, S> {
         Ok(true)
     }
 
-    /// Makes room for what is not held of a block; false, and no room is taken, if that would evict
-    /// what is in use.
+    /// Reserves space for the missing objects of a block. Returns false, and reserves nothing, if
+    /// that would evict objects in use.
     fn reserve(&mut self, block: u64) -> Result<bool, StoreError> {
         let before = (self.pins.len(), self.rooms.len());
         for (number, &size) in (0..).zip(self.layout.objects()) {
@@ -267,7 +264,7 @@ impl<'a, S: Store> Worker<'a, S> {
         Ok(true)
     }
 
-    /// Writes to all rooms and puts them in, the last block first, the objects of each in order.
+    /// Fills and commits all reservations, the last block first, the objects of each in order.
     fn put(&mut self) -> Result<(), StoreError> {
         while let Some(&(ObjectId { block, .. }, _)) = self.rooms.last() {
             let first = self
@@ -292,16 +289,16 @@ impl<'a, S: Store> Worker<'a, S> {
     }
 }
 
-/// What is held of some blocks.
+/// The part of some blocks that is held.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Holding {
-    /// Blocks of which all objects are.
+    /// Blocks of which all objects are held.
     pub whole_blocks: u64,
     /// Bytes of all objects.
     pub bytes: u64,
 }
 
-/// Compares the checksum of all that is held of `blocks`.
+/// Compares the checksums of all held objects of `blocks`.
 ///
 /// # Errors
 /// [`StoreError`] if an object is damaged.

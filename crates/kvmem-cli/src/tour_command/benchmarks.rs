@@ -1,8 +1,7 @@
-//! *Benchmarks*: the quick ones that fit into a tour, from those with published figures on, as long
-//! as there is time.
+//! *Benchmarks*: the quick benchmarks that fit into a tour, those with published figures first.
 //!
-//! Each takes a second or some on a machine that does nothing else. On one that does, a tour is to
-//! end all the same: none is begun when [`LAST`] has passed, and what was left out is told.
+//! Each takes a few seconds on a quiet machine. A tour must end on a busy machine too: no benchmark
+//! begins after [`LAST`], and the tour names those that it left out.
 
 use std::time::{Duration, Instant};
 
@@ -15,32 +14,32 @@ use kvmem_bench::{arena, cache, concurrency, offset, register, slab};
 use super::telling::Going;
 use crate::bench_command::alone;
 
-/// Nothing is begun when so much of the tour's time has passed.
+/// No benchmark begins after this time of the tour.
 const LAST: Duration = Duration::from_secs(75);
 
-/// NICs of the simulated machines: as many as those had of which figures were published.
+/// NICs of the simulated machines: as many as the published ones had.
 const NICS: u32 = 8;
 
-/// What one of them found.
-pub(super) struct Found {
+/// The result of one benchmark.
+pub(super) struct BenchmarkFigures {
     /// A chapter of the page.
     pub(super) chapter: Box<dyn Draw>,
-    /// The figures that are told.
+    /// The figures to print.
     pub(super) lines: Vec<Line>,
-    /// What was to be reached: how many of them, and those that were not.
+    /// The number of goals, and those that were missed.
     pub(super) goals: Goals,
 }
 
-/// A figure of everyone who was measured.
+/// One figure of every contender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
-    /// What it is, and in what.
+    /// Its name and unit.
     pub(super) what: String,
-    /// The figures, ours first.
+    /// The figures, kvmem first.
     pub(super) figures: Vec<String>,
 }
 
-/// Figures to reach.
+/// Goals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Goals {
     pub(super) all: usize,
@@ -48,7 +47,7 @@ pub(super) struct Goals {
 }
 
 /// The benchmarks by name, in the order in which they run.
-type Benchmark = (&'static str, fn(&Going) -> Result<Found, String>);
+type Benchmark = (&'static str, fn(&Going) -> Result<BenchmarkFigures, String>);
 const ALL: [Benchmark; 6] = [
     ("offset", run_offset),
     ("register", run_register),
@@ -58,11 +57,11 @@ const ALL: [Benchmark; 6] = [
     ("cache", run_cache),
 ];
 
-/// Runs them, `begun` being when the tour began; `told` hears of each what it found, or why it
-/// found nothing.
+/// Runs them; the tour began at `begun`. Calls `told` with the result of each, or the reason why it
+/// has none.
 pub(super) fn run<E>(
     begun: Instant,
-    mut told: impl FnMut(&str, Result<Found, String>) -> Result<(), E>,
+    mut told: impl FnMut(&str, Result<BenchmarkFigures, String>) -> Result<(), E>,
 ) -> Result<Vec<&'static str>, E> {
     let mut left_out = Vec::new();
     for (name, benchmark) in ALL {
@@ -78,22 +77,26 @@ pub(super) fn run<E>(
     Ok(left_out)
 }
 
-impl Found {
-    fn new(chapter: impl Draw + 'static, goals: &[Goal], lines: Vec<Line>) -> Found {
+impl BenchmarkFigures {
+    fn new(chapter: impl Draw + 'static, goals: &[Goal], lines: Vec<Line>) -> BenchmarkFigures {
         let missed =
             goals.iter().filter(|goal| !goal.met()).map(|goal| goal.name.clone()).collect();
-        Found { chapter: Box::new(chapter), lines, goals: Goals { all: goals.len(), missed } }
+        BenchmarkFigures {
+            chapter: Box::new(chapter),
+            lines,
+            goals: Goals { all: goals.len(), missed },
+        }
     }
 }
 
-/// A line of the figures that there are.
+/// Makes a line of the figures that exist.
 fn line(what: &str, figures: impl IntoIterator<Item = (&'static str, Option<String>)>) -> Line {
     let known =
         figures.into_iter().filter_map(|(name, figure)| Some(format!("{name} {}", figure?)));
     Line { what: what.to_owned(), figures: known.collect() }
 }
 
-fn run_offset(mut going: &Going) -> Result<Found, String> {
+fn run_offset(mut going: &Going) -> Result<BenchmarkFigures, String> {
     let workloads = vec![WorkloadId::Random, WorkloadId::Paired];
     let options = offset::Options { quick: true, workloads, ..offset::Options::default() };
     let report = offset::run(&options, &mut going).map_err(|error| error.to_string())?;
@@ -127,12 +130,12 @@ fn run_offset(mut going: &Going) -> Result<Found, String> {
         ));
     }
     let goals = report.goals.clone();
-    Ok(Found::new(report, &goals, lines))
+    Ok(BenchmarkFigures::new(report, &goals, lines))
 }
 
-fn run_register(mut going: &Going) -> Result<Found, String> {
+fn run_register(mut going: &Going) -> Result<BenchmarkFigures, String> {
     use register::{Backend, ContenderId};
-    // Rings pin the tour's own pool; here are the machines of which figures were published.
+    // Rings pin the tour's own pool; these are the machines of the published figures.
     let backends = vec![Backend::ParallelWins, Backend::ParallelLoses];
     let options = register::Options {
         quick: true,
@@ -159,10 +162,10 @@ fn run_register(mut going: &Going) -> Result<Found, String> {
         },
     );
     let goals = report.goals.clone();
-    Ok(Found::new(report, &goals, lines.into()))
+    Ok(BenchmarkFigures::new(report, &goals, lines.into()))
 }
 
-fn run_cache(mut going: &Going) -> Result<Found, String> {
+fn run_cache(mut going: &Going) -> Result<BenchmarkFigures, String> {
     let options = cache::Options { quick: true, threads: vec![1, 2], ..cache::Options::default() };
     let report = cache::run(&options, &mut going).map_err(|error| error.to_string())?;
     let ns = |threads, contender| {
@@ -178,10 +181,10 @@ fn run_cache(mut going: &Going) -> Result<Found, String> {
         line(&format!("cache hit, {threads} thread(s): ns"), figures)
     });
     let goals = report.goals.clone();
-    Ok(Found::new(report, &goals, lines.into()))
+    Ok(BenchmarkFigures::new(report, &goals, lines.into()))
 }
 
-fn run_slab(mut going: &Going) -> Result<Found, String> {
+fn run_slab(mut going: &Going) -> Result<BenchmarkFigures, String> {
     use slab::{ContenderId, Pattern};
     let options = slab::Options {
         quick: true,
@@ -203,10 +206,10 @@ fn run_slab(mut going: &Going) -> Result<Found, String> {
         line(&format!("small block, {threads} thread(s): ns"), figures)
     });
     let goals = report.goals.clone();
-    Ok(Found::new(report, &goals, lines.into()))
+    Ok(BenchmarkFigures::new(report, &goals, lines.into()))
 }
 
-fn run_concurrency(mut going: &Going) -> Result<Found, String> {
+fn run_concurrency(mut going: &Going) -> Result<BenchmarkFigures, String> {
     use concurrency::{ContenderId, Scenario};
     let options = concurrency::Options {
         quick: true,
@@ -225,10 +228,10 @@ fn run_concurrency(mut going: &Going) -> Result<Found, String> {
     ];
     let lines = vec![line("2 threads, 1 space: M calls/s", figures)];
     let goals = report.goals.clone();
-    Ok(Found::new(report, &goals, lines))
+    Ok(BenchmarkFigures::new(report, &goals, lines))
 }
 
-fn run_arena(mut going: &Going) -> Result<Found, String> {
+fn run_arena(mut going: &Going) -> Result<BenchmarkFigures, String> {
     let options =
         arena::Options { quick: true, ops: vec![arena::Op::Bump], ..arena::Options::default() };
     let report = arena::run(&options, &mut going).map_err(|error| error.to_string())?;
@@ -244,7 +247,7 @@ fn run_arena(mut going: &Going) -> Result<Found, String> {
     ];
     let lines = vec![line("bump allocation, 2 threads: ns", figures)];
     let goals = report.goals.clone();
-    Ok(Found::new(report, &goals, lines))
+    Ok(BenchmarkFigures::new(report, &goals, lines))
 }
 
 #[cfg(test)]

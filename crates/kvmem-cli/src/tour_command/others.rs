@@ -1,32 +1,31 @@
-//! *Others*: how much of the processors other programs had meanwhile, which makes times longer.
+//! *Others*: the processor time of other programs, which makes measured times longer.
 //!
-//! A quick measurement lasts some hundredths of a second, and counts the time by the clock: the
-//! work of all threads together cannot be had otherwise. Where other programs want the same
-//! processors, its threads wait for their turn, and after each turn of another the processor's
-//! caches are its; a look-up that takes 37 ns alone was seen to take a thousand. So what others had
-//! is told beside such figures.
+//! A quick measurement lasts some hundredths of a second of wall-clock time, the only time that
+//! covers the work of all threads together. On a busy machine its threads wait for other programs,
+//! which also replace the contents of the caches: a look-up that takes 37 ns alone took a thousand.
+//! The tour therefore prints the share of other programs beside such figures.
 
 use std::fs::read_to_string;
 
 /// Processor time so far, in the kernel's ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticks {
-    /// Of all processors, idle or not.
+    /// Ticks of all processors, idle or not.
     all: u64,
-    /// In which they were at work, or taken away by a host.
+    /// Ticks in which they worked, or a hypervisor had taken them.
     busy: u64,
-    /// In which they worked for this process and its children that have ended.
+    /// Ticks in which they worked for this process and its ended children.
     own: u64,
 }
 
 impl Ticks {
-    /// Until now; `None` where the kernel does not tell.
+    /// Reads the ticks until now; `None` if the kernel does not report them.
     pub(super) fn now() -> Option<Ticks> {
         Ticks::of(&read_to_string("/proc/stat").ok()?, &read_to_string("/proc/self/stat").ok()?)
     }
 
     fn of(machine: &str, process: &str) -> Option<Ticks> {
-        // user nice system idle iowait irq softirq steal; what follows is in the first two already.
+        // user nice system idle iowait irq softirq steal; the first two include the rest.
         let line = machine.lines().next()?.strip_prefix("cpu ")?;
         let times: Vec<u64> =
             line.split_whitespace().take(8).map_while(|time| time.parse().ok()).collect();
@@ -39,7 +38,7 @@ impl Ticks {
         Some(Ticks { all, busy: all - idle, own: own.sum::<Result<_, _>>().ok()? })
     }
 
-    /// The share of the processors that others have had since `before`.
+    /// Returns the share of the processors that other programs used since `before`.
     pub(super) fn others_since(self, before: Ticks) -> f64 {
         let all = self.all.saturating_sub(before.all).max(1);
         let busy = self.busy.saturating_sub(before.busy);

@@ -1,19 +1,18 @@
-//! *Page*: the tour as something to look at: the limits, the pool, what it served, and every
-//! benchmark.
+//! *Page*: the plots of the tour: the limits, the pool, its workload, and every benchmark.
 
 use indicatif::HumanCount;
 use kvmem::arena::preflight::{Report, Value};
 use kvmem::pool::PoolReport;
 use kvmem_report::{Bars, Chapter, Lines, Scale, Section, Table};
 
-use super::sampling::Sample;
+use super::sampling::TourSample;
 use super::serving::Served;
 use super::setting_up::SetUp;
 use super::telling::{Missing, bytes};
 use crate::address_map;
 use crate::mount_command::receipt;
 
-/// The limits, and what was missing.
+/// Shows the limits, and what the machine lacks.
 pub(super) fn doctor(report: &Report, missing: &[Missing]) -> Chapter {
     let head = ["check", "verdict", "value", "need", "why"];
     let table = report.checks.iter().fold(Table::new(head), |table, check| {
@@ -32,13 +31,13 @@ pub(super) fn doctor(report: &Report, missing: &[Missing]) -> Chapter {
         .line(kvmem_bench::machine::Machine::here().to_string())
         .section(Section::new("What was not there").table(absent))
         .section(
-            Section::new(format!("Limits, held against {}", report.wish))
+            Section::new(format!("Limits, held against {}", report.requirements))
                 .text(report.tally().to_string())
                 .table(table),
         )
 }
 
-/// What the pool is made of, why, and who made it.
+/// Shows the pages of the pool, the reasons, and the work of each thread.
 pub(super) fn pool(set_up: &SetUp) -> Chapter {
     let SetUp { report, line, sizing, shown, .. } = set_up;
     let chapter = Chapter::new("Pool")
@@ -83,12 +82,12 @@ fn steps(report: &PoolReport) -> Section {
     Section::new("How long it took").plot(bars.plot())
 }
 
-/// The step of mapping makes all resident, too.
+/// The step of mapping, which also makes all pages resident.
 fn name(step: &str) -> &str {
     if step == "map" { "map and populate" } else { step }
 }
 
-/// What was served.
+/// Shows the workload.
 pub(super) fn served(served: &Served) -> Chapter {
     let chapter = Chapter::new("KV workload").line(format!(
         "{} requests for the KV cache of three models in pages of {} token(s), {} threads, {:.1} s",
@@ -109,8 +108,8 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }
 
-/// Utilization and hit rate.
-fn over_time(samples: &[Sample]) -> Section {
+/// Draws utilization and hit rate.
+fn over_time(samples: &[TourSample]) -> Section {
     let mut lines = Lines::new(
         "Utilization of the pool, and hit rate",
         ("GiB asked for", Scale::Linear),

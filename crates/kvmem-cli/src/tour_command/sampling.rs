@@ -1,4 +1,4 @@
-//! *Sampling*: what the pool looked like while it served, in so many samples.
+//! *Sampling*: the state of the pool while it serves, in a fixed number of samples.
 
 use std::hash::Hash;
 
@@ -7,61 +7,61 @@ use kvmem::slab::ExtentState;
 
 use crate::address_map::Map;
 
-/// How many samples are taken.
+/// Number of samples.
 const SAMPLES: usize = 96;
 
 /// All samples so far.
 #[derive(Clone, Debug)]
-pub(super) struct Sampling {
+pub(super) struct TourSamples {
     capacity: u64,
-    samples: Vec<Sample>,
+    samples: Vec<TourSample>,
 }
 
 /// The pool at one time.
 #[derive(Clone, Debug)]
-pub(super) struct Sample {
-    /// Bytes asked for before.
+pub(super) struct TourSample {
+    /// Bytes requested so far.
     pub(super) requested: u64,
-    /// Look-ups before, and those that found something.
+    /// Look-ups and hits so far.
     pub(super) lookups: u64,
     pub(super) hits: u64,
-    /// Objects evicted before.
+    /// Objects evicted so far.
     pub(super) evictions: u64,
-    /// The share of the pool that objects have.
+    /// The share of the pool in use by objects.
     pub(super) utilization: f64,
-    /// Where they lie.
+    /// The address map.
     pub(super) map: Map,
 }
 
-impl Sampling {
-    /// No samples yet, of a pool of so many bytes.
-    pub(super) fn new(capacity: u64) -> Sampling {
-        Sampling { capacity, samples: Vec::new() }
+impl TourSamples {
+    /// Makes an empty record for a pool of this many bytes.
+    pub(super) fn new(capacity: u64) -> TourSamples {
+        TourSamples { capacity, samples: Vec::new() }
     }
 
-    /// The samples, in order.
-    pub(super) fn samples(&self) -> &[Sample] {
+    /// Returns the samples, in order.
+    pub(super) fn samples(&self) -> &[TourSample] {
         &self.samples
     }
 
-    /// Bytes of the pool.
+    /// Returns the bytes of the pool.
     pub(super) fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Whether another is due when such a share of everything is done.
+    /// Whether a sample is due when this share of the work is done.
     pub(super) fn is_due(&self, done: f64) -> bool {
         done * SAMPLES as f64 >= (self.samples.len() + 1) as f64
     }
 
-    /// Takes one, with so many bytes asked for, in the place of one with hardly fewer: from what
-    /// little lies between two no rate can be told. O(ranges of the pool).
+    /// Takes a sample after this many requested bytes. It replaces the previous sample if hardly any
+    /// bytes lie between them, since such a gap gives no rate. O(ranges of the pool).
     pub(super) fn take<K: Hash + Eq>(&mut self, requested: u64, cache: &KvCache<K>) {
         let stats = cache.stats();
         let map = cache.pool().map();
         let used = map.iter().filter(|range| range.state == ExtentState::Used);
         let used: Vec<_> = used.map(|range| range.offset..range.offset + range.size).collect();
-        let sample = Sample {
+        let sample = TourSample {
             requested,
             lookups: stats.hits + stats.misses,
             hits: stats.hits,
@@ -77,7 +77,7 @@ impl Sampling {
         self.samples.push(sample);
     }
 
-    /// The mean utilization since something was evicted first; `None` if nothing was.
+    /// Returns the mean utilization since the first eviction; `None` without one.
     pub(super) fn utilization_full(&self) -> Option<f64> {
         let full: Vec<f64> = self
             .samples
@@ -100,7 +100,7 @@ mod tests {
     fn a_map_shows_what_is_used_and_where_holes_begin() {
         let pool = Pool::builder(1 << 20).ladder(PageSize::Base).build().expect("1 MiB");
         let cache: KvCache<u32> = KvCache::new(&pool);
-        let mut sampling = Sampling::new(pool.capacity());
+        let mut sampling = TourSamples::new(pool.capacity());
         sampling.take(0, &cache);
         for key in 0..4 {
             cache.insert_with(key, 64 << 10, |_| {}).expect("room");

@@ -1,9 +1,9 @@
-//! *Serving*: a server of three models keeps its KV cache in the pool, for some seconds.
+//! *Serving*: a server of three models that keeps its KV cache in the pool for some seconds.
 //!
-//! Two threads take requests from [`Conversations`], each of a stream of its own, and look every
-//! page up in one [`KvCache`]. A page that is held is read and its checksum verified; one that is
-//! not is written, and others are evicted to make room. Each page is one or two objects, as large
-//! as the model's published configuration says; so several odd sizes share the pool.
+//! Two threads take requests from [`Conversations`], each from its own stream, and look every page
+//! up in one [`KvCache`]. A held page is read and its checksum verified. A missing page is written,
+//! and others are evicted for it. Each page is one or two objects of the sizes of the model's
+//! published configuration, so several odd sizes share the pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,64 +13,64 @@ use kvmem::pool::kv_cache::{KvCacheError, KvCacheStats};
 use kvmem::pool::{KvCache, Pool};
 use kvmem_testkit::workload::{Conversations, Page};
 
-use super::sampling::Sampling;
+use super::sampling::TourSamples;
 use super::telling::Going;
 use crate::replay::latency::{Latency, LatencyFigures, timed};
 use crate::replay::model::Model;
 use crate::replay::object::ObjectId;
 use crate::replay::payload::Payloads;
 
-/// The models that are served.
+/// The models.
 pub(super) const MODELS: [Model; 3] = [Model::Glm51Dsa, Model::DeepseekV3, Model::Llama31_8b];
-/// Tokens of a page, as engines have them; small pools get the shorter ones.
+/// Tokens of a page, as in engines; small pools get the shorter pages.
 const PAGE_TOKENS: [u64; 5] = [16, 8, 4, 2, 1];
-/// Pages that a pool is to hold, on average.
+/// Mean number of pages that a pool should hold.
 const PAGES: u64 = 2000;
-/// Pages that a conversation has, about.
+/// Approximate pages of a conversation.
 const CONVERSATION: u64 = 40;
-/// Threads that serve.
+/// Serving threads.
 pub(super) const THREADS: usize = 2;
-/// So many times the pool's bytes are asked for.
+/// Requested bytes, as a multiple of the pool's.
 const ROUNDS: u64 = 64;
 const SEED: u64 = 20_250_718;
 
-/// What it was, and what came of it.
+/// The workload and its result.
 #[derive(Clone, Debug)]
 pub(super) struct Served {
     /// Tokens of a page.
     pub(super) page_tokens: u64,
-    /// Whether it was ended by the clock, and not when all was asked for.
+    /// Whether the clock ended it before all requests were served.
     pub(super) cut_short: bool,
     /// Requests.
     pub(super) requests: u64,
     /// Bytes written.
     pub(super) written_bytes: u64,
-    /// Bytes read, and found as they were written.
+    /// Bytes read and verified.
     pub(super) verified_bytes: u64,
-    /// Seconds that it took.
+    /// Seconds of the workload.
     pub(super) seconds: f64,
-    /// The cache's own figures: of objects.
+    /// The figures of the cache, in objects.
     pub(super) stats: KvCacheStats,
-    /// Time to get room for an object, evictions included.
+    /// Time to reserve an object, evictions included.
     pub(super) room: LatencyFigures,
-    /// Mean share of the pool that objects had since the first was evicted.
+    /// Mean utilization since the first eviction.
     pub(super) utilization: Option<f64>,
-    /// What the pool looked like on the way.
-    pub(super) sampling: Sampling,
-    /// What was wrong, if anything was.
+    /// The samples of the pool.
+    pub(super) sampling: TourSamples,
+    /// The faults that were found.
     pub(super) wrong: Vec<String>,
 }
 
-/// How pages are laid out in a pool of some size.
+/// The pages of a pool of some size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     page_tokens: u64,
-    /// Bytes of a page, the mean of all models.
+    /// Mean bytes of a page over all models.
     page_bytes: u64,
 }
 
 impl Layout {
-    /// The longest pages of which a pool holds as many as it should, or the shortest.
+    /// Returns the longest pages of which the pool holds enough, or the shortest.
     pub(super) fn of(pool_bytes: u64) -> Layout {
         let per_token = MODELS.iter().flat_map(|model| model.bytes_per_token()).sum::<u64>()
             / MODELS.len() as u64;
@@ -79,7 +79,7 @@ impl Layout {
         Layout { page_tokens, page_bytes: per_token * page_tokens }
     }
 
-    /// The sizes of the objects of each model's page.
+    /// Returns the object sizes of each model's page.
     pub(super) fn objects(self) -> Vec<Vec<u64>> {
         let sizes = |model: &Model| {
             model.bytes_per_token().iter().map(|bytes| bytes * self.page_tokens).collect()
@@ -88,21 +88,21 @@ impl Layout {
     }
 }
 
-/// What both threads add to.
+/// The state that both threads share.
 struct Shared<'a> {
     cache: KvCache<(Page, u32)>,
-    /// By model: the sizes of a page's objects, and what they are filled with.
+    /// For each model: the object sizes of a page, and their payloads.
     objects: Vec<(Vec<u64>, Payloads)>,
     requested: AtomicU64,
     end: u64,
     start: Instant,
     longest: Duration,
-    sampling: Mutex<Sampling>,
+    sampling: Mutex<TourSamples>,
     room: Mutex<Latency>,
     going: &'a Going,
 }
 
-/// What one thread did.
+/// The result of one thread.
 #[derive(Default)]
 struct Part {
     requests: u64,
@@ -111,19 +111,19 @@ struct Part {
     wrong: Vec<String>,
 }
 
-/// Serves from `pool`, no longer than that, and takes everything out of it again.
+/// Serves from `pool` for at most `time`, and then empties it.
 pub(super) fn serve(pool: &Pool, longest: Duration) -> Served {
     let capacity = pool.capacity();
     let layout = Layout::of(capacity);
     let going = Going::new("serving", Some(ROUNDS * capacity));
     let shared = Shared::new(pool, layout, longest, &going);
-    // All conversations together are some three times what the pool holds.
+    // All conversations together are some three times as large as the pool.
     let at_once =
         (3 * capacity / layout.page_bytes / CONVERSATION / THREADS as u64).clamp(4, 256) as usize;
     let requests = |number: usize| Conversations::new(SEED, number as u8, MODELS.len(), at_once);
     let parts: Vec<Part> = std::thread::scope(|scope| {
         let shared = &shared;
-        // Where no thread can be had this one works alone.
+        // Without a second thread this one works alone.
         let others: Vec<_> = (1..THREADS)
             .filter_map(|number| {
                 let requests = requests(number);
@@ -185,13 +185,13 @@ impl<'a> Shared<'a> {
             end: ROUNDS * capacity,
             start: Instant::now(),
             longest,
-            sampling: Mutex::new(Sampling::new(capacity)),
+            sampling: Mutex::new(TourSamples::new(capacity)),
             room: Mutex::new(Latency::new()),
             going,
         }
     }
 
-    /// Takes requests until all is asked for, or the time is over, or something is wrong.
+    /// Serves requests until all bytes are requested, the time is over, or a fault is found.
     fn work(&self, requests: Conversations, looks: bool) -> Part {
         let mut part = Part::default();
         for request in requests {
@@ -201,7 +201,7 @@ impl<'a> Shared<'a> {
                 }
             }
             part.requests += 1;
-            // Relaxed: a figure for itself.
+            // Relaxed: the figure orders nothing else.
             let requested = self.requested.load(Ordering::Relaxed);
             if looks {
                 self.look(requested);
@@ -216,7 +216,7 @@ impl<'a> Shared<'a> {
         part
     }
 
-    /// Finds one object and verifies it, or writes it.
+    /// Looks one object up and verifies it, or writes it.
     fn object(&self, model: usize, key: (Page, u32), part: &mut Part) {
         let (sizes, payloads) = &self.objects[model];
         let id = ObjectId { block: key.0.number(), number: key.1 };
@@ -227,7 +227,7 @@ impl<'a> Shared<'a> {
             } else {
                 let range = found.block().range();
                 part.wrong.push(format!(
-                    "the bytes at {range:?} of the pool are not those that were written"
+                    "the bytes at {range:?} of the pool differ from those that were written"
                 ));
             }
         } else {
@@ -239,18 +239,18 @@ impl<'a> Shared<'a> {
                     drop(room.commit());
                     part.written += bytes;
                 }
-                // All that is there is being read or written: a pool of few pages, for a moment.
+                // Every page is being read or written for a moment: the pool has few pages.
                 Err(KvCacheError::NothingToEvict { .. }) => {}
                 Err(error) => part.wrong.push(error.to_string()),
             }
         }
-        // Relaxed: a figure for itself.
+        // Relaxed: the figure orders nothing else.
         self.requested.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Shows how far it has come, and what the pool looks like if that is due.
+    /// Updates the progress, and takes a sample if one is due.
     fn look(&self, requested: u64) {
-        // Whichever ends it first.
+        // Whichever limit is nearer.
         let by_time =
             self.start.elapsed().as_secs_f64() / self.longest.as_secs_f64() * self.end as f64;
         let done = requested.max(by_time as u64).min(self.end);
@@ -269,7 +269,7 @@ impl Part {
 }
 
 impl Served {
-    /// Bytes written and verified in a second, in GB.
+    /// Returns the GB a second written and verified.
     pub(super) fn gb_per_s(&self) -> f64 {
         (self.written_bytes + self.verified_bytes) as f64 / 1e9 / self.seconds.max(1e-9)
     }
@@ -304,12 +304,12 @@ mod tests {
         look((page, 0), &mut part);
         look((page, 0), &mut part);
         assert_eq!((part.written, part.verified, part.wrong.len()), (first, first, 0));
-        // As many of the other object's bytes under this one's key.
+        // The other object's bytes under this one's key.
         let held = shared.cache.get(&(page, 0)).expect("it is held").to_vec();
         shared.cache.insert((page, 1), &held[..second as usize]).expect("room");
         look((page, 1), &mut part);
         assert_eq!((part.verified, part.wrong.len()), (first, 1), "{:?}", part.wrong);
-        // Cut short.
+        // Truncated.
         shared.cache.insert((page, 0), &held[..4000]).expect("room");
         look((page, 0), &mut part);
         assert_eq!((part.verified, part.wrong.len()), (first, 2), "{:?}", part.wrong);

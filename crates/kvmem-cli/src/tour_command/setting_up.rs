@@ -1,9 +1,7 @@
-//! *Setting up*: the pool of the tour is mapped, populated and registered, as far as this machine
-//! lets it be.
+//! *Setting up*: maps, populates and registers the pool of the tour, as far as this machine allows.
 //!
-//! Where rings may not pin the whole pool, it stays unregistered, and a small one is registered
-//! beside it to show how that is done. Where memory turns out to be short the pool is halved until
-//! it fits.
+//! If rings may not pin the whole pool, it stays unregistered, and a small pool is registered beside
+//! it as a demonstration. If memory turns out to be short, the pool is halved until it fits.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,19 +13,19 @@ use super::telling::{Going, Missing, bytes};
 use crate::args::TourArgs;
 use crate::time_line::TimeLine;
 
-/// What came of it.
+/// The result.
 pub(super) struct SetUp {
     pub(super) pool: Pool,
     pub(super) report: PoolReport,
     pub(super) line: Arc<TimeLine>,
     pub(super) sizing: Sizing,
-    /// A pool that was registered to show it, where the large one could not be.
+    /// The report of a small registered pool, if the large one could not be registered.
     pub(super) shown: Option<PoolReport>,
-    /// What stood in the way.
+    /// What the machine lacks.
     pub(super) missing: Vec<Missing>,
 }
 
-/// The rings that are to pin the pool, or why there can be none.
+/// Returns the rings that pin the pool, or why there are none.
 pub(super) fn rings(
     opened: Result<Vec<Arc<dyn Registrar>>, NotAvailable>,
 ) -> (Vec<Arc<dyn Registrar>>, Option<Missing>) {
@@ -37,7 +35,8 @@ pub(super) fn rings(
             let missing = Missing {
                 what: backend.into_owned(),
                 why: format!(
-                    "{reason}; without rings the pool is not registered, and nothing can DMA into it"
+                    "{reason}; without rings the pool is not registered, and nothing can DMA into \
+                     it"
                 ),
                 remedies: vec![remedy.into_owned()],
             };
@@ -46,10 +45,10 @@ pub(super) fn rings(
     }
 }
 
-/// Builds the pool. `hot`: the sizes that it will be asked for.
+/// Builds the pool. `hot` gives the sizes that will be allocated.
 ///
 /// # Errors
-/// There is no memory for any.
+/// The machine has no memory for the smallest pool.
 pub(super) fn set_up(
     args: &TourArgs,
     mut sizing: Sizing,
@@ -80,12 +79,12 @@ pub(super) fn set_up(
             }
             Err(error) if args.pool.is_none() && sizing.bytes / 2 >= TourArgs::LEAST_POOL => {
                 let why = format!(
-                    "{} could not be had ({error}), so half of it is asked for",
+                    "{} is not available ({error}), so the tour tries half of it",
                     bytes(sizing.bytes)
                 );
                 missing.push(Missing { what: "memory".to_owned(), why, remedies: Vec::new() });
                 sizing =
-                    Sizing { bytes: sizing.bytes / 2, why: "as much as could be had".to_owned() };
+                    Sizing { bytes: sizing.bytes / 2, why: "as much as is available".to_owned() };
             }
             Err(error) => {
                 return Err(Missing {
@@ -119,7 +118,7 @@ fn build(
     line: &Arc<TimeLine>,
 ) -> Result<Pool, PoolError> {
     let names: Vec<String> = rings.iter().map(|ring| ring.name().to_owned()).collect();
-    let bars = Arc::new(Bars::default());
+    let bars = Arc::new(SetUpBars::default());
     let (populating, registering) = (Arc::clone(&bars), Arc::clone(&bars));
     let (populated, registered) = (Arc::clone(line), Arc::clone(line));
     line.begin();
@@ -128,8 +127,8 @@ fn build(
         .on_populate(move |progress| {
             let speed = format!("{:.1} GiB/s", progress.gib_per_s());
             populating.show("populating", progress.done_bytes, progress.total_bytes, speed);
-            let who = format!("thread {}", progress.piece.worker);
-            populated.piece(who, "populate", progress.piece, progress.done_bytes);
+            let worker = format!("thread {}", progress.piece.worker);
+            populated.piece(worker, "populate", progress.piece, progress.done_bytes);
         })
         .on_register(move |progress| {
             if registering.show(
@@ -138,7 +137,7 @@ fn build(
                 progress.total_bytes,
                 String::new(),
             ) {
-                // Registering has a clock of its own.
+                // Registering counts time from its own start.
                 registered.began(progress.elapsed);
             }
             registered.registering(&names, &progress);
@@ -149,12 +148,12 @@ fn build(
     built
 }
 
-/// The bar of the step that is under way.
+/// The bar of the present step.
 #[derive(Default)]
-struct Bars(Mutex<Option<(&'static str, Going)>>);
+struct SetUpBars(Mutex<Option<(&'static str, Going)>>);
 
-impl Bars {
-    /// Shows how far a step has come; true if it has just begun.
+impl SetUpBars {
+    /// Shows the progress of a step; true if it has just begun.
     fn show(&self, step: &'static str, done: u64, total: u64, message: String) -> bool {
         let mut bar = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let begins = bar.as_ref().is_none_or(|(now, _)| *now != step);
@@ -173,12 +172,12 @@ impl Bars {
     }
 }
 
-/// What cannot be addressed is refused with the greatest number that can.
+/// Converts to `usize`; a size that cannot be addressed becomes the maximum, which fails later.
 fn addressable(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// `RLIMIT_MEMLOCK` is in the way.
+/// `RLIMIT_MEMLOCK` is too small.
 fn too_little_locked(sizing: &Sizing, rings: &[Limits]) -> Missing {
     let memlock =
         rings.iter().filter_map(|ring| ring.memlock).min_by_key(|memlock| memlock.limit_bytes);
@@ -188,7 +187,8 @@ fn too_little_locked(sizing: &Sizing, rings: &[Limits]) -> Missing {
     Missing {
         what: "locked memory".to_owned(),
         why: format!(
-            "RLIMIT_MEMLOCK is {}, and {} rings pin {} of a pool of {}; so this pool stays unregistered, and nothing can DMA into it",
+            "RLIMIT_MEMLOCK is {}, and {} rings pin {} of a pool of {}; so this pool stays \
+             unregistered, and nothing can DMA into it",
             bytes(limit),
             rings.len(),
             bytes(wanted),

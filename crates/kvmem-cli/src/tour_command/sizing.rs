@@ -1,9 +1,9 @@
 //! *Sizing*: how large a pool this machine can spare for a tour.
 //!
-//! What can be had is the least that any limit leaves: free memory, every control group above, the
-//! limits of the process. A tour takes a quarter of it, so that what else runs here does not
-//! notice, and no more than [`MOST`], since more would show nothing more. Rings pin each page once
-//! for every ring, and what they may pin is a limit of its own.
+//! The available memory is the least that any limit leaves: free memory, every control group above,
+//! the limits of the process. A tour takes a quarter of it, which other programs hardly notice, and
+//! at most [`MAX_POOL`], since more would show nothing new. Rings pin each page once for every ring,
+//! and have their own limit for pinned bytes.
 
 use kvmem::arena::preflight::{Report, Value};
 use kvmem::register::Limits;
@@ -11,15 +11,15 @@ use kvmem::register::Limits;
 use super::telling::{Missing, bytes as human};
 use crate::args::TourArgs;
 
-/// The most that is taken unasked.
-const MOST: u64 = 1 << 30;
-/// Below this a pool is not made smaller to be pinned; it stays unpinned.
+/// Maximum size without `--pool`.
+const MAX_POOL: u64 = 1 << 30;
+/// A pool is not made smaller than this to be pinned; it stays unpinned.
 const WORTH_PINNING: u64 = 64 << 20;
-/// What is taken where no limit can be read.
+/// Size if no limit can be read.
 const UNKNOWN: u64 = 256 << 20;
-/// Where nothing smaller can be pinned, nothing is.
+/// Minimum size to pin.
 const LEAST_PINNED: u64 = 1 << 20;
-/// What rings pin of their own, and more.
+/// An upper bound of what rings pin for themselves.
 const SPARE: u64 = 1 << 20;
 
 /// The limits that ordinary memory meets.
@@ -35,17 +35,17 @@ const LIMITS: [&str; 6] = [
 /// The size of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sizing {
-    /// Bytes of it.
+    /// Its bytes.
     pub(super) bytes: u64,
-    /// Why as many as that.
+    /// The reason for this size.
     pub(super) why: String,
 }
 
 impl Sizing {
-    /// What fits, or what was asked for.
+    /// Returns the requested size, or one that fits.
     ///
     /// # Errors
-    /// There is too little memory for any pool.
+    /// The machine has too little memory for the smallest pool.
     pub(super) fn of(report: &Report, requested: Option<u64>) -> Result<Sizing, Missing> {
         if let Some(bytes) = requested {
             return Ok(Sizing { bytes, why: "asked for".to_owned() });
@@ -56,7 +56,7 @@ impl Sizing {
                 why: "no limit of memory can be read here".to_owned(),
             });
         };
-        let bytes = whole(left / 4).min(MOST);
+        let bytes = whole(left / 4).min(MAX_POOL);
         let left = human(left);
         if bytes < TourArgs::LEAST_POOL {
             let least = human(4 * TourArgs::LEAST_POOL);
@@ -66,19 +66,19 @@ impl Sizing {
                     "{name} leaves {left}, and a tour takes a quarter of that, of {least} at least"
                 ),
                 remedies: vec![
-                    "end something else, or raise the limit (kvmem doctor says how)".to_owned(),
-                    "take more of what there is: kvmem tour --pool 16MiB".to_owned(),
+                    "end another program, or raise the limit (kvmem doctor says how)".to_owned(),
+                    "use more of the free memory: kvmem tour --pool 16MiB".to_owned(),
                 ],
             });
         }
         let why = match bytes {
-            MOST => format!("enough for a tour; {name} leaves {left}"),
+            MAX_POOL => format!("enough for a tour; {name} leaves {left}"),
             _ => format!("a quarter of what {name} leaves, which is {left}"),
         };
         Ok(Sizing { bytes, why })
     }
 
-    /// Made smaller, if that is what it takes for rings to pin it; and what of it they can pin.
+    /// Makes it smaller if rings can then pin it; returns how much of it they can pin.
     pub(super) fn pinned(&mut self, rings: &[Limits], may_shrink: bool) -> Pin {
         let Some(each) = each(rings) else { return Pin::All };
         if each >= self.bytes {
@@ -96,18 +96,18 @@ impl Sizing {
     }
 }
 
-/// What rings can pin.
+/// How much of the pool rings can pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pin {
     /// All of the pool.
     All,
-    /// So many bytes: too few for a pool, enough to show how it is done.
+    /// This many bytes: too few for the pool, enough for a demonstration.
     Some(u64),
-    /// As good as nothing.
+    /// Nothing worth showing.
     None,
 }
 
-/// The limit that leaves least, and what that is.
+/// Returns the limit that leaves least, and its remainder.
 fn tightest(report: &Report) -> Option<(&'static str, u64)> {
     let left = |name: &'static str| match report.check(name)?.value {
         Value::Bytes(bytes) => Some((name, bytes)),
@@ -116,7 +116,7 @@ fn tightest(report: &Report) -> Option<(&'static str, u64)> {
     LIMITS.into_iter().filter_map(left).min_by_key(|(_, bytes)| *bytes)
 }
 
-/// Bytes that each ring may pin, where all pin the same; `None`: no limit holds.
+/// Bytes that each ring may pin, if all pin the same; `None` without a limit.
 fn each(rings: &[Limits]) -> Option<u64> {
     let left = rings.iter().filter_map(|ring| {
         let memlock = ring.memlock?;
@@ -125,12 +125,12 @@ fn each(rings: &[Limits]) -> Option<u64> {
     left.min()
 }
 
-/// The limit of locked memory under which so many rings can pin so many bytes each.
+/// The limit of locked memory under which the rings can pin this many bytes each.
 pub(super) fn enough(bytes: u64, rings: usize) -> u64 {
     bytes.saturating_mul(rings as u64).saturating_add(SPARE)
 }
 
-/// In whole 64 MiB, or in whole MiB below that.
+/// Rounds down to 64 MiB, or to 1 MiB below that.
 fn whole(bytes: u64) -> u64 {
     let unit = if bytes >= 64 << 20 { 64 << 20 } else { 1 << 20 };
     bytes / unit * unit
@@ -185,14 +185,14 @@ mod tests {
         use kvmem::arena::PageSize;
         use kvmem::arena::preflight::{Machine, Requirements, System};
 
-        let wish = Requirements::new(4096, PageSize::Base).expect("a wish");
-        // A folder without the files of a machine: no limit of memory can be read.
-        let nowhere = Machine::new("/nonexistent", System::here()).preflight(&wish);
-        let here = Machine::here().preflight(&wish);
+        let requirements = Requirements::new(4096, PageSize::Base).expect("a requirements");
+        // A folder without the files of /proc: no limit of memory can be read.
+        let nowhere = Machine::new("/nonexistent", System::here()).preflight(&requirements);
+        let here = Machine::here().preflight(&requirements);
         let (_, left) = tightest(&here).expect("a limit can be read here");
         match Sizing::of(&here, None) {
             Ok(Sizing { bytes, .. }) => {
-                assert!(bytes <= left / 4 && bytes <= MOST, "{bytes} of {left}")
+                assert!(bytes <= left / 4 && bytes <= MAX_POOL, "{bytes} of {left}")
             }
             Err(missing) => assert!(left < 64 << 20, "{missing:?}"),
         }

@@ -1,9 +1,8 @@
-//! *Telling*: how the tour says what it does: numbered steps, what came of them, what is missing,
-//! and how far it has come.
+//! *Telling*: the output of the tour: numbered steps, their results, what is missing, and progress.
 //!
 //! Results go to standard output, in lines of at most [`WIDTH`] columns. Progress goes to standard
-//! error: a bar where that is a terminal, and otherwise a line every few seconds, so that a log
-//! shows that it goes on.
+//! error: a bar on a terminal, otherwise a line every few seconds, which shows in a log that the tour
+//! goes on.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
@@ -16,34 +15,34 @@ use crate::output::{Failure, print, progress_bar, tell};
 
 /// Columns of a line.
 pub(super) const WIDTH: usize = 100;
-/// What stands before everything but the steps' titles.
+/// The indentation of everything but the steps' titles.
 const INDENT: usize = 4;
-/// Ways out that are told; the report has all of them.
+/// Remedies that are printed; the report has all of them.
 const REMEDIES: usize = 2;
 /// Columns of the names of findings.
 const NAME: usize = 12;
-/// Columns of what stands before a row of figures.
+/// Columns before a row of figures.
 const ROW: usize = 32;
 /// Time between two lines of progress in a log.
 const BETWEEN: Duration = Duration::from_secs(4);
 
-/// Bytes for people: `1 GiB`, `21.5 MiB`.
+/// Formats bytes: `1 GiB`, `21.5 MiB`.
 pub(super) fn bytes(bytes: u64) -> String {
     Value::Bytes(bytes).to_string()
 }
 
-/// Something that is not there.
+/// Something that the machine lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
-    /// What.
+    /// Its name.
     pub(super) what: String,
     /// Why it matters.
     pub(super) why: String,
-    /// What can be done about it, one way each.
+    /// The remedies, one each.
     pub(super) remedies: Vec<String>,
 }
 
-/// Says where the tour is.
+/// Prints the steps of the tour.
 pub(super) struct Telling {
     step: u32,
     steps: u32,
@@ -51,24 +50,24 @@ pub(super) struct Telling {
 }
 
 impl Telling {
-    /// A tour of so many steps begins.
+    /// Begins a tour of this many steps.
     pub(super) fn new(steps: u32) -> Telling {
         Telling { step: 0, steps, remarks: 0 }
     }
 
-    /// The next step begins.
+    /// Begins the next step.
     pub(super) fn step(&mut self, title: &str) -> Result<(), Failure> {
         self.step += 1;
         print(format_args!("\n{}/{} {title}\n", self.step, self.steps))
     }
 
-    /// A finding, with its name before it.
+    /// Prints a result behind its name.
     pub(super) fn found(&self, name: &str, text: &str) -> Result<(), Failure> {
         let head = format!("{:INDENT$}{name:<NAME$}", "");
         print(wrap(&head, INDENT + NAME, text.split_whitespace()))
     }
 
-    /// A row of figures, with what they are before them. Lines end between two figures.
+    /// Prints a row of figures behind its title. Lines break between two figures.
     pub(super) fn row(&self, what: &str, figures: &[String]) -> Result<(), Failure> {
         let head = format!("{:INDENT$}{what:<ROW$}", "");
         let between = |at| if at + 1 < figures.len() { " ·" } else { "" };
@@ -80,12 +79,12 @@ impl Telling {
         print(wrap(&head, INDENT + ROW, figures.iter().map(String::as_str)))
     }
 
-    /// What is not there, why it matters, and what can be done.
+    /// Prints what is missing, why it matters, and the remedies.
     pub(super) fn missing(&mut self, missing: &Missing) -> Result<(), Failure> {
         self.remark("missing", missing)
     }
 
-    /// The same of something without which all goes on, but not as well.
+    /// Prints a warning: the tour goes on, with worse results.
     pub(super) fn warning(&mut self, missing: &Missing) -> Result<(), Failure> {
         self.remark("warning", missing)
     }
@@ -100,14 +99,14 @@ impl Telling {
         Ok(())
     }
 
-    /// How many things were missing, or not as they should be.
+    /// Returns the number of missing things and warnings.
     pub(super) fn remarks(&self) -> u32 {
         self.remarks
     }
 }
 
-/// `pieces` in lines of at most [`WIDTH`] columns, the first of them behind `head`, the others
-/// `indent` columns in.
+/// Wraps `pieces` at [`WIDTH`] columns. The first line begins with `head`, the others with `indent`
+/// spaces.
 fn wrap<'a>(head: &str, indent: usize, pieces: impl IntoIterator<Item = &'a str>) -> String {
     let mut lines = head.to_owned();
     let mut column = head.chars().count();
@@ -131,16 +130,16 @@ fn wrap<'a>(head: &str, indent: usize, pieces: impl IntoIterator<Item = &'a str>
     lines
 }
 
-/// How far one piece of work has come. Ends when it is dropped.
+/// The progress of one piece of work. Ends when it is dropped.
 pub(super) struct Going {
     bar: ProgressBar,
     what: String,
-    /// When the last line was written, where there is no terminal.
+    /// The time of the last line, without a terminal.
     lines: Option<Mutex<Instant>>,
 }
 
 impl Going {
-    /// Work of so many units begins, if that is known.
+    /// Begins work of this many units, if known.
     pub(super) fn new(what: &str, units: Option<u64>) -> Going {
         let bar = progress_bar(
             units,
@@ -151,24 +150,24 @@ impl Going {
         Going { bar, what: what.to_owned(), lines }
     }
 
-    /// So many units are to be done.
+    /// Sets the number of units.
     pub(super) fn of(&self, units: u64) {
         self.bar.set_length(units);
     }
 
-    /// So many units are done, of which this is said.
+    /// Sets the units done, and the message.
     pub(super) fn at(&self, units: u64, message: impl Into<String>) {
         self.bar.set_position(units);
         self.say(message.into());
     }
 
-    /// So many more units are done.
+    /// Adds units to those done.
     pub(super) fn further(&self, units: u64) {
         self.bar.inc(units);
         self.say(String::new());
     }
 
-    /// What is being done.
+    /// Sets the message.
     pub(super) fn say(&self, message: String) {
         if let Some(last) = &self.lines {
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);

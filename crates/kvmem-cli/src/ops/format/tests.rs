@@ -44,7 +44,7 @@ fn calls_come_back_as_they_were_made() {
         [
             Call::Served { size: 4096, place: 0 },
             Call::Served { size: 1 << 39, place: 1 },
-            Call::Refused { size: 1 << 40 },
+            Call::Failed { size: 1 << 40 },
             Call::Freed { place: 0 },
             Call::Served { size: 100, place: 0 },
             Call::Freed { place: 1 },
@@ -96,14 +96,14 @@ fn calls_that_cannot_be_are_told_with_their_numbers() {
     };
     for (calls, expected) in [
         (&[SERVED, 0, 0][..], "call 1: 0 bytes of a space of 1099511627776"),
-        (&[REFUSED, 0], "call 1: 0 bytes"),
+        (&[FAILED, 0], "call 1: 0 bytes"),
         (&[SERVED, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], "call 1: 1 bytes from"),
         (&[FREED, 0], "call 1: the 0-th last of 0 ranges is freed"),
         (&[SERVED, 1, 0, FREED, 0, FREED, 0], "call 3: the 0-th last of 1 ranges"),
         (&[SERVED, 1, 0, FREED, 7], "call 2: the 7-th last of 1 ranges"),
         (&[9], "call 1: there is no kind 9"),
         (&[END, 3], "3 calls are announced, 0 are there"),
-        (&[REFUSED, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], "a number above"),
+        (&[FAILED, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], "a number above"),
     ] {
         let message = with(calls);
         assert!(message.contains(expected), "{calls:?}: {message}");

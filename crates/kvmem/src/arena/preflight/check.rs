@@ -1,4 +1,4 @@
-//! *Check*: one limit, what it is, what the wish needs of it, and how to change it.
+//! *Check*: one limit, what it is, what the requirements needs of it, and how to change it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::machine::Unread;
 
-/// One limit held against a wish.
+/// One limit held against a requirements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Check {
@@ -15,7 +15,7 @@ pub struct Check {
     pub name: Cow<'static, str>,
     /// What there is. For limits that are used up, what is left of them.
     pub value: Value,
-    /// What the wish takes of it; `None` where it takes nothing.
+    /// What the requirements takes of it; `None` where it takes nothing.
     pub need: Option<Value>,
     /// Whether the value suffices.
     pub verdict: Verdict,
@@ -25,7 +25,7 @@ pub struct Check {
     pub fix: Option<String>,
 }
 
-/// Whether a limit lets a wish come true.
+/// Whether a limit lets a requirements come true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {

@@ -1,4 +1,4 @@
-//! *Cover*: which rung of the ladder gives how much of a wish.
+//! *Cover*: which rung of the ladder gives how much of a requirements.
 //!
 //! Each rung takes what those before it have left, as far as it reaches: a pool of hugepages as far
 //! as there are free pages, transparent hugepages and base pages all of it. What a pool is not
@@ -28,17 +28,17 @@ struct Rung {
 }
 
 impl Cover {
-    pub(super) fn of(wish: &Requirements, pools: &[Pool], base_bytes: u64) -> Self {
-        let mut left = wish.size_bytes();
+    pub(super) fn of(requirements: &Requirements, pools: &[Pool], base_bytes: u64) -> Self {
+        let mut left = requirements.size_bytes();
         let mut cover =
             Cover { rungs: Vec::new(), ordinary_bytes: 0, hugetlb_bytes: 0, mapped_bytes: 0 };
-        for &page in wish.pages() {
+        for &page in requirements.pages() {
             cover.rungs.push(Rung { page, requested_bytes: left });
             match pools.iter().find(|pool| pool.page == page) {
                 Some(pool) => {
                     let pages = left.div_ceil(bytes_of(page));
                     // On the last rung it is these pages or nothing.
-                    let usable = if wish.is_last(page) {
+                    let usable = if requirements.is_last(page) {
                         pages
                     } else {
                         pool.usable_in_cgroup().unwrap_or(0)
@@ -60,7 +60,7 @@ impl Cover {
         cover
     }
 
-    /// Pages of a pool that the wish asks for; 0 if they are not on the ladder, or are not reached.
+    /// Pages of a pool that the requirements asks for; 0 if they are not on the ladder, or are not reached.
     pub(super) fn pages_asked(&self, page: PageSize) -> u64 {
         let rung = self.rungs.iter().find(|rung| rung.page == page);
         rung.map_or(0, |rung| rung.requested_bytes.div_ceil(bytes_of(page)))

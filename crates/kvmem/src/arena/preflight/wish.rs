@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::super::pages::{Ladder, PageSize};
 
-/// The largest wish: what half of a 64-bit address space could hold.
+/// The largest requirements: what half of a 64-bit address space could hold.
 const SIZE_MAX: u64 = 1 << 63;
 
 /// How much memory, of which pages, and for what.
@@ -13,8 +13,8 @@ const SIZE_MAX: u64 = 1 << 63;
 /// use kvmem::arena::Ladder;
 /// use kvmem::arena::preflight::Requirements;
 ///
-/// let wish = Requirements::new(64 << 30, "2M,thp,4k".parse::<Ladder>()?)?.shared(true);
-/// assert_eq!(wish.to_string(), "64 GiB of 2M, thp, 4k pages, shared, pinned");
+/// let requirements = Requirements::new(64 << 30, "2M,thp,4k".parse::<Ladder>()?)?.shared(true);
+/// assert_eq!(requirements.to_string(), "64 GiB of 2M, thp, 4k pages, shared, pinned");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,19 +32,19 @@ impl Requirements {
     /// rung it is these pages or nothing.
     ///
     /// # Errors
-    /// [`WishError`] for a size out of range, no page size at all, or one that is named twice.
-    pub fn new(size_bytes: u64, ladder: impl Into<Ladder>) -> Result<Self, WishError> {
+    /// [`RequirementsError`] for a size out of range, no page size at all, or one that is named twice.
+    pub fn new(size_bytes: u64, ladder: impl Into<Ladder>) -> Result<Self, RequirementsError> {
         let ladder = ladder.into();
         let pages = ladder.usable().to_vec();
         if size_bytes == 0 || size_bytes > SIZE_MAX {
-            return Err(WishError::Size { requested: size_bytes, limit: SIZE_MAX });
+            return Err(RequirementsError::Size { requested: size_bytes, limit: SIZE_MAX });
         }
         if pages.is_empty() {
-            return Err(WishError::NoPages);
+            return Err(RequirementsError::NoPages);
         }
         for (at, &page) in pages.iter().enumerate() {
             if pages[..at].contains(&page) {
-                return Err(WishError::Twice { page });
+                return Err(RequirementsError::Twice { page });
             }
         }
         Ok(Requirements { size_bytes, pages, shared: false, pinned: true, nodes: Vec::new() })
@@ -128,10 +128,10 @@ impl std::fmt::Display for Requirements {
     }
 }
 
-/// A wish that makes no sense.
+/// A requirements that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum WishError {
+pub enum RequirementsError {
     /// Nothing, or more than can be addressed.
     #[error("a size of {requested} bytes; it must be from 1 to {limit}")]
     Size {

@@ -13,9 +13,9 @@ use kvmem::arena::preflight::{Check, Report, Requirements, Value, Verdict};
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-fn wish(size_bytes: u64, ladder: &str) -> Requirements {
+fn requirements(size_bytes: u64, ladder: &str) -> Requirements {
     Requirements::new(size_bytes, ladder.parse::<Ladder>().expect("a ladder"))
-        .expect("a wish that makes sense")
+        .expect("a requirements that makes sense")
 }
 
 /// The check of that name, after its value and verdict have been compared.

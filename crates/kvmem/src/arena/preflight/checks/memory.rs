@@ -10,11 +10,11 @@ use super::known;
 /// Of what is available, the part that should stay so: one twentieth.
 const SPARE_PART: u64 = 20;
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Requirements, checks: &mut Vec<Check>) {
+pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     let need = Some(Value::Bytes(facts.cover.ordinary_bytes));
     checks.push(known("memory.available", need.clone(), available(facts)));
     checks.push(known("memory.overcommit", need, overcommit(facts)));
-    checks.push(known("memory.swap", None, swap(facts, wish)));
+    checks.push(known("memory.swap", None, swap(facts, requirements)));
 }
 
 fn available(facts: &Facts<'_>) -> Read<Check> {
@@ -40,7 +40,7 @@ fn available(facts: &Facts<'_>) -> Read<Check> {
     Ok(check.judge(Verdict::Ok, "enough is free, or held by caches that give way"))
 }
 
-/// The largest wish that leaves the spare part, in whole MiB.
+/// The largest requirements that leaves the spare part, in whole MiB.
 fn wish_at_most(facts: &Facts<'_>, available: u64) -> u64 {
     let ordinary = available - available / SPARE_PART;
     ordinary.saturating_add(facts.cover.hugetlb_bytes) >> 20 << 20
@@ -98,7 +98,7 @@ fn overcommit(facts: &Facts<'_>) -> Read<Check> {
     }
 }
 
-fn swap(facts: &Facts<'_>, wish: &Requirements) -> Read<Check> {
+fn swap(facts: &Facts<'_>, requirements: &Requirements) -> Read<Check> {
     let total = facts.meminfo_bytes("SwapTotal")?;
     let check = Check::new("memory.swap", Value::Bytes(total));
     if total == 0 {
@@ -107,7 +107,7 @@ fn swap(facts: &Facts<'_>, wish: &Requirements) -> Read<Check> {
     if facts.cover.ordinary_bytes == 0 {
         return Ok(check.judge(Verdict::Ok, "hugepages of a pool are never swapped"));
     }
-    if wish.is_pinned() {
+    if requirements.is_pinned() {
         return Ok(check.judge(Verdict::Ok, "pinned pages are never swapped"));
     }
     let forbidden = match facts.memory.as_ref().map_err(Clone::clone)? {

@@ -11,15 +11,15 @@ use super::known;
 
 const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Requirements, checks: &mut Vec<Check>) {
+pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     // Asked for, and reached by the ladder.
     let requested = facts.cover.thp_bytes() > 0;
-    let below = if wish.is_last(PageSize::Thp) { Verdict::Fail } else { Verdict::Warn };
+    let below = if requirements.is_last(PageSize::Thp) { Verdict::Fail } else { Verdict::Warn };
     let need = |text: &str, requested: bool| requested.then(|| Value::Text(text.to_owned()));
-    let private = need("madvise", requested && !wish.is_shared());
+    let private = need("madvise", requested && !requirements.is_shared());
     checks.push(known("thp.enabled", private.clone(), enabled(facts, private.is_some(), below)));
     checks.push(known("thp.defrag", need("madvise", requested), defrag(facts, requested)));
-    let shared = need("advise", requested && wish.is_shared());
+    let shared = need("advise", requested && requirements.is_shared());
     checks.push(known("thp.shmem", shared.clone(), shmem(facts, shared.is_some(), below)));
 }
 
