@@ -5,17 +5,17 @@
 //!
 //! - it ended in time, with a status that is documented: 0, 1 or 2, or by the signal that it was
 //!   sent;
-//! - it printed no panic, and no escape character where nobody has a terminal;
-//! - an error is one line that begins with `kvmem: ` or `error: `, and says what the step expects
-//!   of it;
+//! - it printed no panic, and no escape character where there is no terminal;
+//! - an error is one line that begins with `kvmem: ` or `error: `, and contains what the step
+//!   expects;
 //! - it left no process, no temporary file, nothing in `/dev/shm`, and the settings of hugepages as
 //!   they were.
 //!
-//! Random choices come from a seed that is printed. What cannot be done here (no root, no cgroups)
-//! is told as skipped.
+//! Random choices come from a seed that is printed. Attacks that this machine does not allow (no
+//! root, no cgroups) are reported as skipped.
 //!
-//! - [`attack`] is one run and what is checked of it, [`context`] the step that it is a part of,
-//! - [`machine`] is what a run must leave as it was, and cgroups of our own,
+//! - [`attack`] is one run and its checks, [`context`] the step that it belongs to,
+//! - [`machine`] is the state that a run must leave unchanged, and cgroups of our own,
 //! - [`surroundings`], [`outputs`], [`files`] and [`lives`] are the steps,
 //! - [`groups`] repeats tests of the library with larger counts.
 
@@ -39,50 +39,49 @@ use crate::step::{Kind, Report};
 use crate::workspace::{cargo, target_folder};
 use context::Chaos;
 
-/// What to attack, and for how long.
+/// The attacks, and their duration.
 #[derive(Args)]
-pub(crate) struct Options {
-    /// Run all chosen steps so many times, with other random choices each time.
+pub(crate) struct ChaosOptions {
+    /// Run all chosen steps this many times, with other random choices each time.
     #[arg(long, value_name = "N", default_value_t = 1)]
     rounds: u64,
-    /// Run them again until so many seconds have passed.
+    /// Repeat them until this many seconds have passed.
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
-    /// The seed of all random choices; by default from the clock, and printed.
+    /// The seed of all random choices, which is printed; the default comes from the clock.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Only what takes less than a minute: this is what `cargo xtask test` runs.
+    /// Only attacks that take less than a minute, as in `cargo xtask test`.
     #[arg(long)]
     quick: bool,
     /// Attack a build with optimization.
     #[arg(long)]
     release: bool,
-    /// Attack this command instead of one that is built before.
+    /// Attack this command instead of building one.
     #[arg(long, value_name = "FILE", conflicts_with = "release")]
     command: Option<PathBuf>,
-    /// Repeat these tests of the library instead of the groups that are built in:
-    /// PACKAGE:TARGET:FILTER, as in kvmem:it:pool::kv_cache. TARGET is a test target, or lib.
+    /// Repeat these tests of the library instead of the built-in groups: PACKAGE:TARGET:FILTER, as
+    /// in kvmem:it:pool::kv_cache. TARGET is a test target, or lib.
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
     groups: Vec<String>,
-    /// How many times each group of tests is repeated.
+    /// Repetitions of each group of tests.
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeat: u64,
-    /// How many times as many cases and rounds tests have that take their number from the
-    /// environment.
+    /// Factor of the cases and rounds of tests that take their number from the environment.
     #[arg(long, value_name = "N", default_value_t = 2)]
     times: u64,
-    /// Print the names of the steps, and do nothing.
+    /// Print the names of the steps and stop.
     #[arg(long)]
     list: bool,
-    /// Run only these steps (all of them when none is named).
+    /// Run only these steps (default: all).
     #[arg(value_name = "STEP")]
     steps: Vec<String>,
 }
 
-impl Options {
-    /// What belongs into `cargo xtask test`.
-    pub(crate) fn quick() -> Options {
-        Options {
+impl ChaosOptions {
+    /// The options of `cargo xtask test`.
+    pub(crate) fn quick() -> ChaosOptions {
+        ChaosOptions {
             rounds: 1,
             seconds: None,
             seed: None,
@@ -120,12 +119,12 @@ impl Options {
 struct Step {
     name: &'static str,
     about: &'static str,
-    /// Whether it is among those of `--quick`.
+    /// Whether `--quick` includes it.
     quick: bool,
     run: fn(&Chaos) -> Result<()>,
 }
 
-/// All of them, in the order they run.
+/// All attacks, in the order in which they run.
 const STEPS: [Step; 16] = [
     Step {
         name: "options",
@@ -210,8 +209,8 @@ const STEPS: [Step; 16] = [
     },
 ];
 
-/// Runs the steps and prints the summary; the exit status tells whether anything failed.
-pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
+/// Runs the steps and prints the summary; the exit status is a failure if anything failed.
+pub(crate) fn run(root: &Path, options: &ChaosOptions) -> Result<ExitCode> {
     if options.list {
         for Step { name, about, quick, .. } in &STEPS {
             println!("{name:12} {about}{}", if *quick { "" } else { " (not with --quick)" });
@@ -229,7 +228,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
 }
 
 /// Runs the steps into a report.
-pub(crate) fn attack_all(root: &Path, options: &Options, report: &mut Report) -> Result<()> {
+pub(crate) fn attack_all(root: &Path, options: &ChaosOptions, report: &mut Report) -> Result<()> {
     let wanted = options.wanted()?;
     let command = match &options.command {
         Some(command) => command.clone(),
@@ -274,7 +273,7 @@ pub(crate) fn attack_all(root: &Path, options: &Options, report: &mut Report) ->
     groups::run(root, &options.groups, options.repeat, options.times, report)
 }
 
-/// A number that is another one at each run.
+/// Returns a number that differs from run to run.
 fn clock() -> u64 {
     let now =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -287,19 +286,25 @@ mod tests {
 
     #[test]
     fn steps_are_chosen_by_name_or_by_their_time() {
-        let names = |options: &Options| {
+        let names = |options: &ChaosOptions| {
             options.wanted().map(|steps| steps.iter().map(|step| step.name).collect::<Vec<_>>())
         };
-        let quick = Options::quick();
+        let quick = ChaosOptions::quick();
         let chosen = names(&quick).unwrap();
         assert!(chosen.contains(&"options") && !chosen.contains(&"signals"));
-        let all = Options { quick: false, ..Options::quick() };
+        let all = ChaosOptions { quick: false, ..ChaosOptions::quick() };
         assert_eq!(names(&all).unwrap().len(), STEPS.len());
-        let named = Options { steps: vec!["signals".to_owned()], ..Options::quick() };
+        let named = ChaosOptions { steps: vec!["signals".to_owned()], ..ChaosOptions::quick() };
         assert_eq!(names(&named).unwrap(), ["signals"]);
-        let tests =
-            Options { quick: false, groups: vec!["kvmem:it:fork".to_owned()], ..Options::quick() };
+        let tests = ChaosOptions {
+            quick: false,
+            groups: vec!["kvmem:it:fork".to_owned()],
+            ..ChaosOptions::quick()
+        };
         assert_eq!(names(&tests).unwrap(), [""; 0]);
-        assert!(names(&Options { steps: vec!["none".to_owned()], ..Options::quick() }).is_err());
+        assert!(
+            names(&ChaosOptions { steps: vec!["none".to_owned()], ..ChaosOptions::quick() })
+                .is_err()
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every check of the project, one named step after the other.
 //!
 //! A failing step does not stop the run. The last line is the sum over all steps, `N passed, N
-//! failed`: every test counts once, and so does every step that is not made of tests.
+//! failed`. Every test counts once, and so does every step that has no tests.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -17,13 +17,13 @@ use crate::setup;
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, targets};
 
-/// What to run and for how long.
+/// The groups of steps, and the time of the fuzz targets.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct TestOptions {
     /// Seconds of random inputs for each fuzz target.
     #[arg(long, value_name = "N", default_value_t = 5)]
     fuzz_seconds: u64,
-    /// Run only these groups of steps (all of them when none is named).
+    /// Run only these groups of steps (default: all).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }
@@ -55,8 +55,8 @@ enum Group {
     Doc,
 }
 
-/// Runs the steps and prints the summary; the exit status tells whether anything failed.
-pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
+/// Runs the steps and prints the summary; the exit status is a failure if anything failed.
+pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     let mut report = Report::default();
     let wanted = |group| options.groups.is_empty() || options.groups.contains(&group);
 
@@ -81,7 +81,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
             report.command("test: unit, integration, doc", Kind::Tests, &mut tests);
         }
         if wanted(Group::Chaos)
-            && let Err(error) = chaos::attack_all(root, &chaos::Options::quick(), &mut report)
+            && let Err(error) = chaos::attack_all(root, &chaos::ChaosOptions::quick(), &mut report)
         {
             report.check("chaos", || Err(error));
         }
@@ -143,7 +143,7 @@ fn examples(root: &Path, report: &mut Report) {
     }
 }
 
-/// Model checks: the library is built against loom's atomics, in a target folder of its own because
+/// Model checks: builds the library against loom's atomics, in a target folder of its own, since
 /// the flags would otherwise rebuild everything twice.
 fn loom(root: &Path, report: &mut Report) {
     let mut loom =
@@ -152,7 +152,7 @@ fn loom(root: &Path, report: &mut Report) {
     report.command("loom", Kind::Tests, &mut loom);
 }
 
-/// As above: the model that is built for loom, with shuttle under it.
+/// Model checks under random schedules: the model that is built for loom, with shuttle below it.
 fn shuttle(root: &Path, report: &mut Report) {
     let mut shuttle = cargo_in(
         root,
@@ -162,8 +162,8 @@ fn shuttle(root: &Path, report: &mut Report) {
     report.command("shuttle", Kind::Tests, &mut shuttle);
 }
 
-/// Every fuzz target: on any toolchain its stored corpus and then random inputs, and
-/// coverage-guided as well where cargo-fuzz and a nightly toolchain are at hand.
+/// Runs every fuzz target: on any toolchain its stored corpus and then random inputs, and also
+/// guided by coverage if cargo-fuzz and a nightly toolchain are installed.
 fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
     let mut names = Vec::new();
     report.check("fuzz: list", || {
@@ -182,7 +182,7 @@ fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
         replay.args(["--", "--seconds", &seconds]);
         report.command(&format!("fuzz: {name}"), Kind::Plain, &mut replay);
         if guided {
-            // What is found goes into the first folder; the stored corpus is only read.
+            // New inputs go into the first folder; the stored corpus is only read.
             let mut guided = Command::new("rustup");
             guided.current_dir(root).args(["run", "nightly", "cargo", "fuzz", "run", name]);
             guided.args([&scratch_corpus(name), &format!("fuzz/corpus/{name}"), "--"]);
@@ -198,7 +198,7 @@ fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
     }
 }
 
-/// Where coverage-guided runs leave the inputs they find.
+/// The folder of inputs that coverage-guided runs find.
 fn scratch_corpus(name: &str) -> String {
     format!("target/fuzz-corpus/{name}")
 }

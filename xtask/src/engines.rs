@@ -1,14 +1,14 @@
-//! *Engines*: those that kvmem's memory is tested with, and how each comes to the tests.
+//! *Engines*: the engines that kvmem's memory is tested with, and how the tests get them.
 //!
-//! All of them are in one place, `target/engines`, which is kept from one run to the next: a
-//! virtual environment with the wheels that the tests can have installed, and folders beside its
-//! packages, each named to the tests by a variable, for those that must not be among them. Tests in
-//! Rust look for libraries in there; the environment of the tests in Python is fresh each time and
-//! is lent the packages. What is there is not asked for again, so whichever group of steps comes
-//! first gets what it needs, and a lock lets runs at the same time follow one another.
+//! All of them are in one folder, `target/engines`, which stays from one run to the next. It has a
+//! virtual environment with the engines' wheels, and separate folders for wheels that must not be
+//! among the packages; a variable names each of these to the tests. Tests in Rust look for
+//! libraries there. The environment of the tests in Python is made anew each time and borrows the
+//! packages. An installed engine is not requested again, so the first group of steps that needs one
+//! installs it. A lock orders runs that happen at the same time.
 //!
-//! PyTorch and what engines' own modules import is large: it is got if `KVMEM_WITH_TORCH` is 1, and
-//! else stood in for.
+//! PyTorch and the imports of the engines' own modules are large. They are installed if
+//! `KVMEM_WITH_TORCH` is 1; otherwise the tests use stand-ins.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,34 +17,34 @@ use std::process::{Command, Stdio};
 use crate::python;
 use crate::setup::{self, works};
 
-/// Where they are. Tests in Rust know this name as well.
+/// The folder of the engines. Tests in Rust know this name as well.
 const PLACE: &str = "target/engines";
 
-/// Set to 1 where nothing may be skipped for want of an engine, or of Python itself: in CI.
+/// Set to 1 if no test may be skipped because an engine, or Python itself, is missing: in CI.
 pub(crate) const REQUIRED: &str = "KVMEM_REQUIRE_ENGINES";
 
-/// Set to 1 where the tests are to meet PyTorch, and engines' modules with all that they import.
+/// Set to 1 to test with PyTorch, and with the engines' modules and all their imports.
 const WITH_TORCH: &str = "KVMEM_WITH_TORCH";
 
-/// An engine that some tests meet, or what one takes.
+/// An engine that some tests use, or a dependency of one.
 struct Engine {
     name: &'static str,
-    /// What pip is asked for.
+    /// The arguments of pip.
     wheels: &'static [&'static str],
-    /// Whether these come without what they say that they need, since that would be PyTorch and
-    /// CUDA's libraries.
+    /// Whether to install these without their dependencies, which are PyTorch and CUDA's
+    /// libraries.
     alone: bool,
-    /// Debian packages, each with the library that shows that it is there.
+    /// Debian packages, each with the library that shows that it is installed.
     debian: &'static [(&'static str, &'static str)],
     found: Found,
-    /// The variable that must be 1 for it to be got, where it is not for everybody.
+    /// The variable that must be 1 to install it, if it is optional.
     only_with: Option<&'static str>,
 }
 
-/// How it shows that an engine is there, which tells where it is as well.
+/// How to find an installed engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// Among the packages: this can be imported.
+    /// Among the packages: this module can be imported.
     Module(&'static str),
     /// Among the packages: tests in Rust load this file of them.
     Library(&'static str),
@@ -52,8 +52,8 @@ enum Found {
     Folder(&'static str),
 }
 
-/// All of them. Where one cannot be had its tests are skipped by name, or fail if [`REQUIRED`] is
-/// 1.
+/// All engines. The tests of one that cannot be installed are skipped by name, or fail if
+/// [`REQUIRED`] is 1.
 const ENGINES: [Engine; 6] = [
     Engine {
         name: "Mooncake",
@@ -101,7 +101,7 @@ const ENGINES: [Engine; 6] = [
     },
     Engine {
         name: "PyTorch",
-        // After it, what the modules of LMCache that are tested import, and then SGLang's.
+        // After it the imports of the tested modules of LMCache, and then of SGLang.
         wheels: &[
             "torch",
             "numpy",
@@ -137,7 +137,7 @@ const ENGINES: [Engine; 6] = [
         ],
         alone: false,
         debian: &[],
-        // Not among the packages either: NIXL would take another wheel if it saw PyTorch.
+        // Not among the packages: NIXL takes another wheel if it sees PyTorch.
         found: Found::Folder("TORCH_DIR"),
         only_with: Some(WITH_TORCH),
     },
@@ -148,19 +148,18 @@ fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| value == "1")
 }
 
-/// Whether nothing may be skipped for want of an engine.
+/// Whether a missing engine must fail its tests.
 pub(crate) fn required() -> bool {
     is_set(REQUIRED)
 }
 
-/// Gets those that tests in Rust load, where that is possible.
+/// Installs the engines that tests in Rust load, if possible.
 pub(crate) fn for_rust(root: &Path) {
     Place::new(root).get(|engine| matches!(engine.found, Found::Library(_)));
 }
 
-/// Gets all of them, where that is possible, and lends them to an environment by the same Python: a
-/// line in a `.pth` file puts the packages behind its own. Returns what the tests are to be told by
-/// variables.
+/// Installs all engines, if possible, and lends them to an environment of the same Python: a line
+/// in a `.pth` file puts the packages behind its own. Returns the variables for the tests.
 pub(crate) fn for_python(root: &Path, environment: &Path) -> Vec<(&'static str, PathBuf)> {
     let place = Place::new(root);
     place.get(Engine::is_wanted);
@@ -179,7 +178,7 @@ pub(crate) fn for_python(root: &Path, environment: &Path) -> Vec<(&'static str, 
     .collect()
 }
 
-/// Where the engines are.
+/// The folders of the engines.
 struct Place {
     folder: PathBuf,
 }
@@ -193,15 +192,14 @@ impl Place {
         self.folder.join("bin/python")
     }
 
-    /// The folder of an engine that is not among the packages.
+    /// Returns the folder of an engine that is not among the packages.
     fn apart(&self, engine: &Engine) -> PathBuf {
         self.folder.join("apart").join(engine.name.to_lowercase())
     }
 
-    /// Installs those that are wanted and not there, and says what is missing in the end.
+    /// Installs the missing engines, and prints those that could not be installed.
     fn get(&self, wanted: impl Fn(&Engine) -> bool) {
-        // Another run may be at it. Without a lock, which some file systems have not, it is done
-        // all the same.
+        // Another run may be installing. File systems without locks do without this one.
         let lock = self.folder.parent().and_then(|target| {
             fs::create_dir_all(target).ok()?;
             File::create(target.join("engines.lock")).ok()
@@ -211,7 +209,7 @@ impl Place {
         for engine in ENGINES.iter().filter(|engine| wanted(engine)) {
             for (package, library) in engine.debian {
                 let missing = format!("{library} is missing");
-                // Whether it worked shows in the end.
+                // The check at the end shows whether it worked.
                 let _ = setup::package(&missing, package, || setup::has_library(library));
             }
             if !self.has(engine) {
@@ -224,7 +222,7 @@ impl Place {
         }
     }
 
-    /// Makes the environment, unless there is one by the Python that the tests run with.
+    /// Makes the environment, unless there is one of the Python that the tests run with.
     fn make(&self) {
         let Some(python) = python::find() else { return };
         let version = "import sys; print(f'python{sys.version_info[0]}.{sys.version_info[1]}')";
@@ -235,7 +233,7 @@ impl Place {
         let mine = self.folder.join("lib").join(&version).exists()
             && works(self.python(), &["-m", "pip", "--version"]);
         if !mine {
-            // Nothing in it is for another Python.
+            // Packages of another Python are useless.
             let _ = fs::remove_dir_all(&self.folder);
             let _ = Command::new(&python)
                 .args(["-m", "venv"])
@@ -254,7 +252,7 @@ impl Place {
             pip.arg("--no-deps");
         }
         let apart = self.apart(engine);
-        // Got beside it and then moved: what is there is whole.
+        // Installed beside it and then moved, so an existing folder is complete.
         let part = apart.with_extension("part");
         if engine.is_apart() {
             let _ = fs::remove_dir_all(&part);
@@ -262,7 +260,7 @@ impl Place {
         }
         let done = pip.status().is_ok_and(|status| status.success());
         if done && engine.is_apart() {
-            let _ = fs::write(part.join(ASKED), engine.wheels.join(" "));
+            let _ = fs::write(part.join(REQUESTED), engine.wheels.join(" "));
             let _ = fs::remove_dir_all(&apart);
             let _ = fs::rename(&part, &apart);
         }
@@ -274,15 +272,14 @@ impl Place {
             Found::Library(file) => {
                 packages(&self.folder).iter().any(|packages| packages.join(file).exists())
             }
-            Found::Folder(_) => fs::read_to_string(self.apart(engine).join(ASKED))
-                .is_ok_and(|asked| asked == engine.wheels.join(" ")),
+            Found::Folder(_) => fs::read_to_string(self.apart(engine).join(REQUESTED))
+                .is_ok_and(|requested| requested == engine.wheels.join(" ")),
         }
     }
 }
 
-/// In a folder of an engine: what pip was asked for. If that is something else now, it is asked
-/// again.
-const ASKED: &str = "asked-for.txt";
+/// The file in an engine's folder with the arguments of pip. Other arguments install it again.
+const REQUESTED: &str = "requested.txt";
 
 impl Engine {
     fn is_wanted(&self) -> bool {
@@ -293,7 +290,7 @@ impl Engine {
         matches!(self.found, Found::Folder(_))
     }
 
-    /// The command that gets it.
+    /// Returns the command that installs it.
     fn by_hand(&self) -> String {
         let alone = if self.alone { "--no-deps " } else { "" };
         let target = match self.found {
@@ -304,8 +301,8 @@ impl Engine {
             format!("{PLACE}/bin/pip install {alone}{target}'{}'", self.wheels.join("' '"));
         let packages: Vec<&str> = self.debian.iter().map(|(package, _)| *package).collect();
         if !packages.is_empty() {
-            // What Debian recommends beside `libibverbs1` are drivers for RDMA cards, which the
-            // wheels of NIXL do not get on with.
+            // Debian recommends drivers for RDMA cards beside `libibverbs1`. The wheels of NIXL
+            // fail with them.
             command +=
                 &format!(" && apt-get install --no-install-recommends {}", packages.join(" "));
         }
@@ -313,7 +310,7 @@ impl Engine {
     }
 }
 
-/// Where a virtual environment has its packages, whichever its Python.
+/// Returns the folder of the packages of a virtual environment of any Python.
 fn packages(environment: &Path) -> Vec<PathBuf> {
     let pythons = fs::read_dir(environment.join("lib")).into_iter().flatten().flatten();
     pythons
@@ -322,7 +319,7 @@ fn packages(environment: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Which Python packages are for, by the name of the folder that they are in.
+/// Returns the version of Python that packages are for, from the name of their folder.
 fn name_of_python(packages: &Path) -> Option<&std::ffi::OsStr> {
     packages.parent()?.file_name()
 }
@@ -370,15 +367,15 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_asked_for_again_when_something_else_is_wanted() {
+    fn a_folder_is_made_again_for_another_request() {
         let (place, lmcache) = (place("folder"), &ENGINES[3]);
         assert!(lmcache.is_apart() && !place.has(lmcache));
         fs::create_dir_all(place.apart(lmcache)).unwrap();
         assert!(!place.has(lmcache));
-        let asked = place.apart(lmcache).join(ASKED);
-        fs::write(&asked, "lmcache>=0.5.6").unwrap();
+        let requested = place.apart(lmcache).join(REQUESTED);
+        fs::write(&requested, "lmcache>=0.5.6").unwrap();
         assert!(place.has(lmcache));
-        fs::write(&asked, "lmcache>=0.4").unwrap();
+        fs::write(&requested, "lmcache>=0.4").unwrap();
         assert!(!place.has(lmcache));
         fs::remove_dir_all(&place.folder).unwrap();
     }

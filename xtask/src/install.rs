@@ -1,4 +1,4 @@
-//! `cargo xtask install --prefix DIR`: the C interface, built and put where C programs look for it.
+//! `cargo xtask install --prefix DIR`: builds the C interface and installs it under a prefix.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -6,19 +6,19 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::layout::lay_out;
+use crate::layout::install_into;
 use crate::workspace::{cargo, target_folder, version};
 
-/// Where it goes.
+/// The destination.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct InstallOptions {
     /// The folder that gets `include` and `lib`.
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
 }
 
-/// Builds the libraries and lays them out.
-pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
+/// Builds the libraries and installs them.
+pub(crate) fn run(root: &Path, options: &InstallOptions) -> Result<ExitCode> {
     let status = Command::new(cargo())
         .current_dir(root)
         .args(["build", "--release", "--locked", "--package", "kvmem-capi"])
@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     let crate_folder = root.join("crates/kvmem-capi");
     let version = version(&crate_folder.join("Cargo.toml"))?;
     let built = target_folder(root)?.join("release");
-    lay_out(&options.prefix, &built, &crate_folder.join("include"), &version)
+    install_into(&options.prefix, &built, &crate_folder.join("include"), &version)
         .with_context(|| format!("cannot install to {}", options.prefix.display()))?;
     println!("kvmem {version} is in {}", options.prefix.display());
     Ok(ExitCode::SUCCESS)

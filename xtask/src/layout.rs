@@ -1,5 +1,5 @@
-//! *Layout*: which files of the C interface stand where under a prefix, and what tells build
-//! systems so.
+//! *Layout*: the files of the C interface under a prefix, and the files that describe them to build
+//! systems.
 //!
 //! ```text
 //! include/kvmem.h …            lib/pkgconfig/kvmem.pc
@@ -8,22 +8,22 @@
 //! lib/libkvmem.so → …          lib/libkvmem.a
 //! ```
 //!
-//! All of it is relative to where it lies, so the prefix can be moved. The tests of the C interface
-//! read this file too, and so try what is installed and not a copy of it. It uses nothing but the
-//! standard library.
+//! All paths are relative, so the prefix can be moved. The tests of the C interface compile this
+//! file too, and so test what is installed. It uses nothing but the standard library.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// What a static library needs of the system: as `rustc --print native-static-libs` says.
+/// The system libraries of a static library, from `rustc --print native-static-libs`.
 const PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
-/// Copies the built libraries and the headers to their places, and writes what goes with them.
+/// Copies the built libraries and the headers to their places, and writes the files for pkg-config
+/// and CMake.
 ///
 /// `built` is the folder that holds `libkvmem_capi.so` and `.a`, `include` that of the headers.
-pub(crate) fn lay_out(
+pub(crate) fn install_into(
     prefix: &Path,
     built: &Path,
     include: &Path,
@@ -35,7 +35,7 @@ pub(crate) fn lay_out(
     }
     copy_folder(include, &prefix.join("include"))?;
 
-    // The number of the interface; that of the name that is set in the crate's build.rs.
+    // The version of the interface, as in the soname that the crate's build.rs sets.
     let major = version.split('.').next().unwrap_or(version);
     let (real, short) = (format!("libkvmem.so.{version}"), format!("libkvmem.so.{major}"));
     replace(&built.join("libkvmem_capi.so"), &lib.join(&real))?;
@@ -50,7 +50,7 @@ pub(crate) fn lay_out(
     fs::write(lib.join("cmake/kvmem/kvmemConfigVersion.cmake"), cmake_version(version))
 }
 
-/// A library that a running program has mapped must not be written over: it gets a file of its own.
+/// Replaces a library by a new file, since a running program may have mapped the old one.
 fn replace(from: &Path, to: &Path) -> io::Result<()> {
     remove(to)?;
     fs::copy(from, to).map(drop)

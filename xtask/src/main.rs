@@ -1,20 +1,19 @@
 //! The project's own chores, run as `cargo xtask <command>`.
 //!
-//! One binary instead of a folder of scripts: what CI runs, what a newcomer runs and what a
-//! maintainer runs are the same code, and the only thing needed beforehand is a Rust toolchain.
+//! One binary instead of a folder of scripts. CI, newcomers and maintainers run the same code, and
+//! a Rust toolchain is all that it needs.
 //!
 //! - [`checks`] names the steps of `cargo xtask test`,
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
-//! - [`setup`] looks for the tools the steps need and gets those it can,
+//! - [`setup`] looks for the tools that the steps need and installs those it can,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
 //! - [`prose`] checks the mechanical rules of the language: lines, names, sentences,
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
-//! - [`install`] builds the C interface and puts it, by the [`layout`], where C programs look for
-//!   it,
-//! - [`notices`] collects the licences of what is linked into the wheel,
-//! - [`record`] files a benchmark run under its date and machine, and draws what was filed.
+//! - [`install`] builds the C interface and installs it by the [`layout`],
+//! - [`notices`] collects the licences of the crates that are linked into the wheel,
+//! - [`record`] files a benchmark run under its date and machine, and draws the records.
 
 mod chaos;
 mod checks;
@@ -48,26 +47,26 @@ enum Chore {
     /// Check everything: format, lints, unit, integration, doc and example tests, the Python
     /// package, loom models, fuzz targets, documentation. Goes on after a failing step and ends
     /// with `N passed, N failed`.
-    Test(checks::Options),
+    Test(checks::TestOptions),
     /// Run the tests under AddressSanitizer, ThreadSanitizer and Miri, as far as a nightly
-    /// toolchain has them; what is not there is told as skipped.
-    Sanitize(sanitize::Options),
+    /// toolchain has them; missing tools are reported as skipped.
+    Sanitize(sanitize::SanitizeOptions),
     /// Attack the command and the tests: small limits, outputs that fail, hostile files, signals,
-    /// several instances at once. Every attack must end in time, with a status that is documented
-    /// and an error that says what to do.
-    Chaos(chaos::Options),
-    /// Build the C interface and install it: headers, libraries, and what tells pkg-config and
-    /// CMake of them.
-    Install(install::Options),
+    /// several instances at once. Every attack must end in time, with a documented status and an
+    /// error that says what to do.
+    Chaos(chaos::ChaosOptions),
+    /// Build the C interface and install it: headers, libraries, and the files for pkg-config and
+    /// CMake.
+    Install(install::InstallOptions),
     /// Collect the licences of all crates that are linked into the Python wheel, in
     /// `crates/kvmem-python/THIRD-PARTY.md`.
-    Notices(notices::Options),
+    Notices(notices::NoticesOptions),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json`
     /// (offset), `bench/record/<date>-<machine>-arena.json` and
-    /// `bench/record/<date>-<machine>-register.json`. Suites on hugepages borrow what the
-    /// machine lacks of them (vm.nr_hugepages), and give it back.
+    /// `bench/record/<date>-<machine>-register.json`. Suites on hugepages borrow the pages that
+    /// the machine lacks (vm.nr_hugepages), and return them.
     BenchRecord(record::BenchOptions),
     /// Draw the newest recorded run of every suite as one page.
     Report(record::ReportOptions),

@@ -1,9 +1,8 @@
 //! *Notices*: the licences of the crates that are linked into the Python wheel.
 //!
-//! A wheel is a binary distribution, so it carries the notices of all that is compiled into it.
-//! They are collected from the sources that cargo has, for the versions in `Cargo.lock`, and kept
-//! in a file of the repository that the wheel takes with it. A file that does not fit `Cargo.lock`
-//! fails the test run.
+//! A wheel is a binary distribution, so it carries the notices of all crates compiled into it. They
+//! are collected from cargo's sources, for the versions in `Cargo.lock`, into a file of the
+//! repository that the wheel includes. A file that does not match `Cargo.lock` fails the test run.
 //!
 //! Linked are the crates that `cargo tree` shows for the package, with the features that it builds
 //! with. Macro crates and build scripts run at compile time only.
@@ -19,17 +18,17 @@ use serde_json::Value;
 
 use crate::workspace;
 
-/// The package whose wheel it is.
+/// The package of the wheel.
 const PACKAGE: &str = "kvmem-python";
-/// The file, in the package's folder.
+/// The file of the notices, in the package's folder.
 const FILE: &str = "THIRD-PARTY.md";
 /// Wheels are built for Linux alone.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Options of `cargo xtask notices`.
+/// NoticesOptions of `cargo xtask notices`.
 #[derive(clap::Args)]
-pub(crate) struct Options {
-    /// Compare the file with what it would be, and write nothing.
+pub(crate) struct NoticesOptions {
+    /// Compare the file with the expected one, and write nothing.
     #[arg(long)]
     check: bool,
 }
@@ -45,7 +44,7 @@ struct Linked {
 }
 
 /// Writes the file, or compares it.
-pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
+pub(crate) fn run(root: &Path, options: &NoticesOptions) -> Result<ExitCode> {
     if options.check {
         check(root)?;
         println!("{FILE} fits Cargo.lock");
@@ -56,7 +55,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the file fits `Cargo.lock`, and the package's licence is the repository's.
+/// Checks that the file matches `Cargo.lock`, and that the package's licence is the repository's.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let there = fs::read_to_string(file(root)).unwrap_or_default();
     ensure!(
@@ -78,7 +77,7 @@ fn file(root: &Path) -> PathBuf {
     root.join("crates").join(PACKAGE).join(FILE)
 }
 
-/// The text of the file.
+/// Returns the text of the file.
 fn generate(root: &Path) -> Result<String> {
     let tree = cargo(
         root,
@@ -101,7 +100,7 @@ fn generate(root: &Path) -> Result<String> {
     Ok(compose(&all?))
 }
 
-/// What cargo prints.
+/// Returns the output of cargo.
 fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new(workspace::cargo())
         .current_dir(root)
@@ -116,8 +115,8 @@ fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
         .with_context(|| format!("cargo {} printed no text", arguments[0]))
 }
 
-/// The packages of a tree, `name vVERSION` in each line, without those of this workspace, in order
-/// of names.
+/// Returns the packages of a tree, `name vVERSION` in each line, without those of this workspace,
+/// by name.
 fn linked<'a>(tree: &str, metadata: &'a Value) -> Result<Vec<&'a Value>> {
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
     let names: BTreeSet<(&str, &str)> = tree
@@ -140,7 +139,7 @@ fn linked<'a>(tree: &str, metadata: &'a Value) -> Result<Vec<&'a Value>> {
     Ok(found)
 }
 
-/// What is told of a package, with its licence files.
+/// Returns a package's name, version and licence, with its licence files.
 fn read(package: &Value) -> Result<Linked> {
     let text = |name: &str| package[name].as_str().unwrap_or_default().to_owned();
     let (name, manifest) = (text("name"), text("manifest_path"));
@@ -171,7 +170,7 @@ fn read(package: &Value) -> Result<Linked> {
     })
 }
 
-/// Whether a file of this name says what a distribution has to carry.
+/// Whether a file of this name is a notice that a distribution must carry.
 fn is_notice(file: &str) -> bool {
     let upper = file.to_uppercase();
     ["LICENSE", "LICENCE", "COPYING", "NOTICE", "COPYRIGHT", "UNLICENSE"]
@@ -179,7 +178,7 @@ fn is_notice(file: &str) -> bool {
         .any(|name| upper.starts_with(name))
 }
 
-/// Those of a crate's files that are needed: who may choose between MIT and others takes MIT.
+/// Returns the files that are needed: of a choice between MIT and others, MIT.
 fn needed(files: Vec<String>) -> Vec<String> {
     let is_choice = files.iter().any(|file| file.to_uppercase().contains("MIT"));
     let is_other = |file: &String| {
@@ -189,7 +188,7 @@ fn needed(files: Vec<String>) -> Vec<String> {
     files.into_iter().filter(|file| !is_choice || !is_other(file)).collect()
 }
 
-/// The file: a table, and each text once, with those that it is of.
+/// Formats the file: a table, and each text once, with its crates.
 fn compose(all: &[Linked]) -> String {
     let mut page = String::from(
         "# Third-party software in the wheel\n\n\

@@ -10,10 +10,10 @@ use time::OffsetDateTime;
 use crate::step::{Kind, Report};
 use crate::workspace::cargo;
 
-/// How long to soak.
+/// The length of the soak.
 #[derive(Args)]
 pub(crate) struct SoakOptions {
-    /// Operations in all.
+    /// Number of operations.
     #[arg(long, value_name = "N", default_value_t = 100_000_000)]
     ops: u64,
 }
@@ -21,12 +21,12 @@ pub(crate) struct SoakOptions {
 /// Which benchmarks to record.
 #[derive(Args)]
 pub(crate) struct BenchOptions {
-    /// Only these suites (all of them when none is named).
+    /// Only these suites (default: all).
     #[arg(value_name = "SUITE", value_parser = SUITES.map(|(suite, _)| suite))]
     suites: Vec<String>,
 }
 
-/// Runs the library's soak test at the length that is asked for, through `KVMEM_SOAK_OPS`.
+/// Runs the library's soak test at this length, through `KVMEM_SOAK_OPS`.
 pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
     let mut soak = Command::new(cargo());
     soak.current_dir(root).env("KVMEM_SOAK_OPS", options.ops.to_string());
@@ -38,10 +38,10 @@ pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
     Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Suites with rows on hugepages, which a record is to have: they borrow what the machine lacks.
+/// Suites with rows on hugepages, which a record must have: they borrow the missing pages.
 const ON_HUGEPAGES: [&str; 2] = ["arena", "register"];
 
-/// The suites that are recorded, with what their files' names end in.
+/// The recorded suites, with the endings of their files' names.
 const SUITES: [(&str, &str); 6] = [
     ("offset", ""),
     ("arena", "-arena"),
@@ -52,8 +52,7 @@ const SUITES: [(&str, &str); 6] = [
 ];
 
 /// Runs the full benchmark of every layer and writes its rows to
-/// `bench/record/<date>-<machine>.json`, with the layer before the dot where it is not the offset
-/// layer, whose records came first.
+/// `bench/record/<date>-<machine>.json`. Other layers than offset have their name before the dot.
 pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -84,10 +83,10 @@ pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the page goes.
+/// The destination of the page.
 #[derive(Args)]
 pub(crate) struct ReportOptions {
-    /// The page.
+    /// The file of the page.
     #[arg(value_name = "FILE", default_value = "target/report.html")]
     file: PathBuf,
 }
@@ -102,7 +101,7 @@ pub(crate) fn report(root: &Path, options: &ReportOptions) -> Result<ExitCode> {
             .with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let mut draw = Command::new(cargo());
-    // Nothing is measured, so neither speed nor the allocators of others are needed.
+    // Nothing is measured, so neither optimization nor other allocators are needed.
     draw.current_dir(root).args([
         "run",
         "--locked",
@@ -124,7 +123,7 @@ pub(crate) fn report(root: &Path, options: &ReportOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The last record of each suite: names begin with the date.
+/// Returns the last record of each suite: names begin with the date.
 fn newest(folder: &Path) -> Result<Vec<PathBuf>> {
     let list =
         std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -147,7 +146,7 @@ fn newest(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A file-name form of the processor's model: lower-case words joined by `-`.
+/// Returns the processor's model as lower-case words joined by `-`.
 fn machine(cpuinfo: &str) -> String {
     let model = cpuinfo
         .lines()

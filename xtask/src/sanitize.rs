@@ -6,13 +6,14 @@
 //! | ThreadSanitizer | accesses of two threads that nothing orders | nightly, its component `rust-src` |
 //! | Miri | undefined behaviour of any kind, in what makes no calls of the kernel | nightly, its component `miri` |
 //!
-//! A tool that is not there is told as skipped, with the command that gets it, and is no failure.
-//! Each has a target folder of its own, because its flags would otherwise rebuild everything twice.
+//! A missing tool is reported as skipped, with the command that installs it, and is no failure.
+//! Each tool has a target folder of its own, because its flags would otherwise rebuild everything
+//! twice.
 //!
-//! ThreadSanitizer knows neither `membarrier` nor fences. Nothing here is ordered by them alone:
-//! where an owner's lock uses them, they decide who may go in, and what one has done is handed to
-//! the next by a store with Release that a load with Acquire reads. That much it sees; so it needs
-//! no other code than that which runs elsewhere, and what it reports is true.
+//! ThreadSanitizer knows neither `membarrier` nor fences. No data here is ordered by them alone. In
+//! an owner's lock they decide which thread enters; the data is handed over by a store with Release
+//! that a load with Acquire reads, which ThreadSanitizer sees. It therefore tests the same code
+//! that runs in production, and its reports are true.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -23,10 +24,10 @@ use clap::Args;
 use crate::setup::works;
 use crate::step::{Kind, Report};
 
-/// Which tools to run.
+/// The tools to run.
 #[derive(Args)]
-pub(crate) struct Options {
-    /// Only these (all of them when none is named).
+pub(crate) struct SanitizeOptions {
+    /// Only these (default: all).
     #[arg(value_enum, value_name = "TOOL")]
     tools: Vec<Tool>,
 }
@@ -34,7 +35,7 @@ pub(crate) struct Options {
 /// The tools, in the order they run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Tool {
-    /// AddressSanitizer, with its search for leaks.
+    /// AddressSanitizer, with leak detection.
     Address,
     /// ThreadSanitizer.
     Thread,
@@ -53,7 +54,7 @@ impl Tool {
         }
     }
 
-    /// The command that gets what is missing; `None` if nothing is.
+    /// Returns the command that installs what is missing; `None` if nothing is.
     fn missing(self) -> Option<&'static str> {
         if !works("rustup", &["run", "nightly", "cargo", "--version"]) {
             return Some("rustup toolchain install nightly");
@@ -82,19 +83,19 @@ fn has_source() -> bool {
     })
 }
 
-/// What runs under the sanitizers beside the library's own tests: all of `tests/it` but what is
-/// about registering, which is other people's code on the far side of calls.
+/// The integration tests that run under the sanitizers: all of `tests/it` except registering, whose
+/// other side is foreign code.
 const INTEGRATION: [&str; 4] = ["slab::", "arena::", "offset::", "pool::"];
-/// Cases of each property test there: the sanitizers make all ten times as slow.
+/// Cases of each property test under the sanitizers, which are ten times slower.
 const SANITIZED_CASES: &str = "20";
-/// What runs under Miri of the library's own tests: no layer that is made of calls of the kernel,
-/// and little of the one that has no unsafe code.
+/// The library's tests that run under Miri: no layer that consists of system calls, and few of the
+/// layer without unsafe code.
 const INTERPRETED: [&str; 4] = ["slab::", "sync::", "offset::bins::", "offset::raw::"];
-/// Cases there. Miri is hundreds of times as slow.
+/// Cases of each property test under Miri, which is hundreds of times slower.
 const INTERPRETED_CASES: &str = "2";
 
-/// Runs the tools and prints the summary; the exit status tells whether anything was found.
-pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
+/// Runs the tools and prints the summary; the exit status is a failure if anything was found.
+pub(crate) fn run(root: &Path, options: &SanitizeOptions) -> Result<ExitCode> {
     let mut report = Report::default();
     let mut skipped = Vec::new();
     for tool in Tool::ALL {
@@ -116,7 +117,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The library's tests, and those from outside, built with a sanitizer.
+/// Runs the library's unit and integration tests, built with a sanitizer.
 fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
     let (flag, folder) = match tool {
         Tool::Thread => ("-Zsanitizer=thread", "target/sanitize/thread"),
@@ -127,14 +128,14 @@ fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
             nightly(root, &["test", "--locked", "--package", "kvmem", "--target", host]);
         tests.args(["--target-dir", folder]).args(targets);
         if tool == Tool::Thread {
-            // What the standard library does for a thread must be seen too.
+            // The sanitizer must see the standard library too.
             tests.arg("-Zbuild-std");
         }
         tests.arg("--").args(only);
         tests.env("RUSTFLAGS", flag).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
         tests.env("PROPTEST_CASES", SANITIZED_CASES);
-        // Requests beyond all memory are refused, as elsewhere; and children of a process with
-        // threads may have threads.
+        // Requests beyond all memory must fail, as without the sanitizer; and children of a process
+        // with threads may have threads.
         tests.env("ASAN_OPTIONS", "allocator_may_return_null=1");
         tests.env("TSAN_OPTIONS", "allocator_may_return_null=1:die_after_fork=0");
         tests
@@ -148,8 +149,8 @@ fn sanitize(root: &Path, tool: Tool, host: &str, report: &mut Report) {
     );
 }
 
-/// The library's tests, interpreted. `cfg(miri)` shortens some, and leaves out those that are about
-/// the kernel.
+/// Runs the library's tests under Miri. `cfg(miri)` shortens some, and leaves out those of system
+/// calls.
 fn interpret(root: &Path, report: &mut Report) {
     let mut tests = nightly(root, &["miri", "test", "--locked", "--package", "kvmem", "--lib"]);
     tests.args(["--target-dir", "target/sanitize/miri", "--"]).args(INTERPRETED);
@@ -158,8 +159,8 @@ fn interpret(root: &Path, report: &mut Report) {
     report.command("Miri: unit", Kind::Tests, &mut tests);
 }
 
-/// The triple of this machine: it must be named, or build scripts would be built with the sanitizer
-/// too.
+/// Returns the triple of this machine. It must be named, or build scripts are built with the
+/// sanitizer too.
 fn host() -> Result<String> {
     let output = Command::new("rustup")
         .args(["run", "nightly", "rustc", "-vV"])
@@ -179,7 +180,7 @@ fn host_in(text: &str) -> Option<&str> {
 fn nightly(root: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.current_dir(root).args(["run", "nightly", "cargo"]).args(args);
-    // The cargo and rustc that run this are another toolchain's.
+    // This program runs under another toolchain's cargo and rustc.
     for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
         command.env_remove(name);
     }

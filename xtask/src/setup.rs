@@ -1,9 +1,8 @@
-//! The tools a full test run needs: rustfmt, clippy, a C linker, and what builds the allocators
-//! that the benchmarks meet; and libraries that some tests would like to meet.
+//! *Setup*: the tools of a full test run: rustfmt, clippy, a C linker, the tools that build the
+//! benchmarks' contenders; and libraries that some tests use if they are there.
 //!
-//! What can be had without asking is installed (rustup components; the linker and the library when
-//! running as root where there is `apt-get`); for anything else the error names the command that
-//! gets it.
+//! Rustup components are installed. The linker and the libraries are installed when running as root
+//! on a machine with `apt-get`. For anything else the error names the command that installs it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::cargo;
 
-/// Whether a command runs and ends well; its output is dropped.
+/// Whether a command runs and succeeds; its output is dropped.
 pub(crate) fn works(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> bool {
     let status = Command::new(program)
         .args(args)
@@ -23,14 +22,14 @@ pub(crate) fn works(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> bool
     status.is_ok_and(|status| status.success())
 }
 
-/// Makes sure that `cargo <subcommand>` works, through the rustup component that holds it.
+/// Makes sure that `cargo <subcommand>` works, by installing its rustup component.
 pub(crate) fn component(subcommand: &str, component: &str) -> Result<()> {
     if works(cargo(), &[subcommand, "--version"]) {
         return Ok(());
     }
     if !works("rustup", &["--version"]) {
         bail!(
-            "cargo {subcommand} is missing and there is no rustup to get it with: \
+            "cargo {subcommand} is missing, and so is rustup, which installs it: \
              install the toolchain's component `{component}`"
         );
     }
@@ -59,13 +58,10 @@ pub(crate) fn linker() -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that the allocators which the benchmarks meet can be built: one takes CMake and a C++
-/// compiler.
+/// Makes sure that the benchmarks' contenders can be built: one takes CMake and a C++ compiler.
 pub(crate) fn cmake() -> Result<()> {
     for (tool, from) in [("c++", "build-essential"), ("cmake", "cmake")] {
-        let missing = format!(
-            "{tool} is missing, which takes part in building the allocators that benchmarks meet"
-        );
+        let missing = format!("{tool} is missing, which builds the benchmarks' contenders");
         ensure!(
             package(&missing, from, || works(tool, &["--version"]))?,
             "{missing}: {}",
@@ -75,8 +71,8 @@ pub(crate) fn cmake() -> Result<()> {
     Ok(())
 }
 
-/// Gets GLib, where that is possible: its slice allocator takes part in a benchmark, which does
-/// without where there is none.
+/// Installs GLib, if possible. Its slice allocator is a contender of a benchmark, which leaves it
+/// out if it is missing.
 pub(crate) fn glib() {
     let missing = "libglib-2.0.so.0 is missing";
     if !package(missing, "libglib2.0-0", || has_library("libglib-2.0.so.0")).unwrap_or(false) {
@@ -84,8 +80,8 @@ pub(crate) fn glib() {
     }
 }
 
-/// Gets Chromium, where that is possible: tests open the pages of reports with it, and say that
-/// they did not where there is none.
+/// Installs Chromium, if possible. Tests open the pages of reports with it, and report a skip if it
+/// is missing.
 pub(crate) fn chromium() {
     let missing = "chromium is missing";
     let is_there = || {
@@ -101,8 +97,8 @@ pub(crate) fn chromium() {
     }
 }
 
-/// Gets what the tests of the C interface would like to meet, where that is possible: they say what
-/// they did without.
+/// Installs the tools of the tests of the C interface, if possible. The tests report what was
+/// missing.
 pub(crate) fn c_tools() {
     for (tool, package_name, so) in [
         ("valgrind", "valgrind", "what it would find in the C interface is not looked for"),
@@ -123,8 +119,8 @@ pub(crate) fn c_tools() {
     }
 }
 
-/// Gets the library for RDMA cards, where that is possible. The tests that ask the real one say
-/// that they are skipped where it is not there, so it is no failure.
+/// Installs the library for RDMA cards, if possible. Its absence is no failure: the tests of the
+/// real library are then reported as skipped.
 pub(crate) fn rdma_library() {
     let missing = "libibverbs.so.1 is missing";
     if !package(missing, "libibverbs1", || has_library("libibverbs.so.1")).unwrap_or(false) {
@@ -132,8 +128,8 @@ pub(crate) fn rdma_library() {
     }
 }
 
-/// Whether something is there, if need be after its Debian package was installed: as root, where
-/// there is `apt-get`.
+/// Whether something is there, if necessary after installing its Debian package: as root, with
+/// `apt-get`.
 pub(crate) fn package(missing: &str, package: &str, is_there: impl Fn() -> bool) -> Result<bool> {
     if is_there() {
         return Ok(true);
@@ -143,20 +139,19 @@ pub(crate) fn package(missing: &str, package: &str, is_there: impl Fn() -> bool)
         return Ok(false);
     }
     println!("{missing}: {}", by_hand(package));
-    // The lists may be there already, so a failure of the first is none yet.
+    // The package lists may exist already, so the first command may fail.
     Command::new("apt-get").arg("update").status().context("cannot run apt-get")?;
     let install = ["install", "-y", "--no-install-recommends", package];
     Command::new("apt-get").args(install).status().context("cannot run apt-get")?;
     Ok(is_there())
 }
 
-/// The command that gets a package.
+/// Returns the command that installs a package.
 pub(crate) fn by_hand(package: &str) -> String {
     format!("apt-get install {package}")
 }
 
-/// Whether the loader knows a library: by its cache, or in the folders that it looks into without
-/// one.
+/// Whether the loader finds a library: in its cache, or in its default folders.
 pub(crate) fn has_library(name: &str) -> bool {
     let cached = ["ldconfig", "/sbin/ldconfig"].into_iter().any(|ldconfig| {
         let output =
@@ -184,7 +179,7 @@ fn owner(_: &std::fs::Metadata) -> u32 {
     u32::MAX
 }
 
-/// Whether fuzzing can be guided by coverage here: that takes cargo-fuzz and a nightly toolchain.
+/// Whether fuzzing can be guided by coverage, which takes cargo-fuzz and a nightly toolchain.
 pub(crate) fn can_guide_fuzzing() -> bool {
     works("rustup", &["run", "nightly", "cargo", "fuzz", "--version"])
 }
@@ -208,7 +203,7 @@ mod tests {
         assert!(
             !lists(output, "libibverbs.so") && !lists(output, "libs") && !lists("", "libz.so.1")
         );
-        // Whatever is on this machine, Rust's programs need this one.
+        // Every Rust program needs this library.
         assert!(has_library("libc.so.6") || cfg!(target_env = "musl"));
     }
 

@@ -1,11 +1,11 @@
-//! One step of a run: a command whose output is shown as it comes and whose tests are counted.
+//! *Step*: a command whose output is shown as it comes and whose tests are counted.
 //!
 //! A step is either a *test step*, which counts what libtest reports (`test result: ok. 3 passed; 0
 //! failed; …`, one line per test binary and per batch of doc tests) or pytest (`3 passed, 1 skipped
 //! in 0.5s`), or a *plain step*, which counts as one check.
-//! A test step can go wrong in two further ways, and both count as one failure: it ends badly
-//! without a failed test (it did not compile, or it was killed), and it ends well without having
-//! run a single test.
+//! A test step can fail in two further ways, and each counts as one failure: the command fails
+//! without a failed test (it did not compile, or it was killed), or it succeeds without having run
+//! a single test.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader};
@@ -38,7 +38,7 @@ impl fmt::Display for Count {
 /// Whether a command counts as one check or reports tests of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// One check: it passes when the command ends well.
+    /// One check: it passes when the command succeeds.
     Plain,
     /// Counts the tests that libtest reports.
     Tests,
@@ -46,7 +46,7 @@ pub(crate) enum Kind {
     Pytest,
 }
 
-/// What became of one step.
+/// The result of one step.
 struct Outcome {
     name: String,
     count: Count,
@@ -54,7 +54,7 @@ struct Outcome {
     note: Option<String>,
 }
 
-/// The steps done so far.
+/// The results of the steps so far.
 #[derive(Default)]
 pub(crate) struct Report {
     outcomes: Vec<Outcome>,
@@ -96,7 +96,7 @@ impl Report {
         self.outcomes.push(Outcome { name: name.to_owned(), count, took, note });
     }
 
-    /// All checks of all steps.
+    /// Returns the sum over all steps.
     pub(crate) fn total(&self) -> Count {
         let mut total = Count::default();
         for outcome in &self.outcomes {
@@ -124,8 +124,7 @@ impl Report {
     }
 }
 
-/// The checks of a command that ended well or not after reporting `tests`, and what to say about
-/// it.
+/// Returns the checks of a command that reported `tests` and then succeeded or failed, and a note.
 fn judge(kind: Kind, ended_well: bool, tests: Count) -> (Count, Option<String>) {
     match (kind, ended_well) {
         (Kind::Plain, true) => (Count::PASS, None),

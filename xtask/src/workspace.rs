@@ -1,4 +1,4 @@
-//! What cargo knows about the workspace: its root, and the targets of its packages.
+//! *Workspace*: its root, and the targets of its packages, as cargo reports them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// The folder that holds the workspace's `Cargo.toml`: the parent of this crate's folder.
+/// Returns the folder of the workspace's `Cargo.toml`: the parent of this crate's folder.
 pub(crate) fn root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.parent().context("the chores' crate has no parent folder")?;
@@ -20,25 +20,25 @@ pub(crate) fn root() -> Result<PathBuf> {
     Ok(root.to_owned())
 }
 
-/// The cargo that started this program, so that a `+toolchain` chosen by the user stays chosen.
+/// Returns the cargo that started this program, which keeps a `+toolchain` of the caller.
 pub(crate) fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// The names of the targets of one kind (`bin`, `example`, …) in the package at `manifest`, in name
-/// order.
+/// Returns the names of the targets of one kind (`bin`, `example`, …) in the package at `manifest`,
+/// in name order.
 pub(crate) fn targets(manifest: &Path, kind: &str) -> Result<Vec<String>> {
     targets_in(&metadata(manifest)?, &canonical(manifest)?, kind)
 }
 
-/// The version of the package at `manifest`.
+/// Returns the version of the package at `manifest`.
 pub(crate) fn version(manifest: &Path) -> Result<String> {
     let metadata = metadata(manifest)?;
     let version = package_in(&metadata, &canonical(manifest)?)?["version"].as_str();
     Ok(version.context("cargo metadata gives no version")?.to_owned())
 }
 
-/// Where cargo puts what it builds.
+/// Returns the target folder.
 pub(crate) fn target_folder(root: &Path) -> Result<PathBuf> {
     let metadata = metadata(&root.join("Cargo.toml"))?;
     Ok(metadata["target_directory"]

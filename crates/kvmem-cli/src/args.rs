@@ -284,8 +284,8 @@ pub struct BenchConcurrencyArgs {
 /// Options of `kvmem bench cache`.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct BenchCacheArgs {
-    /// Measure hit rates instead of times: each eviction policy beside S3-FIFO, ARC and the offline
-    /// optimum, on prefix traces
+    /// Measure hit rates instead of times: each eviction policy beside S3-FIFO, ARC and the
+    /// offline optimum, on prefix traces
     #[arg(long, conflicts_with_all = ["scenario", "contender", "threads", "reps"])]
     pub policy: bool,
 

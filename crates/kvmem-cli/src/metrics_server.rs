@@ -1,8 +1,9 @@
 //! *Metrics server*: answers Prometheus while a command runs.
 //!
 //! There is one recorder for the process, which is made with the first server, and one thread for
-//! each server, however many clients connect. On a request the thread publishes the observed figures
-//! and prints the recorder's metrics. The threads that do the command's work never wait for it.
+//! each server, however many clients connect. On a request the thread publishes the observed
+//! figures and prints the recorder's metrics. The threads that do the command's work never wait for
+//! it.
 
 mod http;
 

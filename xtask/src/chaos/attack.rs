@@ -1,7 +1,7 @@
-//! *Attack*: one run of the command in hostile surroundings, and what must hold after it.
+//! *Attack*: one run of the command in hostile surroundings, and the checks after it.
 //!
-//! Surroundings are made by a shell: `ulimit`, redirections, a cgroup joined. The shell is replaced
-//! by the command, which so is the child itself, the leader of a process group of its own.
+//! A shell makes the surroundings: `ulimit`, redirections, a cgroup. It then executes the command,
+//! which so is the child itself, the leader of its own process group.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -16,15 +16,15 @@ use anyhow::{Context, Result};
 use super::context::Chaos;
 use super::machine::processes_of_group;
 
-/// The longest that a run may take. Small work on a busy machine.
+/// The time limit of a run: small work on a busy machine.
 const SECONDS: u64 = 60;
-/// How long processes that a run has started may outlive it.
+/// The time for which processes of a run may outlive it.
 const GRACE: Duration = Duration::from_secs(1);
-/// Statuses that the command documents: done, failed, cannot be done.
+/// The documented statuses: success, failure, impossible request.
 pub(super) const DOCUMENTED: &[i32] = &[0, 1, 2];
-/// What a run that must fail may end with.
+/// The statuses of a run that must fail.
 pub(super) const FAILS: &[i32] = &[1, 2];
-/// The user that everything is refused to.
+/// A user without any right.
 pub(super) const NOBODY: &str = "65534";
 
 impl Chaos {
@@ -50,7 +50,7 @@ impl Chaos {
     }
 }
 
-/// One run, as it is described.
+/// The description of one run.
 #[must_use = "nothing is run before `run`"]
 pub(super) struct Attack<'a> {
     chaos: &'a Chaos,
@@ -72,48 +72,48 @@ impl<'a> Attack<'a> {
         self
     }
 
-    /// Redirections, such as `>/dev/full`.
+    /// Adds redirections, such as `>/dev/full`.
     pub(super) fn redirect(mut self, redirect: &str) -> Attack<'a> {
         self.redirect = redirect.to_owned();
         self
     }
 
-    /// By a program that sets something and runs the rest of its arguments.
+    /// Runs it by a program that changes a setting and executes its arguments.
     pub(super) fn by(mut self, prefix: &[&str]) -> Attack<'a> {
         self.prefix.extend(prefix.iter().map(ToString::to_string));
         self
     }
 
-    /// As a user without any right.
+    /// Runs it as a user without any right.
     pub(super) fn by_nobody(self) -> Attack<'a> {
         self.by(&["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])
     }
 
-    /// What the child does before it executes; only system calls.
+    /// A function that the child calls before it executes; it may make only system calls.
     pub(super) fn before_exec(mut self, call: fn() -> std::io::Result<()>) -> Attack<'a> {
         self.before_exec = Some(call);
         self
     }
 
-    /// Statuses that are right; without this those that are documented.
+    /// The accepted statuses; the default is the documented ones.
     pub(super) fn ends(mut self, allowed: &'a [i32]) -> Attack<'a> {
         self.allowed = allowed;
         self
     }
 
-    /// It may end by this signal as well.
+    /// Also accepts an end by this signal.
     pub(super) fn or_signal(mut self, signal: i32) -> Attack<'a> {
         self.signal = Some(signal);
         self
     }
 
-    /// What its error must contain, if it fails.
+    /// A text that its error must contain, if it fails.
     pub(super) fn says<S: ToString>(mut self, words: impl IntoIterator<Item = S>) -> Attack<'a> {
         self.says.extend(words.into_iter().map(|word| word.to_string()));
         self
     }
 
-    /// How long it may take.
+    /// The time limit.
     pub(super) fn within(mut self, seconds: u64) -> Attack<'a> {
         self.seconds = seconds;
         self
@@ -134,7 +134,7 @@ impl<'a> Attack<'a> {
             .arg(&self.chaos.kvmem)
             .args(&self.arguments);
         command.current_dir(&self.chaos.folder).env("TMPDIR", self.chaos.top.join("tmp"));
-        // A backtrace would tell of a panic as well, and takes long.
+        // A backtrace is slow, and a panic shows without it.
         command.env("RUST_BACKTRACE", "0").env_remove("KVMEM_LOG").process_group(0);
         command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
         if let Some(call) = self.before_exec {
@@ -158,12 +158,12 @@ impl<'a> Attack<'a> {
     }
 
     /// Runs it and checks what must hold after every run.
-    pub(super) fn run(self) -> Result<Outcome> {
+    pub(super) fn run(self) -> Result<RunOutcome> {
         self.start()?.wait()
     }
 }
 
-/// A text as it may be shown: without characters that steer a terminal, and not too long.
+/// Makes a text safe to show: without control characters, and not too long.
 fn shortened(text: &str) -> String {
     let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
     if text.chars().nth(60).is_some() {
@@ -172,7 +172,7 @@ fn shortened(text: &str) -> String {
     shown
 }
 
-/// A run that goes on.
+/// A running attack.
 pub(super) struct Running<'a> {
     attack: Attack<'a>,
     child: Child,
@@ -182,12 +182,12 @@ pub(super) struct Running<'a> {
     start: Instant,
 }
 
-/// How a run has ended.
-pub(super) struct Outcome {
+/// The end of a run.
+pub(super) struct RunOutcome {
     pub(super) status: ExitStatus,
     pub(super) stdout: String,
     pub(super) stderr: String,
-    /// What was run, for complaints.
+    /// The command line, for error messages.
     pub(super) told: String,
 }
 
@@ -201,12 +201,12 @@ impl Running<'_> {
         kill(signal, &self.id().to_string())
     }
 
-    /// Standard output so far.
+    /// Returns the standard output so far.
     pub(super) fn stdout(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.out).unwrap_or_default()).into_owned()
     }
 
-    /// Standard error so far.
+    /// Returns the standard error so far.
     pub(super) fn stderr(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.err).unwrap_or_default()).into_owned()
     }
@@ -215,7 +215,7 @@ impl Running<'_> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// Processes of its own that have not ended, a moment after it has.
+    /// Returns its processes that still run a moment after its end.
     fn left_behind(&self) -> Vec<u32> {
         let start = Instant::now();
         loop {
@@ -228,7 +228,7 @@ impl Running<'_> {
     }
 
     /// Waits for the end and checks what must hold after every run.
-    pub(super) fn wait(mut self) -> Result<Outcome> {
+    pub(super) fn wait(mut self) -> Result<RunOutcome> {
         let (chaos, told) = (self.attack.chaos, self.told.clone());
         let limit = Duration::from_secs(self.attack.seconds);
         let mut late = false;
@@ -243,7 +243,7 @@ impl Running<'_> {
                 }
             }
         };
-        let outcome = Outcome { status, stdout: self.stdout(), stderr: self.stderr(), told };
+        let outcome = RunOutcome { status, stdout: self.stdout(), stderr: self.stderr(), told };
         if late {
             chaos.complain(format!(
                 "{}: did not end within {} s",
@@ -260,7 +260,7 @@ impl Running<'_> {
             kill("KILL", &format!("-{}", self.id()))?;
         }
         for entry in fs::read_dir(chaos.top.join("tmp"))?.flatten() {
-            // Killed at once, nobody can clean up.
+            // A killed process cannot clean up.
             if outcome.status.signal() != Some(libc::SIGKILL) {
                 chaos.complain(format!(
                     "{}: left the file {}",
@@ -278,8 +278,8 @@ impl Running<'_> {
 }
 
 impl Attack<'_> {
-    /// What is wrong with an outcome.
-    fn judge(&self, outcome: &Outcome) -> Vec<String> {
+    /// Returns the faults of an outcome.
+    fn judge(&self, outcome: &RunOutcome) -> Vec<String> {
         let mut wrong = Vec::new();
         let both = [&outcome.stderr, &outcome.stdout];
         if both.iter().any(|text| text.contains("panicked at")) {
@@ -292,7 +292,7 @@ impl Attack<'_> {
         match (outcome.status.code(), outcome.status.signal()) {
             (Some(code), _) if self.allowed.contains(&code) => {}
             (_, Some(signal)) if self.signal == Some(signal) => {}
-            // What a shell would say of a signal.
+            // The status by which a shell reports a signal.
             (Some(code), _) if self.signal.is_some_and(|signal| code == 128 + signal) => {}
             _ => wrong.push(format!("{}, {}", outcome.status, shortened(&outcome.stderr))),
         }
@@ -312,7 +312,7 @@ impl Attack<'_> {
     }
 }
 
-/// Whether a character steers a terminal, or the direction of text.
+/// Whether a character controls a terminal, or the direction of text.
 fn steers(one: char) -> bool {
     let is_direction = matches!(one, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     is_direction || one.is_control() && !matches!(one, '\n' | '\t')
@@ -320,7 +320,7 @@ fn steers(one: char) -> bool {
 
 /// Sends a signal to a process, or to a group if the number is negative.
 fn kill(signal: &str, target: &str) -> Result<()> {
-    // It may have ended meanwhile.
+    // The process may have ended meanwhile.
     Command::new("kill")
         .args(["-s", signal, "--", target])
         .stderr(Stdio::null())

@@ -1,4 +1,4 @@
-//! *Context*: a step in progress, where it works, and what it has found.
+//! *Context*: a step in progress: its folders, its random numbers, its findings.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
@@ -10,19 +10,19 @@ use anyhow::{Context, Result, bail};
 
 use super::machine::Settings;
 
-/// A step in progress: where it works, what it has found.
+/// A step in progress.
 pub(super) struct Chaos {
-    /// Folder of the repository.
+    /// The folder of the repository.
     pub(super) root: PathBuf,
-    /// The built command, where every user may run it.
+    /// The built command, in a place where every user may run it.
     pub(super) kvmem: PathBuf,
-    /// Where runs work, and where their files are. Every user may write there.
+    /// The working folder of the runs. Every user may write there.
     pub(super) folder: PathBuf,
     pub(super) quick: bool,
     pub(super) top: PathBuf,
     random: Cell<u64>,
     settings: Settings,
-    /// How many runs there were.
+    /// The number of runs.
     pub(super) runs: Cell<u64>,
     complaints: RefCell<Vec<String>>,
     skipped: RefCell<Vec<String>>,
@@ -56,7 +56,7 @@ impl Chaos {
         Ok(chaos)
     }
 
-    /// Looks whether all is as it was, cleans up, and says what was found.
+    /// Compares the state of the machine with that before, cleans up, and returns the findings.
     pub(super) fn end(self, ran: Result<()>) -> Result<()> {
         let changed = self.settings.restore();
         self.complaints.borrow_mut().extend(changed);
@@ -77,12 +77,12 @@ impl Chaos {
         );
     }
 
-    /// The settings of the machine as the step has found them.
+    /// The settings of the machine before the step.
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// A part of a step that cannot be done here.
+    /// Records a part of the step that this machine does not allow.
     pub(super) fn skip(&self, reason: impl Into<String>) {
         self.skipped.borrow_mut().push(reason.into());
     }
@@ -91,7 +91,7 @@ impl Chaos {
         self.complaints.borrow_mut().push(complaint.into());
     }
 
-    /// A random number below `below`. Source: S. Vigna's SplitMix64.
+    /// Returns a random number below `below`. Source: S. Vigna's SplitMix64.
     pub(super) fn random(&self, below: u64) -> u64 {
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random.set(state);
@@ -100,14 +100,14 @@ impl Chaos {
         (mixed ^ (mixed >> 31)) % below.max(1)
     }
 
-    /// A file of the working folder with these bytes.
+    /// Writes a file of the working folder with these bytes.
     pub(super) fn file(&self, name: impl AsRef<OsStr>, bytes: impl AsRef<[u8]>) -> Result<PathBuf> {
         let path = self.folder.join(name.as_ref());
         fs::write(&path, bytes).with_context(|| path.display().to_string())?;
         Ok(path)
     }
 
-    /// A small trace that is in order, as a new file of the working folder.
+    /// Writes a small valid trace as a new file of the working folder.
     pub(super) fn trace(&self, name: &str) -> Result<PathBuf> {
         self.file(name, fs::read(self.root.join("crates/kvmem-cli/tests/data/small_trace.jsonl"))?)
     }

@@ -1,4 +1,4 @@
-//! *Files*: traces with garbage in them, what is no file at all, and names that steer terminals.
+//! *Files*: traces with garbage, inputs that are no files, and names that control terminals.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -46,7 +46,7 @@ pub(super) fn traces(chaos: &Chaos) -> Result<()> {
     for n in 0..if chaos.quick { 4 } else { 16 } {
         let len = chaos.random(10_000) as usize + 1;
         bad.push((format!("random-{n}"), (0..len).map(|_| chaos.random(256) as u8).collect()));
-        // A good trace with a few bytes changed may still be one.
+        // A valid trace with a few changed bytes may still be valid.
         let mut changed = good.clone();
         for _ in 0..=chaos.random(4) {
             let at = chaos.random(changed.len() as u64) as usize;
@@ -75,7 +75,7 @@ pub(super) fn traces(chaos: &Chaos) -> Result<()> {
         chaos.kvmem(["replay", "-"]).redirect(&input).ends(FAILS).run()?;
         fs::remove_file(&file)?;
     }
-    // Large numbers in a good form: decided or refused, not allocated blindly.
+    // Large numbers in valid syntax: accepted or an error, not allocated blindly.
     for (name, text) in [
         ("large-ids", with("18446744073709551615, 18446744073709551614")),
         ("large-input", with("1").replace("512", "18446744073709551615")),
@@ -92,7 +92,7 @@ pub(super) fn traces(chaos: &Chaos) -> Result<()> {
     no_files(chaos)
 }
 
-/// What is named as an input and is none.
+/// Inputs that are no files.
 fn no_files(chaos: &Chaos) -> Result<()> {
     let folder = chaos.folder.join("folder");
     fs::create_dir(&folder)?;
@@ -107,12 +107,12 @@ fn no_files(chaos: &Chaos) -> Result<()> {
             chaos.kvmem(arguments).ends(FAILS).run()?;
         }
     }
-    // Without an end, and without a line: the memory that it may take is bounded, too.
+    // Without an end and without a line: the memory must stay bounded.
     for path in ["/dev/zero", "/dev/urandom"] {
         chaos.kvmem(["replay", path]).under("ulimit -v 4000000").ends(FAILS).run()?;
     }
     if made.success() {
-        // A pipe whose writer goes away in the middle of a line.
+        // A pipe whose writer closes it in the middle of a line.
         let write = "head -c 50 \"$0\" > fifo & exec \"$@\"";
         let trace = chaos.trace("trace.jsonl")?;
         let by = ["sh", "-c", write, trace.to_str().unwrap_or_default()];
@@ -124,7 +124,7 @@ fn no_files(chaos: &Chaos) -> Result<()> {
     Ok(())
 }
 
-/// Names with characters that steer a terminal, that are no UTF-8, or that look like options.
+/// Names with control characters, names that are no UTF-8, and names that look like options.
 pub(super) fn names(chaos: &Chaos) -> Result<()> {
     let names: [&[u8]; 6] = [
         b"\x1b[31mred\x1b[0m",
@@ -138,12 +138,12 @@ pub(super) fn names(chaos: &Chaos) -> Result<()> {
         let name = std::ffi::OsStr::from_bytes(name);
         let word = std::ffi::OsStr::new;
         for arguments in [
-            // Not there.
+            // Missing.
             vec![word("replay"), name],
             vec![word("replay"), word("--ops"), name],
             vec![word("bench"), word("--from"), name],
             vec![word("replay"), name, word("--html"), name],
-            // Not understood.
+            // Invalid.
             vec![name],
             vec![word("mount"), name],
             vec![word("mount"), word("--size"), name],
@@ -152,12 +152,12 @@ pub(super) fn names(chaos: &Chaos) -> Result<()> {
         ] {
             chaos.kvmem(arguments).ends(FAILS).run()?;
         }
-        // There, and with garbage in it.
+        // Present, with garbage in it.
         chaos.file(name, "garbage\n")?;
         for arguments in [vec![word("replay"), name], vec![word("replay"), word("--ops"), name]] {
             chaos.kvmem(arguments).ends(FAILS).run()?;
         }
-        // Written, and told of.
+        // Written, and named in the output.
         let trace = chaos.trace("trace.jsonl")?;
         for option in ["--html", "--json", "--record"] {
             chaos.kvmem([word("replay"), trace.as_os_str(), word(option), name]).run()?;

@@ -1,8 +1,7 @@
-//! *Groups*: tests of the library, again and with larger counts.
+//! *Groups*: tests of the library, repeated with larger counts.
 //!
-//! Tests take the number of their cases from `PROPTEST_CASES`, that of their rounds from
-//! `KVMEM_TEST_ROUNDS`, where they know it. What a test does at random it does anew at each
-//! repetition.
+//! Property tests take the number of their cases from `PROPTEST_CASES`, others the number of their
+//! rounds from `KVMEM_TEST_ROUNDS`. Random choices differ from repetition to repetition.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use crate::step::{Kind, Report};
 use crate::workspace::cargo;
 
-/// Groups that are repeated unless others are named: package, target, filter.
+/// The groups that are repeated by default: package, target, filter.
 const GROUPS: [&str; 4] = [
     // Children of busy processes.
     "kvmem:it:fork",
@@ -22,23 +21,23 @@ const GROUPS: [&str; 4] = [
     // The oracle.
     "kvmem:it:oracle",
 ];
-/// Cases of a property test, and rounds, unless there are to be more.
+/// The default number of cases and of rounds.
 const CASES: u64 = 256;
 const ROUNDS: u64 = 50;
 
-/// A group of tests as it is named.
+/// The name of a group of tests.
 #[derive(Debug, PartialEq, Eq)]
-struct Group<'a> {
+struct TestGroup<'a> {
     package: &'a str,
     target: &'a str,
     filter: &'a str,
 }
 
-fn parse(text: &str) -> Option<Group<'_>> {
+fn parse(text: &str) -> Option<TestGroup<'_>> {
     let (package, rest) = text.split_once(':')?;
     let (target, filter) = rest.split_once(':')?;
     let is_named = !package.is_empty() && !target.is_empty();
-    is_named.then_some(Group { package, target, filter })
+    is_named.then_some(TestGroup { package, target, filter })
 }
 
 /// Repeats groups of tests.
@@ -80,11 +79,11 @@ mod tests {
 
     #[test]
     fn groups_have_three_parts() {
-        let group = Group { package: "kvmem", target: "it", filter: "pool::kv_cache" };
+        let group = TestGroup { package: "kvmem", target: "it", filter: "pool::kv_cache" };
         assert_eq!(parse("kvmem:it:pool::kv_cache"), Some(group));
         assert_eq!(
             parse("kvmem:lib:"),
-            Some(Group { package: "kvmem", target: "lib", filter: "" })
+            Some(TestGroup { package: "kvmem", target: "lib", filter: "" })
         );
         for bad in ["", "kvmem", "kvmem:it", ":it:x", "kvmem::x"] {
             assert_eq!(parse(bad), None, "{bad}");

@@ -1,4 +1,4 @@
-//! *Lives*: several instances at once, signals at random moments, crowds in a small cgroup.
+//! *Lives*: several instances at once, signals at random moments, many processes in a small cgroup.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,23 +7,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::attack::{Attack, Outcome};
+use super::attack::{Attack, RunOutcome};
 use super::context::Chaos;
 use super::machine::Cgroup;
 
-/// Lets a benchmark add hugepages to the machine's pool, and give them back when it ends, however
-/// that is.
+/// The option that lets a benchmark borrow hugepages and return them when it ends in any way.
 const BORROW: &str = "--borrow-hugepages";
 /// Memory for a few processes.
 const LIMIT: u64 = 512 << 20;
 
 /// Runs attacks at the same time.
-fn at_once<'a>(attacks: impl IntoIterator<Item = Attack<'a>>) -> Result<Vec<Outcome>> {
+fn at_once<'a>(attacks: impl IntoIterator<Item = Attack<'a>>) -> Result<Vec<RunOutcome>> {
     let running: Result<Vec<_>> = attacks.into_iter().map(Attack::start).collect();
     running?.into_iter().map(|running| running.wait()).collect()
 }
 
-/// A small memory cgroup: six at once, and each command alone in less than it would like.
+/// A small memory cgroup: six commands at once, and each command alone with too little memory.
 pub(super) fn cgroup(chaos: &Chaos) -> Result<()> {
     let group = match Cgroup::memory(LIMIT) {
         Ok(group) => group,
@@ -72,7 +71,7 @@ pub(super) fn cgroup(chaos: &Chaos) -> Result<()> {
     Ok(())
 }
 
-/// Two of a kind at once, which write the same files if they write any.
+/// Two instances of one command at once, which write the same files.
 pub(super) fn pairs(chaos: &Chaos) -> Result<()> {
     let trace = chaos.trace("trace.jsonl")?;
     let trace = trace.to_str().unwrap_or_default();
@@ -119,10 +118,10 @@ pub(super) fn pairs(chaos: &Chaos) -> Result<()> {
     Ok(())
 }
 
-/// More connections to the metrics server than it can want, which say nothing.
+/// More silent connections than the metrics server accepts.
 pub(super) fn connections(chaos: &Chaos) -> Result<()> {
     const CONNECTIONS: usize = 300;
-    // Little is bound so: beyond it the server would use a thread for each connection.
+    // Without the limit the server would use a thread for each connection.
     const THREADS_MAX: usize = 100;
     let input = chaos.folder.join("fifo");
     let made = std::process::Command::new("mkfifo").arg(&input).status()?;
@@ -130,7 +129,7 @@ pub(super) fn connections(chaos: &Chaos) -> Result<()> {
         chaos.skip("mkfifo failed");
         return Ok(());
     }
-    // Its input does not end before we say so.
+    // Its input ends when this pipe is closed.
     let replay = chaos.kvmem(["replay", "-", "--metrics", "127.0.0.1:0"]).redirect("<fifo");
     let mut running = replay.start()?;
     let mut feed = std::fs::OpenOptions::new().write(true).open(&input)?;
@@ -166,16 +165,16 @@ pub(super) fn connections(chaos: &Chaos) -> Result<()> {
             ));
         }
         drop(open);
-        // Whoever asks in order is answered again.
+        // A valid request is answered again.
         let mut answer = String::new();
-        let asked = TcpStream::connect(address).and_then(|mut stream| {
+        let answered = TcpStream::connect(address).and_then(|mut stream| {
             stream.set_read_timeout(Some(Duration::from_secs(10)))?;
             stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
             stream.read_to_string(&mut answer)
         });
         if !answer.starts_with("HTTP/1.1 200") {
             chaos.complain(format!(
-                "the metrics server does not answer after many connections: {asked:?}"
+                "the metrics server does not answer after many connections: {answered:?}"
             ));
         }
     } else {

@@ -32,11 +32,11 @@ pub(super) struct Text {
     code: String,
     language: Language,
     /// For each line of Markdown, what kind of line it is.
-    kinds: Vec<Kind>,
+    kinds: Vec<LineKind>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum LineKind {
     Prose,
     /// In a fenced block of a program's output.
     Output,
@@ -63,7 +63,7 @@ impl Text {
     /// Whether a line is prose, where a leading `|` makes a table.
     pub(super) fn prose_at(&self, number: usize) -> bool {
         match self.language {
-            Language::Markdown => self.kinds[number - 1] == Kind::Prose,
+            Language::Markdown => self.kinds[number - 1] == LineKind::Prose,
             Language::Slashes | Language::Hash => {
                 self.code.lines().nth(number - 1).is_none_or(|code| code.trim().is_empty())
             }
@@ -72,7 +72,7 @@ impl Text {
 
     /// Whether a line of Markdown shows a program's output.
     pub(super) fn output_at(&self, number: usize) -> bool {
-        self.language == Language::Markdown && self.kinds[number - 1] == Kind::Output
+        self.language == Language::Markdown && self.kinds[number - 1] == LineKind::Output
     }
 
     /// The code, with comments and strings blanked out.
@@ -95,7 +95,9 @@ impl Text {
         let mut gap = false;
         for (number, line) in self.lines() {
             let doc = match self.language {
-                Language::Markdown => (self.kinds[number - 1] == Kind::Prose).then(|| line.trim()),
+                Language::Markdown => {
+                    (self.kinds[number - 1] == LineKind::Prose).then(|| line.trim())
+                }
                 Language::Slashes => {
                     let line = line.trim_start();
                     let marks = ["///", "//!", " *", "* "];
@@ -120,7 +122,7 @@ impl Text {
 }
 
 /// What each line of a Markdown text is.
-fn fences<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Kind> {
+fn fences<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<LineKind> {
     let mut inside = None;
     lines
         .map(|line| {
@@ -128,15 +130,15 @@ fn fences<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Kind> {
             match (fence, inside) {
                 (Some(word), None) => {
                     let output = matches!(word.trim(), "text" | "");
-                    inside = Some(if output { Kind::Output } else { Kind::Code });
-                    Kind::Code
+                    inside = Some(if output { LineKind::Output } else { LineKind::Code });
+                    LineKind::Code
                 }
                 (Some(_), Some(_)) => {
                     inside = None;
-                    Kind::Code
+                    LineKind::Code
                 }
                 (None, Some(kind)) => kind,
-                (None, None) => Kind::Prose,
+                (None, None) => LineKind::Prose,
             }
         })
         .collect()

@@ -31,8 +31,13 @@ pub(crate) fn prefix() -> &'static Path {
         // its name.
         let name = test.file_name().and_then(|name| name.to_str()).expect("a test has a name");
         let prefix = scratch("prefix").join(name.split('-').next().unwrap_or(name));
-        layout::lay_out(&prefix, built, &crate_folder().join("include"), env!("CARGO_PKG_VERSION"))
-            .expect("the libraries are built and can be copied");
+        layout::install_into(
+            &prefix,
+            built,
+            &crate_folder().join("include"),
+            env!("CARGO_PKG_VERSION"),
+        )
+        .expect("the libraries are built and can be copied");
         prefix
     })
 }

@@ -42,13 +42,14 @@ pub struct MountArgs {
     )]
     pub populate: Populate,
 
-    /// Register the memory with these, then deregister it: io_uring:N (N rings), mlock, verbs (every
-    /// NIC), verbs:NIC, cuda (every GPU), cuda:N, nixl (an agent with UCX), nixl:BACKEND
+    /// Register the memory with these, then deregister it: io_uring:N (N rings), mlock, verbs
+    /// (every NIC), verbs:NIC, cuda (every GPU), cuda:N, nixl (an agent with UCX),
+    /// nixl:BACKEND
     #[arg(long, value_name = "DEVICE,…", value_parser = clap::value_parser!(Devices))]
     pub devices: Option<Devices>,
 
-    /// How devices are called: auto (measures which is faster), sequential, parallel or parallel:N.
-    /// The default is KVMEM_PARALLEL_REGISTER, MC_DISABLE_PARALLEL_REG_MR or
+    /// How devices are called: auto (measures which is faster), sequential, parallel or
+    /// parallel:N. The default is KVMEM_PARALLEL_REGISTER, MC_DISABLE_PARALLEL_REG_MR or
     /// MC_ENABLE_PARALLEL_REG_MR, else auto
     #[arg(
         long, value_name = "POLICY", value_parser = clap::value_parser!(Policy),
@@ -56,8 +57,8 @@ pub struct MountArgs {
     )]
     pub policy: Option<Policy>,
 
-    /// Maximum bytes of a key, such as 256MiB; the default is the device's maximum, or the size that
-    /// it registers fastest
+    /// Maximum bytes of a key, such as 256MiB; the default is the device's maximum, or the size
+    /// that it registers fastest
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "devices")]
     pub chunk: Option<u64>,
 
@@ -70,8 +71,8 @@ pub struct MountArgs {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub time_budget: Option<u64>,
 
-    /// Write the receipt, with --devices also the registrations and the times, or the plan, as JSON
-    /// to FILE; - for standard output instead of the text
+    /// Write the receipt, with --devices also the registrations and the times, or the plan, as
+    /// JSON to FILE; - for standard output instead of the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
 

@@ -14,8 +14,8 @@ pub struct TourArgs {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Size of the pool in bytes, or with a unit: 256MiB, 1GiB; the default fits the machine and is
-    /// at most 1 GiB
+    /// Size of the pool in bytes, or with a unit: 256MiB, 1GiB; the default fits the machine and
+    /// is at most 1 GiB
     #[arg(long, value_name = "SIZE", value_parser = pool)]
     pub pool: Option<u64>,
 

@@ -6,8 +6,8 @@
 //! - **Connections**: at most [`CONNECTIONS`]. One more closes the oldest that has not sent its
 //!   whole request. A client that sends its request at once is served, however many others stay
 //!   silent.
-//! - **Time**: a connection is closed if it has not sent its request after [`REQUEST`], or not
-//!   read the answer after [`ANSWER`].
+//! - **Time**: a connection is closed if it has not sent its request after [`REQUEST`], or not read
+//!   the answer after [`ANSWER`].
 //! - **Bytes**: the head of a request is at most [`HEAD`] bytes. A body is not read.
 
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};

@@ -64,7 +64,8 @@ impl Header {
     }
 }
 
-/// One call, with the *slot* of its range. Slots are reused, so a table of all live ranges is small.
+/// One call, with the *slot* of its range. Slots are reused, so a table of all live ranges is
+/// small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// A range was allocated.

@@ -1,9 +1,9 @@
 //! *Recorder*: writes the calls of all threads in one order.
 //!
 //! An allocation is made and written under one lock, so allocations appear in the order in which
-//! they were served. A free is written *before* it happens. The next owner of its bytes is therefore
-//! written after the free: ranges never overlap at any point of the file, and each thread's calls
-//! keep their order. With one thread the file is the exact sequence of calls.
+//! they were served. A free is written *before* it happens. The next owner of its bytes is
+//! therefore written after the free: ranges never overlap at any point of the file, and each
+//! thread's calls keep their order. With one thread the file is the exact sequence of calls.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -60,8 +60,8 @@ pub struct Row {
     pub same_decisions: bool,
     /// The greatest share of the space that was live.
     pub utilization_peak: f64,
-    /// The mean of that share over all allocations since the first recorded failure; absent without
-    /// one.
+    /// The mean of that share over all allocations since the first recorded failure; absent
+    /// without one.
     pub utilization_full_mean: Option<f64>,
     /// The share at the end.
     pub utilization_end: f64,

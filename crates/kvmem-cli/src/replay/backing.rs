@@ -1,8 +1,8 @@
 //! *Backing*: the memory of the pool: resident, or addresses alone.
 //!
 //! A replay that writes nothing uses an ordinary pool whose pages are never touched: it costs no
-//! memory, however large it is. A backed pool is made resident first, after a check that the machine
-//! has as much memory.
+//! memory, however large it is. A backed pool is made resident first, after a check that the
+//! machine has as much memory.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! *Feed*: hands the requests of a trace to worker threads, one at a time, in the order in which the
-//! workers ask.
+//! *Feed*: hands the requests of a trace to worker threads, one at a time, in the order in which
+//! the workers ask.
 
 use std::io::BufRead;
 use std::path::Path;

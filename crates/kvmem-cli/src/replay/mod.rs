@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! trace ──requests──▶ workers ──get, reserve, commit──▶ store ──allocate, free──▶ pool
-//! one JSON line a     hits, misses, payloads and        KvCache: pins, eviction   memory, or addresses
-//! request             their checksums, on N threads
+//! one JSON line a     hits, misses, payloads and        KvCache: pins, eviction   memory, or
+//! request             their checksums, on N threads                               addresses
 //! ```
 //!
 //! - [`trace`] reads the requests, and [`feed`] deals them to threads,
@@ -229,8 +229,9 @@ pub trait Watch: Send {
     fn served(&mut self, progress: Progress);
 }
 
-/// Replays `trace` on a fresh pool and calls `watch` after every request. Samples are taken if there
-/// is a place for them; their time does not count. A `recorder` records all calls of the allocator.
+/// Replays `trace` on a fresh pool and calls `watch` after every request. Samples are taken if
+/// there is a place for them; their time does not count. A `recorder` records all calls of the
+/// allocator.
 ///
 /// # Errors
 /// [`ReplayError`]; a replay that fails has no report.

@@ -1,11 +1,11 @@
 //! *Payload*: the contents of objects, which prove that no two objects share a byte.
 //!
 //! A fault of an allocator of offsets is silent: two blocks that share a byte look fine until one
-//! of them is read. Every object of a backed replay, or of the tour, therefore gets a payload of its
-//! own, and its checksum is compared on every hit. A payload is 16 bytes that name the object, and
-//! then one of 64 pieces of a random stream. The checksums of the pieces are known beforehand, so a
-//! write is a copy, and a replay can be compared with a plain copy. Pieces begin at different places
-//! of the stream, so two payloads never have the same bytes.
+//! of them is read. Every object of a backed replay, or of the tour, therefore gets a payload of
+//! its own, and its checksum is compared on every hit. A payload is 16 bytes that name the object,
+//! and then one of 64 pieces of a random stream. The checksums of the pieces are known beforehand,
+//! so a write is a copy, and a replay can be compared with a plain copy. Pieces begin at different
+//! places of the stream, so two payloads never have the same bytes.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -46,8 +46,8 @@ pub struct Damage {
 }
 
 impl Payloads {
-    /// Makes the payloads of all blocks whose objects have these sizes. The stream is 256 KiB longer
-    /// than the longest object.
+    /// Makes the payloads of all blocks whose objects have these sizes. The stream is 256 KiB
+    /// longer than the longest object.
     pub fn new(sizes: &[u64]) -> Self {
         let mut kinds: Vec<u64> = sizes.to_vec();
         kinds.sort_unstable();

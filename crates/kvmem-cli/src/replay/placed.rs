@@ -1,7 +1,7 @@
 //! *Placed*: objects where another allocator places them.
 //!
-//! The index, the order of eviction and the pins are those of a [`KvCache`] whose values are one byte
-//! each. The key of an object owns its range, which is freed with the key. Allocators are thus
+//! The index, the order of eviction and the pins are those of a [`KvCache`] whose values are one
+//! byte each. The key of an object owns its range, which is freed with the key. Allocators are thus
 //! compared under the same cache that a pool has. A contender need not be thread-safe, so the
 //! replay uses one thread.
 

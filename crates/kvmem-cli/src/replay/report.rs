@@ -126,8 +126,8 @@ pub struct Backed {
     /// Bytes written and copied out a second of that work: look-ups, reserving, and copying; all
     /// threads together.
     pub bytes_per_s: f64,
-    /// Bytes a second of a loop of plain copies of the same objects with as many threads; absent if
-    /// nothing was moved.
+    /// Bytes a second of a loop of plain copies of the same objects with as many threads; absent
+    /// if nothing was moved.
     pub plain_bytes_per_s: Option<f64>,
     /// The first over the second.
     pub of_plain: Option<f64>,

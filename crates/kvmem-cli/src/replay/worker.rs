@@ -1,18 +1,18 @@
 //! *Worker*: serves requests from a store, as one thread of a server would.
 //!
 //! A block is held under its hash id, which stands for the block *and everything before it*, object
-//! by object. A request looks its ids up in order. Blocks are *hits* while all objects of each block
-//! are held: their KV cache need not be computed again. From the first incomplete block on, the rest
-//! are *misses*: the engine computes them, and their missing objects are inserted.
+//! by object. A request looks its ids up in order. Blocks are *hits* while all objects of each
+//! block are held: their KV cache need not be computed again. From the first incomplete block on,
+//! the rest are *misses*: the engine computes them, and their missing objects are inserted.
 //!
 //! When an object does not fit, the store evicts others until it does. Two rules keep the held
 //! blocks useful:
 //!
 //! - A request uses its blocks *in reverse order*: it inserts the last block first, and after all
-//!   insertions uses its hits from the last to the first. Under LRU a block is therefore never older
-//!   than one that follows it in a prefix. It is evicted after it, and no block is held that no
-//!   request can reach; only the last block of a prefix may be evicted in part. An inserted block is
-//!   not used a second time for that, so a policy that counts second uses is not misled.
+//!   insertions uses its hits from the last to the first. Under LRU a block is therefore never
+//!   older than one that follows it in a prefix. It is evicted after it, and no block is held that
+//!   no request can reach; only the last block of a prefix may be evicted in part. An inserted
+//!   block is not used a second time for that, so a policy that counts second uses is not misled.
 //! - A request pins its own blocks. If its prompt alone exceeds the pool, its first blocks are kept
 //!   and the rest is not cached.
 

@@ -54,8 +54,8 @@ impl TourSamples {
         done * SAMPLES as f64 >= (self.samples.len() + 1) as f64
     }
 
-    /// Takes a sample after this many requested bytes. It replaces the previous sample if hardly any
-    /// bytes lie between them, since such a gap gives no rate. O(ranges of the pool).
+    /// Takes a sample after this many requested bytes. It replaces the previous sample if hardly
+    /// any bytes lie between them, since such a gap gives no rate. O(ranges of the pool).
     pub(super) fn take<K: Hash + Eq>(&mut self, requested: u64, cache: &KvCache<K>) {
         let stats = cache.stats();
         let map = cache.pool().map();

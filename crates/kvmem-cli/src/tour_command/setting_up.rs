@@ -1,7 +1,7 @@
 //! *Setting up*: maps, populates and registers the pool of the tour, as far as this machine allows.
 //!
-//! If rings may not pin the whole pool, it stays unregistered, and a small pool is registered beside
-//! it as a demonstration. If memory turns out to be short, the pool is halved until it fits.
+//! If rings may not pin the whole pool, it stays unregistered, and a small pool is registered
+//! beside it as a demonstration. If memory turns out to be short, the pool is halved until it fits.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

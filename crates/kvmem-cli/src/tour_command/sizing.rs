@@ -2,8 +2,8 @@
 //!
 //! The available memory is the least that any limit leaves: free memory, every control group above,
 //! the limits of the process. A tour takes a quarter of it, which other programs hardly notice, and
-//! at most [`MAX_POOL`], since more would show nothing new. Rings pin each page once for every ring,
-//! and have their own limit for pinned bytes.
+//! at most [`MAX_POOL`], since more would show nothing new. Rings pin each page once for every
+//! ring, and have their own limit for pinned bytes.
 
 use kvmem::arena::preflight::{Report, Value};
 use kvmem::register::Limits;

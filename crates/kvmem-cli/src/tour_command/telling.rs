@@ -1,8 +1,8 @@
 //! *Telling*: the output of the tour: numbered steps, their results, what is missing, and progress.
 //!
 //! Results go to standard output, in lines of at most [`WIDTH`] columns. Progress goes to standard
-//! error: a bar on a terminal, otherwise a line every few seconds, which shows in a log that the tour
-//! goes on.
+//! error: a bar on a terminal, otherwise a line every few seconds, which shows in a log that the
+//! tour goes on.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
