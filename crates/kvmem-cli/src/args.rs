@@ -394,7 +394,10 @@ pub struct ReplayArgs {
     /// Replay allocator calls that --record has written, instead of a trace
     #[arg(
         long, value_name = "FILE",
-        conflicts_with_all = ["trace", "pool", "model", "object_bytes", "page_tokens", "policy", "threads", "backed", "requests", "record", "html"]
+        conflicts_with_all = [
+            "trace", "pool", "model", "object_bytes", "page_tokens", "policy", "threads",
+            "backed", "requests", "record", "html"
+        ]
     )]
     pub ops: Option<PathBuf>,
 
