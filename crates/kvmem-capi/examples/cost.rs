@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 
 use kvmem::offset::OffsetAllocator;
-use kvmem::slab::SliceAllocator;
+use kvmem::slab::SlabAllocator;
 
 fn now() -> f64 {
     let mut time = MaybeUninit::uninit();
@@ -20,7 +20,7 @@ fn now() -> f64 {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let n: u64 = std::env::args().nth(1).map_or(Ok(1000), |n| n.parse())?;
     let space = OffsetAllocator::new(1 << 40)?;
-    let slices = SliceAllocator::new()?;
+    let slices = SlabAllocator::new()?;
     for _ in 0..3 {
         let mut live =
             (0..1000).map(|_| space.allocate(4096).map(Some)).collect::<Result<Vec<_>, _>>()?;

@@ -182,12 +182,12 @@ pub unsafe extern "C" fn kvmem_block_condemn(
     block: *const kvmem_block,
     why: *const c_char,
 ) -> kvmem_status {
-    let condemn = |block: &kvmem_block, pool: &Pool| {
+    let quarantine_block = |block: &kvmem_block, pool: &Pool| {
         // SAFETY: the caller's promise.
         let why = unsafe { some_text(why, "why") }?;
-        pool.condemn(pool.adopt_raw(block.handle())?, why);
+        pool.quarantine_block(pool.adopt_raw(block.handle())?, why);
         Ok(())
     };
     // SAFETY: the caller's promise.
-    unsafe { on_block(block, condemn) }
+    unsafe { on_block(block, quarantine_block) }
 }

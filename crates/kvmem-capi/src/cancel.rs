@@ -1,6 +1,6 @@
 //! *Cancel*: a token that ends long work early.
 
-use kvmem::arena::Cancel;
+use kvmem::arena::CancelToken;
 
 use crate::call::{destroy, guard, on, out};
 use crate::fork::Home;
@@ -14,14 +14,14 @@ pub struct kvmem_cancel {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_cancel, Cancel, Cancel, |_| Home::Heap);
+object!(kvmem_cancel, CancelToken, CancelToken, |_| Home::Heap);
 
 /// Makes a token that has not been used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_cancel_create(out_cancel: *mut *mut kvmem_cancel) -> kvmem_status {
     guard(|| {
         let made = out(out_cancel, "out_cancel")?;
-        made.put(kvmem_cancel::table().insert(Cancel::new())?);
+        made.put(kvmem_cancel::table().insert(CancelToken::new())?);
         Ok(())
     })
 }
@@ -43,6 +43,6 @@ pub unsafe extern "C" fn kvmem_cancel_destroy(cancel: *mut kvmem_cancel) -> kvme
 }
 
 /// The token of an option; NULL: none.
-pub(crate) fn token(cancel: *const kvmem_cancel) -> Result<Option<Cancel>, crate::fail::Fail> {
+pub(crate) fn token(cancel: *const kvmem_cancel) -> Result<Option<CancelToken>, crate::fail::Fail> {
     if cancel.is_null() { Ok(None) } else { kvmem_cancel::table().get(cancel).cloned().map(Some) }
 }

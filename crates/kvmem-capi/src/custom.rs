@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use kvmem::arena::Errno;
-use kvmem::register::{Key, Limits, Refusal, Registrar};
+use kvmem::register::{Key, Limits, Registrar, RegistrarError};
 
 use crate::call::{guard, out, read, some_text};
 use crate::fail::Fail;
@@ -65,8 +65,8 @@ impl fmt::Debug for Custom {
     }
 }
 
-fn refusal(call: &'static str, errno: c_int) -> Refusal {
-    Refusal::new(call, Errno::new(errno), "ask the program that brought the registrar")
+fn refusal(call: &'static str, errno: c_int) -> RegistrarError {
+    RegistrarError::new(call, Errno::new(errno), "ask the program that brought the registrar")
 }
 
 impl Registrar for Custom {
@@ -84,7 +84,7 @@ impl Registrar for Custom {
         }
     }
 
-    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let mut key = kvmem_key { handle: 0, lkey: 0, rkey: 0, has_rkey: 0 };
         let Some(register) = self.callbacks.register_bytes else {
             return Err(refusal("register_bytes", 0));
@@ -96,7 +96,7 @@ impl Registrar for Custom {
         }
     }
 
-    fn deregister(&self, key: Key) -> Result<(), Refusal> {
+    fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         let Some(deregister) = self.callbacks.deregister else {
             return Err(refusal("deregister", 0));
         };

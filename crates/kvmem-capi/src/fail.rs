@@ -11,7 +11,7 @@ use kvmem::offset::{AllocError, CheckError, RawError, SpaceError};
 use kvmem::pool::PoolError;
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::register::{DevicesError, NotAvailable, RegisterError};
-use kvmem::slab::{ExtentSetupError, SliceError, SliceSetupError};
+use kvmem::slab::{ExtentSetupError, SlabError, SlabSetupError};
 
 use crate::status::*;
 
@@ -45,7 +45,7 @@ pub(crate) enum Fail {
     Alloc(AllocError),
     Raw(RawError),
     Bump(BumpError),
-    Slice(SliceError),
+    Slice(SlabError),
     /// A key that nothing is held under.
     NotFound,
     /// A lease that was broken.
@@ -81,10 +81,10 @@ impl Fail {
             Fail::Raw(RawError::Foreign { .. }) => KVMEM_FOREIGN_ALLOCATION,
             Fail::Raw(RawError::Refused(error)) => of_alloc(error),
             Fail::Raw(_) => KVMEM_STALE_ALLOCATION,
-            Fail::Bump(BumpError::Zero) | Fail::Slice(SliceError::ZeroSize) => KVMEM_ZERO_SIZE,
+            Fail::Bump(BumpError::Zero) | Fail::Slice(SlabError::ZeroSize) => KVMEM_ZERO_SIZE,
             Fail::Bump(BumpError::BadAlign { .. }) => KVMEM_BAD_ALIGN,
             Fail::Bump(BumpError::Full { .. }) => KVMEM_NO_ROOM,
-            Fail::Slice(SliceError::NoMemory { .. }) => KVMEM_NO_MEMORY,
+            Fail::Slice(SlabError::NoMemory { .. }) => KVMEM_NO_MEMORY,
             Fail::Bump(_) | Fail::Slice(_) => KVMEM_TOO_LARGE,
             Fail::NotFound => KVMEM_NOT_FOUND,
             Fail::Superseded => KVMEM_SUPERSEDED,
@@ -150,7 +150,7 @@ pub(crate) fn of_alloc(error: &AllocError) -> kvmem_status {
         AllocError::BadAlign { .. } => KVMEM_BAD_ALIGN,
         AllocError::Blocked { .. } => KVMEM_BLOCKED,
         AllocError::OutOfBounds { .. } => KVMEM_OUT_OF_BOUNDS,
-        AllocError::BooksFull { .. } => KVMEM_BOOKS_FULL,
+        AllocError::TooManyRanges { .. } => KVMEM_BOOKS_FULL,
         AllocError::NoRanges { .. } => KVMEM_INVALID_ARGUMENT,
         _ => KVMEM_NO_ROOM,
     }
@@ -187,9 +187,9 @@ fn of_register(error: &RegisterError) -> kvmem_status {
         RegisterError::NoRegistrars | RegisterError::SameName { .. } => KVMEM_INVALID_ARGUMENT,
         RegisterError::Empty => KVMEM_ZERO_SIZE,
         RegisterError::Limited { .. } => KVMEM_LIMIT,
-        RegisterError::Refused { error, .. } if error.refusal.barrier.is_some() => KVMEM_LIMIT,
+        RegisterError::Refused { error, .. } if error.refusal.exceeded.is_some() => KVMEM_LIMIT,
         RegisterError::Refused { .. } => KVMEM_REFUSED,
-        RegisterError::Kept { .. } => KVMEM_KEPT,
+        RegisterError::DeregisterFailed { .. } => KVMEM_KEPT,
         RegisterError::Populate(error) => of_arena(error),
         RegisterError::Cancelled { .. } => KVMEM_CANCELLED,
         RegisterError::OverBudget { .. } => KVMEM_TIMED_OUT,
@@ -204,7 +204,7 @@ fn of_register(error: &RegisterError) -> kvmem_status {
 fn of_space(error: &SpaceError) -> kvmem_status {
     match error {
         SpaceError::InUse { .. } => KVMEM_IN_USE,
-        SpaceError::BooksFull { .. } => KVMEM_BOOKS_FULL,
+        SpaceError::TooManyRanges { .. } => KVMEM_BOOKS_FULL,
         _ => KVMEM_INVALID_ARGUMENT,
     }
 }
@@ -214,7 +214,7 @@ fn of_pool(error: &PoolError) -> kvmem_status {
         PoolError::Refused(error) => of_alloc(error),
         PoolError::NotReady { .. } => KVMEM_NOT_READY,
         PoolError::Limit { .. } => KVMEM_TOO_LARGE,
-        PoolError::Underway => KVMEM_IN_USE,
+        PoolError::Initializing => KVMEM_IN_USE,
         PoolError::OutOfBounds { .. } => KVMEM_OUT_OF_BOUNDS,
         PoolError::Private => KVMEM_WRONG_BACKING,
         PoolError::ReadOnly => KVMEM_READ_ONLY,
@@ -245,8 +245,8 @@ impl From<BumpError> for Fail {
     }
 }
 
-impl From<SliceError> for Fail {
-    fn from(error: SliceError) -> Fail {
+impl From<SlabError> for Fail {
+    fn from(error: SlabError) -> Fail {
         Fail::Slice(error)
     }
 }
@@ -291,7 +291,7 @@ said! {
     RegisterError: of_register;
     SpaceError: of_space;
     ExtentSetupError: |error| match error { ExtentSetupError::Space(error) => of_space(error), _ => KVMEM_INVALID_ARGUMENT };
-    SliceSetupError: |_| KVMEM_INVALID_ARGUMENT;
+    SlabSetupError: |_| KVMEM_INVALID_ARGUMENT;
     KvCacheSetupError: |_| KVMEM_INVALID_ARGUMENT;
     DevicesError: |_| KVMEM_INVALID_ARGUMENT;
     NotAvailable: |_| KVMEM_NOT_AVAILABLE;

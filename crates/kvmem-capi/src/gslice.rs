@@ -8,15 +8,15 @@ use std::panic::catch_unwind;
 use std::process::abort;
 use std::ptr::{self, NonNull};
 
-use kvmem::slab::SliceAllocator;
+use kvmem::slab::SlabAllocator;
 
 use crate::call::size;
 use crate::slice::check_link;
 
 /// The allocator of this process.
 #[inline(always)]
-fn slices() -> &'static SliceAllocator {
-    match SliceAllocator::get() {
+fn slices() -> &'static SlabAllocator {
+    match SlabAllocator::get() {
         Ok(slices) => slices,
         Err(error) => give_up(&error),
     }

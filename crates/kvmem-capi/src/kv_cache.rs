@@ -165,10 +165,10 @@ pub unsafe extern "C" fn kvmem_kv_create(
             }
         };
         if wanted.max_bytes != u64::MAX {
-            builder = builder.bytes_at_most(wanted.max_bytes);
+            builder = builder.max_bytes(wanted.max_bytes);
         }
         if wanted.max_blocks != u64::MAX {
-            builder = builder.blocks_at_most(wanted.max_blocks);
+            builder = builder.max_blocks(wanted.max_blocks);
         }
         if (wanted.low_watermark_bytes, wanted.high_watermark_bytes) != (u64::MAX, u64::MAX) {
             builder = builder.watermarks(wanted.low_watermark_bytes, wanted.high_watermark_bytes);
@@ -490,9 +490,9 @@ pub struct kvmem_kv_stats {
     /// Values removed by their key.
     pub removals: u64,
     /// Values refused because there was nothing to evict.
-    pub refusals: u64,
+    pub insertion_failures: u64,
     /// Evicted values that `on_evict` failed to take.
-    pub not_taken: u64,
+    pub sink_failures: u64,
     /// Values fetched and not put in, because their lease was broken.
     pub superseded: u64,
 }
@@ -515,8 +515,8 @@ pub unsafe extern "C" fn kvmem_kv_get_stats(
             replacements: stats.replacements,
             evictions: stats.evictions,
             removals: stats.removals,
-            refusals: stats.refusals,
-            not_taken: stats.not_taken,
+            insertion_failures: stats.insertion_failures,
+            sink_failures: stats.sink_failures,
             superseded: stats.superseded,
         });
         Ok(())

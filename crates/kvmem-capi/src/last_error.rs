@@ -73,7 +73,7 @@ mod tests {
     fn the_newest_failure_is_the_one_that_is_told() {
         // A thread of its own, which has met none yet.
         let told = std::thread::spawn(|| {
-            let full = AllocError::NoRoom { asked: 600, free: 400, largest_free: 300 };
+            let full = AllocError::OutOfSpace { requested: 600, free: 400, largest_free: 300 };
             assert_eq!(said(), "");
             assert_eq!(put_early(full), KVMEM_NO_ROOM);
             assert_eq!((said(), said()), (full.to_string(), full.to_string()));

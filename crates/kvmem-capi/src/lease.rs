@@ -69,7 +69,7 @@ pub unsafe extern "C" fn kvmem_kv_get_lease(
             Leased::Present(pinned) => {
                 kvmem_kv_leased { outcome: KVMEM_LEASED_PRESENT, value: value(pinned)?, ..none }
             }
-            Leased::Busy => none,
+            Leased::Unavailable => none,
         });
         Ok(())
     })
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn kvmem_kv_lease_is_unbroken(
     out_unbroken: *mut u32,
 ) -> kvmem_status {
     on(lease, |lease| {
-        out(out_unbroken, "out_unbroken")?.put(u32::from(lease.is_unbroken()));
+        out(out_unbroken, "out_unbroken")?.put(u32::from(lease.is_valid()));
         Ok(())
     })
 }

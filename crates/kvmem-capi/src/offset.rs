@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use kvmem::offset::{Builder, OffsetAllocator, Placement, RawAllocation, RawHandle};
+use kvmem::offset::{OffsetAllocator, OffsetAllocatorBuilder, Placement, RawAllocation, RawHandle};
 use kvmem::slab::{ExtentCache, ExtentState};
 
 use crate::call::{
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn kvmem_offset_options_init(
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
-fn builder(capacity: u64, wanted: &kvmem_offset_options) -> Result<Builder, Fail> {
+fn builder(capacity: u64, wanted: &kvmem_offset_options) -> Result<OffsetAllocatorBuilder, Fail> {
     let placement = match wanted.placement {
         KVMEM_PLACEMENT_RENEWAL => Placement::Renewal,
         KVMEM_PLACEMENT_BEST_FIT => Placement::BestFit,
@@ -187,9 +187,9 @@ pub unsafe extern "C" fn kvmem_offset_create(
             let hot = unsafe { hot_sizes(wanted.hot_sizes, wanted.hot_size_count) }?;
             let mut builder = ExtentCache::builder(builder)
                 .hot_sizes(hot.iter().copied())
-                .learn(flag(wanted.learn, "learn")?);
+                .auto_hot_sizes(flag(wanted.learn, "learn")?);
             if wanted.stranded_bytes != u64::MAX {
-                builder = builder.stranded(wanted.stranded_bytes);
+                builder = builder.max_cached_bytes(wanted.stranded_bytes);
             }
             Space::Cached(builder.build()?)
         } else {

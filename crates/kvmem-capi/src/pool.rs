@@ -7,7 +7,7 @@ use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kvmem::arena::Watch;
+use kvmem::arena::ProgressOptions;
 use kvmem::offset::{RawAllocation, RawHandle};
 use kvmem::pool::{Pool, PoolBuilder, PoolSize};
 
@@ -170,7 +170,7 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder
         .guard_pages(flag(wanted.guard_pages, "guard_pages")?)
         .in_background(flag(wanted.in_background, "in_background")?)
         .quarantine(flag(wanted.quarantine, "quarantine")?)
-        .learn(flag(wanted.learn, "learn")?);
+        .auto_hot_sizes(flag(wanted.learn, "learn")?);
     if wanted.max_bytes != 0 {
         builder = builder.max_size(size(wanted.max_bytes));
     }
@@ -181,7 +181,7 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder
         builder = builder.boundary(wanted.boundary_bytes);
     }
     if wanted.stranded_bytes != u64::MAX {
-        builder = builder.stranded(wanted.stranded_bytes);
+        builder = builder.max_cached_bytes(wanted.stranded_bytes);
     }
     if let Some(cancel) = token(wanted.cancel)? {
         builder = builder.cancel(cancel);
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn kvmem_pool_get_info(
         info.put(kvmem_pool_info {
             data: pool.base().as_ptr().cast(),
             capacity_bytes: report.capacity_bytes,
-            max_bytes: report.most_bytes,
+            max_bytes: report.max_bytes,
             ready_bytes: report.ready_bytes,
             quarantined_bytes: report.quarantined_bytes(),
             boundary_bytes: pool.boundary().unwrap_or(0),
@@ -524,7 +524,7 @@ pub unsafe extern "C" fn kvmem_pool_populate_elsewhere(
     out_bytes: *mut u64,
 ) -> kvmem_status {
     on(pool, |pool| {
-        let bytes = pool.populate_elsewhere(populate(how), &Watch::new())?;
+        let bytes = pool.populate_aliases(populate(how), &ProgressOptions::new())?;
         if let Ok(made) = out(out_bytes, "") {
             made.put(bytes);
         }

@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvmem::arena::preflight::{Machine, Wish};
-use kvmem::arena::{ArenaError, Backing, PageSize, Region, RegionBuilder, Watch};
+use kvmem::arena::preflight::{Machine, Requirements};
+use kvmem::arena::{ArenaError, Backing, PageSize, ProgressOptions, Region, RegionBuilder};
 
 use crate::call::{MAX_BYTES, destroy, guard, on, out, report, size, write_text};
 use crate::cancel::{kvmem_cancel, token};
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn kvmem_preflight_report(
                 numa_nodes(wanted.numa_nodes, wanted.numa_node_count)?,
             )
         };
-        let wish = Wish::new(bytes, ladder).map_err(Fail::invalid)?;
+        let wish = Requirements::new(bytes, ladder).map_err(Fail::invalid)?;
         let wish =
             wish.shared(backing(wanted.backing)? == Backing::Shared).nodes(nodes.iter().copied());
         let found = Machine::here().preflight(&wish);
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn kvmem_region_wrap(
             return Err(ArenaError::ZeroSize.into());
         }
         if bytes > most as u64 {
-            return Err(ArenaError::TooLarge { asked: size(bytes), most }.into());
+            return Err(ArenaError::TooLarge { requested: size(bytes), most }.into());
         }
         // SAFETY: the caller's promise.
         let region = unsafe { Region::from_raw(at, size(bytes), Lent { release, user }) }?;
@@ -284,7 +284,7 @@ pub struct kvmem_region_info {
     /// Bytes that may be used: what was asked for, in whole pages.
     pub bytes: u64,
     /// Bytes that were asked for.
-    pub asked_bytes: u64,
+    pub requested_bytes: u64,
     /// Bytes of addresses held, guard pages included.
     pub mapped_bytes: u64,
     /// Bytes that were resident.
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn kvmem_region_get_info(
         out(out_info, "out_info")?.put(kvmem_region_info {
             data: region.base().as_ptr().cast(),
             bytes: region.len() as u64,
-            asked_bytes: receipt.asked_bytes as u64,
+            requested_bytes: receipt.requested_bytes as u64,
             mapped_bytes: receipt.mapped_bytes as u64,
             resident_bytes: receipt.resident_bytes(),
             bytes_1g: receipt.bytes_on(PageSize::Huge1G) as u64,
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn kvmem_region_populate(
     cancel: *const kvmem_cancel,
 ) -> kvmem_status {
     on(region, |region| {
-        let mut watch = Watch::new();
+        let mut watch = ProgressOptions::new();
         if let Some(listener) = Listener::new(progress, user) {
             watch = watch.progress(move |progress| listener.populated(progress));
         }
@@ -386,7 +386,7 @@ pub unsafe extern "C" fn kvmem_region_populate_elsewhere(
     out_bytes: *mut u64,
 ) -> kvmem_status {
     on(region, |region| {
-        let bytes = region.populate_elsewhere(populate(how), &Watch::new())?;
+        let bytes = region.populate_aliases(populate(how), &ProgressOptions::new())?;
         if let Ok(made) = out(out_bytes, "") {
             made.put(bytes);
         }

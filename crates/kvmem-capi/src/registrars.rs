@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvmem::arena::Errno;
 use kvmem::register::simulated::{Fault, Machine, Nic, NicLimits};
-use kvmem::register::{Devices, Found, Registrar, discover};
+use kvmem::register::{DetectedDevice, Devices, Registrar, discover};
 
 use crate::call::{destroy, guard, on, out, report, size, some_text, write_text};
 use crate::fail::Fail;
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn kvmem_registrars_limits(
         found.put(kvmem_limits {
             max_key_bytes: limits.max_bytes,
             max_keys: limits.max_keys,
-            good_key_bytes: limits.good_bytes.unwrap_or(0),
+            good_key_bytes: limits.preferred_chunk_bytes.unwrap_or(0),
             memlock_bytes: limits.memlock.map_or(u64::MAX, |memlock| memlock.limit_bytes),
         });
         Ok(())
@@ -217,7 +217,8 @@ pub unsafe extern "C" fn kvmem_discover_report(
     out_needed: *mut u64,
 ) -> kvmem_status {
     guard(|| {
-        let lines = |found: &Vec<Found>| found.iter().map(|found| format!("{found}\n")).collect();
+        let lines =
+            |found: &Vec<DetectedDevice>| found.iter().map(|found| format!("{found}\n")).collect();
         let text = report(format, &discover(), lines)?;
         // SAFETY: the caller's promise.
         unsafe { write_text(&text, buffer, capacity, out_needed) }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvmem::arena::ExclusiveRegion;
-use kvmem::slab::{SliceAllocator, SliceBuilder, SliceFault, SliceSettings};
+use kvmem::slab::{SlabAllocator, SlabAllocatorBuilder, SlabFault, SlabSettings};
 
 use crate::call::{destroy, elements, guard, list, on, out, size, value_bytes};
 use crate::fail::Fail;
@@ -28,15 +28,15 @@ object!(kvmem_slice_allocator, Slices, Slice, |slices| slices.home);
 
 /// An allocator of slices in its table.
 pub struct Slices {
-    slices: SliceAllocator,
+    slices: SlabAllocator,
     home: Home,
 }
 
 impl Deref for Slices {
-    type Target = SliceAllocator;
+    type Target = SlabAllocator;
 
     #[inline(always)]
-    fn deref(&self) -> &SliceAllocator {
+    fn deref(&self) -> &SlabAllocator {
         &self.slices
     }
 }
@@ -151,13 +151,13 @@ unsafe impl Send for Hook {}
 unsafe impl Sync for Hook {}
 
 impl Hook {
-    fn tell(&self, fault: &SliceFault) {
+    fn tell(&self, fault: &SlabFault) {
         let (kind, bytes) = match *fault {
-            SliceFault::DoubleFree { size, .. } => (KVMEM_FAULT_DOUBLE_FREE, size),
-            SliceFault::WrongSize { allocated, .. } => (KVMEM_FAULT_WRONG_SIZE, allocated),
-            SliceFault::Foreign { size, .. } => (KVMEM_FAULT_FOREIGN, size),
-            SliceFault::WriteAfterFree { size, .. } => (KVMEM_FAULT_WRITE_AFTER_FREE, size),
-            SliceFault::Leak { size, .. } => (KVMEM_FAULT_LEAK, size),
+            SlabFault::DoubleFree { size, .. } => (KVMEM_FAULT_DOUBLE_FREE, size),
+            SlabFault::WrongSize { allocated, .. } => (KVMEM_FAULT_WRONG_SIZE, allocated),
+            SlabFault::Foreign { size, .. } => (KVMEM_FAULT_FOREIGN, size),
+            SlabFault::WriteAfterFree { size, .. } => (KVMEM_FAULT_WRITE_AFTER_FREE, size),
+            SlabFault::Leak { size, .. } => (KVMEM_FAULT_LEAK, size),
             _ => (0, 0),
         };
         let text = CString::new(fault.to_string()).unwrap_or_default();
@@ -173,15 +173,15 @@ impl Hook {
     }
 }
 
-fn builder(wanted: &kvmem_slice_options) -> Result<SliceBuilder, Fail> {
-    let mut builder = SliceAllocator::builder();
+fn builder(wanted: &kvmem_slice_options) -> Result<SlabAllocatorBuilder, Fail> {
+    let mut builder = SlabAllocator::builder();
     match wanted.settings {
         KVMEM_SLICE_FROM_ENVIRONMENT => {}
         bits if bits
             & !(KVMEM_SLICE_PLAIN | KVMEM_SLICE_ALWAYS_MALLOC | KVMEM_SLICE_DEBUG_BLOCKS)
             == 0 =>
         {
-            let settings = SliceSettings {
+            let settings = SlabSettings {
                 always_malloc: bits & KVMEM_SLICE_ALWAYS_MALLOC != 0,
                 debug_blocks: bits & KVMEM_SLICE_DEBUG_BLOCKS != 0,
             };
@@ -200,7 +200,7 @@ fn builder(wanted: &kvmem_slice_options) -> Result<SliceBuilder, Fail> {
         builder = builder.working_set(Duration::from_nanos(wanted.working_set_ns));
     }
     if wanted.stranded_bytes != u64::MAX {
-        builder = builder.stranded(wanted.stranded_bytes);
+        builder = builder.max_cached_bytes(wanted.stranded_bytes);
     }
     if let Some(tell) = wanted.on_fault {
         let hook = Hook { tell, user: wanted.on_fault_user };

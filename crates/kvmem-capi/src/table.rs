@@ -65,7 +65,7 @@ pub(crate) enum Kind {
     Cache,
     Pin,
     Reservation,
-    Cancel,
+    CancelToken,
     Lease,
 }
 
@@ -498,7 +498,7 @@ mod tests {
     use super::*;
 
     struct Thing;
-    object!(Thing, String, Cancel, |_| Home::Heap);
+    object!(Thing, String, CancelToken, |_| Home::Heap);
 
     fn why(fail: Fail) -> BadHandle {
         match fail {
@@ -538,7 +538,8 @@ mod tests {
             );
             assert!(table.take(std::ptr::without_provenance(bits)).is_err());
         }
-        let other = second.addr() ^ ((Kind::Cancel as usize ^ Kind::Region as usize) << KIND_SHIFT);
+        let other =
+            second.addr() ^ ((Kind::CancelToken as usize ^ Kind::Region as usize) << KIND_SHIFT);
         assert_eq!(
             why(table.get(std::ptr::without_provenance(other)).unwrap_err()),
             BadHandle::Other("kvmem_region")
@@ -562,7 +563,7 @@ mod tests {
     #[test]
     fn a_forked_object_is_only_forgotten() {
         struct Mine;
-        object!(Mine, std::sync::Arc<()>, Cancel);
+        object!(Mine, std::sync::Arc<()>, CancelToken);
         static TABLE: Table<Mine> = Table::new();
         let value = std::sync::Arc::new(());
         let handle = TABLE.insert(value.clone()).unwrap();

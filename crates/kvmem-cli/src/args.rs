@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use kvmem::arena::preflight::{Wish, WishError};
+use kvmem::arena::preflight::{Requirements, RequirementsError};
 use kvmem::arena::{ByteSize, Ladder};
 use kvmem::pool::kv_cache::Eviction;
 use kvmem_bench::contender::ContenderId;
@@ -471,10 +471,10 @@ impl DoctorArgs {
     /// The memory that is wanted.
     ///
     /// # Errors
-    /// [`WishError`] if there can be no such memory.
-    pub fn wish(&self) -> Result<Wish, WishError> {
-        let wish = Wish::new(self.size, self.pages.clone())?;
-        Ok(wish.shared(self.shared).pinned(!self.no_pin).nodes(self.nodes.iter().copied()))
+    /// [`RequirementsError`] if there can be no such memory.
+    pub fn requirements(&self) -> Result<Requirements, RequirementsError> {
+        let requirements = Requirements::new(self.size, self.pages.clone())?;
+        Ok(requirements.shared(self.shared).pinned(!self.no_pin).nodes(self.nodes.iter().copied()))
     }
 }
 

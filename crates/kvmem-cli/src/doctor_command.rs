@@ -11,9 +11,9 @@ use crate::output_file::OutputFiles;
 /// Prints the report; a check that fails is a failure of the command. A registrar that is not there
 /// is none.
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
-    let wish = args.wish().map_err(Failure::usage)?;
+    let requirements = args.requirements().map_err(Failure::usage)?;
     let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;
-    let diagnosis = diagnose(&wish);
+    let diagnosis = diagnose(&requirements);
     json.write(&diagnosis, &diagnosis)?;
     if diagnosis.report.passes() {
         return Ok(());

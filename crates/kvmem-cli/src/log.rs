@@ -14,7 +14,7 @@ const VARIABLE: &str = "KVMEM_LOG";
 /// there.
 pub(crate) fn begin(verbose: u8) -> Result<(), Failure> {
     let level = match verbose {
-        0 => asked()?,
+        0 => requested()?,
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
@@ -36,7 +36,7 @@ pub(crate) fn begin(verbose: u8) -> Result<(), Failure> {
     Ok(())
 }
 
-fn asked() -> Result<LevelFilter, Failure> {
+fn requested() -> Result<LevelFilter, Failure> {
     let Some(value) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) else {
         return Ok(LevelFilter::OFF);
     };

@@ -44,7 +44,7 @@ fn map(args: &MountArgs, builder: RegionBuilder) -> Result<(), Failure> {
         let Progress { piece, done_bytes, .. } = progress;
         drawn.piece(format!("thread {}", piece.worker), "populate", piece, done_bytes);
     });
-    if let Some(seconds) = args.time_limit {
+    if let Some(seconds) = args.time_budget {
         builder = builder.time_budget(Duration::from_secs(seconds));
     }
     line.begin();

@@ -4,7 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kvmem::arena::Piece;
+use kvmem::arena::WorkUnit;
 use kvmem::register::{Phase, RegisterProgress};
 use kvmem_report::{Section, Spans, Table};
 
@@ -61,7 +61,7 @@ impl TimeLine {
     }
 
     /// A piece of work; `done_bytes` of this step are done with it.
-    pub(crate) fn piece(&self, who: String, what: &'static str, piece: Piece, done_bytes: u64) {
+    pub(crate) fn piece(&self, who: String, what: &'static str, piece: WorkUnit, done_bytes: u64) {
         let mut state = self.lock();
         if state.done.last().is_some_and(|last| last.what != what) {
             state.reported = 0;

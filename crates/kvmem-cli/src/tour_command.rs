@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::HumanCount;
 use kvmem::arena::Ladder;
-use kvmem::arena::preflight::{Check, Machine, Report, Verdict, Wish};
+use kvmem::arena::preflight::{Check, Machine, Report, Requirements, Verdict};
 use kvmem::pool::PoolReport;
 use kvmem::register::{Devices, NotAvailable, Registrar};
 use kvmem_report::{Chapter, Page};
@@ -61,10 +61,10 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     let mut missing = Vec::new();
 
     telling.step("Doctor: what this machine allows")?;
-    let wish = |bytes| Wish::new(bytes, Ladder::default()).map_err(Failure::usage);
-    let sizing = Sizing::of(&Machine::here().preflight(&wish(SMALL)?), args.pool);
+    let requirements = |bytes| Requirements::new(bytes, Ladder::default()).map_err(Failure::usage);
+    let sizing = Sizing::of(&Machine::here().preflight(&requirements(SMALL)?), args.pool);
     let wanted = sizing.as_ref().map_or(TourArgs::LEAST_POOL, |sizing| sizing.bytes);
-    let limits = Machine::here().preflight(&wish(wanted)?);
+    let limits = Machine::here().preflight(&requirements(wanted)?);
     let (rings, no_rings) = rings(devices());
     doctor(&mut telling, &limits, &rings, no_rings.as_ref())?;
     missing.extend(no_rings);
@@ -161,7 +161,7 @@ fn doctor(
 ) -> Result<(), Failure> {
     telling.found(
         "checks",
-        &format!("{}, for {} (kvmem doctor lists them)", limits.tally(), limits.wish),
+        &format!("{}, for {} (kvmem doctor lists them)", limits.tally(), limits.requirements),
     )?;
     for check in limits.with(Verdict::Fail).filter(|check| !TOLD_LATER.contains(&&*check.name)) {
         telling.missing(&as_missing(check))?;

@@ -122,7 +122,7 @@ fn pools_and_caches_are_published_when_somebody_asks() {
     let server = at("127.0.0.1:0", false).expect("a port is free").expect("it was asked for");
     let builder = Pool::builder("1 MiB").ladder(PageSize::Base).name("served").measure_latency(1);
     let (pool, _) = builder.build().expect("little memory");
-    let cache: KvCache<u64> = KvCache::new_on(&pool);
+    let cache: KvCache<u64> = KvCache::new(&pool);
     server.observe(Exporter::new().pool(&pool).cache(&cache));
     for key in 0..3 {
         cache.insert(key, &[7; 5000]).expect("room");

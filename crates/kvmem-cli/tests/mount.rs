@@ -54,7 +54,7 @@ fn the_receipt_says_what_was_got() {
 
     let receipt: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     std::fs::remove_file(&file).unwrap();
-    assert_eq!(receipt["asked_bytes"], 10 << 20);
+    assert_eq!(receipt["requested_bytes"], 10 << 20);
     let ranges = receipt["ranges"].as_array().unwrap();
     let resident: u64 = ranges.iter().map(|range| range["resident_bytes"].as_u64().unwrap()).sum();
     assert!(resident >= 10 << 20, "{receipt}");

@@ -266,8 +266,8 @@ fn recorded_calls_meet_all_contenders_side_by_side() {
         ]
     );
     for row in rows {
-        let asked = row["served"].as_u64().unwrap() + row["failures"].as_u64().unwrap();
-        assert_eq!(Value::from(asked), replay["allocations"], "{row:#}");
+        let requested = row["served"].as_u64().unwrap() + row["failures"].as_u64().unwrap();
+        assert_eq!(Value::from(requested), replay["allocations"], "{row:#}");
         assert!(row["ns_per_call"].as_f64() > Some(0.0), "{row:#}");
         let utilization = row["utilization_full_mean"].as_f64().unwrap();
         assert!(utilization > 0.5 && utilization <= 1.0, "{row:#}");

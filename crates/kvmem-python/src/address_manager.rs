@@ -118,7 +118,7 @@ impl Heap {
     }
 
     fn space(&self) -> Result<&OffsetAllocator, AllocError> {
-        self.space.as_ref().ok_or(AllocError::NoRoom { asked: 0, free: 0, largest_free: 0 })
+        self.space.as_ref().ok_or(AllocError::OutOfSpace { requested: 0, free: 0, largest_free: 0 })
     }
 
     /// What is granted to the caller.
@@ -213,7 +213,7 @@ impl Heap {
         let (starts, ranges) = (self.kept.starts.drain(..), &mut self.ranges);
         let whole: Vec<Allocation> = starts.filter_map(|at| ranges.remove(at)).collect();
         if let Some(space) = &self.space {
-            space.free_run(whole);
+            space.free_batch(whole);
         }
     }
 
@@ -245,9 +245,9 @@ impl Heap {
                 }
             }
         }
-        self.booked -= whole.iter().map(Allocation::size).sum::<u64>();
+        self.booked -= whole.iter().map(Allocation::len).sum::<u64>();
         if let Some(space) = &self.space {
-            space.free_run(whole);
+            space.free_batch(whole);
         }
         Ok(())
     }
@@ -283,7 +283,7 @@ impl Heap {
         self.settle();
         let listed =
             self.ranges.iter().all(|allocation| self.ranges.get(allocation.offset()).is_some());
-        let sum: u64 = self.ranges.iter().map(Allocation::size).sum();
+        let sum: u64 = self.ranges.iter().map(Allocation::len).sum();
         let of_space = self.space.as_ref().is_none_or(|space| {
             let metrics = space.metrics();
             metrics.allocated == sum
@@ -348,7 +348,7 @@ impl PyAddressManager {
         let metrics = self.lock().0.space.as_ref().map(OffsetAllocator::metrics);
         let (whole, largest) = metrics.map_or((0, 0), |it| (free(it.free), free(it.largest_free)));
         let ranges = match refused {
-            AllocError::BooksFull { ranges } => Some(*ranges),
+            AllocError::TooManyRanges { ranges } => Some(*ranges),
             _ => None,
         };
         error::heap_full(py, n, size, (whole, largest), ranges)
@@ -417,13 +417,14 @@ impl PyAddressManager {
     /// Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a
     /// ``RuntimeError``.
     fn allocate<'py>(&self, size: &Bound<'py, PyAny>) -> PyResult<(u64, Bound<'py, PyAny>)> {
-        let asked = Bytes::above_zero("size", size)?;
-        let units = self.units(asked);
+        let requested = Bytes::above_zero("size", size)?;
+        let units = self.units(requested);
         let granted = self.lock().0.allocate(units);
         match granted {
             Ok(at) => {
                 let length = units << self.shift;
-                let length = if asked.0 == Some(length) && size.is_exact_instance_of::<PyInt>() {
+                let length = if requested.0 == Some(length) && size.is_exact_instance_of::<PyInt>()
+                {
                     size.clone()
                 } else {
                     length.into_pyobject(size.py())?.into_any()

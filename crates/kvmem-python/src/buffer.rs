@@ -233,7 +233,7 @@ macro_rules! memory_methods {
                 dl_device: Option<$crate::number::Exactly<$crate::number::Int<'py>, 2>>,
                 copy: Option<bool>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                let wish = $crate::dlpack::Wish::new(
+                let wish = $crate::dlpack::Requirements::new(
                     slf.py(),
                     stream.is_some(),
                     max_version,

@@ -30,7 +30,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-use kvmem::arena::{Cancel, Region};
+use kvmem::arena::{CancelToken, Region};
 use kvmem::offset::OffsetAllocator;
 use pyo3::PyClass;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -108,7 +108,7 @@ impl Plain for u32 {}
 impl Plain for u64 {}
 impl Plain for usize {}
 impl Plain for isize {}
-impl Plain for Cancel {}
+impl Plain for CancelToken {}
 impl Plain for OffsetAllocator {}
 impl Plain for Box<[u64]> {}
 impl Plain for [isize; 1] {}

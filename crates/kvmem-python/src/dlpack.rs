@@ -33,21 +33,21 @@ const VERSIONED: &CStr = c"dltensor_versioned";
 type Keeper = Box<dyn FnOnce(Python<'_>) + Send>;
 
 /// What the consumer asks for.
-pub(crate) struct Wish {
+pub(crate) struct Requirements {
     stream: bool,
     max_version: Option<(u32, u32)>,
     dl_device: Option<(i32, i32)>,
     copy: Option<bool>,
 }
 
-impl Wish {
+impl Requirements {
     pub(crate) fn new<'py>(
         py: Python<'py>,
         stream: bool,
         max_version: Option<Exactly<Int<'py>, 2>>,
         dl_device: Option<Exactly<Int<'py>, 2>>,
         copy: Option<bool>,
-    ) -> PyResult<Wish> {
+    ) -> PyResult<Requirements> {
         let max_version = match max_version {
             Some(Exactly([major, minor])) => {
                 Some((major.u32(py, "max_version[0]")?, minor.u32(py, "max_version[1]")?))
@@ -63,7 +63,7 @@ impl Wish {
             }
             None => None,
         };
-        Ok(Wish { stream, max_version, dl_device, copy })
+        Ok(Requirements { stream, max_version, dl_device, copy })
     }
 }
 
@@ -215,7 +215,7 @@ unsafe extern "C" fn forget<M: Layout>(capsule: *mut ffi::PyObject) {
 /// Makes a capsule of an object's bytes.
 pub(crate) fn export<'py, C: Viewed>(
     object: &Bound<'py, C>,
-    wish: &Wish,
+    wish: &Requirements,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let held = object.get().held();

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvmem::arena::preflight::{Verdict, Wish};
-use kvmem::arena::{Cancel, Populate, Region};
-use kvmem::register::{Mounted, RegisterError, RegistrationSet, diagnose};
+use kvmem::arena::preflight::{Requirements, Verdict};
+use kvmem::arena::{CancelToken, Populate, Region};
+use kvmem::register::{MountReport, RegisterError, RegistrationSet, diagnose};
 use pyo3::prelude::*;
 
 use crate::error;
@@ -35,16 +35,16 @@ pub(crate) fn doctor<'py>(
         .into_iter()
         .map(|node| node.u32(py, "a node"));
     let nodes = nodes.collect::<PyResult<Vec<u32>>>()?;
-    let wish = Wish::new(size.0, options::ladder(py, pages.as_ref(), false)?);
-    let wish = wish.map_err(|error| error::bad_value(py, error))?;
-    let wish = wish.shared(shared).pinned(pinned).nodes(nodes);
-    let diagnosis = py.detach(|| diagnose(&wish));
+    let requirements = Requirements::new(size.0, options::ladder(py, pages.as_ref(), false)?);
+    let requirements = requirements.map_err(|error| error::bad_value(py, error))?;
+    let requirements = requirements.shared(shared).pinned(pinned).nodes(nodes);
+    let diagnosis = py.detach(|| diagnose(&requirements));
     let failed: Vec<String> =
         diagnosis.report.with(Verdict::Fail).map(|check| check.name.to_string()).collect();
     report::named(
         py,
         "Diagnosis",
-        (report::data(py, &diagnosis)?, diagnosis.to_string(), wish.to_string(), failed),
+        (report::data(py, &diagnosis)?, diagnosis.to_string(), requirements.to_string(), failed),
     )
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn doctor<'py>(
 #[pyfunction]
 #[pyo3(signature = (
     size, *, pages=None, strict=false, numa=None, populate=Threads::auto(), devices=None, policy=None,
-    chunk=None, time_limit=None, progress=None
+    chunk=None, time_budget=None, progress=None
 ), text_signature = "(size, *, pages=None, strict=False, numa=None, populate='auto', devices=None, policy=None, chunk=None, \
     time_limit=None, progress=None)")]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
@@ -70,12 +70,12 @@ pub(crate) fn mount_report<'py>(
     devices: Option<Words>,
     policy: Option<&str>,
     chunk: Option<Size>,
-    time_limit: Option<Seconds<'_>>,
+    time_budget: Option<Seconds<'_>>,
     progress: Option<Callback>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let cancel = Cancel::new();
+    let cancel = CancelToken::new();
     let populate = options::populate(py, "populate", populate)?;
-    let limit = options::seconds(py, "time_limit", time_limit)?;
+    let limit = options::seconds(py, "time_limit", time_budget)?;
     let policy = options::policy(py, policy)?;
     let registrars = options::devices(py, devices.as_ref())?;
     let listener = progress.map(|Callback(callback)| {
@@ -120,7 +120,7 @@ pub(crate) fn mount_report<'py>(
     if let Some(listener) = listener.clone() {
         set = set.progress(move |progress| listener.register(&progress));
     }
-    let mount = || -> Result<Mounted, RegisterError> {
+    let mount = || -> Result<MountReport, RegisterError> {
         let (region, map) = timed(|| builder.map());
         let region = Arc::new(region?);
         let (planned, plan) = timed(|| set.plan(&region));
@@ -132,7 +132,12 @@ pub(crate) fn mount_report<'py>(
             receipt.check_hugepages()?;
         }
         let (back, deregister) = timed(|| set.deregister());
-        Ok(Mounted::new(receipt, set.outcome().clone(), back?, [map, plan, register, deregister]))
+        Ok(MountReport::new(
+            receipt,
+            set.outcome().clone(),
+            back?,
+            [map, plan, register, deregister],
+        ))
     };
     let mounted = long::run(py, &cancel, mount);
     let mounted = mounted.and_then(|mounted| mounted.map_err(|error| error::register(py, &error)));

@@ -9,7 +9,7 @@ use kvmem::arena::{ArenaError, BumpError, Errno, Limit};
 use kvmem::offset::{AllocError, SpaceError};
 use kvmem::pool::PoolError;
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
-use kvmem::register::{ChunkError, NotAvailable, Refusal, RegisterError};
+use kvmem::register::{ChunkError, NotAvailable, RegisterError, RegistrarError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -108,17 +108,18 @@ pub(crate) fn defect(error: &kvmem::offset::CheckError) -> PyErr {
 pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match *error {
-        AllocError::TooLarge { asked, limit } | AllocError::AlignTooLarge { asked, limit, .. } => {
-            raised("OutOfSpaceError").with("asked", asked).with("limit", limit)
+        AllocError::TooLarge { requested, limit }
+        | AllocError::AlignTooLarge { requested, limit, .. } => {
+            raised("OutOfSpaceError").with("asked", requested).with("limit", limit)
         }
-        AllocError::NoRoom { asked, free, largest_free } => raised("OutOfSpaceError")
-            .with("asked", asked)
+        AllocError::OutOfSpace { requested, free, largest_free } => raised("OutOfSpaceError")
+            .with("asked", requested)
             .with("free", free)
             .with("largest_free", largest_free),
-        AllocError::Blocked { asked, most } => {
-            raised("OutOfSpaceError").with("asked", asked).with("limit", most)
+        AllocError::Blocked { requested, most } => {
+            raised("OutOfSpaceError").with("asked", requested).with("limit", most)
         }
-        AllocError::BooksFull { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
+        AllocError::TooManyRanges { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
         AllocError::ZeroSize => raised("BadValueError").with("value", 0).with("limit", 1),
         AllocError::BadAlign { align } => bad_align(py, align),
         AllocError::NoRanges { .. } => raised("BadValueError").with("value", 0).with("limit", 1),
@@ -184,7 +185,7 @@ pub(crate) fn request(py: Python<'_>, error: &AllocError, request: Request) -> P
             raised(format!("{request} were asked for, but there can never be room for that: ask for less"))
                 .with("limit", limit)
         }
-        AllocError::NoRoom { free, largest_free, .. } => raised(format!(
+        AllocError::OutOfSpace { free, largest_free, .. } => raised(format!(
             "{request} were asked for; {free} bytes are free, the longest free range is at most {largest_free}: \
              free something, or ask for less"
         ))
@@ -197,9 +198,9 @@ pub(crate) fn request(py: Python<'_>, error: &AllocError, request: Request) -> P
 
 /// The same for blocks of a pool.
 #[cold]
-pub(crate) fn block_request(py: Python<'_>, error: &PoolError, asked: Request) -> PyErr {
+pub(crate) fn block_request(py: Python<'_>, error: &PoolError, requested: Request) -> PyErr {
     match error {
-        PoolError::Refused(error) => request(py, error, asked),
+        PoolError::Refused(error) => request(py, error, requested),
         error => pool(py, error),
     }
 }
@@ -242,18 +243,18 @@ pub(crate) fn bad_batch(py: Python<'_>, n: &Bound<'_, PyAny>) -> PyErr {
 #[cold]
 pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {
     match *error {
-        BumpError::Full { asked, left } => Raised::new(py, "OutOfSpaceError", error)
-            .with("asked", asked)
+        BumpError::Full { requested, left } => Raised::new(py, "OutOfSpaceError", error)
+            .with("asked", requested)
             .with("free", left)
             .with("largest_free", left),
         BumpError::Zero => {
             Raised::new(py, "BadValueError", error).with("value", 0).with("limit", 1)
         }
         BumpError::BadAlign { align } => bad_align(py, align as u64),
-        BumpError::Overflow { asked, align } => {
+        BumpError::Overflow { requested, align } => {
             // The greater of the two is what no object can have.
             Raised::new(py, "BadValueError", error)
-                .with("value", asked.max(align))
+                .with("value", requested.max(align))
                 .with("limit", isize::MAX)
         }
         _ => Raised::new(py, "BadValueError", error),
@@ -266,19 +267,19 @@ pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {
 pub(crate) fn space(py: Python<'_>, error: &SpaceError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match *error {
-        SpaceError::InUse { asked, end_of_last } => {
-            raised("InUseError").with("asked", asked).with("end_of_last", end_of_last)
+        SpaceError::InUse { requested, end_of_last } => {
+            raised("InUseError").with("asked", requested).with("end_of_last", end_of_last)
         }
-        SpaceError::BooksFull { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
-        SpaceError::Capacity { asked, limit } => raised("BadValueError")
-            .with("value", asked)
-            .with("limit", if asked == 0 { 1 } else { limit }),
+        SpaceError::TooManyRanges { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
+        SpaceError::Capacity { requested, limit } => raised("BadValueError")
+            .with("value", requested)
+            .with("limit", if requested == 0 { 1 } else { limit }),
         SpaceError::ZeroBoundary => raised("BadValueError").with("value", 0).with("limit", 1),
-        SpaceError::MaxRanges { asked, least } => {
-            raised("BadValueError").with("value", asked).with("limit", least)
+        SpaceError::MaxRanges { requested, least } => {
+            raised("BadValueError").with("value", requested).with("limit", least)
         }
-        SpaceError::WrongDirection { capacity, asked } => {
-            raised("BadValueError").with("value", asked).with("limit", capacity)
+        SpaceError::WrongDirection { capacity, requested } => {
+            raised("BadValueError").with("value", requested).with("limit", capacity)
         }
         _ => raised("BadValueError"),
     }
@@ -318,8 +319,8 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
             .with("seconds", budget.as_secs_f64()),
         ArenaError::Pooled { .. } | ArenaError::Registered { .. } => raised("InUseError"),
         ArenaError::ZeroSize => raised("BadValueError").with("value", 0).with("limit", 1),
-        ArenaError::TooLarge { asked, most } => {
-            raised("BadValueError").with("value", *asked).with("limit", *most)
+        ArenaError::TooLarge { requested, most } => {
+            raised("BadValueError").with("value", *requested).with("limit", *most)
         }
         ArenaError::EmptyLadder => {
             let message = "pages is empty: name at least one kind of page, of 1G, 2M, thp and 4k";
@@ -354,17 +355,17 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
         RegisterError::Refused { error: chunk, .. } => {
             with_chunk(raised("RegistrationError"), chunk)
         }
-        RegisterError::Kept { kept } => {
+        RegisterError::DeregisterFailed { kept } => {
             let raised = raised("RegistrationError").with("kept", kept.len());
             match kept.first() {
                 Some(first) => with_chunk(raised, first),
                 None => raised,
             }
         }
-        RegisterError::Limited { device, barrier } => raised("RegistrationError")
+        RegisterError::Limited { device, exceeded } => raised("RegistrationError")
             .with("device", device)
-            .with("limit", barrier.to_string())
-            .with("remedy", barrier.remedy()),
+            .with("limit", exceeded.to_string())
+            .with("remedy", exceeded.remedy()),
         RegisterError::NoThread { errno } => raised("RegistrationError").with_errno(*errno),
         RegisterError::Cancelled { done, total } => {
             raised("CancelledError").with("done", *done).with("total", *total)
@@ -404,15 +405,17 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
 }
 
 fn with_chunk<'py>(raised: Raised<'py>, chunk: &ChunkError) -> Raised<'py> {
-    let Refusal { call, errno, remedy, barrier, .. } = &chunk.refusal;
+    let RegistrarError { call, errno, remedy, exceeded, .. } = &chunk.refusal;
     let raised = raised
         .with("device", &chunk.device)
         .with("start", chunk.range.start)
         .with("stop", chunk.range.end)
         .with("call", call.as_ref())
         .with_errno(*errno);
-    match barrier {
-        Some(barrier) => raised.with("limit", barrier.to_string()).with("remedy", barrier.remedy()),
+    match exceeded {
+        Some(exceeded) => {
+            raised.with("limit", exceeded.to_string()).with("remedy", exceeded.remedy())
+        }
         None => raised.with("remedy", remedy.as_ref()),
     }
 }
@@ -435,17 +438,17 @@ pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
         PoolError::Memory(error) => return arena(py, error),
         PoolError::Register(error) => return register(py, error),
         PoolError::Space(error) => return space(py, error),
-        PoolError::NotReady { asked, ready, capacity } => {
-            raised("NotReadyError").with("asked", *asked).with("ready", *ready).with("capacity", *capacity)
+        PoolError::NotReady { requested, ready, capacity } => {
+            raised("NotReadyError").with("asked", *requested).with("ready", *ready).with("capacity", *capacity)
         }
-        PoolError::Limit { asked, most } => {
-            raised("OutOfSpaceError").with("asked", *asked).with("limit", *most)
+        PoolError::Limit { requested, most } => {
+            raised("OutOfSpaceError").with("asked", *requested).with("limit", *most)
         }
-        PoolError::Underway => raised("InUseError"),
+        PoolError::Initializing => raised("InUseError"),
         PoolError::NoThread { errno } => raised("KvmemError").with_errno(*errno),
         PoolError::Size { text, .. } => raised("BadValueError").with("value", text.as_ref()),
-        PoolError::Boundary { asked, least } => {
-            raised("BadValueError").with("value", *asked).with("limit", *least)
+        PoolError::Boundary { requested, least } => {
+            raised("BadValueError").with("value", *requested).with("limit", *least)
         }
         PoolError::OutOfBounds { range, len } => {
             raised("BadValueError").with("value", range.end.max(range.start)).with("limit", *len)
@@ -471,11 +474,11 @@ pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
     match error {
         KvCacheError::Pool(error) => return pool(py, error),
         KvCacheError::Forked => return forked("cache"),
-        KvCacheError::TooLarge { asked, limit } => {
-            raised("OutOfSpaceError").with("asked", *asked).with("limit", *limit)
+        KvCacheError::TooLarge { requested, limit } => {
+            raised("OutOfSpaceError").with("asked", *requested).with("limit", *limit)
         }
-        KvCacheError::NothingToEvict { asked, blocks, bytes } => raised("OutOfSpaceError")
-            .with("asked", *asked)
+        KvCacheError::NothingToEvict { requested, blocks, bytes } => raised("OutOfSpaceError")
+            .with("asked", *requested)
             .with("blocks", *blocks)
             .with("held", *bytes),
         KvCacheError::Empty => raised("BadValueError").with("value", 0).with("limit", 1),
@@ -490,14 +493,14 @@ pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
     let raised = Raised::new(py, "BadValueError", error);
     match *error {
         KvCacheSetupError::ZeroLimit { .. } => raised.with("value", 0).with("limit", 1),
-        KvCacheSetupError::TooManyBlocks { asked, limit } => {
-            raised.with("value", asked).with("limit", limit)
+        KvCacheSetupError::TooManyBlocks { requested, limit } => {
+            raised.with("value", requested).with("limit", limit)
         }
         KvCacheSetupError::Watermarks { low, high, limit } => {
             raised.with("value", low.max(high)).with("limit", if low > high { high } else { limit })
         }
-        KvCacheSetupError::Shards { asked, limit } => {
-            raised.with("value", asked).with("limit", if asked == 0 { 1 } else { limit })
+        KvCacheSetupError::Shards { requested, limit } => {
+            raised.with("value", requested).with("limit", if requested == 0 { 1 } else { limit })
         }
         _ => raised,
     }

@@ -2,7 +2,7 @@
 //!
 //! With a *spill*, a lower tier, what is evicted is not lost. It is a Python object with four
 //! methods: `evicted(pinned)` is given each value that leaves the cache for room, `fetch(cache,
-//! key)` is asked for what the cache does not have, `forget(key)` and `forget_all()` are told what
+//! key)` is requested for what the cache does not have, `forget(key)` and `forget_all()` are told what
 //! was taken out, and `close()` ends it. They are called with no lock held: neither the cache's nor
 //! a holder's. Until `evicted`, `forget` and `forget_all` have returned, the cache gives no lease
 //! on the keys concerned.
@@ -126,10 +126,10 @@ impl PyKvCache {
         let memory = pool.get().pool()?;
         let mut builder = KvCache::builder(&memory).eviction(eviction);
         if let Some(Size(bytes)) = max_bytes {
-            builder = builder.bytes_at_most(bytes);
+            builder = builder.max_bytes(bytes);
         }
         if let Some(blocks) = max_blocks {
-            builder = builder.blocks_at_most(blocks.u64(py, "max_blocks")?);
+            builder = builder.max_blocks(blocks.u64(py, "max_blocks")?);
         }
         if let Some(Exactly([Size(low), Size(high)])) = watermarks {
             builder = builder.watermarks(low, high);
@@ -194,7 +194,7 @@ impl PyKvCache {
                 Some(Bound::new(py, PyLease { held: Holder::new(lease), cache })?.into_any())
             }
             Leased::Present(pinned) => Some(Bound::new(py, PyPinned::new(pinned))?.into_any()),
-            Leased::Busy => None,
+            Leased::Unavailable => None,
         })
     }
 
@@ -279,8 +279,8 @@ impl PyKvCache {
                 stats.replacements,
                 stats.evictions,
                 stats.removals,
-                stats.refusals,
-                stats.not_taken + self.spill.as_ref().map_or(0, |tier| tier.dropped()),
+                stats.insertion_failures,
+                stats.sink_failures + self.spill.as_ref().map_or(0, |tier| tier.dropped()),
                 stats.superseded,
             ),
         )
@@ -533,7 +533,7 @@ impl PyLease {
     /// Whether something was put or removed, so that nothing can be committed under it.
     #[getter]
     fn broken(&self) -> PyResult<bool> {
-        self.held.with(|lease| !lease.is_unbroken())
+        self.held.with(|lease| !lease.is_valid())
     }
 
     /// Gives it up.
@@ -543,7 +543,7 @@ impl PyLease {
     }
 
     fn __repr__(&self) -> String {
-        match self.held.with(Lease::is_unbroken) {
+        match self.held.with(Lease::is_valid) {
             Ok(true) => "<kvmem.Lease>".to_owned(),
             Ok(false) => "<kvmem.Lease, broken>".to_owned(),
             Err(_) => "<kvmem.Lease, ended>".to_owned(),

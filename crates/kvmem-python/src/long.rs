@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use kvmem::arena::Cancel;
+use kvmem::arena::CancelToken;
 use pyo3::prelude::*;
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -26,7 +26,7 @@ impl Drop for End<'_> {
 /// Runs `work` without the GIL. `cancel` ends it.
 pub(crate) fn run<T: Send>(
     py: Python<'_>,
-    cancel: &Cancel,
+    cancel: &CancelToken,
     work: impl FnOnce() -> T + Send,
 ) -> PyResult<T> {
     let (ended, told) = (Mutex::new(false), Condvar::new());

@@ -29,7 +29,7 @@ impl Held for Vec<Allocation> {
 
 impl Batch for Vec<Allocation> {
     fn size(&self) -> u64 {
-        self.first().map_or(0, Allocation::size)
+        self.first().map_or(0, Allocation::len)
     }
 
     fn offsets(&self) -> Vec<u64> {
@@ -135,10 +135,10 @@ impl PyOffsetAllocator {
     /// Frees many at once, neighbours joined first; all of them, or none if one cannot be.
     fn free_batch(&self, allocations: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(batch) = allocations.cast::<PyAllocationBatch>() {
-            self.space.free_run(batch.get().held.take()?);
+            self.space.free_batch(batch.get().held.take()?);
             return Ok(());
         }
-        self.space.free_run(take_all(allocations, |one: &PyAllocation| &one.held)?);
+        self.space.free_batch(take_all(allocations, |one: &PyAllocation| &one.held)?);
         Ok(())
     }
 
@@ -250,7 +250,7 @@ impl PyAllocation {
     /// Its length in bytes: exactly what was asked for.
     #[getter]
     fn size(&self) -> PyResult<u64> {
-        self.held.with(Allocation::size)
+        self.held.with(Allocation::len)
     }
 
     /// Frees it. A second time raises :class:`ClosedError`.

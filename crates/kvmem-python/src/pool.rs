@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use kvmem::arena::{Cancel, Populate, Watch};
+use kvmem::arena::{CancelToken, Populate, ProgressOptions};
 use kvmem::pool::{Pool, PoolError};
 use pyo3::prelude::*;
 
@@ -74,7 +74,7 @@ pub(crate) struct PyPool {
     pub(crate) held: Holder<Pool>,
     at: usize,
     len: u64,
-    cancel: Cancel,
+    cancel: CancelToken,
     /// Of a shared pool, from the beginning: children that are forked later have it too.
     fd: Mutex<Option<OwnedFd>>,
     /// Of a pool that is made ready in the background.
@@ -108,7 +108,7 @@ impl PyPool {
     #[pyo3(signature = (
         size, *, max_size=None, pages=None, strict=false, numa=None, shared=false, guard_pages=false,
         populate=Threads::auto(), devices=None, policy=None, boundary=None, hot_sizes=None, learn=true,
-        stranded=None, in_background=false, quarantine=false, progress=None
+        max_cached_bytes=None, in_background=false, quarantine=false, progress=None
     ), text_signature = "(size, *, max_size=None, pages=None, strict=False, numa=None, shared=False, guard_pages=False, \
         populate='auto', devices=None, policy=None, boundary=None, hot_sizes=None, learn=True, stranded=None, \
         in_background=False, quarantine=False, progress=None)")]
@@ -128,12 +128,12 @@ impl PyPool {
         boundary: Option<Size>,
         hot_sizes: Option<Several<Size>>,
         learn: bool,
-        stranded: Option<Size>,
+        max_cached_bytes: Option<Size>,
         in_background: bool,
         quarantine: bool,
         progress: Option<Callback>,
     ) -> PyResult<PyPool> {
-        let cancel = Cancel::new();
+        let cancel = CancelToken::new();
         let populate = options::populate(py, "populate", populate)?;
         let registrars = options::devices(py, devices.as_ref())?;
         let count = registrars.len() as u64;
@@ -151,7 +151,7 @@ impl PyPool {
                     .into_iter()
                     .map(|Size(bytes)| bytes),
             )
-            .learn(learn)
+            .auto_hot_sizes(learn)
             .in_background(in_background)
             .quarantine(quarantine)
             .cancel(cancel.clone());
@@ -161,8 +161,8 @@ impl PyPool {
         if let Some(Size(bytes)) = boundary {
             builder = builder.boundary(bytes);
         }
-        if let Some(Size(bytes)) = stranded {
-            builder = builder.stranded(bytes);
+        if let Some(Size(bytes)) = max_cached_bytes {
+            builder = builder.max_cached_bytes(bytes);
         }
         let listener = progress.map(|Callback(callback)| {
             let populated = if populate == Populate::None { 0 } else { size.0 };
@@ -186,7 +186,7 @@ impl PyPool {
             built = progress::end(py, listener.as_ref(), built);
         }
         let (pool, built) = built?;
-        let (at, len) = (pool.as_ptr().addr(), built.most_bytes);
+        let (at, len) = (pool.as_ptr().addr(), built.max_bytes);
         let fd = if shared {
             Some(share(&pool, true).map_err(|error| error::pool(py, &error))?)
         } else {
@@ -255,11 +255,11 @@ impl PyPool {
         let pool = self.pool()?;
         if let Ok(batch) = blocks.cast::<PyBlockBatch>() {
             let blocks = batch.get().held.take()?;
-            py.detach(|| pool.free_run(blocks));
+            py.detach(|| pool.free_batch(blocks));
             return Ok(());
         }
         let blocks = take_all(blocks, |one: &PyBlock| &one.held)?;
-        py.detach(|| pool.free_run(blocks));
+        py.detach(|| pool.free_batch(blocks));
         Ok(())
     }
 
@@ -356,9 +356,9 @@ impl PyPool {
 
     /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned
     /// out to be bad.
-    fn condemn(&self, block: &Bound<'_, PyBlock>, why: String) -> PyResult<()> {
+    fn quarantine_block(&self, block: &Bound<'_, PyBlock>, why: String) -> PyResult<()> {
         let pool = self.pool()?;
-        pool.condemn(block.get().held.take()?, why);
+        pool.quarantine_block(block.get().held.take()?, why);
         Ok(())
     }
 
@@ -426,12 +426,12 @@ impl PyPool {
     /// such as those of an engine that was given the descriptor: else each page is a fault when it
     /// is first touched there. Returns how many bytes those mappings have.
     #[pyo3(signature = (*, threads=None))]
-    fn populate_elsewhere(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
+    fn populate_aliases(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
         let how = options::populate_now(py, threads)?;
-        let cancel = Cancel::new();
-        let watch = Watch::new().cancel(cancel.clone());
+        let cancel = CancelToken::new();
+        let watch = ProgressOptions::new().cancel(cancel.clone());
         let pool = self.pool()?;
-        let done = long::run(py, &cancel, || pool.populate_elsewhere(how, &watch))?;
+        let done = long::run(py, &cancel, || pool.populate_aliases(how, &watch))?;
         done.map_err(|error| error::pool(py, &error))
     }
 

@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use kvmem::arena::{Cancel, Progress};
+use kvmem::arena::{CancelToken, Progress};
 use kvmem::register::{Phase, RegisterProgress};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -24,7 +24,7 @@ pub(crate) struct Listener(Arc<Told>);
 
 struct Told {
     callback: Mutex<Option<Py<PyAny>>>,
-    cancel: Cancel,
+    cancel: CancelToken,
     meter: Mutex<Meter>,
     raised: Mutex<Option<PyErr>>,
 }
@@ -118,7 +118,7 @@ impl Listener {
     /// Tells `callback` of populating and registering so many bytes.
     pub(crate) fn new(
         callback: Py<PyAny>,
-        cancel: Cancel,
+        cancel: CancelToken,
         populate: u64,
         register: u64,
     ) -> Listener {

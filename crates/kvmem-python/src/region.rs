@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use kvmem::arena::{Cancel, Region, Watch};
+use kvmem::arena::{CancelToken, ProgressOptions, Region};
 use pyo3::prelude::*;
 
 use crate::buffer::{Bytes, Exported, Span, memory_methods};
@@ -87,7 +87,7 @@ impl PyRegion {
     #[new]
     #[pyo3(signature = (
         size, *, pages=None, strict=false, numa=None, populate=None, shared=false, guard_pages=false, dont_fork=true,
-        dont_dump=true, progress=None, time_limit=None
+        dont_dump=true, progress=None, time_budget=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
@@ -102,9 +102,9 @@ impl PyRegion {
         dont_fork: bool,
         dont_dump: bool,
         progress: Option<Callback>,
-        time_limit: Option<Seconds<'_>>,
+        time_budget: Option<Seconds<'_>>,
     ) -> PyResult<PyRegion> {
-        let cancel = Cancel::new();
+        let cancel = CancelToken::new();
         let mut builder = Region::builder(size.bytes())
             .ladder(options::ladder(py, pages.as_ref(), strict)?)
             .numa(options::numa(py, numa)?)
@@ -114,7 +114,7 @@ impl PyRegion {
             .dont_fork(dont_fork)
             .dont_dump(dont_dump)
             .cancel(cancel.clone());
-        if let Some(limit) = options::seconds(py, "time_limit", time_limit)? {
+        if let Some(limit) = options::seconds(py, "time_limit", time_budget)? {
             builder = builder.time_budget(limit);
         }
         let listener =
@@ -157,7 +157,7 @@ impl PyRegion {
 
     /// Makes a range resident, by as many threads as turn out fastest unless a number is given;
     /// returns the seconds.
-    #[pyo3(signature = (start=Int::usual(0), stop=None, *, threads=None, progress=None, time_limit=None),
+    #[pyo3(signature = (start=Int::usual(0), stop=None, *, threads=None, progress=None, time_budget=None),
         text_signature = "($self, start=0, stop=None, *, threads=None, progress=None, time_limit=None)")]
     fn populate(
         &self,
@@ -166,14 +166,14 @@ impl PyRegion {
         stop: Option<Int<'_>>,
         threads: Option<Threads<'_>>,
         progress: Option<Callback>,
-        time_limit: Option<Seconds<'_>>,
+        time_budget: Option<Seconds<'_>>,
     ) -> PyResult<f64> {
         let region = self.region(py)?;
         let (start, stop) = part(py, region.len(), start, stop)?;
         let how = options::populate_now(py, threads)?;
-        let cancel = Cancel::new();
-        let mut watch = Watch::new().cancel(cancel.clone());
-        if let Some(limit) = options::seconds(py, "time_limit", time_limit)? {
+        let cancel = CancelToken::new();
+        let mut watch = ProgressOptions::new().cancel(cancel.clone());
+        if let Some(limit) = options::seconds(py, "time_limit", time_budget)? {
             watch = watch.time_budget(limit);
         }
         let total = stop.saturating_sub(start) as u64;
@@ -191,12 +191,12 @@ impl PyRegion {
     /// such as those of an engine that was given the descriptor: else each page is a fault when it
     /// is first touched there. Returns how many bytes those mappings have.
     #[pyo3(signature = (*, threads=None))]
-    fn populate_elsewhere(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
+    fn populate_aliases(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
         let how = options::populate_now(py, threads)?;
-        let cancel = Cancel::new();
-        let watch = Watch::new().cancel(cancel.clone());
+        let cancel = CancelToken::new();
+        let watch = ProgressOptions::new().cancel(cancel.clone());
         let region = self.region(py)?;
-        let done = long::run(py, &cancel, || region.populate_elsewhere(how, &watch))?;
+        let done = long::run(py, &cancel, || region.populate_aliases(how, &watch))?;
         done.map_err(|error| error::arena(py, &error))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvmem::arena::Cancel;
+use kvmem::arena::CancelToken;
 use kvmem::register::{Key, RegistrationSet};
 use pyo3::prelude::*;
 
@@ -67,7 +67,7 @@ pub(crate) fn key(py: Python<'_>, key: Key) -> PyResult<Bound<'_, PyAny>> {
 impl PyRegistration {
     #[new]
     #[pyo3(signature = (
-        region, devices, *, policy=None, populate=Threads::auto(), chunk=None, progress=None, time_limit=None
+        region, devices, *, policy=None, populate=Threads::auto(), chunk=None, progress=None, time_budget=None
     ), text_signature = "(region, devices, *, policy=None, populate='auto', chunk=None, progress=None, time_limit=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
@@ -78,12 +78,12 @@ impl PyRegistration {
         populate: Option<Threads<'_>>,
         chunk: Option<Size>,
         progress: Option<Callback>,
-        time_limit: Option<Seconds<'_>>,
+        time_budget: Option<Seconds<'_>>,
     ) -> PyResult<PyRegistration> {
         let memory = region.get().region(py)?;
         let registrars = options::devices(py, Some(&devices))?;
         let populate = options::populate(py, "populate", populate)?;
-        let cancel = Cancel::new();
+        let cancel = CancelToken::new();
         let (len, count) = (memory.len() as u64, registrars.len() as u64);
         let listener = progress.map(|Callback(callback)| {
             Listener::new(callback, cancel.clone(), len, len.saturating_mul(count))
@@ -96,7 +96,7 @@ impl PyRegistration {
         if let Some(Size(chunk)) = chunk {
             builder = builder.chunk_bytes(chunk);
         }
-        if let Some(limit) = options::seconds(py, "time_limit", time_limit)? {
+        if let Some(limit) = options::seconds(py, "time_limit", time_budget)? {
             builder = builder.time_budget(limit);
         }
         if let Some(listener) = listener.clone() {

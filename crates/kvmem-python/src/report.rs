@@ -91,7 +91,7 @@ pub(crate) fn log_receipt(
                     "{} bytes in {} pages instead of {}: {fallback}",
                     range.range.len(),
                     range.got,
-                    range.asked
+                    range.requested
                 )
             })?;
         }

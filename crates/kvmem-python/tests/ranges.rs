@@ -27,7 +27,7 @@ impl Both {
     /// Both answer alike, whether there is one or not.
     fn remove(&mut self, at: u64) -> Option<Allocation> {
         let taken = self.ranges.remove(at);
-        assert_eq!(taken.as_ref().map(Allocation::size), self.expected.remove(&at));
+        assert_eq!(taken.as_ref().map(Allocation::len), self.expected.remove(&at));
         assert!(self.ranges.get(at).is_none());
         taken
     }

@@ -157,8 +157,8 @@ impl Reader<'_> {
         for size in hot.iter_mut().take(usize::from(flags >> 2 & 7)) {
             *size = self.number()?;
         }
-        let stranded = if flags & 2 == 0 { None } else { Some(self.number()?) };
-        Some(Cache { hot, learns: flags & 1 == 0, stranded })
+        let max_cached_bytes = if flags & 2 == 0 { None } else { Some(self.number()?) };
+        Some(Cache { hot, learns: flags & 1 == 0, max_cached_bytes })
     }
 
     fn config(&mut self) -> Option<Config> {
@@ -296,8 +296,8 @@ impl Writer {
     }
 
     fn cache(&mut self, cache: &Cache) {
-        self.u8(u8::from(!cache.learns) | u8::from(cache.stranded.is_some()) << 1 | 4 << 2);
-        for number in cache.hot.into_iter().chain(cache.stranded) {
+        self.u8(u8::from(!cache.learns) | u8::from(cache.max_cached_bytes.is_some()) << 1 | 4 << 2);
+        for number in cache.hot.into_iter().chain(cache.max_cached_bytes) {
             self.u8(3);
             self.u64(number);
         }

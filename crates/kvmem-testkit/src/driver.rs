@@ -208,7 +208,7 @@ impl<F: Face> Driver<F> {
             }
             Op::Held(pick, change) => self.change(pick, change)?,
             Op::Orphan(pick, change) => self.change_orphan(pick, change)?,
-            Op::FreeRun { first, len, order } => self.free_run(first, len, order)?,
+            Op::FreeRun { first, len, order } => self.free_batch(first, len, order)?,
             Op::Burst { seed, n } => self.burst(seed, n)?,
             Op::Misuse { call, handle } => self.misuse(call, handle)?,
             Op::Grow(to) => self.grow(self.space.amount(to))?,
@@ -298,8 +298,7 @@ impl<F: Face> Driver<F> {
     fn grow(&mut self, to: u64) -> Result<()> {
         let expected = self.space.expect_capacity(to).and_then(|()| self.space.expect_grow(to));
         let got = self.space.allocator().grow(to);
-        let full =
-            matches!(got, Err(SpaceError::BooksFull { ranges }) if self.space.may_be_full(ranges));
+        let full = matches!(got, Err(SpaceError::TooManyRanges { ranges }) if self.space.may_be_full(ranges));
         ensure!(got == expected || full, "grow to {to}: {got:?} instead of {expected:?}");
         self.tally.count(if got.is_ok() { "grow: granted" } else { "grow: refused" });
         if got.is_ok() { Ok(self.space.oracle.set_capacity(to)?) } else { Ok(()) }
@@ -316,8 +315,8 @@ impl<F: Face> Driver<F> {
 
     /// Counts how often what was cached of a space that is about to go was taken back.
     fn count_reaps(&mut self) {
-        let (_, reaps) = self.space.allocator().cached();
-        *self.tally.0.entry("reaps").or_default() += reaps;
+        let (_, reclaims) = self.space.allocator().cached();
+        *self.tally.0.entry("reaps").or_default() += reclaims;
     }
 
     /// Remembers a handle that is no good from now on.

@@ -123,13 +123,13 @@ pub struct Cache {
     /// Whether further sizes are learnt.
     pub learns: bool,
     /// The most bytes that may be cached; a 32nd part of the space if nothing is said.
-    pub stranded: Option<u64>,
+    pub max_cached_bytes: Option<u64>,
 }
 
 impl Default for Cache {
     /// As an `ExtentCache` that is told nothing.
     fn default() -> Self {
-        Cache { hot: [0; 4], learns: true, stranded: None }
+        Cache { hot: [0; 4], learns: true, max_cached_bytes: None }
     }
 }
 
@@ -224,7 +224,7 @@ pub enum Op {
     Held(Pick, Change),
     /// Changes an allocation whose allocator is gone.
     Orphan(Pick, Change),
-    /// `free_run` of RAII allocations that follow each other, and of an orphan if there is one.
+    /// `free_batch` of RAII allocations that follow each other, and of an orphan if there is one.
     FreeRun {
         /// The run begins here.
         first: Pick,

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use kvmem::slab::{ManualClock, SliceAllocator, SliceError, SliceSettings};
+use kvmem::slab::{ManualClock, SlabAllocator, SlabError, SlabSettings};
 
 use self::blocks::{Block, Blocks};
 use self::crew::Crew;
@@ -75,7 +75,7 @@ pub fn run(config: &Config, ops: &[Op]) -> Result<Tally> {
 /// An allocator, and the books that know better.
 struct Under {
     config: Config,
-    slices: SliceAllocator,
+    slices: SlabAllocator,
     clock: Arc<ManualClock>,
     /// What the allocator took for misuse.
     faults: Arc<Mutex<Vec<String>>>,
@@ -87,8 +87,8 @@ impl Under {
         let clock = Arc::new(ManualClock::default());
         let faults = Arc::new(Mutex::new(Vec::new()));
         let told = faults.clone();
-        let mut builder = SliceAllocator::builder()
-            .settings(SliceSettings {
+        let mut builder = SlabAllocator::builder()
+            .settings(SlabSettings {
                 always_malloc: config.always_malloc,
                 debug_blocks: config.debug_blocks,
             })
@@ -99,7 +99,7 @@ impl Under {
                 told.lock().unwrap_or_else(PoisonError::into_inner).push(fault.to_string());
             });
         if let Some(most) = config.stranded_bytes {
-            builder = builder.stranded(most.into());
+            builder = builder.max_cached_bytes(most.into());
         }
         let slices = builder.build()?;
         Ok(Under { config: *config, slices, clock, faults, blocks: Blocks::default() })
@@ -132,8 +132,8 @@ impl Driver {
         match *op {
             Op::Alloc { seat, size, how } => self.alloc(seat, size, how),
             Op::Batch { seat, size, n } => self.batch(seat, size, n.into()),
-            Op::Free { seat, pick } => self.free_run(seat, pick, 1),
-            Op::FreeRun { seat, pick, n } => self.free_run(seat, pick, n.into()),
+            Op::Free { seat, pick } => self.free_batch(seat, pick, 1),
+            Op::FreeRun { seat, pick, n } => self.free_batch(seat, pick, n.into()),
             Op::FreeChain { seat, pick, n, link } => {
                 self.free_chain(seat, pick, n.into(), link.into())
             }
@@ -157,7 +157,7 @@ impl Driver {
     fn have<T: Send + 'static>(
         &mut self,
         who: Who,
-        work: impl FnOnce(&SliceAllocator) -> T + Send + 'static,
+        work: impl FnOnce(&SlabAllocator) -> T + Send + 'static,
     ) -> Result<T> {
         let slices = self.under_test.slices.clone();
         match who {
@@ -173,7 +173,10 @@ impl Driver {
     fn alloc(&mut self, seat: u8, size: usize, how: How) -> Result<()> {
         if size == usize::MAX {
             let got = self.have(Who::Seat(seat), move |slices| slices.alloc(size).map(Block))?;
-            ensure!(matches!(got, Err(SliceError::TooLarge { asked: usize::MAX, .. })), "{got:?}");
+            ensure!(
+                matches!(got, Err(SlabError::TooLarge { requested: usize::MAX, .. })),
+                "{got:?}"
+            );
             self.tally.count("alloc: too large");
             return Ok(());
         }
@@ -196,7 +199,7 @@ impl Driver {
             Ok((block, is_as_asked))
         })?;
         if size == 0 {
-            ensure!(matches!(got, Err(SliceError::ZeroSize)), "{got:?}");
+            ensure!(matches!(got, Err(SlabError::ZeroSize)), "{got:?}");
             self.tally.count("alloc: no bytes");
             return Ok(());
         }
@@ -223,7 +226,7 @@ impl Driver {
             Ok((count, blocks))
         })?;
         if size == 0 && n > 0 {
-            ensure!(matches!(got, Err(SliceError::ZeroSize)), "{:?}", got.map(|(count, _)| count));
+            ensure!(matches!(got, Err(SlabError::ZeroSize)), "{:?}", got.map(|(count, _)| count));
             return Ok(());
         }
         let (count, blocks) = got?;
@@ -233,7 +236,7 @@ impl Driver {
     }
 
     /// Frees up to `n` blocks, in the order of their addresses.
-    fn free_run(&mut self, seat: u8, pick: u16, n: usize) -> Result<()> {
+    fn free_batch(&mut self, seat: u8, pick: u16, n: usize) -> Result<()> {
         let run = self.under_test.blocks.take_run(pick, n);
         let freed = run.len();
         let intact = self.have(Who::Seat(seat), move |slices| {
@@ -286,7 +289,7 @@ impl Driver {
     }
 
     fn trim(&mut self, who: Who) -> Result<()> {
-        self.have(who, SliceAllocator::trim)?;
+        self.have(who, SlabAllocator::trim)?;
         self.tally.count(if who == Who::Outsider { "trim from outside" } else { "trim" });
         let under_test = &self.under_test;
         let stats = under_test.slices.stats();
@@ -305,7 +308,7 @@ impl Driver {
         let before = self.under_test.slices.stats().cached_bytes;
         let by = Duration::from_secs(seconds.into());
         self.under_test.clock.advance(by);
-        self.have(who, SliceAllocator::tick)?;
+        self.have(who, SlabAllocator::tick)?;
         let after = self.under_test.slices.stats().cached_bytes;
         ensure!(after <= before, "a tick brought the cached bytes from {before} to {after}");
         if after < before {
@@ -428,12 +431,12 @@ impl Driver {
         self.under_test.blocks.check_all()?;
         let mut seat = 0;
         while self.under_test.blocks.bytes() > 0 {
-            self.free_run(seat, u16::MAX / 2, 100)?;
+            self.free_batch(seat, u16::MAX / 2, 100)?;
             self.compare()?;
             seat = (seat + 1) % SEATS;
         }
         self.trim(Who::Outsider)?;
-        let is_empty = |slices: &SliceAllocator| {
+        let is_empty = |slices: &SlabAllocator| {
             let stats = slices.stats();
             let left =
                 (stats.slab_bytes, stats.unused_bytes, stats.mapped_bytes, stats.system_blocks);

@@ -162,12 +162,12 @@ fn draw_config(caches: bool, random: &mut Random) -> Config {
 
 /// Caches that may hold anything from nothing to all of the space.
 pub(crate) fn draw_cache(capacity: u64, random: &mut Random) -> Cache {
-    let stranded = random.once_in(2).then(|| capacity >> random.below(20));
+    let max_cached_bytes = random.once_in(2).then(|| capacity >> random.below(20));
     let mut hot = [0; 4];
     if random.once_in(2) {
-        hot.fill_with(|| 1 + random.log_below(stranded.unwrap_or(capacity / 32).max(1)));
+        hot.fill_with(|| 1 + random.log_below(max_cached_bytes.unwrap_or(capacity / 32).max(1)));
     }
-    Cache { hot, learns: !random.once_in(4), stranded }
+    Cache { hot, learns: !random.once_in(4), max_cached_bytes }
 }
 
 pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {

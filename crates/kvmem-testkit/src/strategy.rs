@@ -64,11 +64,11 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
 /// The same with caches above it, which may hold anything from nothing to all of it.
 pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
     let size = prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any::<u64>().prop_map(|bits| bits >> (bits % 64))];
-    let stranded = prop_oneof![2 => Just(None), 3 => (0..8u32).prop_map(Some)];
-    (config(scale), prop::array::uniform4(size), any::<bool>(), stranded).prop_map(
-        |(config, hot, learns, stranded)| {
-            let stranded = stranded.map(|shift| config.capacity >> shift);
-            Config { cache: Some(Cache { hot, learns, stranded }), ..config }
+    let max_cached_bytes = prop_oneof![2 => Just(None), 3 => (0..8u32).prop_map(Some)];
+    (config(scale), prop::array::uniform4(size), any::<bool>(), max_cached_bytes).prop_map(
+        |(config, hot, learns, max_cached_bytes)| {
+            let max_cached_bytes = max_cached_bytes.map(|shift| config.capacity >> shift);
+            Config { cache: Some(Cache { hot, learns, max_cached_bytes }), ..config }
         },
     )
 }

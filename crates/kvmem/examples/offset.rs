@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Many at a time: one lock, all or none.
     let batch = space.allocate_batch(MIB, 1000)?;
     assert_eq!(batch.len(), 1000);
-    space.free_run(batch);
+    space.free_batch(batch);
 
     // In place: give back the tail, take it again, free a part in the middle.
     let mut object = space.allocate(100 * MIB)?;
@@ -49,9 +49,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     // refused, so the hint says so without taking the lock.
     let rest = space.allocate(space.metrics().largest_free)?;
     match space.allocate(GIB) {
-        Err(AllocError::NoRoom { asked, free, largest_free }) => {
+        Err(AllocError::OutOfSpace { requested, free, largest_free }) => {
             println!(
-                "{asked} bytes are not to be had: {free} are free, at most {largest_free} in one piece"
+                "{requested} bytes are not to be had: {free} are free, at most {largest_free} in one piece"
             );
         }
         other => panic!("there is no room for {other:?}"),

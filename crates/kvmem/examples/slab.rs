@@ -3,11 +3,11 @@
 use std::thread;
 use std::time::Instant;
 
-use kvmem::slab::{ExtentCache, ObjectCache, SliceAllocator};
+use kvmem::slab::{ExtentCache, ObjectCache, SlabAllocator};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("# A million blocks of 1 to 512 bytes, allocated and freed by two threads");
-    let slices = SliceAllocator::new()?;
+    let slices = SlabAllocator::new()?;
     let start = Instant::now();
     thread::scope(|scope| {
         for thread in 0..2 {
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:.1} ns a pair and thread", start.elapsed().as_nanos() as f64 / 500_000.0);
 
     println!("\n# What is cached, and nothing after a trim");
-    let shown = |stats: &kvmem::slab::SliceStats| println!("{} bytes in slabs", stats.slab_bytes);
+    let shown = |stats: &kvmem::slab::SlabStats| println!("{} bytes in slabs", stats.slab_bytes);
     shown(&slices.stats());
     slices.trim();
     shown(&slices.stats());
@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stats = space.stats();
     println!(
         "{} ranges are cached, of at most {} bytes",
-        stats.cached_ranges, stats.stranded_bound
+        stats.cached_ranges, stats.max_cached_bytes
     );
     println!("and yet the whole space can be had: {}", space.allocate(64 << 30).is_ok());
     Ok(())

@@ -16,7 +16,7 @@
 //! NICs or GPUs, all of it or nothing, with keys that cannot outlive it.
 //! [`offset::OffsetAllocator`] hands out byte ranges of a space of up to 2^63 bytes in constant
 //! time, and never touches the bytes; so it serves memory that was mapped or registered by other
-//! means too. [`slab::SliceAllocator`] serves the small objects around them, from magazines that
+//! means too. [`slab::SlabAllocator`] serves the small objects around them, from magazines that
 //! each thread has to itself. [`pool::Pool`] is all of them in one builder: blocks with bytes,
 //! offsets and keys.
 //!
@@ -34,7 +34,7 @@
 //!
 //! // What cannot be is a small value that says why.
 //! let refused = space.allocate(2 << 30).map(drop);
-//! assert_eq!(refused, Err(AllocError::TooLarge { asked: 2 << 30, limit: 1 << 30 }));
+//! assert_eq!(refused, Err(AllocError::TooLarge { requested: 2 << 30, limit: 1 << 30 }));
 //!
 //! // Dropping frees. Free neighbours are one range.
 //! drop((kv, index));

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc;
 use std::thread;
 
-use kvmem::slab::SliceGlobal;
+use kvmem::slab::SlabGlobal;
 
 #[global_allocator]
-static HEAP: SliceGlobal = SliceGlobal::new();
+static HEAP: SlabGlobal = SlabGlobal::new();
 
 #[test]
 fn collections_threads_and_strings() {

@@ -41,7 +41,7 @@ impl Insert for KvCache<u64> {
             if id == ContenderId::KvmemScan { Eviction::ScanResistant } else { Eviction::Lru };
         // Room for what threads write or have just let go of besides.
         let (pool, _) = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
-        Ok(KvCache::builder(&pool).eviction(eviction).blocks_at_most(KEYS).build()?)
+        Ok(KvCache::builder(&pool).eviction(eviction).max_blocks(KEYS).build()?)
     }
 
     #[inline]

@@ -62,11 +62,11 @@ pub fn run<C: Contender>(
     let space = Space::for_sizes_from(sizes.min(), pool);
     let mut live = Live::new(C::create(space)?, 1 << 16, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);
-    let mut asked = 0;
-    while asked < pool {
+    let mut requested = 0;
+    while requested < pool {
         let size = sizes.sample(&mut requests);
         live.put(size)?;
-        asked += size;
+        requested += size;
     }
     let mut samples = Vec::with_capacity(ops as usize);
     let watch = Stopwatch::start();

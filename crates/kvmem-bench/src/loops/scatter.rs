@@ -36,11 +36,11 @@ pub fn run<C: Contender>(
         let victim = live.swap_remove(victims.random_range(0..live.len()));
         *bytes -= victim.iter().map(Held::size).sum::<u64>();
     };
-    let mut asked = 0;
-    while asked < pool {
+    let mut requested = 0;
+    while requested < pool {
         let size = sizes.sample(&mut requests);
         put(&mut live, &mut bytes, size)?;
-        asked += size;
+        requested += size;
     }
     let mut samples = Vec::with_capacity(ops as usize);
     let watch = Stopwatch::start();

@@ -96,24 +96,24 @@ pub fn run<C: Contender>(seed: u64, plan: Plan) -> Result<Outcome, LoopError> {
     let space = Space::for_sizes_from(a.min(b), pool);
     let mut live = Live::new(C::create(space)?, space.max_live, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);
-    let mut asked = 0;
-    while (asked as f64) < settle * pool as f64 {
+    let mut requested = 0;
+    while (requested as f64) < settle * pool as f64 {
         live.put(a)?;
-        asked += a;
+        requested += a;
     }
     let (mut during, mut early, mut late) = (Mean::default(), Mean::default(), Mean::default());
     let mut least = u64::MAX;
-    asked = 0;
+    requested = 0;
     loop {
         // Turnovers since the end of the change; negative while it lasts.
-        let turnovers = asked as f64 / pool as f64 - change;
+        let turnovers = requested as f64 / pool as f64 - change;
         if turnovers >= after {
             break;
         }
         let share_b = 1.0 + turnovers / change;
         let size = if share_b >= 1.0 || requests.random::<f64>() < share_b { b } else { a };
         live.put(size)?;
-        asked += size;
+        requested += size;
         let bytes = live.bytes();
         least = least.min(bytes);
         if turnovers < 0.0 {

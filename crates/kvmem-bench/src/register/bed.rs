@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvmem::arena::{ArenaError, PageSize, Populate, Region};
 use kvmem::register::simulated::Published;
-use kvmem::register::{Barrier, Host, IoUring, Memlock, Registrar, ThisMachine};
+use kvmem::register::{IoUring, Memlock, Platform, RegisterLimit, Registrar, SystemPlatform};
 
 use super::plain_ring::PlainRing;
 use super::plan::{Cell, Group};
@@ -20,7 +20,7 @@ pub(super) struct Bed {
     /// What those work with who do without the library; on a simulated machine there is only one
     /// kind of NICs.
     pub(super) plain: Vec<Arc<dyn Registrar>>,
-    pub(super) host: Arc<dyn Host>,
+    pub(super) host: Arc<dyn Platform>,
 }
 
 /// What the cells of a group have in common.
@@ -77,7 +77,7 @@ impl Ground {
     pub(super) fn bed(&self, cell: &Cell) -> Bed {
         let (mut registrars, mut plain, host) = match self {
             Ground::Rings { rings, plain, .. } => {
-                (rings.clone(), plain.clone(), Arc::new(ThisMachine) as Arc<dyn Host>)
+                (rings.clone(), plain.clone(), Arc::new(SystemPlatform) as Arc<dyn Platform>)
             }
             Ground::Simulated { published, .. } => {
                 let machine = published.machine(cell.resident);
@@ -94,9 +94,9 @@ impl Ground {
         let registrars = self.bed(cell).registrars;
         let Memlock { account, limit_bytes, used_bytes } = registrars.first()?.limits().memlock?;
         let need_bytes = cell.region_bytes.saturating_mul(u64::from(cell.contexts));
-        let barrier = Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes };
+        let exceeded = RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes };
         (need_bytes > limit_bytes.saturating_sub(used_bytes))
-            .then(|| format!("{barrier}: {}", barrier.remedy()))
+            .then(|| format!("{exceeded}: {}", exceeded.remedy()))
     }
 
     /// A region of this size and pages, resident or not.

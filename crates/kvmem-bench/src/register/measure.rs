@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvmem::arena::Region;
-use kvmem::register::{Barrier, Outcome, Policy, RegisterError, RegistrationSet};
+use kvmem::register::{Outcome, Policy, RegisterError, RegisterLimit, RegistrationSet};
 
 use super::bed::Bed;
 use super::published::Published;
@@ -83,13 +83,13 @@ fn library(bed: &Bed, region: &Arc<Region>, policy: Policy) -> Result<Seen, Meas
 }
 
 fn failed(error: RegisterError) -> MeasureError {
-    let barrier = match &error {
-        RegisterError::Limited { barrier, .. } => Some(barrier),
-        RegisterError::Refused { error, .. } => error.refusal.barrier.as_ref(),
+    let exceeded = match &error {
+        RegisterError::Limited { exceeded, .. } => Some(exceeded),
+        RegisterError::Refused { error, .. } => error.refusal.exceeded.as_ref(),
         _ => None,
     };
-    match barrier {
-        Some(Barrier::Memlock { .. } | Barrier::Descriptors) => {
+    match exceeded {
+        Some(RegisterLimit::Memlock { .. } | RegisterLimit::Descriptors) => {
             MeasureError::Limited(error.to_string())
         }
         _ => MeasureError::Library(error.to_string()),

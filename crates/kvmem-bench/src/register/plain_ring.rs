@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use io_uring::IoUring;
 use kvmem::arena::Errno;
-use kvmem::register::{Barrier, Key, Limits, Refusal, Registrar};
+use kvmem::register::{Key, Limits, RegisterLimit, Registrar, RegistrarError};
 
 /// The most bytes of one buffer.
 const MAX_BYTES: u64 = 1 << 30;
@@ -39,7 +39,7 @@ impl PlainRing {
             device: name.clone(),
             max_bytes: MAX_BYTES,
             max_keys: slots.into(),
-            good_bytes: None,
+            preferred_chunk_bytes: None,
             memlock: like.memlock,
         };
         // The last is taken first.
@@ -51,9 +51,10 @@ impl PlainRing {
     }
 }
 
-fn refusal(error: &std::io::Error, barrier: Option<Barrier>) -> Refusal {
+fn refusal(error: &std::io::Error, exceeded: Option<RegisterLimit>) -> RegistrarError {
     let errno = Errno::new(error.raw_os_error().unwrap_or(0));
-    Refusal::new("io_uring_register(IORING_REGISTER_BUFFERS_UPDATE)", errno, "").barrier(barrier)
+    RegistrarError::new("io_uring_register(IORING_REGISTER_BUFFERS_UPDATE)", errno, "")
+        .exceeded(exceeded)
 }
 
 impl Registrar for PlainRing {
@@ -65,15 +66,22 @@ impl Registrar for PlainRing {
         self.limits.clone()
     }
 
-    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
-        let barrier = || {
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
+        let exceeded = || {
             let memlock = self.limits.memlock?;
             let (account, limit_bytes) = (memlock.account, memlock.limit_bytes);
-            Some(Barrier::Memlock { account, limit_bytes, used_bytes: 0, need_bytes: len as u64 })
+            Some(RegisterLimit::Memlock {
+                account,
+                limit_bytes,
+                used_bytes: 0,
+                need_bytes: len as u64,
+            })
         };
-        let keys = Barrier::Keys { limit: 0, need: 1 };
-        let slot =
-            self.free().pop().ok_or_else(|| Refusal::new("", Errno::ENOSPC, "").barrier(keys))?;
+        let keys = RegisterLimit::Keys { limit: 0, need: 1 };
+        let slot = self
+            .free()
+            .pop()
+            .ok_or_else(|| RegistrarError::new("", Errno::ENOSPC, "").exceeded(keys))?;
         let buffer = [libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len }];
         // SAFETY: the caller keeps the bytes mapped until the key is given back; no work is
         // submitted to this ring.
@@ -82,12 +90,12 @@ impl Registrar for PlainRing {
             Ok(()) => Ok(Key { handle: slot.into(), lkey: slot.into(), rkey: None }),
             Err(error) => {
                 self.free().push(slot);
-                Err(refusal(&error, barrier()))
+                Err(refusal(&error, exceeded()))
             }
         }
     }
 
-    fn deregister(&self, key: Key) -> Result<(), Refusal> {
+    fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         let slot = key.handle as u32;
         let nothing = [libc::iovec { iov_base: null_mut(), iov_len: 0 }];
         // SAFETY: an empty slot refers to no bytes.

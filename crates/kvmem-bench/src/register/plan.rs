@@ -205,13 +205,13 @@ fn no_rows(region_bytes: Option<u64>, reason: String) -> Skipped {
 
 /// The sizes that take no more than half of what is available, largest last.
 fn sizes(options: &Options, available: Option<u64>, skipped: &mut Vec<Skipped>) -> Vec<u64> {
-    let asked = match options.region_bytes.as_slice() {
+    let requested = match options.region_bytes.as_slice() {
         [] if options.quick => SIZES[..1].to_vec(),
         [] => SIZES.to_vec(),
         some => some.to_vec(),
     };
     let mut sizes = Vec::new();
-    for bytes in asked {
+    for bytes in requested {
         let mut fit = bytes;
         while available.is_some_and(|available| fit > available / 2) {
             fit /= 2;

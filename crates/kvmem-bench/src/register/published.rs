@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 
 use kvmem::arena::Region;
-use kvmem::register::{Barrier, Host, Key, Refusal, Registrar};
+use kvmem::register::{Key, Platform, RegisterLimit, Registrar, RegistrarError};
 
 use super::MeasureError;
 use crate::NoThread;
@@ -29,7 +29,7 @@ const PAGE: usize = 2 << 20;
 /// A region that is registered with several registrars.
 pub(super) struct Published<'a> {
     registrars: &'a [Arc<dyn Registrar>],
-    host: &'a dyn Host,
+    host: &'a dyn Platform,
     side_by_side: bool,
     /// Of each registrar, those it gave.
     keys: Vec<Vec<Key>>,
@@ -44,7 +44,7 @@ impl<'a> Published<'a> {
     /// The first refusal. What was registered has been given back then.
     pub(super) fn register(
         registrars: &'a [Arc<dyn Registrar>],
-        host: &'a dyn Host,
+        host: &'a dyn Platform,
         region: &Arc<Region>,
         side_by_side: bool,
     ) -> Result<Self, MeasureError> {
@@ -94,9 +94,9 @@ impl<'a> Published<'a> {
     }
 }
 
-fn refused(refusal: &Refusal) -> MeasureError {
-    match refusal.barrier {
-        Some(Barrier::Memlock { .. } | Barrier::Descriptors) => {
+fn refused(refusal: &RegistrarError) -> MeasureError {
+    match refusal.exceeded {
+        Some(RegisterLimit::Memlock { .. } | RegisterLimit::Descriptors) => {
             MeasureError::Limited(refusal.to_string())
         }
         _ => MeasureError::Refused(refusal.to_string()),
@@ -109,7 +109,7 @@ fn refused(refusal: &Refusal) -> MeasureError {
 /// # Errors
 /// A thread cannot be started; nothing is done then.
 fn each<T: Send>(
-    host: &dyn Host,
+    host: &dyn Platform,
     count: usize,
     side_by_side: bool,
     work: impl Fn(usize) -> T + Sync,
@@ -137,10 +137,10 @@ fn each<T: Send>(
 
 /// A thread that works together with others. It leaves when this is dropped, in a panic as well:
 /// others may wait for it.
-struct Present<'a>(&'a dyn Host);
+struct Present<'a>(&'a dyn Platform);
 
 impl<'a> Present<'a> {
-    fn enter(host: &'a dyn Host, number: usize) -> Self {
+    fn enter(host: &'a dyn Platform, number: usize) -> Self {
         host.enter(number);
         Self(host)
     }
@@ -154,7 +154,7 @@ impl Drop for Present<'_> {
 
 /// Registers the whole region with one, in the fewest chunks; the keys so far, and why there are no
 /// more.
-fn whole(registrar: &dyn Registrar, region: &Region) -> (Vec<Key>, Option<Refusal>) {
+fn whole(registrar: &dyn Registrar, region: &Region) -> (Vec<Key>, Option<RegistrarError>) {
     let mut keys = Vec::new();
     for chunk in chunks(region.len(), registrar.limits().max_bytes) {
         // SAFETY: the chunk lies within the region.

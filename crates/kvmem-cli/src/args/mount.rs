@@ -57,7 +57,7 @@ pub struct MountArgs {
 
     /// Give up after so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    pub time_limit: Option<u64>,
+    pub time_budget: Option<u64>,
 
     /// Write the receipt, and with --devices what came of registering and the seconds, or the
     /// plan, as JSON to FILE; - for standard output instead of the text

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use kvmem::arena::{Receipt, RegionBuilder};
 use kvmem::register::{
-    Devices, MountSeconds, Mounted, Phase, Plan, Policy, RegisterError, RegisterProgress,
+    Devices, MountReport, MountTimings, Phase, Plan, Policy, RegisterError, RegisterProgress,
     RegistrationSet,
 };
 use kvmem_report::Section;
@@ -49,7 +49,7 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     if let Some(bytes) = args.chunk {
         builder = builder.chunk_bytes(bytes);
     }
-    if let Some(seconds) = args.time_limit {
+    if let Some(seconds) = args.time_budget {
         builder = builder.time_budget(Duration::from_secs(seconds));
     }
     let (plan, planned) = timed(|| builder.plan(&region));
@@ -75,7 +75,7 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     let (given_back, took) = timed(|| set.deregister());
     bars.end(given_back.is_ok());
     let deregistered = given_back.map_err(failure)?;
-    let mounted = Mounted::new(
+    let mounted = MountReport::new(
         receipt,
         set.outcome().clone(),
         deregistered,
@@ -130,8 +130,8 @@ impl fmt::Display for Planned<'_> {
 }
 
 /// What was done, as part of a page.
-fn section(mounted: &Mounted) -> Section {
-    let MountSeconds { map, plan, populate, register, unregister, .. } = mounted.seconds;
+fn section(mounted: &MountReport) -> Section {
+    let MountTimings { map, plan, populate, register, unregister, .. } = mounted.seconds;
     let steps = [
         ("map", map),
         ("plan", plan),

@@ -5,7 +5,7 @@
 //! version    u16       1
 //! length     u16       bytes of the name that follows
 //! allocator  text      who served the calls, in UTF-8
-//! threads    u32       how many asked
+//! threads    u32       how many requested
 //! capacity   u64       bytes of the space
 //! calls      …         one after the other, each a kind of one byte and then numbers:
 //!   1  size, offset    served: the n-th of these made range n, counted from 0

@@ -30,11 +30,11 @@ impl Pooled {
         recorder: Option<Arc<Recorder>>,
     ) -> Pooled {
         let mut builder =
-            KvCache::builder(pool).eviction(eviction).allocate_by(move |pool, len| {
+            KvCache::builder(pool).eviction(eviction).with_allocator(move |pool, len| {
                 ask(recorder.as_ref(), len as u64, || pool.allocate(len), Block::offset)
             });
         if threads == 1 {
-            builder = builder.shards(1).exact(true);
+            builder = builder.shards(1).exact_recency(true);
         }
         let cache =
             builder.build().expect("neither limits nor watermarks are set, and one shard can be");

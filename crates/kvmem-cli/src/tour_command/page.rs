@@ -32,7 +32,7 @@ pub(super) fn doctor(report: &Report, missing: &[Missing]) -> Chapter {
         .line(kvmem_bench::machine::Machine::here().to_string())
         .section(Section::new("What was not there").table(absent))
         .section(
-            Section::new(format!("Limits, held against {}", report.wish))
+            Section::new(format!("Limits, held against {}", report.requirements))
                 .text(report.tally().to_string())
                 .table(table),
         )
@@ -98,7 +98,7 @@ pub(super) fn served(served: &Served) -> Chapter {
         served.seconds
     ));
     let sampling = &served.sampling;
-    let maps = sampling.samples().iter().map(|sample| (gib(sample.asked), &sample.map));
+    let maps = sampling.samples().iter().map(|sample| (gib(sample.requested), &sample.map));
     chapter
         .section(over_time(sampling.samples()))
         .section(address_map::over_time("GiB asked for", sampling.capacity(), maps))
@@ -118,19 +118,22 @@ fn over_time(samples: &[Sample]) -> Section {
     );
     let share =
         |hits: u64, lookups: u64| if lookups > 0 { hits as f64 / lookups as f64 } else { 0.0 };
-    lines.line("utilization", samples.iter().map(|sample| (gib(sample.asked), sample.utilization)));
+    lines.line(
+        "utilization",
+        samples.iter().map(|sample| (gib(sample.requested), sample.utilization)),
+    );
     lines.line(
         "hit rate so far",
-        samples.iter().map(|sample| (gib(sample.asked), share(sample.hits, sample.lookups))),
+        samples.iter().map(|sample| (gib(sample.requested), share(sample.hits, sample.lookups))),
     );
     let lately = samples.windows(2).filter(|two| two[1].lookups > two[0].lookups).map(|two| {
-        (gib(two[1].asked), share(two[1].hits - two[0].hits, two[1].lookups - two[0].lookups))
+        (gib(two[1].requested), share(two[1].hits - two[0].hits, two[1].lookups - two[0].lookups))
     });
     lines.line("hit rate since the last sample", lately);
     let head = ["GiB asked for", "utilization", "hit rate so far", "evictions", "free ranges"];
     let table = samples.iter().fold(Table::new(head), |table, sample| {
         table.row([
-            format!("{:.2}", gib(sample.asked)),
+            format!("{:.2}", gib(sample.requested)),
             format!("{:.4}", sample.utilization),
             format!("{:.4}", share(sample.hits, sample.lookups)),
             sample.evictions.to_string(),

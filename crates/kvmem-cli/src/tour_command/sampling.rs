@@ -21,7 +21,7 @@ pub(super) struct Sampling {
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     /// Bytes asked for before.
-    pub(super) asked: u64,
+    pub(super) requested: u64,
     /// Look-ups before, and those that found something.
     pub(super) lookups: u64,
     pub(super) hits: u64,
@@ -56,21 +56,22 @@ impl Sampling {
 
     /// Takes one, with so many bytes asked for, in the place of one with hardly fewer: from what
     /// little lies between two no rate can be told. O(ranges of the pool).
-    pub(super) fn take<K: Hash + Eq>(&mut self, asked: u64, cache: &KvCache<K>) {
+    pub(super) fn take<K: Hash + Eq>(&mut self, requested: u64, cache: &KvCache<K>) {
         let stats = cache.stats();
         let map = cache.pool().map();
         let used = map.iter().filter(|range| range.state == ExtentState::Used);
         let used: Vec<_> = used.map(|range| range.offset..range.offset + range.size).collect();
         let sample = Sample {
-            asked,
+            requested,
             lookups: stats.hits + stats.misses,
             hits: stats.hits,
             evictions: stats.evictions,
             utilization: stats.bytes as f64 / self.capacity.max(1) as f64,
             map: Map::of(self.capacity, &used, |_| {}),
         };
-        let near = asked / (2 * SAMPLES as u64);
-        if self.samples.last().is_some_and(|last| asked - last.asked.min(asked) <= near) {
+        let near = requested / (2 * SAMPLES as u64);
+        if self.samples.last().is_some_and(|last| requested - last.requested.min(requested) <= near)
+        {
             self.samples.pop();
         }
         self.samples.push(sample);
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn a_map_shows_what_is_used_and_where_holes_begin() {
         let (pool, _) = Pool::builder(1 << 20).ladder(PageSize::Base).build().expect("1 MiB");
-        let cache: KvCache<u32> = KvCache::new_on(&pool);
+        let cache: KvCache<u32> = KvCache::new(&pool);
         let mut sampling = Sampling::new(pool.capacity());
         sampling.take(0, &cache);
         for key in 0..4 {

@@ -93,7 +93,7 @@ struct Shared<'a> {
     cache: KvCache<(Page, u32)>,
     /// By model: the sizes of a page's objects, and what they are filled with.
     objects: Vec<(Vec<u64>, Payloads)>,
-    asked: AtomicU64,
+    requested: AtomicU64,
     end: u64,
     start: Instant,
     longest: Duration,
@@ -138,13 +138,13 @@ pub(super) fn serve(pool: &Pool, longest: Duration) -> Served {
         [first].into_iter().chain(others).collect()
     });
     let seconds = shared.start.elapsed().as_secs_f64();
-    let Shared { cache, asked, end, sampling, room, .. } = shared;
+    let Shared { cache, requested, end, sampling, room, .. } = shared;
     let mut sampling = sampling.into_inner().unwrap_or_else(PoisonError::into_inner);
     let room = room.into_inner().unwrap_or_else(PoisonError::into_inner);
-    sampling.take(asked.load(Ordering::Relaxed), &cache);
+    sampling.take(requested.load(Ordering::Relaxed), &cache);
     let mut served = Served {
         page_tokens: layout.page_tokens,
-        cut_short: asked.into_inner() < end,
+        cut_short: requested.into_inner() < end,
         requests: 0,
         written_bytes: 0,
         verified_bytes: 0,
@@ -175,13 +175,13 @@ impl<'a> Shared<'a> {
     fn new(pool: &Pool, layout: Layout, longest: Duration, going: &'a Going) -> Self {
         let capacity = pool.capacity();
         Shared {
-            cache: KvCache::new_on(pool),
+            cache: KvCache::new(pool),
             objects: layout
                 .objects()
                 .into_iter()
                 .map(|sizes| (sizes.clone(), Payloads::new(&sizes)))
                 .collect(),
-            asked: AtomicU64::new(0),
+            requested: AtomicU64::new(0),
             end: ROUNDS * capacity,
             start: Instant::now(),
             longest,
@@ -202,11 +202,14 @@ impl<'a> Shared<'a> {
             }
             part.requests += 1;
             // Relaxed: a figure for itself.
-            let asked = self.asked.load(Ordering::Relaxed);
+            let requested = self.requested.load(Ordering::Relaxed);
             if looks {
-                self.look(asked);
+                self.look(requested);
             }
-            if asked >= self.end || self.start.elapsed() > self.longest || !part.wrong.is_empty() {
+            if requested >= self.end
+                || self.start.elapsed() > self.longest
+                || !part.wrong.is_empty()
+            {
                 break;
             }
         }
@@ -242,19 +245,19 @@ impl<'a> Shared<'a> {
             }
         }
         // Relaxed: a figure for itself.
-        self.asked.fetch_add(bytes, Ordering::Relaxed);
+        self.requested.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Shows how far it has come, and what the pool looks like if that is due.
-    fn look(&self, asked: u64) {
+    fn look(&self, requested: u64) {
         // Whichever ends it first.
         let by_time =
             self.start.elapsed().as_secs_f64() / self.longest.as_secs_f64() * self.end as f64;
-        let done = asked.max(by_time as u64).min(self.end);
+        let done = requested.max(by_time as u64).min(self.end);
         self.going.at(done, format!("{:.0} % found", 100.0 * self.cache.stats().hit_rate()));
         let mut sampling = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
         if sampling.is_due(done as f64 / self.end as f64) {
-            sampling.take(asked, &self.cache);
+            sampling.take(requested, &self.cache);
         }
     }
 }

@@ -46,8 +46,8 @@ impl Sizing {
     ///
     /// # Errors
     /// There is too little memory for any pool.
-    pub(super) fn of(report: &Report, asked: Option<u64>) -> Result<Sizing, Missing> {
-        if let Some(bytes) = asked {
+    pub(super) fn of(report: &Report, requested: Option<u64>) -> Result<Sizing, Missing> {
+        if let Some(bytes) = requested {
             return Ok(Sizing { bytes, why: "asked for".to_owned() });
         }
         let Some((name, left)) = tightest(report) else {
@@ -183,12 +183,12 @@ mod tests {
     #[test]
     fn a_quarter_is_taken_of_the_tightest_limit() {
         use kvmem::arena::PageSize;
-        use kvmem::arena::preflight::{Machine, System, Wish};
+        use kvmem::arena::preflight::{Machine, Requirements, System};
 
-        let wish = Wish::new(4096, PageSize::Base).expect("a wish");
+        let requirements = Requirements::new(4096, PageSize::Base).expect("a wish");
         // A folder without the files of a machine: no limit of memory can be read.
-        let nowhere = Machine::new("/nonexistent", System::here()).preflight(&wish);
-        let here = Machine::here().preflight(&wish);
+        let nowhere = Machine::new("/nonexistent", System::here()).preflight(&requirements);
+        let here = Machine::here().preflight(&requirements);
         let (_, left) = tightest(&here).expect("a limit can be read here");
         match Sizing::of(&here, None) {
             Ok(Sizing { bytes, .. }) => {

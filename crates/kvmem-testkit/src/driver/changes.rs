@@ -72,9 +72,9 @@ impl<F: Face> Space<F> {
         if new_size < range.end - start {
             Err(out_of_bounds(start..start + new_size, range))
         } else if new_size > limit {
-            Err(AllocError::TooLarge { asked: new_size, limit })
+            Err(AllocError::TooLarge { requested: new_size, limit })
         } else if new_size > most {
-            Err(AllocError::Blocked { asked: new_size, most })
+            Err(AllocError::Blocked { requested: new_size, most })
         } else {
             Ok(())
         }
@@ -109,7 +109,7 @@ impl<F: Face> Space<F> {
                 let new_size = part.of(size);
                 let (got, expected) =
                     (held.shrink(self, new_size)?, self.expect_shrink(start, new_size));
-                let full = matches!(got, Err(AllocError::BooksFull { ranges }) if self.may_be_full(ranges));
+                let full = matches!(got, Err(AllocError::TooManyRanges { ranges }) if self.may_be_full(ranges));
                 ensure!(
                     got == expected || full,
                     "{range:?} to {new_size} bytes: {got:?} instead of {expected:?}"
@@ -197,7 +197,7 @@ impl<F: Face> Space<F> {
             Err((allocation, got)) => {
                 let expected = out_of_bounds(sub.clone(), range.clone());
                 let full =
-                    matches!(got, AllocError::BooksFull { ranges } if self.may_be_full(ranges));
+                    matches!(got, AllocError::TooManyRanges { ranges } if self.may_be_full(ranges));
                 ensure!(
                     !inside && got == expected || inside && full,
                     "{sub:?} of {range:?}: {got:?}"
@@ -252,7 +252,7 @@ impl<F: Face> Driver<F> {
     }
 
     /// Hands back a run of neighbours, and an orphan if there is one.
-    pub(super) fn free_run(&mut self, first: Pick, len: u8, order: Order) -> Result<()> {
+    pub(super) fn free_batch(&mut self, first: Pick, len: u8, order: Order) -> Result<()> {
         let Some(place) = self.space.pick(first) else { return Ok(()) };
         let first = self.space.start_of(place);
         let starts: Vec<u64> =
@@ -287,7 +287,7 @@ impl<F: Face> Driver<F> {
                 self.tally.count("free_run with a stranger");
             }
         }
-        self.space.allocator().free_run(run);
+        self.space.allocator().free_batch(run);
         Ok(())
     }
 }

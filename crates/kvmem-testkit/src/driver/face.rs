@@ -56,8 +56,8 @@ pub trait Face: Sized + Clone + fmt::Debug {
         total: u64,
         max_ranges: usize,
     ) -> Result<Vec<Self::Own>, AllocError>;
-    /// See [`OffsetAllocator::free_run`].
-    fn free_run(&self, run: Vec<Self::Own>);
+    /// See [`OffsetAllocator::free_batch`].
+    fn free_batch(&self, run: Vec<Self::Own>);
     /// See [`OffsetAllocator::grow`].
     fn grow(&self, to: u64) -> Result<(), SpaceError>;
     /// See [`OffsetAllocator::shrink_to`].
@@ -151,7 +151,7 @@ macro_rules! common {
             allocate_aligned(size: u64, align: u64) -> Result<Self::Own, AllocError>;
             allocate_batch(size: u64, n: usize) -> Result<Vec<Self::Own>, AllocError>;
             allocate_scattered(total: u64, max_ranges: usize) -> Result<Vec<Self::Own>, AllocError>;
-            free_run(run: Vec<Self::Own>) -> ();
+            free_batch(run: Vec<Self::Own>) -> ();
             grow(to: u64) -> Result<(), SpaceError>;
             shrink_to(to: u64) -> Result<(), SpaceError>;
             capacity() -> u64;
@@ -171,7 +171,7 @@ macro_rules! common {
     };
 }
 
-fn books(config: &Config) -> kvmem::offset::Builder {
+fn books(config: &Config) -> kvmem::offset::OffsetAllocatorBuilder {
     let builder = OffsetAllocator::builder(config.capacity).placement(config.placement);
     let builder = config.boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary));
     config.max_ranges.map_or(builder.clone(), |ranges| builder.max_ranges(ranges))
@@ -210,10 +210,13 @@ impl Face for ExtentCache {
 
     fn open(config: &Config) -> Result<Self> {
         let cache = config.cache.unwrap_or_default();
-        let most = cache.stranded.unwrap_or(config.capacity / 32).min(u64::from(u32::MAX) - 1);
+        let most =
+            cache.max_cached_bytes.unwrap_or(config.capacity / 32).min(u64::from(u32::MAX) - 1);
         let hot = cache.hot.into_iter().filter(|size| (1..=most).contains(size));
-        let builder = ExtentCache::builder(books(config)).hot_sizes(hot).learn(cache.learns);
-        let builder = cache.stranded.map_or(builder.clone(), |bytes| builder.stranded(bytes));
+        let builder =
+            ExtentCache::builder(books(config)).hot_sizes(hot).auto_hot_sizes(cache.learns);
+        let builder =
+            cache.max_cached_bytes.map_or(builder.clone(), |bytes| builder.max_cached_bytes(bytes));
         builder.build().with_context(|| format!("{config:?}"))
     }
 
@@ -237,6 +240,6 @@ impl Face for ExtentCache {
 
     fn cached(&self) -> (usize, u64) {
         let stats = self.stats();
-        (stats.cached_ranges, stats.reaps)
+        (stats.cached_ranges, stats.reclaims)
     }
 }

@@ -10,9 +10,13 @@ use crate::op::Count;
 
 impl<F: Face> Space<F> {
     /// What a refusal for want of room has to say.
-    fn no_room(&self, asked: u64) -> AllocError {
+    fn no_room(&self, requested: u64) -> AllocError {
         let oracle = &self.oracle;
-        AllocError::NoRoom { asked, free: oracle.free_bytes(), largest_free: oracle.largest_free() }
+        AllocError::OutOfSpace {
+            requested,
+            free: oracle.free_bytes(),
+            largest_free: oracle.largest_free(),
+        }
     }
 
     /// What a request has to come to.
@@ -23,7 +27,7 @@ impl<F: Face> Space<F> {
         }
         match size {
             0 => Err(AllocError::ZeroSize),
-            _ if size > limit => Err(AllocError::TooLarge { asked: size, limit }),
+            _ if size > limit => Err(AllocError::TooLarge { requested: size, limit }),
             _ if !self.oracle.fits(size, align) => Err(self.no_room(size)),
             _ => Ok(()),
         }
@@ -70,7 +74,7 @@ impl<F: Face> Driver<F> {
                 // Two things wrong at once: either may be told.
                 let both = size == 0 && matches!(expected, Err(AllocError::BadAlign { .. }));
                 let exact = self.space.oracle.has_exact(size, align.unwrap_or(1));
-                let full = matches!(got, AllocError::BooksFull { ranges } if self.space.may_be_full(ranges));
+                let full = matches!(got, AllocError::TooManyRanges { ranges } if self.space.may_be_full(ranges));
                 ensure!(
                     self.is_expected(got, expected)
                         || both && got == AllocError::ZeroSize
@@ -88,17 +92,17 @@ impl<F: Face> Driver<F> {
     fn is_expected(&self, got: AllocError, expected: Result<(), AllocError>) -> bool {
         match (got, expected) {
             (
-                AllocError::NoRoom { asked, free, largest_free: bound },
-                Err(AllocError::NoRoom {
-                    asked: expected_asked,
+                AllocError::OutOfSpace { requested, free, largest_free: bound },
+                Err(AllocError::OutOfSpace {
+                    requested: expected_asked,
                     free: expected_free,
                     largest_free,
                 }),
             ) => {
                 if F::CACHES {
-                    return asked == expected_asked && free <= expected_free && bound <= free;
+                    return requested == expected_asked && free <= expected_free && bound <= free;
                 }
-                (asked, free) == (expected_asked, expected_free)
+                (requested, free) == (expected_asked, expected_free)
                     && bound >= largest_free
                     && bound <= free
                     && (bound == largest_free || !self.looked)
@@ -115,8 +119,8 @@ impl<F: Face> Driver<F> {
         if expected.is_ok() && n > 0 && fit < n as u128 {
             expected = Err(self.space.no_room(size));
         }
-        if let Err(AllocError::NoRoom { asked, .. }) = &mut expected {
-            *asked = size.saturating_mul(n as u64);
+        if let Err(AllocError::OutOfSpace { requested, .. }) = &mut expected {
+            *requested = size.saturating_mul(n as u64);
         }
         self.tally.count(if got.is_ok() {
             "allocate_batch: granted"
@@ -142,8 +146,8 @@ impl<F: Face> Driver<F> {
             }
             Err(got) => {
                 self.refusals += 1;
-                let full =
-                    matches!(got, AllocError::BooksFull { .. }) && self.space.may_be_too_many(n);
+                let full = matches!(got, AllocError::TooManyRanges { .. })
+                    && self.space.may_be_too_many(n);
                 ensure!(
                     self.is_expected(got, expected) || full,
                     "{n} × {size} bytes: {got:?} instead of {expected:?}"
@@ -158,9 +162,9 @@ impl<F: Face> Driver<F> {
         let got = self.space.allocator().allocate_scattered(total, max_ranges);
         let expected = match (total, max_ranges) {
             (0, _) => Err(AllocError::ZeroSize),
-            (_, 0) => Err(AllocError::NoRanges { asked: total }),
+            (_, 0) => Err(AllocError::NoRanges { requested: total }),
             _ if total > oracle.capacity() => {
-                Err(AllocError::TooLarge { asked: total, limit: oracle.capacity() })
+                Err(AllocError::TooLarge { requested: total, limit: oracle.capacity() })
             }
             _ if !oracle.fits_scattered(total, max_ranges) => Err(self.space.no_room(total)),
             _ => Ok(()),
@@ -192,7 +196,7 @@ impl<F: Face> Driver<F> {
             }
             Err(got) => {
                 self.refusals += 1;
-                let full = matches!(got, AllocError::BooksFull { .. })
+                let full = matches!(got, AllocError::TooManyRanges { .. })
                     && self.space.may_be_too_many(max_ranges);
                 ensure!(
                     self.is_expected(got, expected) || full,

@@ -170,21 +170,29 @@ impl<F: Face> Space<F> {
     pub(super) fn expect_capacity(&self, to: u64) -> Result<(), SpaceError> {
         match to {
             1..=CAPACITY_MAX => Ok(()),
-            _ => Err(SpaceError::Capacity { asked: to, limit: CAPACITY_MAX }),
+            _ => Err(SpaceError::Capacity { requested: to, limit: CAPACITY_MAX }),
         }
     }
 
     pub(super) fn expect_grow(&self, to: u64) -> Result<(), SpaceError> {
         let capacity = self.oracle.capacity();
-        if to < capacity { Err(SpaceError::WrongDirection { capacity, asked: to }) } else { Ok(()) }
+        if to < capacity {
+            Err(SpaceError::WrongDirection { capacity, requested: to })
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn expect_shrink_to(&self, to: u64) -> Result<(), SpaceError> {
         let (capacity, end_of_last) = (self.oracle.capacity(), self.oracle.end_of_last());
         if to > capacity {
-            return Err(SpaceError::WrongDirection { capacity, asked: to });
+            return Err(SpaceError::WrongDirection { capacity, requested: to });
         }
-        if to < end_of_last { Err(SpaceError::InUse { asked: to, end_of_last }) } else { Ok(()) }
+        if to < end_of_last {
+            Err(SpaceError::InUse { requested: to, end_of_last })
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the books may be as full as a refusal of one change says. They are not while a

@@ -6,9 +6,9 @@ pub const SEATS: u8 = 4;
 /// How an allocator of blocks is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// As in `SliceSettings`.
+    /// As in `SlabSettings`.
     pub always_malloc: bool,
-    /// As in `SliceSettings`.
+    /// As in `SlabSettings`.
     pub debug_blocks: bool,
     /// Blocks of more bytes are the system's; 8192 at most.
     pub limit: u16,

@@ -7,8 +7,8 @@ use super::op::{Config, How, Op, SEATS, Who};
 /// An allocator, mostly a plain one.
 pub fn config() -> impl Strategy<Value = Config> {
     let limit = prop_oneof![3 => Just(Config::PLAIN.limit), 1 => 0..=Config::PLAIN.limit];
-    let stranded = prop_oneof![2 => Just(None), 1 => (0..4_000_000u32).prop_map(Some)];
-    (prop::bool::weighted(0.1), prop::bool::weighted(0.2), limit, stranded).prop_map(
+    let max_cached_bytes = prop_oneof![2 => Just(None), 1 => (0..4_000_000u32).prop_map(Some)];
+    (prop::bool::weighted(0.1), prop::bool::weighted(0.2), limit, max_cached_bytes).prop_map(
         |(always_malloc, debug_blocks, limit, stranded_bytes)| Config {
             always_malloc,
             debug_blocks,

@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn prompts_are_used_again_and_grow() {
         let mut seen = HashSet::new();
-        let (mut found, mut asked, mut grown) = (0, 0, 0);
+        let (mut found, mut requested, mut grown) = (0, 0, 0);
         for request in some(1, 0) {
             let known = request.pages.iter().take_while(|page| seen.contains(*page)).count();
             // What is not known is the end.
@@ -206,10 +206,10 @@ mod tests {
             );
             assert!(known < request.pages.len(), "each request adds something");
             grown += u64::from(known > *SYSTEM_PAGES.end() as usize);
-            (found, asked) = (found + known, asked + request.pages.len());
+            (found, requested) = (found + known, requested + request.pages.len());
             seen.extend(request.pages);
         }
-        let share = found as f64 / asked as f64;
+        let share = found as f64 / requested as f64;
         assert!((0.7..0.95).contains(&share), "{share} of the pages are known");
         assert!(grown > 1000, "{grown} of 3000 requests go on with a conversation");
     }

@@ -120,7 +120,7 @@ fn agents(mut rng: Rng, requests: usize) -> Vec<Vec<u64>> {
         Agent { chain, steps_left: rng.random_range(STEPS) }
     };
     let mut at_work: Vec<Agent> = (0..AGENTS).map(|_| begin(&mut rng)).collect();
-    let mut asked = Vec::with_capacity(requests);
+    let mut requested = Vec::with_capacity(requests);
     for (turn, fresh) in (0..requests).zip(TOOLS + 1..) {
         // In turn, but for some that wait for their tools.
         let at = if rng.random_ratio(3, 4) { turn % AGENTS } else { rng.random_range(0..AGENTS) };
@@ -136,14 +136,14 @@ fn agents(mut rng: Rng, requests: usize) -> Vec<Vec<u64>> {
         }
         let more = rng.random_range(STEP_BLOCKS);
         agent.chain.extend((0..more).map(|place| name(fresh, place)));
-        asked.push(agent.chain.clone());
+        requested.push(agent.chain.clone());
     }
-    asked
+    requested
 }
 
 fn documents(mut rng: Rng, requests: usize) -> Vec<Vec<u64>> {
     let ranks = Zipf::new(DOCUMENTS as f64, 0.9).expect("there are ranks, and a slope");
-    let mut asked = Vec::with_capacity(requests);
+    let mut requested = Vec::with_capacity(requests);
     for number in 0..requests as u64 {
         let document = ranks.sample(&mut rng) as u64;
         let length = stream(document, 202).random_range(DOCUMENT_BLOCKS);
@@ -151,9 +151,9 @@ fn documents(mut rng: Rng, requests: usize) -> Vec<Vec<u64>> {
         let header = (0..HEADER_BLOCKS).map(|place| name(0, place));
         let body = (0..length).map(|place| name(document, place));
         let own = (0..question).map(|place| name(1 << 30 | number, place));
-        asked.push(header.chain(body).chain(own).collect());
+        requested.push(header.chain(body).chain(own).collect());
     }
-    asked
+    requested
 }
 
 #[cfg(test)]
@@ -165,12 +165,12 @@ mod tests {
     #[test]
     fn the_same_seed_asks_for_the_same_and_a_name_has_one_chain_before_it() {
         for kind in Prefixes::ALL {
-            let asked = kind.requests(1, 1500);
-            assert_eq!(asked, kind.requests(1, 1500), "{}", kind.name());
-            assert_ne!(asked, kind.requests(2, 1500), "{}", kind.name());
+            let requested = kind.requests(1, 1500);
+            assert_eq!(requested, kind.requests(1, 1500), "{}", kind.name());
+            assert_ne!(requested, kind.requests(2, 1500), "{}", kind.name());
             let mut before = HashMap::new();
             let (mut found, mut all) = (0, 0);
-            for chain in &asked {
+            for chain in &requested {
                 let mut parent = None;
                 for &block in chain {
                     all += 1;

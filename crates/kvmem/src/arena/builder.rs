@@ -13,7 +13,8 @@ use super::lay::{Laid, lay};
 use super::mapping::{self, Mapping};
 use super::populate::{Part, Populated, populate};
 use super::{
-    ArenaError, Cancel, Ladder, Numa, PageSize, Populate, Progress, Receipt, Region, Watch,
+    ArenaError, CancelToken, Ladder, Numa, PageSize, Populate, Progress, ProgressOptions, Receipt,
+    Region,
 };
 use crate::trace::{event, span};
 
@@ -40,7 +41,7 @@ impl fmt::Display for Backing {
 /// What laying needs to know.
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
-    pub(crate) asked: usize,
+    pub(crate) requested: usize,
     pub(crate) ladder: Ladder,
     pub(crate) numa: Numa,
     pub(crate) backing: Backing,
@@ -59,7 +60,7 @@ impl Wish {
     /// hugepage lies where its first page lay, and those are often dealt to the same node.
     pub(crate) fn can_collapse(&self) -> bool {
         self.populated
-            && self.asked >= PageSize::Thp.bytes()
+            && self.requested >= PageSize::Thp.bytes()
             && !matches!(self.numa, Numa::Interleave(_))
     }
 }
@@ -70,13 +71,13 @@ impl Wish {
 pub struct RegionBuilder {
     wish: Wish,
     populate: Populate,
-    watch: Watch,
+    watch: ProgressOptions,
 }
 
 impl RegionBuilder {
     pub(crate) fn new(size_bytes: usize) -> RegionBuilder {
         let wish = Wish {
-            asked: size_bytes,
+            requested: size_bytes,
             ladder: Ladder::default(),
             numa: Numa::None,
             backing: Backing::Private,
@@ -86,7 +87,7 @@ impl RegionBuilder {
             dont_dump: true,
             populated: false,
         };
-        RegionBuilder { wish, populate: Populate::None, watch: Watch::new() }
+        RegionBuilder { wish, populate: Populate::None, watch: ProgressOptions::new() }
     }
 
     /// Kinds of pages to try. Default: 2 MiB, then THP, then base pages.
@@ -182,7 +183,7 @@ impl RegionBuilder {
         self
     }
 
-    /// Who is told how far populating has come; see [`Watch::progress`].
+    /// Who is told how far populating has come; see [`ProgressOptions::progress`].
     pub fn progress(
         mut self,
         listener: impl Fn(Progress) + Send + Sync + 'static,
@@ -192,7 +193,7 @@ impl RegionBuilder {
     }
 
     /// A token that ends populating early: then nothing is mapped.
-    pub fn cancel(mut self, cancel: Cancel) -> RegionBuilder {
+    pub fn cancel(mut self, cancel: CancelToken) -> RegionBuilder {
         self.watch = self.watch.cancel(cancel);
         self
     }
@@ -213,7 +214,7 @@ impl RegionBuilder {
     /// mapped.
     pub fn map(&self) -> Result<Region, ArenaError> {
         let wish = &self.wish;
-        span!(INFO, "map", bytes = wish.asked);
+        span!(INFO, "map", bytes = wish.requested);
         let laid = lay(wish)?;
         for piece in &laid.pieces {
             for reason in &piece.fallbacks {
@@ -250,7 +251,7 @@ impl RegionBuilder {
             }
         }
         Ok(Receipt {
-            asked_bytes: self.wish.asked,
+            requested_bytes: self.wish.requested,
             mapped_bytes: laid.span.outer_len(),
             usable_bytes: laid.span.len(),
             backing: Some(self.wish.backing),

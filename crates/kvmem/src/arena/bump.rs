@@ -59,7 +59,7 @@ use super::{BumpError, Exclusive, Memory};
 ///
 /// // What does not fit is a value.
 /// let refused = arena.alloc_bytes(1 << 20, 1).expect_err("most of it is gone");
-/// assert!(matches!(refused, BumpError::Full { asked: 1_048_576, left } if left <= 248_576));
+/// assert!(matches!(refused, BumpError::Full { requested: 1_048_576, left } if left <= 248_576));
 ///
 /// // Nothing is borrowed any more: all of it is free again.
 /// arena.reset();
@@ -141,7 +141,7 @@ impl<M: Memory> BumpArena<M> {
         }
         match self.cursor.take(size, mask, self.limit) {
             Ok(start) => Ok(self.bytes(start, size)),
-            Err(left) => Err(BumpError::Full { asked: size, left }),
+            Err(left) => Err(BumpError::Full { requested: size, left }),
         }
     }
 

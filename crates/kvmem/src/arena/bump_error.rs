@@ -12,8 +12,8 @@ use thiserror::Error;
 /// let arena = BumpArena::new(HeapMemory::new(1024, 64)?);
 /// assert_eq!(arena.alloc_bytes(0, 8), Err(BumpError::Zero));
 /// assert_eq!(arena.alloc_bytes(8, 3), Err(BumpError::BadAlign { align: 3 }));
-/// assert_eq!(arena.alloc_bytes(usize::MAX, 8), Err(BumpError::Overflow { asked: usize::MAX, align: 8 }));
-/// assert_eq!(arena.alloc_bytes(1025, 8), Err(BumpError::Full { asked: 1025, left: 1024 }));
+/// assert_eq!(arena.alloc_bytes(usize::MAX, 8), Err(BumpError::Overflow { requested: usize::MAX, align: 8 }));
+/// assert_eq!(arena.alloc_bytes(1025, 8), Err(BumpError::Full { requested: 1025, left: 1024 }));
 /// # Ok::<(), BumpError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -30,23 +30,23 @@ pub enum BumpError {
     },
     /// No object can be that long: rounded up to its alignment, it would pass `isize::MAX` bytes.
     #[error(
-        "{asked} bytes at alignment {align} are more than any object can have ({} bytes): ask for less",
+        "{requested} bytes at alignment {align} are more than any object can have ({} bytes): ask for less",
         isize::MAX
     )]
     Overflow {
         /// Bytes asked for.
-        asked: usize,
+        requested: usize,
         /// The alignment asked for.
         align: usize,
     },
     /// Less is left than was asked for.
     #[error(
-        "{asked} bytes were asked for, {left} are left at this alignment: make the arena larger, or reset it"
+        "{requested} bytes were asked for, {left} are left at this alignment: make the arena larger, or reset it"
     )]
     Full {
         /// Bytes asked for.
-        asked: usize,
-        /// The most that could have been had at the alignment asked for: always less than `asked`.
+        requested: usize,
+        /// The most that could have been had at the alignment asked for: always less than `requested`.
         /// Bytes that only padding could use do not count.
         left: usize,
     },
@@ -70,7 +70,7 @@ impl BumpError {
         } else if size == 0 {
             BumpError::Zero
         } else {
-            BumpError::Overflow { asked: size, align }
+            BumpError::Overflow { requested: size, align }
         }
     }
 }

@@ -127,10 +127,10 @@ pub enum ArenaError {
     #[error("a region of 0 bytes was asked for: ask for at least 1")]
     ZeroSize,
     /// More bytes than there are addresses.
-    #[error("{asked} bytes are more than the {most} a region can have: ask for less")]
+    #[error("{requested} bytes are more than the {most} a region can have: ask for less")]
     TooLarge {
         /// Bytes asked for.
-        asked: usize,
+        requested: usize,
         /// The most a region can have with this alignment.
         most: usize,
     },
@@ -185,7 +185,7 @@ pub enum ArenaError {
         /// What does not have them.
         limit: Limit,
     },
-    /// [`Cancel::cancel`](super::Cancel::cancel) was called.
+    /// [`CancelToken::cancel`](super::CancelToken::cancel) was called.
     #[error("cancelled with {done} of {total} bytes resident")]
     Cancelled {
         /// Bytes that had been populated.

@@ -31,7 +31,7 @@ use crate::sys;
 pub(crate) struct Piece {
     /// Offsets into the span.
     pub(crate) range: Range<usize>,
-    pub(crate) asked: PageSize,
+    pub(crate) requested: PageSize,
     pub(crate) got: PageSize,
     pub(crate) fallbacks: Vec<Fallback>,
     /// Transparent hugepages that faults do not make: populating does. See `collapse.rs`.
@@ -49,7 +49,7 @@ pub(crate) struct Laid {
 
 /// Lays what is wished for; nothing of it is touched yet.
 pub(crate) fn lay(wish: &Wish) -> Result<Laid, ArenaError> {
-    if wish.asked == 0 {
+    if wish.requested == 0 {
         return Err(ArenaError::ZeroSize);
     }
     if wish.ladder.usable().is_empty() {
@@ -80,19 +80,19 @@ pub(crate) fn shield(span: &Span, dont_fork: bool, dont_dump: bool) -> Result<()
     Ok(())
 }
 
-/// `asked` in whole pages.
-fn whole_pages(asked: usize, page: usize) -> Result<usize, ArenaError> {
+/// `requested` in whole pages.
+fn whole_pages(requested: usize, page: usize) -> Result<usize, ArenaError> {
     let most = isize::MAX as usize & !(page - 1);
-    asked
+    requested
         .checked_next_multiple_of(page)
         .filter(|len| *len <= most)
-        .ok_or(ArenaError::TooLarge { asked, most })
+        .ok_or(ArenaError::TooLarge { requested, most })
 }
 
 fn private(wish: &Wish) -> Result<Laid, ArenaError> {
     let rungs = wish.ladder.usable();
     let sizes = || rungs.iter().map(|page| page.bytes());
-    let len = whole_pages(wish.asked, sizes().min().unwrap_or(1))?;
+    let len = whole_pages(wish.requested, sizes().min().unwrap_or(1))?;
     let span = Span::reserve(len, sizes().max().unwrap_or(1), wish.guard_pages)?;
 
     let mut pieces = Vec::new();
@@ -118,7 +118,7 @@ fn private(wish: &Wish) -> Result<Laid, ArenaError> {
             let fallbacks = reasons.clone();
             pieces.push(Piece {
                 range: at..at + got,
-                asked: rungs[0],
+                requested: rungs[0],
                 got: page,
                 fallbacks,
                 by_collapse: false,
@@ -252,7 +252,7 @@ fn shared(wish: &Wish) -> Result<Laid, ArenaError> {
     let rungs = wish.ladder.usable();
     let mut reasons: Vec<Fallback> = Vec::new();
     for &page in rungs {
-        let len = whole_pages(wish.asked, page.bytes())?;
+        let len = whole_pages(wish.requested, page.bytes())?;
         let mut by_collapse = false;
         let reason = if page.is_pooled() {
             let wanted = len / page.bytes();
@@ -273,7 +273,7 @@ fn shared(wish: &Wish) -> Result<Laid, ArenaError> {
             Ok((span, file)) => {
                 let piece = Piece {
                     range: 0..len,
-                    asked: rungs[0],
+                    requested: rungs[0],
                     got: page,
                     fallbacks: reasons,
                     by_collapse,
@@ -290,7 +290,7 @@ fn shared(wish: &Wish) -> Result<Laid, ArenaError> {
     }
     let (page, reason) = (rungs[rungs.len() - 1], reasons.pop());
     let reason = reason.unwrap_or(Fallback::NoPool { page });
-    Err(no_pages(0..whole_pages(wish.asked, page.bytes())?, page, reason))
+    Err(no_pages(0..whole_pages(wish.requested, page.bytes())?, page, reason))
 }
 
 /// A shared span of one kind of pages, or why another kind must be tried.

@@ -56,13 +56,13 @@ impl Mapping {
         let page = page_of(at);
         let piece = Piece {
             range: 0..len,
-            asked: page,
+            requested: page,
             got: page,
             fallbacks: Vec::new(),
             by_collapse: false,
         };
         let receipt = Receipt {
-            asked_bytes: len,
+            requested_bytes: len,
             mapped_bytes: len,
             usable_bytes: len,
             backing: None,
@@ -182,7 +182,7 @@ fn range_receipt(piece: &Piece, at: NonNull<u8>) -> RangeReceipt {
     let unit = if piece.got == PageSize::Thp { sys::page_size() } else { piece.got.bytes() };
     RangeReceipt {
         range: piece.range.clone(),
-        asked: piece.asked,
+        requested: piece.requested,
         got: piece.got,
         nodes: nodes_found(start, len, unit).unwrap_or_default(),
         resident_bytes: found.map_or(0, |found| found.resident_bytes.min(piece.range.len() as u64)),

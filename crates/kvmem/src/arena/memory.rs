@@ -126,7 +126,7 @@ impl HeapMemory {
         let layout = BumpError::layout(len_bytes, align)?;
         // SAFETY: `layout` found the length not to be 0.
         let base = unsafe { alloc::alloc_zeroed(layout) };
-        let base = NonNull::new(base).ok_or(BumpError::Full { asked: len_bytes, left: 0 })?;
+        let base = NonNull::new(base).ok_or(BumpError::Full { requested: len_bytes, left: 0 })?;
         Ok(HeapMemory { base, layout })
     }
 }
@@ -185,7 +185,7 @@ impl ExclusiveRegion {
     /// assert_eq!(arena.alloc_uninit(1000, 64)?.len(), 1000);
     /// arena.reset();
     /// let region = arena.into_memory().into_region();
-    /// assert_eq!(region.asked(), 1 << 20);
+    /// assert_eq!(region.requested(), 1 << 20);
     ///
     /// let shared = Region::builder(1 << 20).memfd(true).map()?;
     /// assert_eq!(ExclusiveRegion::new(shared).err(), Some(ArenaError::Shared));

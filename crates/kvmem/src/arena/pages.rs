@@ -88,17 +88,19 @@ impl FromStr for PageSize {
             "2m" | "2mib" => Ok(PageSize::Huge2M),
             "thp" => Ok(PageSize::Thp),
             "4k" | "4kib" | "base" => Ok(PageSize::Base),
-            _ => Err(ParsePagesError { asked: text.to_owned() }),
+            _ => Err(ParsePagesError { requested: text.to_owned() }),
         }
     }
 }
 
 /// A text that names no kind of page.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{asked}` is no kind of page: say 1G, 2M, thp or 4k, or several with commas between them")]
+#[error(
+    "`{requested}` is no kind of page: say 1G, 2M, thp or 4k, or several with commas between them"
+)]
 pub struct ParsePagesError {
     /// The text.
-    pub asked: String,
+    pub requested: String,
 }
 
 /// The kinds of pages to try, first choice first.
@@ -187,7 +189,7 @@ mod tests {
         }
         assert_eq!("2m,THP, base".parse(), Ok(Ladder::default()));
         assert_eq!(Ladder::default().to_string(), "2M,thp,4k");
-        assert_eq!("2M,3M".parse::<Ladder>(), Err(ParsePagesError { asked: "3M".to_owned() }));
+        assert_eq!("2M,3M".parse::<Ladder>(), Err(ParsePagesError { requested: "3M".to_owned() }));
         assert!("".parse::<Ladder>().is_err());
     }
 

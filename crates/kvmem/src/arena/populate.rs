@@ -29,7 +29,7 @@ use super::crew::lead;
 use super::diagnose::limit_behind;
 use super::headroom::Headroom;
 use super::residency::measure;
-use super::watch::{Watch, Watched};
+use super::watch::{ProgressOptions, Watched};
 use super::{ArenaError, Call, Errno, Limit, PageSize, cores, pool};
 use crate::sys;
 use crate::trace::span;
@@ -163,7 +163,7 @@ impl Part {
 pub(crate) fn populate(
     parts: &[Part],
     how: Populate,
-    watch: &Watch,
+    watch: &ProgressOptions,
     resident: u64,
 ) -> Result<Vec<Populated>, ArenaError> {
     if how == Populate::None || parts.is_empty() {

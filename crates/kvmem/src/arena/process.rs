@@ -168,7 +168,7 @@ impl ProcessArena {
             return Ok(bytes);
         }
         let mapping = OwnPages::new(size, align).map_err(|errno| ProcessAllocError::Map {
-            asked: size,
+            requested: size,
             align,
             errno,
         })?;

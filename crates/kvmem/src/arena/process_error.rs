@@ -38,12 +38,12 @@ pub enum ProcessAllocError {
     Refused(BumpError),
     /// The arena is off or has no room, and a mapping could not be had either.
     #[error(
-        "{asked} bytes at alignment {align} cannot be mapped: {errno}; ask for less, free something, raise the limit on address \
+        "{requested} bytes at alignment {align} cannot be mapped: {errno}; ask for less, free something, raise the limit on address \
          space (ulimit -v) or on the number of mappings (sysctl vm.max_map_count)"
     )]
     Map {
         /// Bytes asked for.
-        asked: usize,
+        requested: usize,
         /// The alignment asked for.
         align: usize,
         /// What the kernel said.

@@ -14,7 +14,7 @@ use super::{ArenaError, Backing, Errno, PageSize};
 #[non_exhaustive]
 pub struct Receipt {
     /// Bytes asked for.
-    pub asked_bytes: usize,
+    pub requested_bytes: usize,
     /// Bytes of addresses held, guard pages included.
     pub mapped_bytes: usize,
     /// Bytes that may be used: what was asked for, in whole pages.
@@ -36,7 +36,7 @@ pub struct RangeReceipt {
     /// Where it lies, as offsets into the region.
     pub range: Range<usize>,
     /// The first rung of the ladder.
-    pub asked: PageSize,
+    pub requested: PageSize,
     /// The rung it is on.
     pub got: PageSize,
     /// The nodes on which its resident pages were found (a sample of up to 64). Empty: none is
@@ -232,7 +232,7 @@ impl fmt::Display for Receipt {
         writeln!(
             f,
             "asked {}, mapped {}, usable {}, {}{}; {} resident",
-            Size(self.asked_bytes as u64),
+            Size(self.requested_bytes as u64),
             Size(self.mapped_bytes as u64),
             Size(self.usable_bytes as u64),
             self.backing.map_or("foreign".to_owned(), |backing| backing.to_string()),
@@ -246,7 +246,7 @@ impl fmt::Display for Receipt {
                 part.range.start,
                 part.range.end,
                 Size(part.range.len() as u64),
-                part.asked,
+                part.requested,
                 part.got,
                 if part.resident_error_bytes == 0 { "" } else { "about " },
                 Size(part.resident_bytes),

@@ -16,7 +16,8 @@ use super::numa::nodes_found;
 use super::populate::{Part, Populated, populate};
 use super::residency::{Residency, glance, measure};
 use super::{
-    ArenaError, Backing, Call, Numa, PageSize, Populate, Receipt, RegionBuilder, Watch, file, lay,
+    ArenaError, Backing, Call, Numa, PageSize, Populate, ProgressOptions, Receipt, RegionBuilder,
+    file, lay,
 };
 use crate::sys;
 
@@ -84,14 +85,14 @@ impl Region {
         shield(&span, true, true)?;
         let piece = Piece {
             range: 0..len,
-            asked: page,
+            requested: page,
             got: page,
             fallbacks: Vec::new(),
             by_collapse: false,
         };
         let laid = Laid { span, pieces: vec![piece], file: Some(file), policy_verified: false };
         let receipt = Receipt {
-            asked_bytes: expected_bytes.unwrap_or(len),
+            requested_bytes: expected_bytes.unwrap_or(len),
             mapped_bytes: laid.span.outer_len(),
             usable_bytes: len,
             backing: Some(Backing::Shared),
@@ -125,7 +126,7 @@ impl Region {
         let most = isize::MAX as usize - ptr.addr().get().min(isize::MAX as usize);
         match len {
             0 => Err(ArenaError::ZeroSize),
-            len if len > most => Err(ArenaError::TooLarge { asked: len, most }),
+            len if len > most => Err(ArenaError::TooLarge { requested: len, most }),
             len => Ok(Region::whole(Mapping::foreign(ptr, len, Box::new(owner)))),
         }
     }
@@ -151,8 +152,8 @@ impl Region {
 
     /// Bytes that were asked for, of the whole mapping.
     #[must_use]
-    pub fn asked(&self) -> usize {
-        self.receipt().asked_bytes
+    pub fn requested(&self) -> usize {
+        self.receipt().requested_bytes
     }
 
     /// Bytes of addresses held by the whole mapping, guard pages included.
@@ -287,7 +288,7 @@ impl Region {
         &self,
         range: impl RangeBounds<usize>,
         how: Populate,
-        watch: &Watch,
+        watch: &ProgressOptions,
     ) -> Result<Populated, ArenaError> {
         let range = self.resolve(range)?;
         let parts: Vec<Part> = self

@@ -196,10 +196,10 @@ fn ask(
         let error = ((2.0f64 / 0.01).ln() / (2.0 * SAMPLE as f64)).sqrt();
         (len as f64 * error) as u64
     };
-    let asked = if error_bytes == 0 { pages } else { SAMPLE };
+    let requested = if error_bytes == 0 { pages } else { SAMPLE };
     Ok(Residency {
         len_bytes: len as u64,
-        resident_bytes: (len as u128 * found as u128 / asked.max(1) as u128) as u64,
+        resident_bytes: (len as u128 * found as u128 / requested.max(1) as u128) as u64,
         error_bytes,
         huge_bytes: None,
         method,

@@ -29,7 +29,7 @@ const DISABLE: [&str; 2] = ["KVMEM_DISABLE_ARENA", "MC_DISABLE_MMAP_ARENA"];
 /// let variable = |name: &str| (name == "MC_MMAP_ARENA_POOL_SIZE").then(|| "8gb".into());
 /// assert_eq!(ArenaSettings::from_lookup(variable), Ok(ArenaSettings::pool(8 << 30)));
 ///
-/// // Nobody asked for one.
+/// // Nobody requested for one.
 /// assert_eq!(ArenaSettings::from_lookup(|_| None), Ok(ArenaSettings::off()));
 ///
 /// // A mistake is told, with its place.

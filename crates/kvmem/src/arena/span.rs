@@ -56,7 +56,7 @@ impl Span {
         let slack = align - page;
         let most = isize::MAX as usize - slack - 2 * guard;
         if len > most {
-            return Err(ArenaError::TooLarge { asked: len, most });
+            return Err(ArenaError::TooLarge { requested: len, most });
         }
         let whole = len + 2 * guard + slack;
         let at = sys::reserve(whole).map_err(|errno| refused(Call::Reserve, whole, errno))?;

@@ -18,13 +18,13 @@ pub struct Progress {
     /// Time since the start.
     pub elapsed: Duration,
     /// What was done last, and is reported by this.
-    pub piece: Piece,
+    pub piece: WorkUnit,
 }
 
 /// A piece of work that has just been done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Piece {
+pub struct WorkUnit {
     /// Who did it: of populating the number of the thread, of registering that of the registrar,
     /// both from 0.
     pub worker: usize,
@@ -35,9 +35,9 @@ pub struct Piece {
     pub ended: Duration,
 }
 
-impl Piece {
-    pub(crate) fn new(worker: usize, began: Duration, ended: Duration) -> Piece {
-        Piece { worker, began, ended }
+impl WorkUnit {
+    pub(crate) fn new(worker: usize, began: Duration, ended: Duration) -> WorkUnit {
+        WorkUnit { worker, began, ended }
     }
 }
 
@@ -62,17 +62,17 @@ impl Progress {
 /// A token by which any thread, or a signal handler, can end populating early. Clones are the same
 /// token.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel {
+pub struct CancelToken {
     used: Arc<AtomicBool>,
     /// With it this one is used too.
     parent: Option<Arc<AtomicBool>>,
 }
 
-impl Cancel {
+impl CancelToken {
     /// A token that has not been used.
     #[must_use]
-    pub fn new() -> Cancel {
-        Cancel::default()
+    pub fn new() -> CancelToken {
+        CancelToken::default()
     }
 
     /// Ends the work at the next chunk. It cannot be taken back.
@@ -82,11 +82,11 @@ impl Cancel {
     }
 
     /// A token of its own, which is used with this one, but not the other way round.
-    pub(crate) fn child(&self) -> Cancel {
-        Cancel { used: Arc::default(), parent: Some(Arc::clone(&self.used)) }
+    pub(crate) fn child(&self) -> CancelToken {
+        CancelToken { used: Arc::default(), parent: Some(Arc::clone(&self.used)) }
     }
 
-    /// Whether [`cancel`](Cancel::cancel) was called.
+    /// Whether [`cancel`](CancelToken::cancel) was called.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         // Relaxed: see `cancel`.
@@ -100,40 +100,40 @@ type Listener = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// Who watches populating, and how long it may take. The default: nobody, and as long as it takes.
 #[derive(Clone, Default)]
-pub struct Watch {
+pub struct ProgressOptions {
     listener: Option<Listener>,
-    cancel: Option<Cancel>,
+    cancel: Option<CancelToken>,
     budget: Option<Duration>,
 }
 
-impl Watch {
+impl ProgressOptions {
     /// Nobody watches.
     #[must_use]
-    pub fn new() -> Watch {
-        Watch::default()
+    pub fn new() -> ProgressOptions {
+        ProgressOptions::default()
     }
 
     /// Calls `listener` after each chunk (some ten milliseconds of work), from the threads that
     /// populate, one call at a time. A panic in it ends the work and is passed on.
     #[must_use]
-    pub fn progress(self, listener: impl Fn(Progress) + Send + Sync + 'static) -> Watch {
-        Watch { listener: Some(Arc::new(listener)), ..self }
+    pub fn progress(self, listener: impl Fn(Progress) + Send + Sync + 'static) -> ProgressOptions {
+        ProgressOptions { listener: Some(Arc::new(listener)), ..self }
     }
 
     /// Ends the work with [`ArenaError::Cancelled`] soon after `cancel` is used.
     #[must_use]
-    pub fn cancel(self, cancel: Cancel) -> Watch {
-        Watch { cancel: Some(cancel), ..self }
+    pub fn cancel(self, cancel: CancelToken) -> ProgressOptions {
+        ProgressOptions { cancel: Some(cancel), ..self }
     }
 
     /// Ends the work with [`ArenaError::OverBudget`] soon after this time.
     #[must_use]
-    pub fn time_budget(self, budget: Duration) -> Watch {
-        Watch { budget: Some(budget), ..self }
+    pub fn time_budget(self, budget: Duration) -> ProgressOptions {
+        ProgressOptions { budget: Some(budget), ..self }
     }
 }
 
-impl fmt::Debug for Watch {
+impl fmt::Debug for ProgressOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch")
             .field("listener", &self.listener.is_some())
@@ -145,7 +145,7 @@ impl fmt::Debug for Watch {
 
 /// One piece of watched work.
 pub(crate) struct Watched<'a> {
-    watch: &'a Watch,
+    watch: &'a ProgressOptions,
     /// How long it has been going on.
     elapsed: Box<dyn Fn() -> Duration + Send + Sync + 'a>,
     total: u64,
@@ -155,14 +155,14 @@ pub(crate) struct Watched<'a> {
 }
 
 impl<'a> Watched<'a> {
-    pub(crate) fn begin(watch: &'a Watch, total: u64) -> Watched<'a> {
+    pub(crate) fn begin(watch: &'a ProgressOptions, total: u64) -> Watched<'a> {
         let start = Instant::now();
         Watched::timed(watch, total, move || start.elapsed())
     }
 
     /// As [`begin`](Watched::begin), where time is told by another clock.
     pub(crate) fn timed(
-        watch: &'a Watch,
+        watch: &'a ProgressOptions,
         total: u64,
         elapsed: impl Fn() -> Duration + Send + Sync + 'a,
     ) -> Watched<'a> {
@@ -180,7 +180,7 @@ impl<'a> Watched<'a> {
 
     /// Says whether to go on.
     pub(crate) fn go_on(&self) -> Result<(), ArenaError> {
-        if self.watch.cancel.as_ref().is_some_and(Cancel::is_cancelled) {
+        if self.watch.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
             return Err(ArenaError::Cancelled { done: self.done(), total: self.total });
         }
         match self.watch.budget {
@@ -198,7 +198,7 @@ impl<'a> Watched<'a> {
 
     /// Counts what `worker` has done since `began`, and reports it.
     pub(crate) fn add(&self, bytes: usize, worker: usize, began: Duration) {
-        let piece = Piece::new(worker, began, self.now());
+        let piece = WorkUnit::new(worker, began, self.now());
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         *done += bytes as u64;
         if let Some(listener) = &self.watch.listener {
@@ -222,7 +222,7 @@ mod tests {
             done_bytes,
             total_bytes: 4 << 30,
             elapsed: Duration::from_secs(seconds),
-            piece: Piece::new(0, Duration::ZERO, Duration::ZERO),
+            piece: WorkUnit::new(0, Duration::ZERO, Duration::ZERO),
         };
         assert_eq!(at(1 << 30, 2).gib_per_s(), 0.5);
         assert_eq!(at(1 << 30, 2).left(), Some(Duration::from_secs(6)));

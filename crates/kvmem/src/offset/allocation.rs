@@ -107,7 +107,7 @@ impl Allocation {
     ///
     /// # Errors
     /// [`AllocError::ZeroSize`]; [`AllocError::OutOfBounds`] if it is shorter than that already;
-    /// [`AllocError::BooksFull`]. Nothing is changed then.
+    /// [`AllocError::TooManyRanges`]. Nothing is changed then.
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
         let grant = self.grant();
         self.core().with(|books| resize_down(&mut books.heap, grant, new_size))?;
@@ -135,7 +135,7 @@ impl Allocation {
     ///
     /// # Errors
     /// [`AllocError::OutOfBounds`] if `sub` is empty or not within the allocation,
-    /// [`AllocError::BooksFull`]; the allocation comes back unharmed.
+    /// [`AllocError::TooManyRanges`]; the allocation comes back unharmed.
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;
@@ -158,7 +158,7 @@ impl Allocation {
         let freed = core.with(|books| {
             let heap = &mut books.heap;
             let freed = heap.free_part(grant, range.end - range.start, sub.clone());
-            freed.ok_or(AllocError::BooksFull { ranges: heap.ranges() })
+            freed.ok_or(AllocError::TooManyRanges { ranges: heap.ranges() })
         });
         match freed {
             Err(error) => Err((self, error)),
@@ -232,7 +232,7 @@ pub(super) fn resize_down(heap: &mut Heap, grant: Grant, new_size: u64) -> Resul
     if new_size > size {
         return Err(out_of_bounds(range.start..range.start.saturating_add(new_size), range));
     }
-    heap.shrink(grant, size, new_size).ok_or(AllocError::BooksFull { ranges: heap.ranges() })
+    heap.shrink(grant, size, new_size).ok_or(AllocError::TooManyRanges { ranges: heap.ranges() })
 }
 
 /// Lengthens a granted range; both faces use it.
@@ -243,7 +243,8 @@ pub(super) fn resize_up(heap: &mut Heap, grant: Grant, new_size: u64) -> Result<
         return Err(out_of_bounds(range.start..range.start + new_size, range));
     }
     if new_size > heap.limit() {
-        return Err(AllocError::TooLarge { asked: new_size, limit: heap.limit() });
+        return Err(AllocError::TooLarge { requested: new_size, limit: heap.limit() });
     }
-    heap.extend(grant, size, new_size).map_err(|most| AllocError::Blocked { asked: new_size, most })
+    heap.extend(grant, size, new_size)
+        .map_err(|most| AllocError::Blocked { requested: new_size, most })
 }

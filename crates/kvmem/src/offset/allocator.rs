@@ -18,7 +18,7 @@ use super::scattered::Piece;
 /// The longest space: 2^63 bytes.
 const CAPACITY_MAX: u64 = 1 << 63;
 
-/// The least that [`Builder::max_ranges`] takes: a few changes must be possible.
+/// The least that [`OffsetAllocatorBuilder::max_ranges`] takes: a few changes must be possible.
 const LEAST_RANGES: u32 = 16;
 
 /// Hands out ranges of an abstract space `[0, capacity)`; never touches the bytes.
@@ -70,14 +70,14 @@ impl Drop for Owner {
 /// Settings of a new space; see [`OffsetAllocator::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it builds"]
-pub struct Builder {
+pub struct OffsetAllocatorBuilder {
     capacity: u64,
     boundary: Option<u64>,
     placement: Placement,
     max_ranges: u32,
 }
 
-impl Builder {
+impl OffsetAllocatorBuilder {
     /// No allocation will straddle a multiple of `bytes`, nor be longer. Any length is good, not
     /// only powers of two.
     pub fn boundary(mut self, bytes: u64) -> Self {
@@ -93,7 +93,7 @@ impl Builder {
 
     /// At most so many ranges, used and free together, will be on the books, which so take at most
     /// about 50 bytes for each: for those who must bound memory. When they are full, requests
-    /// that would cut a free range in two get [`AllocError::BooksFull`]; exact fits and frees
+    /// that would cut a free range in two get [`AllocError::TooManyRanges`]; exact fits and frees
     /// still succeed. Without it the limit is about 2^32.
     pub fn max_ranges(mut self, ranges: u32) -> Self {
         self.max_ranges = ranges;
@@ -106,13 +106,13 @@ impl Builder {
     /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`],
     /// [`SpaceError::MaxRanges`] below 16.
     pub fn build(self) -> Result<OffsetAllocator, SpaceError> {
-        let Builder { capacity, boundary, placement, max_ranges } = self;
+        let OffsetAllocatorBuilder { capacity, boundary, placement, max_ranges } = self;
         check_capacity(capacity)?;
         if boundary == Some(0) {
             return Err(SpaceError::ZeroBoundary);
         }
         if max_ranges < LEAST_RANGES {
-            return Err(SpaceError::MaxRanges { asked: max_ranges, least: LEAST_RANGES });
+            return Err(SpaceError::MaxRanges { requested: max_ranges, least: LEAST_RANGES });
         }
         let heap = Heap::new(capacity, boundary, placement, max_ranges);
         let (index, id) = registry::enlist();
@@ -122,11 +122,11 @@ impl Builder {
     }
 }
 
-fn check_capacity(asked: u64) -> Result<(), SpaceError> {
-    if (1..=CAPACITY_MAX).contains(&asked) {
+fn check_capacity(requested: u64) -> Result<(), SpaceError> {
+    if (1..=CAPACITY_MAX).contains(&requested) {
         Ok(())
     } else {
-        Err(SpaceError::Capacity { asked, limit: CAPACITY_MAX })
+        Err(SpaceError::Capacity { requested, limit: CAPACITY_MAX })
     }
 }
 
@@ -138,7 +138,7 @@ impl OffsetAllocator {
     /// A space of `capacity` bytes, 1..=2^63, without boundary, placed by [`Placement::Renewal`].
     ///
     /// # Errors
-    /// See [`Builder::build`].
+    /// See [`OffsetAllocatorBuilder::build`].
     pub fn new(capacity: u64) -> Result<Self, SpaceError> {
         Self::builder(capacity).build()
     }
@@ -155,8 +155,13 @@ impl OffsetAllocator {
     /// assert_ne!(a.offset() >> 30, b.offset() >> 30);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn builder(capacity: u64) -> Builder {
-        Builder { capacity, boundary: None, placement: Placement::default(), max_ranges: u32::MAX }
+    pub fn builder(capacity: u64) -> OffsetAllocatorBuilder {
+        OffsetAllocatorBuilder {
+            capacity,
+            boundary: None,
+            placement: Placement::default(),
+            max_ranges: u32::MAX,
+        }
     }
 
     /// The number of its core.
@@ -184,8 +189,8 @@ impl OffsetAllocator {
     /// without gaps.
     ///
     /// # Errors
-    /// [`AllocError::ZeroSize`], [`AllocError::TooLarge`], [`AllocError::NoRoom`],
-    /// [`AllocError::BooksFull`].
+    /// [`AllocError::ZeroSize`], [`AllocError::TooLarge`], [`AllocError::OutOfSpace`],
+    /// [`AllocError::TooManyRanges`].
     #[inline(always)]
     pub fn allocate(&self, size: u64) -> Result<Allocation, AllocError> {
         Ok(self.wrap(self.core.allocate(size)?, size))
@@ -224,7 +229,7 @@ impl OffsetAllocator {
     /// Grants `n` ranges of `size` bytes each under one lock, or none. O(n).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate); [`AllocError::NoRoom`] names the bytes of all ranges
+    /// As [`allocate`](Self::allocate); [`AllocError::OutOfSpace`] names the bytes of all ranges
     /// together.
     pub fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Allocation>, AllocError> {
         if n == 0 {
@@ -266,7 +271,7 @@ impl OffsetAllocator {
             return Err(AllocError::ZeroSize);
         }
         if max_ranges == 0 {
-            return Err(AllocError::NoRanges { asked: total });
+            return Err(AllocError::NoRanges { requested: total });
         }
         let pieces = self.core.with(|books| books.heap.allocate_scattered(total, max_ranges))?;
         Ok(self.wrap_all(pieces))
@@ -274,7 +279,7 @@ impl OffsetAllocator {
 
     /// Frees many allocations under one lock; those that follow each other in `run` and in the
     /// space are joined first. Allocations of other spaces are freed there. O(n).
-    pub fn free_run(&self, run: impl IntoIterator<Item = Allocation>) {
+    pub fn free_batch(&self, run: impl IntoIterator<Item = Allocation>) {
         let (own, others): (Vec<_>, Vec<_>) =
             run.into_iter().partition(|allocation| allocation.core_index() == self.owner.index);
         let grants: Vec<Grant> = own
@@ -285,14 +290,14 @@ impl OffsetAllocator {
                 grant
             })
             .collect();
-        self.core.with(|books| books.heap.free_run(&grants));
+        self.core.with(|books| books.heap.free_batch(&grants));
         drop(others);
     }
 
     /// Moves the end of the space up to `new_capacity`. O(1).
     ///
     /// # Errors
-    /// [`SpaceError::Capacity`], [`SpaceError::WrongDirection`], [`SpaceError::BooksFull`].
+    /// [`SpaceError::Capacity`], [`SpaceError::WrongDirection`], [`SpaceError::TooManyRanges`].
     pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
         check_capacity(new_capacity)?;
         self.core.resize(|heap| heap.grow(new_capacity))

@@ -221,10 +221,13 @@ impl Heap {
     /// Moves the end of the space up to `capacity`. O(1).
     pub(crate) fn grow(&mut self, capacity: u64) -> Result<(), SpaceError> {
         if capacity < self.capacity {
-            return Err(SpaceError::WrongDirection { capacity: self.capacity, asked: capacity });
+            return Err(SpaceError::WrongDirection {
+                capacity: self.capacity,
+                requested: capacity,
+            });
         }
         if !self.has_names() {
-            return Err(SpaceError::BooksFull { ranges: self.ranges() });
+            return Err(SpaceError::TooManyRanges { ranges: self.ranges() });
         }
         self.settle();
         let start = self.capacity;
@@ -241,12 +244,15 @@ impl Heap {
     /// free ranges given up, which are several only if they stand at boundaries).
     pub(crate) fn shrink_to(&mut self, capacity: u64) -> Result<(), SpaceError> {
         if capacity > self.capacity {
-            return Err(SpaceError::WrongDirection { capacity: self.capacity, asked: capacity });
+            return Err(SpaceError::WrongDirection {
+                capacity: self.capacity,
+                requested: capacity,
+            });
         }
         self.settle();
         let end_of_last = self.end_of_last();
         if capacity < end_of_last {
-            return Err(SpaceError::InUse { asked: capacity, end_of_last });
+            return Err(SpaceError::InUse { requested: capacity, end_of_last });
         }
         self.close_nursery();
         while let last = self.nodes[WALL].prev

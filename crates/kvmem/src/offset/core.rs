@@ -237,14 +237,14 @@ impl Core {
 
     /// Why a request is refused that the hint is below.
     #[inline]
-    pub(crate) fn refuse_early(&self, asked: u64, largest_free: u64) -> AllocError {
+    pub(crate) fn refuse_early(&self, requested: u64, largest_free: u64) -> AllocError {
         let limit = self.hint.limit();
         // The usual one apart: it is the answer of a full space, and its fields go straight to
         // where they belong.
-        if asked.wrapping_sub(1) < limit {
-            return AllocError::NoRoom { asked, free: self.hint.free(), largest_free };
+        if requested.wrapping_sub(1) < limit {
+            return AllocError::OutOfSpace { requested, free: self.hint.free(), largest_free };
         }
-        never_fits(asked, limit)
+        never_fits(requested, limit)
     }
 
     /// Frees a used range, whose size the caller may not know; returns whether the core is free
@@ -296,22 +296,22 @@ fn put_away(books: Option<Box<Books>>) {
 
 #[cold]
 #[inline(never)]
-fn never_fits(asked: u64, limit: u64) -> AllocError {
-    if asked == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { asked, limit } }
+fn never_fits(requested: u64, limit: u64) -> AllocError {
+    if requested == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { requested, limit } }
 }
 
 /// Why the heap refused a request that is not zero.
 #[cold]
-pub(crate) fn refusal(heap: &mut Heap, asked: u64) -> AllocError {
+pub(crate) fn refusal(heap: &mut Heap, requested: u64) -> AllocError {
     let limit = heap.limit();
-    if asked > limit {
-        return AllocError::TooLarge { asked, limit };
+    if requested > limit {
+        return AllocError::TooLarge { requested, limit };
     }
     let largest_free = heap.largest_free();
-    if asked <= largest_free && !heap.has_names() {
-        return AllocError::BooksFull { ranges: heap.ranges() };
+    if requested <= largest_free && !heap.has_names() {
+        return AllocError::TooManyRanges { ranges: heap.ranges() };
     }
-    AllocError::NoRoom { asked, free: heap.free_bytes(), largest_free }
+    AllocError::OutOfSpace { requested, free: heap.free_bytes(), largest_free }
 }
 
 /// A core without books was used: an allocator or allocation outlived its own count.

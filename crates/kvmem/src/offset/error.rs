@@ -11,12 +11,12 @@ pub enum AllocError {
     ZeroSize,
     /// The request can never be met in this space, however empty it is.
     #[error(
-        "{asked} bytes were asked for, but no range here can be longer than {limit} bytes: \
+        "{requested} bytes were asked for, but no range here can be longer than {limit} bytes: \
          grow the space, widen its boundary, or ask for several ranges"
     )]
     TooLarge {
         /// Bytes asked for.
-        asked: u64,
+        requested: u64,
         /// The longest range this space could ever hand out: its capacity, or its boundary if that
         /// is less.
         limit: u64,
@@ -29,12 +29,12 @@ pub enum AllocError {
     },
     /// No range here is long enough to hold so large an alignment, however empty the space is.
     #[error(
-        "{asked} bytes at a multiple of {align} were asked for, but no range here can be longer than {limit} bytes \
+        "{requested} bytes at a multiple of {align} were asked for, but no range here can be longer than {limit} bytes \
          and reach from one multiple to the next: ask for a smaller alignment"
     )]
     AlignTooLarge {
         /// Bytes asked for.
-        asked: u64,
+        requested: u64,
         /// The alignment asked for.
         align: u64,
         /// The longest range this space could ever hand out.
@@ -42,12 +42,12 @@ pub enum AllocError {
     },
     /// The request would fit into the empty space, but not into what is free now.
     #[error(
-        "{asked} bytes were asked for; {free} bytes are free, the longest free range is at most \
+        "{requested} bytes were asked for; {free} bytes are free, the longest free range is at most \
          {largest_free}: free something, or ask for several ranges"
     )]
-    NoRoom {
+    OutOfSpace {
         /// Bytes asked for; those of all ranges together for a batch.
-        asked: u64,
+        requested: u64,
         /// Bytes free in the whole space when the request was refused.
         free: u64,
         /// Upper bound of the longest free range when the request was refused.
@@ -55,19 +55,19 @@ pub enum AllocError {
     },
     /// An allocation cannot be extended so far where it stands.
     #[error(
-        "cannot extend to {asked} bytes in place: there is room for at most {most}; allocate anew and copy"
+        "cannot extend to {requested} bytes in place: there is room for at most {most}; allocate anew and copy"
     )]
     Blocked {
         /// Size asked for, in bytes.
-        asked: u64,
+        requested: u64,
         /// Greatest size the allocation could have where it stands, in bytes.
         most: u64,
     },
     /// A scattered request allowed no range at all.
-    #[error("{asked} bytes were asked for in at most 0 ranges: allow at least 1")]
+    #[error("{requested} bytes were asked for in at most 0 ranges: allow at least 1")]
     NoRanges {
         /// Bytes asked for.
-        asked: u64,
+        requested: u64,
     },
     /// A range or size lies outside of the allocation it was meant to change.
     #[error(
@@ -83,12 +83,12 @@ pub enum AllocError {
         /// One past the last byte of the allocation.
         allocation_end: u64,
     },
-    /// As many ranges as [`Builder::max_ranges`](super::Builder::max_ranges) allows, or about 2^32,
+    /// As many ranges as [`OffsetAllocatorBuilder::max_ranges`](super::OffsetAllocatorBuilder::max_ranges) allows, or about 2^32,
     /// used and free, are on the books: no more can be named.
     #[error(
         "the books are full: {ranges} ranges are in use or free; free some, allow more, or use a second space"
     )]
-    BooksFull {
+    TooManyRanges {
         /// Ranges on the books.
         ranges: u64,
     },
@@ -99,8 +99,8 @@ impl AllocError {
     #[cold]
     pub(crate) fn of_batch(self, size: u64, n: usize) -> Self {
         match self {
-            Self::NoRoom { free, largest_free, .. } => {
-                Self::NoRoom { asked: size.saturating_mul(n as u64), free, largest_free }
+            Self::OutOfSpace { free, largest_free, .. } => {
+                Self::OutOfSpace { requested: size.saturating_mul(n as u64), free, largest_free }
             }
             other => other,
         }
@@ -109,13 +109,15 @@ impl AllocError {
     /// The refusal of a longer range, out of which `size` bytes at a multiple of `align` were to be
     /// cut.
     #[cold]
-    pub(crate) fn of_aligned(self, asked: u64, align: u64) -> Self {
+    pub(crate) fn of_aligned(self, requested: u64, align: u64) -> Self {
         match self {
-            Self::TooLarge { limit, .. } if asked <= limit => {
-                Self::AlignTooLarge { asked, align, limit }
+            Self::TooLarge { limit, .. } if requested <= limit => {
+                Self::AlignTooLarge { requested, align, limit }
             }
-            Self::TooLarge { limit, .. } => Self::TooLarge { asked, limit },
-            Self::NoRoom { free, largest_free, .. } => Self::NoRoom { asked, free, largest_free },
+            Self::TooLarge { limit, .. } => Self::TooLarge { requested, limit },
+            Self::OutOfSpace { free, largest_free, .. } => {
+                Self::OutOfSpace { requested, free, largest_free }
+            }
             other => other,
         }
     }
@@ -155,10 +157,10 @@ pub enum RawError {
 #[non_exhaustive]
 pub enum SpaceError {
     /// The capacity is zero or above 2^63 bytes.
-    #[error("capacity {asked} is not within 1..={limit} bytes")]
+    #[error("capacity {requested} is not within 1..={limit} bytes")]
     Capacity {
         /// Capacity asked for, in bytes.
-        asked: u64,
+        requested: u64,
         /// Greatest capacity, in bytes.
         limit: u64,
     },
@@ -168,34 +170,36 @@ pub enum SpaceError {
     )]
     ZeroBoundary,
     /// Too few ranges for any use.
-    #[error("a space for at most {asked} ranges is of no use: allow {least} at least")]
+    #[error("a space for at most {requested} ranges is of no use: allow {least} at least")]
     MaxRanges {
         /// Ranges asked for.
-        asked: u32,
+        requested: u32,
         /// The least that may be asked for.
         least: u32,
     },
     /// `grow` to less, or `shrink_to` to more, than the capacity there is.
-    #[error("the capacity is {capacity} bytes; {asked} is on the wrong side of it for this call")]
+    #[error(
+        "the capacity is {capacity} bytes; {requested} is on the wrong side of it for this call"
+    )]
     WrongDirection {
         /// Capacity now, in bytes.
         capacity: u64,
         /// Capacity asked for, in bytes.
-        asked: u64,
+        requested: u64,
     },
     /// The space cannot shrink below its last allocation.
     #[error(
-        "cannot shrink to {asked} bytes: the last allocation ends at {end_of_last}; free or move what lies behind"
+        "cannot shrink to {requested} bytes: the last allocation ends at {end_of_last}; free or move what lies behind"
     )]
     InUse {
         /// Capacity asked for, in bytes.
-        asked: u64,
+        requested: u64,
         /// One past the last byte in use.
         end_of_last: u64,
     },
-    /// The books are full (see [`AllocError::BooksFull`]).
+    /// The books are full (see [`AllocError::TooManyRanges`]).
     #[error("the books are full: {ranges} ranges are in use or free")]
-    BooksFull {
+    TooManyRanges {
         /// Ranges on the books.
         ranges: u64,
     },

@@ -91,7 +91,7 @@ impl Heap {
 
     /// Frees used ranges, each named once. Ranges that follow each other in the list and in the
     /// space are joined before they meet a bin. O(ranges).
-    pub(crate) fn free_run(&mut self, run: &[Grant]) {
+    pub(crate) fn free_batch(&mut self, run: &[Grant]) {
         self.settle();
         let mut rest = run;
         while let Some((&first, mut tail)) = rest.split_first() {

@@ -37,7 +37,7 @@ impl Heap {
             return Err(self.refuse_batch(size, n));
         }
         if n as u64 > self.grants_left() {
-            return Err(AllocError::BooksFull { ranges: self.ranges() });
+            return Err(AllocError::TooManyRanges { ranges: self.ranges() });
         }
         self.grant_times(size, n, Self::allocate).or_else(|_| {
             // A nursery in the way may have split room for one more. Without it the number of
@@ -75,7 +75,7 @@ impl Heap {
     /// The refusal, if `size` bytes cannot be granted only because the books are full.
     fn is_full_for(&mut self, size: u64) -> Option<AllocError> {
         (size <= self.largest_free() && !self.has_names())
-            .then(|| AllocError::BooksFull { ranges: self.ranges() })
+            .then(|| AllocError::TooManyRanges { ranges: self.ranges() })
     }
 
     /// Grants `size` bytes without a nursery. `None`: no room, or the books are full.
@@ -105,8 +105,12 @@ impl Heap {
         let (limit, free) = (self.capacity(), self.free_bytes());
         if total > free {
             return Err(match total {
-                _ if total > limit => AllocError::TooLarge { asked: total, limit },
-                _ => AllocError::NoRoom { asked: total, free, largest_free: self.largest_free() },
+                _ if total > limit => AllocError::TooLarge { requested: total, limit },
+                _ => AllocError::OutOfSpace {
+                    requested: total,
+                    free,
+                    largest_free: self.largest_free(),
+                },
             });
         }
         self.close_nursery();
@@ -121,9 +125,9 @@ impl Heap {
         self.stow_tail();
         granted.ok_or_else(|| match chosen {
             Err(TooFew { names: true }) if names => {
-                AllocError::NoRoom { asked: total, free, largest_free: self.largest_free() }
+                AllocError::OutOfSpace { requested: total, free, largest_free: self.largest_free() }
             }
-            _ => AllocError::BooksFull { ranges },
+            _ => AllocError::TooManyRanges { ranges },
         })
     }
 

@@ -23,23 +23,23 @@ use crate::sys;
 use crate::trace::{Here, span};
 
 pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError> {
-    let asked = wish.size.bytes()?;
-    let most = wish.max_size.as_ref().map_or(Ok(asked), |size| size.bytes())?;
-    if most < asked {
-        return Err(PoolError::Limit { asked: asked as u64, most: most as u64 });
+    let requested = wish.size.bytes()?;
+    let most = wish.max_size.as_ref().map_or(Ok(requested), |size| size.bytes())?;
+    if most < requested {
+        return Err(PoolError::Limit { requested: requested as u64, most: most as u64 });
     }
     let limits: Vec<Limits> = wish.registrars.iter().map(|registrar| registrar.limits()).collect();
-    check(wish, asked, &limits)?;
+    check(wish, requested, &limits)?;
 
     let by_part = wish.in_background || wish.quarantine;
-    let grows = most > asked;
+    let grows = most > requested;
     let at_once = !by_part && !grows;
     let mut steps = Vec::new();
     span!(INFO, "build", pool = &*wish.name, bytes = most, registrars = limits.len());
     let region = timed("map", &mut steps, || map(wish, most, at_once))?;
     let receipt = region.receipt().clone();
     let terms = Terms {
-        asked: asked as u64,
+        requested: requested as u64,
         receipt: &receipt,
         limits: &limits,
         boundary: wish.boundary,
@@ -48,7 +48,8 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError>
     };
     let Cut { part_bytes, unit, boundary, choice } = terms.cut()?;
     let mapped = region.len();
-    let capacity = if grows { asked.next_multiple_of(unit as usize).min(mapped) } else { mapped };
+    let capacity =
+        if grows { requested.next_multiple_of(unit as usize).min(mapped) } else { mapped };
     let plan = Plan { unit, registered: !limits.is_empty(), in_background: wish.in_background };
 
     let fitter = Fitter::new(wish, part_bytes);
@@ -70,9 +71,9 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError>
     let claims = if by_part { Claim::all(&space, part_bytes as u64)? } else { Vec::new() };
 
     let report = PoolReport {
-        asked_bytes: asked as u64,
+        requested_bytes: requested as u64,
         capacity_bytes: capacity as u64,
-        most_bytes: mapped as u64,
+        max_bytes: mapped as u64,
         ready_bytes: 0,
         part_bytes: part_bytes as u64,
         boundary_bytes: boundary,
@@ -105,15 +106,15 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError>
 }
 
 /// What is known to fail fails before anything is mapped.
-fn check(wish: &PoolBuilder, asked: usize, limits: &[Limits]) -> Result<(), PoolError> {
-    if asked == 0 {
+fn check(wish: &PoolBuilder, requested: usize, limits: &[Limits]) -> Result<(), PoolError> {
+    if requested == 0 {
         return Err(crate::arena::ArenaError::ZeroSize.into());
     }
-    let boundary = wish.boundary.filter(|boundary| *boundary < asked as u64);
-    offsets(wish, asked as u64, boundary).build()?;
+    let boundary = wish.boundary.filter(|boundary| *boundary < requested as u64);
+    offsets(wish, requested as u64, boundary).build()?;
     if !limits.is_empty() {
         let part = wish.boundary.into_iter().chain(wanted(limits).map(|(bytes, _)| bytes)).min();
-        let admitted = register::admit(limits, asked as u64, part.unwrap_or(u64::MAX));
+        let admitted = register::admit(limits, requested as u64, part.unwrap_or(u64::MAX));
         admitted.map_err(|error| tell(wish, error.into()))?;
     }
     Ok(())
@@ -150,10 +151,11 @@ fn offsets(wish: &PoolBuilder, capacity: u64, boundary: Option<u64>) -> ExtentBu
     if let Some(bytes) = boundary {
         space = space.boundary(bytes);
     }
-    let space =
-        ExtentCache::builder(space).hot_sizes(wish.hot_sizes.iter().copied()).learn(wish.learns);
-    match wish.stranded {
-        Some(bytes) => space.stranded(bytes),
+    let space = ExtentCache::builder(space)
+        .hot_sizes(wish.hot_sizes.iter().copied())
+        .auto_hot_sizes(wish.learns);
+    match wish.max_cached_bytes {
+        Some(bytes) => space.max_cached_bytes(bytes),
         None => space,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::build::build;
 use super::{Pool, PoolError, PoolReport, PoolSize};
-use crate::arena::{Backing, Cancel, Ladder, Numa, Populate, Progress};
+use crate::arena::{Backing, CancelToken, Ladder, Numa, Populate, Progress};
 use crate::register::{Policy, RegisterProgress, Registrar};
 
 /// A pool to be. See [`Pool::builder`].
@@ -26,11 +26,11 @@ pub struct PoolBuilder {
     pub(super) boundary: Option<u64>,
     pub(super) hot_sizes: Vec<u64>,
     pub(super) learns: bool,
-    pub(super) stranded: Option<u64>,
+    pub(super) max_cached_bytes: Option<u64>,
     pub(super) in_background: bool,
     pub(super) quarantine: bool,
     pub(super) measured: u32,
-    pub(super) cancel: Cancel,
+    pub(super) cancel: CancelToken,
     pub(super) on_populate: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
     pub(super) on_register: Option<Arc<dyn Fn(RegisterProgress) + Send + Sync>>,
 }
@@ -52,11 +52,11 @@ impl PoolBuilder {
             boundary: None,
             hot_sizes: Vec::new(),
             learns: true,
-            stranded: None,
+            max_cached_bytes: None,
             in_background: false,
             quarantine: false,
             measured: 0,
-            cancel: Cancel::new(),
+            cancel: CancelToken::new(),
             on_populate: None,
             on_register: None,
         }
@@ -163,14 +163,14 @@ impl PoolBuilder {
     }
 
     /// Whether further sizes become hot that are asked for again and again. Default: yes.
-    pub fn learn(mut self, learns: bool) -> PoolBuilder {
+    pub fn auto_hot_sizes(mut self, learns: bool) -> PoolBuilder {
         self.learns = learns;
         self
     }
 
     /// All caches together strand at most so many bytes. Default: a 32nd part of the pool.
-    pub fn stranded(mut self, bytes: u64) -> PoolBuilder {
-        self.stranded = Some(bytes);
+    pub fn max_cached_bytes(mut self, bytes: u64) -> PoolBuilder {
+        self.max_cached_bytes = Some(bytes);
         self
     }
 
@@ -200,7 +200,7 @@ impl PoolBuilder {
 
     /// A token that ends building early: then there is no pool. In the background: no further part
     /// is made ready. Once it is used the pool cannot grow.
-    pub fn cancel(mut self, cancel: Cancel) -> PoolBuilder {
+    pub fn cancel(mut self, cancel: CancelToken) -> PoolBuilder {
         self.cancel = cancel;
         self
     }

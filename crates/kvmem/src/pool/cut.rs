@@ -18,7 +18,7 @@ const MOST_PARTS: u64 = 1 << 20;
 /// What decides.
 pub(super) struct Terms<'a> {
     /// Bytes asked for.
-    pub(super) asked: u64,
+    pub(super) requested: u64,
     pub(super) receipt: &'a Receipt,
     pub(super) limits: &'a [Limits],
     pub(super) boundary: Option<u64>,
@@ -39,7 +39,8 @@ pub(super) struct Cut {
 
 /// The most bytes of a part that these registrars want.
 pub(super) fn wanted(limits: &[Limits]) -> Option<(u64, &str)> {
-    let wanted = |limits: &Limits| limits.good_bytes.unwrap_or(u64::MAX).min(limits.max_bytes);
+    let wanted =
+        |limits: &Limits| limits.preferred_chunk_bytes.unwrap_or(u64::MAX).min(limits.max_bytes);
     let least = limits.iter().map(|limits| (wanted(limits), &*limits.device)).min()?;
     (least.0 < u64::MAX).then_some(least)
 }
@@ -49,21 +50,21 @@ impl Terms<'_> {
         let len = self.receipt.usable_bytes as u64;
         let registrar = wanted(self.limits);
         let (most, why) = match (self.boundary, registrar) {
-            (Some(asked), Some((least, device))) if least < asked => (
+            (Some(requested), Some((least, device))) if least < requested => (
                 least,
                 format!(
                     "{device} takes no more at once, which is less than the boundary asked for"
                 ),
             ),
-            (Some(asked), _) => (asked, "asked for".to_owned()),
+            (Some(requested), _) => (requested, "asked for".to_owned()),
             (None, Some((least, device))) => {
                 (least, format!("{device} takes it best in keys of this size"))
             }
             (None, None) if self.by_part => {
-                (PART.min(self.asked), "ranges become ready one by one".to_owned())
+                (PART.min(self.requested), "ranges become ready one by one".to_owned())
             }
             (None, None) if self.grows && !self.limits.is_empty() => {
-                (PART.min(self.asked), "it can grow".to_owned())
+                (PART.min(self.requested), "it can grow".to_owned())
             }
             (None, None) => (u64::MAX, "nothing asks for a cut".to_owned()),
         };
@@ -87,6 +88,6 @@ impl Terms<'_> {
         let fits = pages.filter(|page| *page <= most).max().unwrap_or(base);
         let part = most - most % fits;
         let least = (self.receipt.usable_bytes as u64).div_ceil(MOST_PARTS).next_multiple_of(base);
-        if part < least { Err(PoolError::Boundary { asked: most, least }) } else { Ok(part) }
+        if part < least { Err(PoolError::Boundary { requested: most, least }) } else { Ok(part) }
     }
 }

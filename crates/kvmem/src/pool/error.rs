@@ -22,12 +22,12 @@ pub enum PoolError {
     Refused(#[from] AllocError),
     /// There is no room in what is ready, and more is being made ready.
     #[error(
-        "{asked} bytes were asked for; {ready} of {capacity} bytes are ready and the rest is being worked on: wait for it \
+        "{requested} bytes were asked for; {ready} of {capacity} bytes are ready and the rest is being worked on: wait for it \
          (`wait_ready`), or free something"
     )]
     NotReady {
         /// Bytes asked for.
-        asked: u64,
+        requested: u64,
         /// Bytes that are ready, used or free.
         ready: u64,
         /// Bytes that are to be.
@@ -43,21 +43,21 @@ pub enum PoolError {
     },
     /// The pool cannot be as large as this.
     #[error(
-        "{asked} bytes are more than the {most} bytes that this pool has addresses for: build it with a greater `max_size`"
+        "{requested} bytes are more than the {most} bytes that this pool has addresses for: build it with a greater `max_size`"
     )]
     Limit {
         /// Bytes asked for.
-        asked: u64,
+        requested: u64,
         /// The most it can have.
         most: u64,
     },
     /// A boundary that leaves parts of less than a page, or more than about a million of them.
     #[error(
-        "a boundary of {asked} bytes is too short for this pool, in whole pages: ask for {least} or more"
+        "a boundary of {requested} bytes is too short for this pool, in whole pages: ask for {least} or more"
     )]
     Boundary {
         /// Bytes asked for.
-        asked: u64,
+        requested: u64,
         /// The least it can be.
         least: u64,
     },
@@ -65,7 +65,7 @@ pub enum PoolError {
     #[error(
         "the pool is still being made ready: wait for it (`wait_ready`) before its size is changed"
     )]
-    Underway,
+    Initializing,
     /// A range that is not within the block or pool it was asked of.
     #[error("{}..{} is not a range within {len} bytes", range.start, range.end)]
     OutOfBounds {

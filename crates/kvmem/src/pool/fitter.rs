@@ -8,7 +8,7 @@ use super::observe::{self, SetUp};
 use super::owner::listening;
 use super::report::Cause;
 use super::{PoolBuilder, PoolError};
-use crate::arena::{ArenaError, Cancel, Populate, Populated, Region, Watch};
+use crate::arena::{ArenaError, CancelToken, Populate, Populated, ProgressOptions, Region};
 use crate::register::{Outcome, Policy, RegisterError, RegistrationBuilder, RegistrationSet};
 
 /// How it is done.
@@ -18,9 +18,9 @@ pub(super) struct Fitter {
     /// What it has taken so far.
     pub(super) set_up: Arc<SetUp>,
     how: Populate,
-    watch: Watch,
+    watch: ProgressOptions,
     /// A child of the builder's.
-    cancel: Cancel,
+    cancel: CancelToken,
     /// `None`: nobody to register with.
     registration: Option<RegistrationBuilder>,
     /// What turned out to be better on the first part is kept for the others.
@@ -30,7 +30,7 @@ pub(super) struct Fitter {
 impl Fitter {
     pub(super) fn new(wish: &PoolBuilder, part_bytes: usize) -> Fitter {
         let cancel = wish.cancel.child();
-        let mut watch = Watch::new().cancel(cancel.clone());
+        let mut watch = ProgressOptions::new().cancel(cancel.clone());
         if let Some(listener) = wish.on_populate.clone() {
             watch = watch.progress(move |progress| listening(|| listener(progress)));
         }

@@ -131,10 +131,10 @@ impl Pool {
 
     /// Frees many blocks under one lock, neighbours joined first, and none of them cached: for
     /// those that will not come again. Blocks of another pool go back to theirs.
-    pub fn free_run(&self, run: impl IntoIterator<Item = Block>) {
+    pub fn free_batch(&self, run: impl IntoIterator<Item = Block>) {
         let number = self.space.number();
         let ours = run.into_iter().filter(|block| block.space() == number);
-        self.space.free_run(ours.map(Block::into_extent));
+        self.space.free_batch(ours.map(Block::into_extent));
     }
 
     #[inline(always)]
@@ -163,11 +163,11 @@ impl Pool {
         again: impl FnOnce() -> Result<T, AllocError>,
     ) -> Result<T, PoolError> {
         let error = match error {
-            AllocError::NoRoom { asked, .. } if self.owner.plan.in_background => {
+            AllocError::OutOfSpace { requested, .. } if self.owner.plan.in_background => {
                 if self.is_under_way() {
                     self.owner.refusals.count_not_ready();
                     let (ready, capacity) = (self.ready_bytes(), self.capacity());
-                    return Err(PoolError::NotReady { asked, ready, capacity });
+                    return Err(PoolError::NotReady { requested, ready, capacity });
                 }
                 // The last part may have become ready between the refusal and the question.
                 match again() {
@@ -201,7 +201,7 @@ impl Pool {
     }
 
     /// The first address. A block at offset `n` begins `n` bytes further on; what is mapped from
-    /// here on is [`most_bytes`](PoolReport::most_bytes) long.
+    /// here on is [`max_bytes`](PoolReport::max_bytes) long.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.memory.base().as_ptr()
@@ -229,9 +229,9 @@ impl Pool {
     /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out
     /// to be bad, by an error of a device, or of the memory. They are reported as
     /// [quarantined](PoolReport::quarantined). A block of another pool is only freed.
-    pub fn condemn(&self, block: Block, why: impl Into<String>) {
+    pub fn quarantine_block(&self, block: Block, why: impl Into<String>) {
         if block.space() == self.space.number() {
-            self.owner.readying.condemn(block, why.into());
+            self.owner.readying.quarantine_block(block, why.into());
         }
     }
 

@@ -277,7 +277,7 @@ impl Readying {
     }
 
     /// Keeps a block from use for as long as there is the pool.
-    pub(super) fn condemn(&self, block: Block, why: String) {
+    pub(super) fn quarantine_block(&self, block: Block, why: String) {
         let range = block.range();
         let bytes = range.end - range.start;
         let what = Quarantined { range, cause: Cause::Condemned, why };

@@ -14,11 +14,11 @@ use crate::register::Outcome;
 #[non_exhaustive]
 pub struct PoolReport {
     /// Bytes that were asked for.
-    pub asked_bytes: u64,
+    pub requested_bytes: u64,
     /// Bytes that blocks can have, when all of it is ready and nothing is quarantined.
     pub capacity_bytes: u64,
     /// Bytes up to which the pool can grow.
-    pub most_bytes: u64,
+    pub max_bytes: u64,
     /// Bytes that are ready.
     pub ready_bytes: u64,
     /// Bytes of each part but the last.
@@ -89,7 +89,7 @@ pub enum Cause {
     Populate,
     /// It could not be registered.
     Register,
-    /// Its user has found it bad ([`Pool::condemn`](super::Pool::condemn)).
+    /// Its user has found it bad ([`Pool::quarantine_block`](super::Pool::quarantine_block)).
     Condemned,
 }
 
@@ -117,11 +117,11 @@ impl fmt::Display for PoolReport {
             f,
             "pool of {}, asked {}; {} ready",
             Size(self.capacity_bytes),
-            Size(self.asked_bytes),
+            Size(self.requested_bytes),
             Size(self.ready_bytes)
         )?;
-        if self.most_bytes > self.capacity_bytes {
-            write!(f, ", may grow to {}", Size(self.most_bytes))?;
+        if self.max_bytes > self.capacity_bytes {
+            write!(f, ", may grow to {}", Size(self.max_bytes))?;
         }
         writeln!(f)?;
         for Choice { what, chosen, why } in &self.choices {

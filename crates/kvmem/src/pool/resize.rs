@@ -34,21 +34,21 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Limit`] beyond [`max_size`](super::PoolBuilder::max_size);
-    /// [`PoolError::Underway`]; [`SpaceError::WrongDirection`] if it is longer already; and
+    /// [`PoolError::Initializing`]; [`SpaceError::WrongDirection`] if it is longer already; and
     /// what populating and registering can fail with. The pool is as long as it was then.
     pub fn grow_to(&self, bytes: u64) -> Result<(), PoolError> {
         let readying = &self.owner().readying;
         let mut grown = self.owner().resizing();
         if readying.is_under_way() {
-            return Err(PoolError::Underway);
+            return Err(PoolError::Initializing);
         }
         let most = self.memory.len() as u64;
         if bytes > most {
-            return Err(PoolError::Limit { asked: bytes, most });
+            return Err(PoolError::Limit { requested: bytes, most });
         }
         let (old, new) = (self.capacity(), self.whole(bytes));
         if bytes < old {
-            return Err(SpaceError::WrongDirection { capacity: old, asked: bytes }.into());
+            return Err(SpaceError::WrongDirection { capacity: old, requested: bytes }.into());
         }
         if new == old {
             return Ok(());
@@ -87,14 +87,14 @@ impl Pool {
     ///
     /// # Errors
     /// [`SpaceError::InUse`] if a block, or what is quarantined, lies behind;
-    /// [`PoolError::Underway`]. Nothing is changed then. [`RegisterError::Kept`] if keys were
+    /// [`PoolError::Initializing`]. Nothing is changed then. [`RegisterError::DeregisterFailed`] if keys were
     /// not taken back: those pages stay pinned, and the pool is shorter all the same.
     pub fn shrink_to(&self, bytes: u64) -> Result<Shrunk, PoolError> {
         let start = Instant::now();
         let readying = &self.owner().readying;
         let _alone = self.owner().resizing();
         if readying.is_under_way() {
-            return Err(PoolError::Underway);
+            return Err(PoolError::Initializing);
         }
         let (old, new) = (self.capacity(), self.whole(bytes.max(1)));
         if new >= old {
@@ -116,12 +116,12 @@ impl Pool {
                     shrunk.keys += back.keys;
                     *slot = None;
                 }
-                Err(RegisterError::Kept { kept: more }) => kept.extend(more),
+                Err(RegisterError::DeregisterFailed { kept: more }) => kept.extend(more),
                 Err(error) => return Err(error.into()),
             }
         }
         if !kept.is_empty() {
-            return Err(RegisterError::Kept { kept }.into());
+            return Err(RegisterError::DeregisterFailed { kept }.into());
         }
         let (discarded, stay) = self.memory.discard(range)?;
         (shrunk.discarded_bytes, shrunk.kept_bytes) = (discarded, stay);

@@ -15,7 +15,7 @@ use std::slice;
 use serde::{Deserialize, Serialize};
 
 use super::{Pool, PoolError};
-use crate::arena::{Populate, ReadOnlyRegion, Region, Watch};
+use crate::arena::{Populate, ProgressOptions, ReadOnlyRegion, Region};
 use crate::trace::span;
 
 /// A block by plain data: what another process needs to find it in the pool that it has
@@ -75,14 +75,18 @@ impl Pool {
 
     /// Makes the pool's pages resident in all other mappings that this process has of its memory:
     /// those of an engine that was given the descriptor, say. See
-    /// [`Region::populate_elsewhere`]. Returns how many bytes those mappings have.
+    /// [`Region::populate_aliases`]. Returns how many bytes those mappings have.
     ///
     /// # Errors
     /// [`PoolError::Private`]; [`PoolError::Memory`].
-    pub fn populate_elsewhere(&self, how: Populate, watch: &Watch) -> Result<u64, PoolError> {
+    pub fn populate_aliases(
+        &self,
+        how: Populate,
+        watch: &ProgressOptions,
+    ) -> Result<u64, PoolError> {
         let first = &self.memory.parts()[0].region;
         first.fd().ok_or(PoolError::Private)?;
-        Ok(first.populate_elsewhere(how, watch)?)
+        Ok(first.populate_aliases(how, watch)?)
     }
 
     /// By what references name this pool; `None`: its memory is private.

@@ -9,10 +9,10 @@ use super::ground::Ground;
 use super::plan::Way;
 use super::watching::Wishes;
 use super::{
-    Host, Limits, Plan, Policy, RegisterError, RegisterProgress, Registrar, RegistrationSet, Terms,
-    ThisMachine,
+    Limits, Plan, PlanOptions, Platform, Policy, RegisterError, RegisterProgress, Registrar,
+    RegistrationSet, SystemPlatform,
 };
-use crate::arena::{Cancel, Populate, Region};
+use crate::arena::{CancelToken, Populate, Region};
 
 /// A registration to be. See [`RegistrationSet::builder`].
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct RegistrationBuilder {
     chunk_bytes: Option<u64>,
     by_range: bool,
     wishes: Wishes,
-    host: Arc<dyn Host>,
+    host: Arc<dyn Platform>,
 }
 
 impl RegistrationBuilder {
@@ -36,7 +36,7 @@ impl RegistrationBuilder {
             chunk_bytes: None,
             by_range: false,
             wishes: Wishes::default(),
-            host: Arc::new(ThisMachine),
+            host: Arc::new(SystemPlatform),
         }
     }
 
@@ -93,7 +93,7 @@ impl RegistrationBuilder {
     }
 
     /// A token that ends it early: then nothing is registered.
-    pub fn cancel(mut self, cancel: Cancel) -> RegistrationBuilder {
+    pub fn cancel(mut self, cancel: CancelToken) -> RegistrationBuilder {
         self.wishes.cancel = cancel;
         self
     }
@@ -105,7 +105,7 @@ impl RegistrationBuilder {
     }
 
     /// The machine under the registrars. Default: this one.
-    pub fn host(mut self, host: Arc<dyn Host>) -> RegistrationBuilder {
+    pub fn host(mut self, host: Arc<dyn Platform>) -> RegistrationBuilder {
         self.host = host;
         self
     }
@@ -191,8 +191,8 @@ impl RegistrationBuilder {
         self.registrars.iter().map(|registrar| registrar.limits()).collect()
     }
 
-    fn terms(&self) -> Terms {
-        Terms {
+    fn terms(&self) -> PlanOptions {
+        PlanOptions {
             policy: self.policy,
             cores: self.host.cores(),
             populate: self.populate,

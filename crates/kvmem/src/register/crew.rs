@@ -3,18 +3,18 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::Host;
+use super::Platform;
 use crate::arena;
 
 /// Threads of which the calling one is the leader.
 pub(super) struct Crew<'a, 'scope, 'env> {
-    host: &'a dyn Host,
+    host: &'a dyn Platform,
     crew: &'a mut arena::Crew<'scope, 'env>,
 }
 
 /// Leads a crew that does `work` in each sweep; see [`arena::lead`].
 pub(super) fn lead<R>(
-    host: &dyn Host,
+    host: &dyn Platform,
     work: impl Fn() + Sync,
     lead: impl FnOnce(&mut Crew<'_, '_, '_>) -> R,
 ) -> R {
@@ -26,7 +26,11 @@ pub(super) fn lead<R>(
 }
 
 /// One sweep on so many threads; see [`Crew::sweep`].
-pub(super) fn together(host: &dyn Host, threads: usize, work: impl Fn() + Sync) -> (usize, f64) {
+pub(super) fn together(
+    host: &dyn Platform,
+    threads: usize,
+    work: impl Fn() + Sync,
+) -> (usize, f64) {
     lead(host, work, |crew| crew.sweep(threads))
 }
 
@@ -51,10 +55,10 @@ impl Crew<'_, '_, '_> {
 }
 
 /// A thread that takes part. It leaves in any case, for others wait for it.
-struct Present<'a>(&'a dyn Host);
+struct Present<'a>(&'a dyn Platform);
 
 impl<'a> Present<'a> {
-    fn enter(host: &'a dyn Host, number: usize) -> Present<'a> {
+    fn enter(host: &'a dyn Platform, number: usize) -> Present<'a> {
         host.enter(number);
         Present(host)
     }

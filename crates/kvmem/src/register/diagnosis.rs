@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Found, discover};
-use crate::arena::preflight::{Machine, Report, Wish};
+use super::{DetectedDevice, discover};
+use crate::arena::preflight::{Machine, Report, Requirements};
 
 /// What stands in the way of some memory here, and with whom it can be registered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -16,13 +16,13 @@ pub struct Diagnosis {
     #[serde(flatten)]
     pub report: Report,
     /// The registrars of every kind, or why there are none. That there are none is no failure.
-    pub registrars: Vec<Found>,
+    pub registrars: Vec<DetectedDevice>,
 }
 
 /// Holds the limits of this machine against a wish, and looks for registrars; see
 /// [`Machine::preflight`] and [`discover`].
 #[must_use]
-pub fn diagnose(wish: &Wish) -> Diagnosis {
+pub fn diagnose(wish: &Requirements) -> Diagnosis {
     Diagnosis { report: Machine::here().preflight(wish), registrars: discover() }
 }
 
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn limits_and_registrars_are_told_together() {
-        let wish = Wish::new(1 << 20, PageSize::Base).unwrap();
+        let wish = Requirements::new(1 << 20, PageSize::Base).unwrap();
         let diagnosis = diagnose(&wish);
         let text = diagnosis.to_string();
         assert!(

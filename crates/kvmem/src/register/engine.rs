@@ -20,10 +20,10 @@ use super::release::{Given, release};
 use super::trial::Slice;
 use super::watching::{Watching, Wishes};
 use super::{
-    ChunkError, Host, Key, Lane, Limits, Outcome, Plan, Policy, RegisterError, Registrar,
-    Registration, RegistrationSet, Trial,
+    Calibration, ChunkError, DevicePlan, Key, Limits, Outcome, Plan, Platform, Policy,
+    RegisterError, Registrar, Registration, RegistrationSet,
 };
-use crate::arena::{Hold, Piece, Populate, Populated, Region};
+use crate::arena::{Hold, Populate, Populated, Region, WorkUnit};
 use crate::trace::span;
 
 /// What took longer than this to register is given back by several threads. Giving back is quicker
@@ -41,7 +41,7 @@ pub(super) struct Job {
 
 /// Some regions that are being registered, together.
 pub(super) struct Engine {
-    pub(super) host: Arc<dyn Host>,
+    pub(super) host: Arc<dyn Platform>,
     pub(super) registrars: Vec<Arc<dyn Registrar>>,
     pub(super) jobs: Vec<Job>,
     pub(super) way: Way,
@@ -65,7 +65,7 @@ pub(super) struct Engine {
 pub(super) struct Figures {
     populated: Populated,
     threads: usize,
-    trial: Option<Trial>,
+    trial: Option<Calibration>,
     register_seconds: f64,
 }
 
@@ -80,7 +80,7 @@ struct Step {
 impl Engine {
     /// Everything that can be known to fail is found out here.
     pub(super) fn new(
-        host: Arc<dyn Host>,
+        host: Arc<dyn Platform>,
         registrars: Vec<Arc<dyn Registrar>>,
         limits: &[Limits],
         jobs: Vec<Job>,
@@ -245,7 +245,7 @@ impl Engine {
             let began = self.watching.elapsed();
             match self.watching.go_on().and_then(|()| self.register(turn)) {
                 Ok((key, bytes)) => {
-                    let piece = Piece::new(turn.lane, began, self.watching.elapsed());
+                    let piece = WorkUnit::new(turn.lane, began, self.watching.elapsed());
                     self.lanes.finish(turn, Some(key));
                     self.watching.registered(bytes, self.ready(), piece);
                 }
@@ -292,7 +292,7 @@ impl Engine {
     fn ready(&self) -> u64 {
         let mut ready = 0;
         for (job, Job { plan, .. }) in self.jobs.iter().enumerate() {
-            let ends = plan.lanes.iter().enumerate().map(|(lane, Lane { chunks, .. })| {
+            let ends = plan.lanes.iter().enumerate().map(|(lane, DevicePlan { chunks, .. })| {
                 let done =
                     self.lanes.count(lane).saturating_sub(self.before[lane][job]).min(chunks.len());
                 done.checked_sub(1).map_or(0, |last| chunks[last].end as u64)
@@ -313,7 +313,7 @@ impl Engine {
         match error {
             RegisterError::Refused { error, .. } => RegisterError::Refused { error, kept },
             error if kept.is_empty() => error,
-            _ => RegisterError::Kept { kept },
+            _ => RegisterError::DeregisterFailed { kept },
         }
     }
 

@@ -13,8 +13,8 @@ use crate::arena::{ArenaError, Errno};
 
 /// Why a registrar did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
-#[error("{call}: {errno}{}{}", Detail(detail), Tail(barrier, remedy))]
-pub struct Refusal {
+#[error("{call}: {errno}{}{}", Detail(detail), Tail(exceeded, remedy))]
+pub struct RegistrarError {
     /// The call that was refused, by its name in C.
     pub call: Cow<'static, str>,
     /// Why. Of libraries with numbers of their own: the nearest there is, with theirs in `detail`.
@@ -22,31 +22,37 @@ pub struct Refusal {
     /// What the library says of it, such as `CUDA_ERROR_OUT_OF_MEMORY (2)`.
     pub detail: Option<String>,
     /// The limit that was hit, if it is known.
-    pub barrier: Option<Barrier>,
+    pub exceeded: Option<RegisterLimit>,
     /// What to do, where that is not said by the limit.
     pub remedy: Cow<'static, str>,
 }
 
-impl Refusal {
+impl RegistrarError {
     /// A refusal of which nothing more is known than its number, and what can be done then.
     pub fn new(
         call: impl Into<Cow<'static, str>>,
         errno: Errno,
         remedy: impl Into<Cow<'static, str>>,
-    ) -> Refusal {
-        Refusal { call: call.into(), errno, detail: None, barrier: None, remedy: remedy.into() }
+    ) -> RegistrarError {
+        RegistrarError {
+            call: call.into(),
+            errno,
+            detail: None,
+            exceeded: None,
+            remedy: remedy.into(),
+        }
     }
 
     /// The same, with what the library says.
     #[must_use]
-    pub fn detail(self, detail: impl Into<String>) -> Refusal {
-        Refusal { detail: Some(detail.into()), ..self }
+    pub fn detail(self, detail: impl Into<String>) -> RegistrarError {
+        RegistrarError { detail: Some(detail.into()), ..self }
     }
 
     /// The same, with the limit that was hit.
     #[must_use]
-    pub fn barrier(self, barrier: impl Into<Option<Barrier>>) -> Refusal {
-        Refusal { barrier: barrier.into(), ..self }
+    pub fn exceeded(self, exceeded: impl Into<Option<RegisterLimit>>) -> RegistrarError {
+        RegistrarError { exceeded: exceeded.into(), ..self }
     }
 }
 
@@ -54,7 +60,7 @@ impl Refusal {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Barrier {
+pub enum RegisterLimit {
     /// `RLIMIT_MEMLOCK`, without `CAP_IPC_LOCK`.
     Memlock {
         /// Whose bytes are counted together.
@@ -84,12 +90,12 @@ pub enum Barrier {
     Descriptors,
 }
 
-impl Barrier {
+impl RegisterLimit {
     /// What to do about it.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
-            Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes } => {
+            RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes } => {
                 // What the kernel refused below the limit met bytes that it does not tell: rings of
                 // other processes, and the memory of the ring itself. The limit that it had is then
                 // used up to an unknown part.
@@ -112,33 +118,33 @@ impl Barrier {
                      or give the process CAP_IPC_LOCK"
                 )
             }
-            Barrier::KeyBytes { .. } => "register it in smaller chunks".to_owned(),
-            Barrier::Keys { .. } => {
+            RegisterLimit::KeyBytes { .. } => "register it in smaller chunks".to_owned(),
+            RegisterLimit::Keys { .. } => {
                 "use larger chunks or fewer regions, or give back keys that are not needed"
                     .to_owned()
             }
-            Barrier::Descriptors => {
+            RegisterLimit::Descriptors => {
                 "raise RLIMIT_NOFILE (`ulimit -n`), or close what is not needed".to_owned()
             }
         }
     }
 }
 
-impl fmt::Display for Barrier {
+impl fmt::Display for RegisterLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes } => write!(
+            RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes } => write!(
                 f,
                 "RLIMIT_MEMLOCK is {limit_bytes} bytes, of which {used_bytes} are known to be {account}, and {need_bytes} more \
                  are needed"
             ),
-            Barrier::KeyBytes { limit_bytes, need_bytes } => {
+            RegisterLimit::KeyBytes { limit_bytes, need_bytes } => {
                 write!(f, "one key can cover {limit_bytes} bytes, wanted are {need_bytes}")
             }
-            Barrier::Keys { limit, need } => {
+            RegisterLimit::Keys { limit, need } => {
                 write!(f, "the device can give {limit} more keys, wanted are {need}")
             }
-            Barrier::Descriptors => f.write_str("the process has no descriptor left"),
+            RegisterLimit::Descriptors => f.write_str("the process has no descriptor left"),
         }
     }
 }
@@ -153,12 +159,12 @@ impl fmt::Display for Detail<'_> {
 }
 
 /// "; the limit: its remedy", or "; the remedy", or nothing.
-struct Tail<'a>(&'a Option<Barrier>, &'a str);
+struct Tail<'a>(&'a Option<RegisterLimit>, &'a str);
 
 impl fmt::Display for Tail<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1) {
-            (Some(barrier), _) => write!(f, "; {barrier}: {}", barrier.remedy()),
+            (Some(exceeded), _) => write!(f, "; {exceeded}: {}", exceeded.remedy()),
             (None, "") => Ok(()),
             (None, remedy) => write!(f, "; {remedy}"),
         }
@@ -199,7 +205,7 @@ pub struct ChunkError {
     /// The chunk, as offsets into the region.
     pub range: Range<usize>,
     /// What was refused.
-    pub refusal: Refusal,
+    pub refusal: RegistrarError,
 }
 
 /// Why a region could not be registered, or a registration not be used as asked.
@@ -224,15 +230,15 @@ pub enum RegisterError {
         device: String,
     },
     /// What the registrar allows is not enough for the region.
-    #[error("{device} cannot take the region: {barrier}: {}", barrier.remedy())]
+    #[error("{device} cannot take the region: {exceeded}: {}", exceeded.remedy())]
     Limited {
         /// The registrar, or all that share the limit.
         device: String,
         /// The limit.
-        barrier: Barrier,
+        exceeded: RegisterLimit,
     },
     /// A chunk was refused. All that had been registered has been given back.
-    #[error("{error}{}", Kept(kept))]
+    #[error("{error}{}", DeregisterFailed(kept))]
     Refused {
         /// The first chunk that failed.
         error: Box<ChunkError>,
@@ -243,7 +249,7 @@ pub enum RegisterError {
     /// Keys could not be given back, tried three times. The memory stays mapped: a device can still
     /// write to it.
     #[error("{} keys could not be given back, so the memory stays mapped; the first: {}", kept.len(), First(kept))]
-    Kept {
+    DeregisterFailed {
         /// What failed, at least one.
         kept: Vec<ChunkError>,
     },
@@ -258,7 +264,7 @@ pub enum RegisterError {
     /// Pages could not be made resident before they were registered.
     #[error("the region could not be populated before registering: {0}")]
     Populate(#[from] ArenaError),
-    /// [`Cancel::cancel`](crate::arena::Cancel::cancel) was called. All that had been registered
+    /// [`CancelToken::cancel`](crate::arena::CancelToken::cancel) was called. All that had been registered
     /// has been given back.
     #[error("cancelled with {done} of {total} bytes registered")]
     Cancelled {
@@ -321,9 +327,9 @@ pub enum RegisterError {
 }
 
 /// "; and this many keys could not be given back", or nothing.
-struct Kept<'a>(&'a [ChunkError]);
+struct DeregisterFailed<'a>(&'a [ChunkError]);
 
-impl fmt::Display for Kept<'_> {
+impl fmt::Display for DeregisterFailed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             [] => Ok(()),
@@ -358,8 +364,8 @@ mod tests {
                 (8 << 20, 8 << 20, 1 << 30),
                 (1 << 20, 0, 0),
             ] {
-                let told =
-                    Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes }.remedy();
+                let told = RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
+                    .remedy();
                 let kib: u64 = told
                     .strip_prefix("raise it to ")
                     .and_then(|rest| rest.split(' ').next()?.parse().ok())
@@ -370,7 +376,7 @@ mod tests {
         }
         let (limit_bytes, used_bytes, need_bytes) = (65536, 0, 65536);
         let told =
-            Barrier::Memlock { account: Account::Rings, limit_bytes, used_bytes, need_bytes }
+            RegisterLimit::Memlock { account: Account::Rings, limit_bytes, used_bytes, need_bytes }
                 .remedy();
         assert!(told.starts_with("raise it to 128 KiB or more, since rings count"), "{told}");
     }

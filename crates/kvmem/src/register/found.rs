@@ -10,31 +10,31 @@ use crate::arena::Size;
 
 /// The registrars of one kind, or one that is not available.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct DetectedDevice {
     /// The kind: `io_uring`, `mlock`, `verbs`, `cuda` or `nixl`.
     pub backend: String,
     /// What there is.
     #[serde(flatten)]
-    pub state: FoundState,
+    pub state: Availability,
 }
 
 /// What there is of a kind of registrar.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FoundState {
+pub enum Availability {
     /// These. Of rings, of which there can be many, one stands for all.
     Devices(Vec<Limits>),
     /// None of this kind, or one that the reason names.
     NotAvailable(NotAvailable),
 }
 
-impl Found {
+impl DetectedDevice {
     /// The registrars of this kind with their limits; none if it is not available.
     #[must_use]
     pub fn devices(&self) -> &[Limits] {
         match &self.state {
-            FoundState::Devices(devices) => devices,
-            FoundState::NotAvailable(_) => &[],
+            Availability::Devices(devices) => devices,
+            Availability::NotAvailable(_) => &[],
         }
     }
 }
@@ -44,12 +44,12 @@ impl Found {
 /// Takes some milliseconds, on a machine with GPUs up to a second for each, and another second
 /// where NIXL is installed.
 #[must_use]
-pub fn discover() -> Vec<Found> {
+pub fn discover() -> Vec<DetectedDevice> {
     DeviceSpec::kinds().iter().flat_map(found).collect()
 }
 
 /// The devices of a kind that can be opened, and for each that cannot the reason why.
-fn found(kind: &DeviceSpec) -> Vec<Found> {
+fn found(kind: &DeviceSpec) -> Vec<DetectedDevice> {
     let mut devices = Vec::new();
     let mut refused = Vec::new();
     match kind.each() {
@@ -63,17 +63,17 @@ fn found(kind: &DeviceSpec) -> Vec<Found> {
             }
         }
     }
-    let there = (!devices.is_empty()).then_some(FoundState::Devices(devices));
-    let states = there.into_iter().chain(refused.into_iter().map(FoundState::NotAvailable));
-    states.map(|state| Found { backend: kind.kind().to_owned(), state }).collect()
+    let there = (!devices.is_empty()).then_some(Availability::Devices(devices));
+    let states = there.into_iter().chain(refused.into_iter().map(Availability::NotAvailable));
+    states.map(|state| DetectedDevice { backend: kind.kind().to_owned(), state }).collect()
 }
 
 /// A line for each device, or one that says why there is none.
-impl fmt::Display for Found {
+impl fmt::Display for DetectedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
-            FoundState::NotAvailable(reason) => write!(f, "{reason}"),
-            FoundState::Devices(devices) => {
+            Availability::NotAvailable(reason) => write!(f, "{reason}"),
+            Availability::Devices(devices) => {
                 for (at, limits) in devices.iter().enumerate() {
                     let end = if at == 0 { "" } else { "\n" };
                     write!(f, "{end}{}", Line(limits))?;
@@ -99,7 +99,7 @@ impl fmt::Display for Line<'_> {
             u64::MAX => f.write_str(", any number of keys")?,
             keys => write!(f, ", {keys} keys")?,
         }
-        if let Some(bytes) = limits.good_bytes {
+        if let Some(bytes) = limits.preferred_chunk_bytes {
             write!(f, ", quickest with {} a key", Size(bytes))?;
         }
         match &limits.memlock {
@@ -126,16 +126,16 @@ mod tests {
             device: "io_uring:0".to_owned(),
             max_bytes: 1 << 30,
             max_keys: 16_384,
-            good_bytes: Some(1 << 21),
+            preferred_chunk_bytes: Some(1 << 21),
             memlock: Some(Memlock {
                 account: Account::Rings,
                 limit_bytes: 8 << 20,
                 used_bytes: 4096,
             }),
         };
-        let found = Found {
+        let found = DetectedDevice {
             backend: "io_uring".to_owned(),
-            state: FoundState::Devices(vec![ring, Limits::none("free")]),
+            state: Availability::Devices(vec![ring, Limits::none("free")]),
         };
         assert_eq!(
             found.to_string(),
@@ -147,14 +147,16 @@ mod tests {
             (&json["backend"], &json["devices"][1]["device"]),
             (&"io_uring".into(), &"free".into())
         );
-        assert_eq!(serde_json::from_value::<Found>(json).unwrap(), found);
+        assert_eq!(serde_json::from_value::<DetectedDevice>(json).unwrap(), found);
     }
 
     #[test]
     fn absence_is_told_with_its_reason() {
         let reason = NotAvailable::new("verbs", "libibverbs.so.1 is not there", "install it");
-        let found =
-            Found { backend: "verbs".to_owned(), state: FoundState::NotAvailable(reason.clone()) };
+        let found = DetectedDevice {
+            backend: "verbs".to_owned(),
+            state: Availability::NotAvailable(reason.clone()),
+        };
         assert_eq!(
             found.to_string(),
             "verbs is not available: libibverbs.so.1 is not there; install it"
@@ -162,7 +164,7 @@ mod tests {
         assert!(found.devices().is_empty());
         let json = serde_json::to_value(&found).unwrap();
         assert_eq!(json["not_available"]["reason"], "libibverbs.so.1 is not there");
-        assert_eq!(serde_json::from_value::<Found>(json).unwrap(), found);
+        assert_eq!(serde_json::from_value::<DetectedDevice>(json).unwrap(), found);
     }
 
     #[test]
@@ -173,14 +175,14 @@ mod tests {
         assert_eq!(kinds, ["io_uring", "mlock", "verbs", "cuda", "nixl"]);
         for found in &found {
             match &found.state {
-                FoundState::Devices(devices) => {
+                Availability::Devices(devices) => {
                     assert!(!devices.is_empty(), "{found}");
                     assert!(
                         devices.iter().all(|limits| limits.max_bytes > 0 && limits.max_keys > 0),
                         "{found}"
                     );
                 }
-                FoundState::NotAvailable(reason) => assert_eq!(reason.backend, found.backend),
+                Availability::NotAvailable(reason) => assert_eq!(reason.backend, found.backend),
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Host, RegisterError};
+use super::{Platform, RegisterError};
 use crate::arena::{PageSize, Receipt, Region};
 use crate::sys;
 
@@ -37,7 +37,7 @@ impl Ground {
     }
 
     /// As it is now.
-    pub(super) fn now(region: &Region, host: &dyn Host) -> Result<Ground, RegisterError> {
+    pub(super) fn now(region: &Region, host: &dyn Platform) -> Result<Ground, RegisterError> {
         let stretches = region.pieces(0..region.len()).map(|(piece, range)| {
             let resident = host.resident_bytes(region, range.clone())?;
             Ok(Stretch { range, page: piece.got, resident })

@@ -11,10 +11,10 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::arena::{self, ArenaError, Populate, Populated, Region, Watch};
+use crate::arena::{self, ArenaError, Populate, Populated, ProgressOptions, Region};
 
 /// The machine under the registrars.
-pub trait Host: fmt::Debug + Send + Sync {
+pub trait Platform: fmt::Debug + Send + Sync {
     /// How many threads can run at once.
     fn cores(&self) -> usize;
 
@@ -36,7 +36,7 @@ pub trait Host: fmt::Debug + Send + Sync {
         region: &Region,
         range: Range<usize>,
         how: Populate,
-        watch: &Watch,
+        watch: &ProgressOptions,
     ) -> Result<Populated, ArenaError>;
 
     /// Refuses if so many bytes could not be made resident without getting somebody killed.
@@ -47,7 +47,7 @@ pub trait Host: fmt::Debug + Send + Sync {
 
     /// Reserves so many bytes that are about to be made resident, against others who do the same,
     /// until the result is dropped. A machine without others only checks its
-    /// [`headroom`](Host::headroom).
+    /// [`headroom`](Platform::headroom).
     ///
     /// # Errors
     /// [`ArenaError::NoHeadroom`].
@@ -57,7 +57,7 @@ pub trait Host: fmt::Debug + Send + Sync {
     }
 
     /// The calling thread is about to work together with others, `threads` in all, itself included.
-    /// Each of them then calls [`enter`](Host::enter) and [`leave`](Host::leave).
+    /// Each of them then calls [`enter`](Platform::enter) and [`leave`](Platform::leave).
     fn gather(&self, _threads: usize) {}
 
     /// The calling thread begins to work as number `thread` of those.
@@ -69,9 +69,9 @@ pub trait Host: fmt::Debug + Send + Sync {
 
 /// The machine this process runs on.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ThisMachine;
+pub struct SystemPlatform;
 
-impl Host for ThisMachine {
+impl Platform for SystemPlatform {
     fn cores(&self) -> usize {
         arena::usable_cores()
     }
@@ -90,7 +90,7 @@ impl Host for ThisMachine {
         region: &Region,
         range: Range<usize>,
         how: Populate,
-        watch: &Watch,
+        watch: &ProgressOptions,
     ) -> Result<Populated, ArenaError> {
         region.populate(range, how, watch)
     }

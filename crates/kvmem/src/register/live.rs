@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::{Key, Refusal};
+use super::{Key, RegistrarError};
 use crate::arena::Errno;
 use crate::sync::Mutex;
 
@@ -41,12 +41,12 @@ impl Live {
         &self,
         key: Key,
         call: &'static str,
-        how: impl FnOnce() -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        how: impl FnOnce() -> Result<(), RegistrarError>,
+    ) -> Result<(), RegistrarError> {
         // Not live while `how` is at work: the library may give the same handle to somebody before
         // `how` returns.
         if !self.0.lock().remove(&key) {
-            return Err(Refusal::new(
+            return Err(RegistrarError::new(
                 call,
                 Errno::ENOENT,
                 "give back a key once, and to the registrar that has given it",

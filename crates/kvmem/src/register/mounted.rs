@@ -14,7 +14,7 @@ use crate::arena::Receipt;
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Mounted {
+pub struct MountReport {
     /// What the memory is made of.
     pub receipt: Receipt,
     /// What registering did.
@@ -24,10 +24,10 @@ pub struct Mounted {
     /// What giving back did.
     pub deregistered: Deregistered,
     /// How long each step took.
-    pub seconds: MountSeconds,
+    pub seconds: MountTimings,
 }
 
-impl Mounted {
+impl MountReport {
     /// From what the steps gave. `map`, `plan`, `register` and `deregister` are the seconds that
     /// each call took; populating was part of the third.
     #[must_use]
@@ -36,13 +36,13 @@ impl Mounted {
         outcome: Outcome,
         deregistered: Deregistered,
         [map, plan, register, deregister]: [f64; 4],
-    ) -> Mounted {
-        let seconds = MountSeconds::new(map, plan, register, deregister, &outcome);
-        Mounted { receipt, chosen: outcome.chosen(), outcome, deregistered, seconds }
+    ) -> MountReport {
+        let seconds = MountTimings::new(map, plan, register, deregister, &outcome);
+        MountReport { receipt, chosen: outcome.chosen(), outcome, deregistered, seconds }
     }
 }
 
-impl fmt::Display for Mounted {
+impl fmt::Display for MountReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.receipt, self.outcome)?;
         writeln!(f, "  chosen: {}\n\n{}", self.chosen, self.seconds)
@@ -52,7 +52,7 @@ impl fmt::Display for Mounted {
 /// How long each step took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct MountSeconds {
+pub struct MountTimings {
     /// Mapping.
     pub map: f64,
     /// Planning.
@@ -69,22 +69,22 @@ pub struct MountSeconds {
     pub total: f64,
 }
 
-impl MountSeconds {
+impl MountTimings {
     fn new(
         map: f64,
         plan: f64,
         registered: f64,
         unregister: f64,
         outcome: &Outcome,
-    ) -> MountSeconds {
+    ) -> MountTimings {
         let populate = outcome.populated.seconds.min(registered);
         let (allocate, register) = (map + populate, registered - populate);
         let total = allocate + register + unregister;
-        MountSeconds { map, plan, populate, allocate, register, unregister, total }
+        MountTimings { map, plan, populate, allocate, register, unregister, total }
     }
 }
 
-impl fmt::Display for MountSeconds {
+impl fmt::Display for MountTimings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<10}  {:>9}", "", "seconds")?;
         writeln!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Policy;
-use crate::arena::{Piece, Populated, Size};
+use crate::arena::{Populated, Size, WorkUnit};
 
 /// What registering one region, or a batch of them, did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Outcome {
     pub threads: usize,
     /// The figures on which that was decided; `None` where there was nothing to decide, or too
     /// little work to find out.
-    pub trial: Option<Trial>,
+    pub trial: Option<Calibration>,
     /// Seconds that registering took, trial included.
     pub register_seconds: f64,
     /// Keys given.
@@ -36,7 +36,7 @@ pub struct Outcome {
 
 /// Both ways of calling, measured on this memory with these registrars.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
+pub struct Calibration {
     /// Bytes registered in a second, one call after another, counted for each registrar, in GiB.
     pub sequential_gib_per_s: f64,
     /// The same side by side: of all that were tried, the fastest.
@@ -153,5 +153,5 @@ pub struct RegisterProgress {
     pub elapsed: Duration,
     /// What was done last, and is reported by this; `None` where it was asked for and not
     /// reported.
-    pub piece: Option<Piece>,
+    pub piece: Option<WorkUnit>,
 }

@@ -22,7 +22,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::ground::Ground;
-use super::{Account, Barrier, Limits, Memlock, Policy, RegisterError, costs};
+use super::{Account, Limits, Memlock, Policy, RegisterError, RegisterLimit, costs};
 use crate::arena::{Populate, Receipt, Size};
 
 /// No registrar is planned more chunks than this: with as many, something is wrong with the wish.
@@ -40,7 +40,7 @@ const ROUNDS: usize = 3;
 
 /// What the user wants, and what bounds it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Terms {
+pub struct PlanOptions {
     /// In which way registrars are called.
     pub policy: Policy,
     /// How many threads can run at once.
@@ -54,11 +54,11 @@ pub struct Terms {
     pub by_range: bool,
 }
 
-impl Terms {
+impl PlanOptions {
     /// This policy on so many cores, the rest as usual.
     #[must_use]
-    pub fn new(policy: Policy, cores: usize) -> Terms {
-        Terms { policy, cores, populate: Populate::Auto, chunk_bytes: None, by_range: false }
+    pub fn new(policy: Policy, cores: usize) -> PlanOptions {
+        PlanOptions { policy, cores, populate: Populate::Auto, chunk_bytes: None, by_range: false }
     }
 }
 
@@ -80,11 +80,11 @@ pub struct Plan {
     /// What is done before the next of these is begun: populated, then registered. One: all.
     pub steps: Vec<Range<usize>>,
     /// Each registrar's chunks, in the order in which it gets them.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<DevicePlan>,
     /// How many registrars are called side by side at most. Whoever is furthest behind comes next.
     pub threads: usize,
     /// How it is found out whether that pays; `None`: it is not asked.
-    pub trial: Option<TrialPlan>,
+    pub trial: Option<CalibrationPlan>,
     /// A boundary that no range may straddle which is to have one key with each registrar; `None`:
     /// there is one chunk.
     pub boundary_bytes: Option<u64>,
@@ -94,7 +94,7 @@ pub struct Plan {
 
 /// One registrar's chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lane {
+pub struct DevicePlan {
     /// Its name.
     pub device: String,
     /// In order, without gap or overlap, from 0 to the end.
@@ -105,7 +105,7 @@ pub struct Lane {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum TrialPlan {
+pub enum CalibrationPlan {
     /// On the first chunks: real work, of which nothing is done twice.
     Chunks {
         /// How often.
@@ -142,11 +142,11 @@ pub struct Estimate {
 ///
 /// ```
 /// use kvmem::arena::Region;
-/// use kvmem::register::{Limits, Policy, Terms, plan};
+/// use kvmem::register::{Limits, Policy, PlanOptions, plan};
 ///
 /// let region = Region::builder(1 << 30).map()?;
 /// let nics = ["mlx5_0", "mlx5_1"].map(|nic| Limits { max_bytes: 256 << 20, ..Limits::none(nic) });
-/// let plan = plan(region.receipt(), &nics, &Terms::new(Policy::Auto, 2))?;
+/// let plan = plan(region.receipt(), &nics, &PlanOptions::new(Policy::Auto, 2))?;
 /// assert_eq!(plan.lanes[1].chunks.len(), 4);
 /// assert_eq!(plan.lanes[1].chunks[3], 768 << 20..1 << 30);
 /// assert_eq!(plan.boundary_bytes, Some(256 << 20));
@@ -157,13 +157,21 @@ pub struct Estimate {
 /// [`NoRegistrars`](RegisterError::NoRegistrars), [`SameName`](RegisterError::SameName),
 /// [`Empty`](RegisterError::Empty), and [`Limited`](RegisterError::Limited) where a limit is known
 /// not to suffice: better now than after minutes of populating.
-pub fn plan(receipt: &Receipt, limits: &[Limits], terms: &Terms) -> Result<Plan, RegisterError> {
+pub fn plan(
+    receipt: &Receipt,
+    limits: &[Limits],
+    terms: &PlanOptions,
+) -> Result<Plan, RegisterError> {
     Ground::of(receipt).plan(limits, terms)
 }
 
 impl Ground {
     /// See [`plan`].
-    pub(super) fn plan(&self, limits: &[Limits], terms: &Terms) -> Result<Plan, RegisterError> {
+    pub(super) fn plan(
+        &self,
+        limits: &[Limits],
+        terms: &PlanOptions,
+    ) -> Result<Plan, RegisterError> {
         check_names(limits)?;
         if self.len == 0 {
             return Err(RegisterError::Empty);
@@ -175,10 +183,10 @@ impl Ground {
         }
         let cuts = self.cuts(caps.iter().copied().min().unwrap_or(u64::MAX));
         let lanes = limits.iter().zip(&caps).map(|(limits, cap)| {
-            let lane = Lane { device: limits.device.clone(), chunks: join(&cuts, *cap) };
+            let lane = DevicePlan { device: limits.device.clone(), chunks: join(&cuts, *cap) };
             check_keys(limits, lane.chunks.len() as u64).map(|()| lane)
         });
-        let lanes = lanes.collect::<Result<Vec<Lane>, RegisterError>>()?;
+        let lanes = lanes.collect::<Result<Vec<DevicePlan>, RegisterError>>()?;
 
         let absent = self.absent();
         let populates = terms.policy != Policy::Sequential && terms.populate != Populate::None;
@@ -247,16 +255,16 @@ fn check_names(limits: &[Limits]) -> Result<(), RegisterError> {
 }
 
 /// The most bytes of a chunk.
-fn cap(limits: &Limits, terms: &Terms) -> u64 {
-    let wanted = terms.chunk_bytes.or(limits.good_bytes).unwrap_or(u64::MAX);
+fn cap(limits: &Limits, terms: &PlanOptions) -> u64 {
+    let wanted = terms.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
     wanted.min(limits.max_bytes).max(1)
 }
 
 pub(super) fn check_keys(limits: &Limits, need: u64) -> Result<(), RegisterError> {
     let limit = limits.max_keys.min(MOST_CHUNKS);
-    let barrier = Barrier::Keys { limit, need };
+    let exceeded = RegisterLimit::Keys { limit, need };
     if need > limit {
-        Err(RegisterError::Limited { device: limits.device.clone(), barrier })
+        Err(RegisterError::Limited { device: limits.device.clone(), exceeded })
     } else {
         Ok(())
     }
@@ -274,8 +282,8 @@ pub(super) fn check_memlock(limits: &[Limits], len: u64) -> Result<(), RegisterE
         if need_bytes > left(memlock) {
             let Memlock { limit_bytes, used_bytes, .. } = memlock;
             let names: Vec<&str> = counted.iter().map(|limits| &*limits.device).collect();
-            let barrier = Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes };
-            return Err(RegisterError::Limited { device: names.join(", "), barrier });
+            let exceeded = RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes };
+            return Err(RegisterError::Limited { device: names.join(", "), exceeded });
         }
     }
     Ok(())
@@ -327,15 +335,15 @@ pub(super) struct Way {
     pub(super) policy: Policy,
     /// How many of them side by side at most.
     pub(super) threads: usize,
-    pub(super) trial: Option<TrialPlan>,
+    pub(super) trial: Option<CalibrationPlan>,
 }
 
 impl Way {
     /// The way for these lanes of these regions, which have `len` bytes in all and are untouched or
     /// not; and how many threads could be used at all.
     pub(super) fn find(
-        terms: &Terms,
-        jobs: &[&[Lane]],
+        terms: &PlanOptions,
+        jobs: &[&[DevicePlan]],
         len: u64,
         untouched: bool,
         slice_min: u64,
@@ -360,13 +368,13 @@ impl Way {
 
 /// A trial that costs little beside the whole; `None` where there is none.
 fn trial(
-    jobs: &[&[Lane]],
+    jobs: &[&[DevicePlan]],
     lanes: usize,
     len: u64,
     threads: usize,
     by_range: bool,
     slice_min: u64,
-) -> Option<TrialPlan> {
+) -> Option<CalibrationPlan> {
     let steps = ladder(threads).count();
     // Chunks or slices that one round needs for each of the two ways.
     let each: usize = ladder(threads).sum();
@@ -376,7 +384,7 @@ fn trial(
         counts.fold((usize::MAX, 0), |(least, sum), count| (least.min(count), sum + count));
     let on_chunks = |share: usize, most: usize| {
         let rounds = (shortest / (2 * steps)).min(total / (share * each)).min(most);
-        (rounds > 0 && !by_range).then_some(TrialPlan::Chunks { rounds })
+        (rounds > 0 && !by_range).then_some(CalibrationPlan::Chunks { rounds })
     };
     let on_slices = || {
         let work = len.saturating_mul(lanes as u64);
@@ -387,7 +395,7 @@ fn trial(
                 as u64;
         let slice_bytes =
             (work / (SLICES_SHARE * slices)).min(SLICE_MAX).min(longest) / slice_min * slice_min;
-        (slice_bytes > 0).then_some(TrialPlan::Slices { rounds: ROUNDS, slice_bytes })
+        (slice_bytes > 0).then_some(CalibrationPlan::Slices { rounds: ROUNDS, slice_bytes })
     };
     on_chunks(CHUNKS_SHARE, ROUNDS)
         .or_else(on_slices)
@@ -450,8 +458,8 @@ impl fmt::Display for Plan {
             }
             (threads, Some(trial)) => {
                 let (how, rounds) = match trial {
-                    TrialPlan::Chunks { rounds } => ("the first chunks".to_owned(), rounds),
-                    TrialPlan::Slices { rounds, slice_bytes } => {
+                    CalibrationPlan::Chunks { rounds } => ("the first chunks".to_owned(), rounds),
+                    CalibrationPlan::Slices { rounds, slice_bytes } => {
                         (format!("slices of {}", Size(slice_bytes)), rounds)
                     }
                 };

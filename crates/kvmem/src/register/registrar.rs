@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use serde::{Deserialize, Serialize};
 
-use super::Refusal;
+use super::RegistrarError;
 
 /// One consumer of memory: a NIC's protection domain, a ring, a GPU.
 ///
@@ -25,25 +25,25 @@ pub trait Registrar: fmt::Debug + Send + Sync {
     /// Pins `len` bytes at `at` and gives the key to them, or refuses and leaves nothing pinned.
     ///
     /// # Errors
-    /// [`Refusal`]: the call that was refused, why, which limit was hit, and what to do.
+    /// [`RegistrarError`]: the call that was refused, why, which limit was hit, and what to do.
     ///
     /// # Safety
     /// The bytes are mapped for reading and writing, and stay mapped, at the same pages, until the
     /// key has been given to [`deregister`](Registrar::deregister) and was taken. Whoever gives
     /// the device work with this key answers for what it writes.
-    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal>;
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError>;
 
     /// Takes a key back: after that the device cannot reach the bytes any more.
     ///
     /// # Errors
-    /// [`Refusal`]; the key stands then, and the bytes must stay mapped. A key that does not stand
+    /// [`RegistrarError`]; the key stands then, and the bytes must stay mapped. A key that does not stand
     /// is refused with `EINVAL` or `ENOENT`, and harms nothing.
-    fn deregister(&self, key: Key) -> Result<(), Refusal>;
+    fn deregister(&self, key: Key) -> Result<(), RegistrarError>;
 
     /// Takes several keys back; the answers are in the order of the keys. One that is refused keeps
     /// no other from being taken. A registrar that can take several in one call does better
     /// than this, which calls [`deregister`](Registrar::deregister) for each.
-    fn deregister_all(&self, keys: &[Key]) -> Vec<Result<(), Refusal>> {
+    fn deregister_all(&self, keys: &[Key]) -> Vec<Result<(), RegistrarError>> {
         keys.iter().map(|key| self.deregister(*key)).collect()
     }
 }
@@ -75,7 +75,7 @@ pub struct Limits {
     pub max_keys: u64,
     /// Bytes for a key at which registering is quickest, where many keys cost nothing; `None`: the
     /// fewer keys the better.
-    pub good_bytes: Option<u64>,
+    pub preferred_chunk_bytes: Option<u64>,
     /// The limit on pinned bytes that holds for it; `None`: no limit that is known.
     pub memlock: Option<Memlock>,
 }
@@ -88,7 +88,7 @@ impl Limits {
             device: device.into(),
             max_bytes: u64::MAX,
             max_keys: u64::MAX,
-            good_bytes: None,
+            preferred_chunk_bytes: None,
             memlock: None,
         }
     }

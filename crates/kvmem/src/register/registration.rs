@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::engine::leak;
 use super::release::{Given, release};
-use super::{Deregistered, Host, Key, RegisterError, Registrar};
+use super::{Deregistered, Key, Platform, RegisterError, Registrar};
 use crate::arena::{Hold, Region};
 
 /// One region, registered with one registrar.
@@ -16,7 +16,7 @@ use crate::arena::{Hold, Region};
 /// must not write to what comes next at these addresses.
 #[derive(Debug)]
 pub struct Registration {
-    host: Arc<dyn Host>,
+    host: Arc<dyn Platform>,
     registrar: Arc<dyn Registrar>,
     region: Arc<Region>,
     hold: Option<Hold>,
@@ -28,7 +28,11 @@ pub struct Registration {
 
 impl Registration {
     /// `given` is all of the region.
-    pub(super) fn new(host: &Arc<dyn Host>, region: &Arc<Region>, given: Given) -> Registration {
+    pub(super) fn new(
+        host: &Arc<dyn Platform>,
+        region: &Arc<Region>,
+        given: Given,
+    ) -> Registration {
         let (chunks, keys): (Vec<_>, Vec<_>) =
             given.keys.into_iter().map(|(_, range, key)| (range, key)).unzip();
         Registration {
@@ -81,14 +85,14 @@ impl Registration {
     /// Gives the keys back. A second time does nothing.
     ///
     /// # Errors
-    /// [`Kept`](RegisterError::Kept) names the keys that were not taken back, tried three times.
+    /// [`DeregisterFailed`](RegisterError::DeregisterFailed) names the keys that were not taken back, tried three times.
     /// They stay out, the memory stays mapped, and this can be tried again.
     pub fn deregister(&mut self) -> Result<Deregistered, RegisterError> {
         let given = [self.given()];
         let (back, kept) = release(&*self.host, &given, 1, &|_, _| ());
         let kept: Vec<_> = kept.into_iter().map(|(_, error)| error).collect();
         self.keep(kept.iter().map(|error| error.chunk).collect());
-        if kept.is_empty() { Ok(back) } else { Err(RegisterError::Kept { kept }) }
+        if kept.is_empty() { Ok(back) } else { Err(RegisterError::DeregisterFailed { kept }) }
     }
 
     /// The keys that are out.

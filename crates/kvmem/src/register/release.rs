@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::crew::together;
 use super::lanes::Lanes;
-use super::{ChunkError, Deregistered, Host, Key, Registrar};
-use crate::arena::Piece;
+use super::{ChunkError, Deregistered, Key, Platform, Registrar};
+use crate::arena::WorkUnit;
 
 /// How often a key that is not taken back is offered.
 const TRIES: usize = 3;
@@ -26,10 +26,10 @@ pub(super) struct Given {
 /// so. Returns those that were not, with the lane they are of; `report` is told of each lot as a
 /// piece of work, by the clock of the host, and its bytes.
 pub(super) fn release(
-    host: &dyn Host,
+    host: &dyn Platform,
     lanes: &[Given],
     threads: usize,
-    report: &(dyn Fn(Piece, u64) + Sync),
+    report: &(dyn Fn(WorkUnit, u64) + Sync),
 ) -> (Deregistered, Vec<(usize, ChunkError)>) {
     let keys: usize = lanes.iter().map(|lane| lane.keys.len()).sum();
     if keys == 0 {
@@ -44,7 +44,7 @@ pub(super) fn release(
             let from = turn.index * AT_ONCE;
             let keys = &lane.keys[from..lane.keys.len().min(from + AT_ONCE)];
             let refused = offer(&*lane.registrar, keys);
-            let piece = Piece::new(turn.lane, began, host.now());
+            let piece = WorkUnit::new(turn.lane, began, host.now());
             turns.finish(turn, Some(refused));
             report(piece, keys.iter().map(|(_, range, _)| range.len() as u64).sum());
         }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::release::{Given, release};
 use super::watching::Listener;
 use super::{
-    Deregistered, Host, Key, Outcome, Phase, RegisterError, RegisterProgress, Registration,
+    Deregistered, Key, Outcome, Phase, Platform, RegisterError, RegisterProgress, Registration,
     RegistrationBuilder,
 };
-use crate::arena::{Piece, Region};
+use crate::arena::{Region, WorkUnit};
 
 /// One region, registered with several registrars: all of it with all of them.
 ///
@@ -42,7 +42,7 @@ use crate::arena::{Piece, Region};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RegistrationSet {
-    host: Arc<dyn Host>,
+    host: Arc<dyn Platform>,
     registrations: Vec<Registration>,
     region: Arc<Region>,
     outcome: Outcome,
@@ -59,7 +59,7 @@ impl RegistrationSet {
     }
 
     pub(super) fn new(
-        host: &Arc<dyn Host>,
+        host: &Arc<dyn Platform>,
         region: &Arc<Region>,
         registrations: Vec<Registration>,
         outcome: Outcome,
@@ -134,7 +134,7 @@ impl RegistrationSet {
     /// second time does nothing. The listener that registering had is told how far it has come.
     ///
     /// # Errors
-    /// [`Kept`](RegisterError::Kept), as for [`Registration::deregister`]. All others have been
+    /// [`DeregisterFailed`](RegisterError::DeregisterFailed), as for [`Registration::deregister`]. All others have been
     /// given back then.
     pub fn deregister(&mut self) -> Result<Deregistered, RegisterError> {
         let total: u64 = self
@@ -159,7 +159,7 @@ impl RegistrationSet {
                 total_bytes: total,
                 ready_bytes: 0,
                 elapsed: since(host.now()),
-                piece: Some(Piece::new(piece.worker, since(piece.began), since(piece.ended))),
+                piece: Some(WorkUnit::new(piece.worker, since(piece.began), since(piece.ended))),
             });
         })
     }
@@ -172,7 +172,7 @@ impl RegistrationSet {
 
     fn release(
         &mut self,
-        report: &(dyn Fn(Piece, u64) + Sync),
+        report: &(dyn Fn(WorkUnit, u64) + Sync),
     ) -> Result<Deregistered, RegisterError> {
         let given: Vec<Given> = self.registrations.iter().map(Registration::given).collect();
         let (back, kept) = release(&*self.host, &given, self.threads, report);
@@ -181,7 +181,7 @@ impl RegistrationSet {
                 .keep(kept.iter().filter(|kept| kept.0 == lane).map(|kept| kept.1.chunk).collect());
         }
         let kept: Vec<_> = kept.into_iter().map(|(_, error)| error).collect();
-        if kept.is_empty() { Ok(back) } else { Err(RegisterError::Kept { kept }) }
+        if kept.is_empty() { Ok(back) } else { Err(RegisterError::DeregisterFailed { kept }) }
     }
 }
 

@@ -16,9 +16,9 @@ use std::sync::{Arc, PoisonError};
 use super::crew::Crew;
 use super::engine::{Engine, leak};
 use super::lanes::Lanes;
-use super::plan::{TrialPlan, ladder};
+use super::plan::{CalibrationPlan, ladder};
 use super::release::{Given, release};
-use super::{ChunkError, Deregistered, Key, RegisterError, Trial};
+use super::{Calibration, ChunkError, Deregistered, Key, RegisterError};
 
 /// How much faster more threads must be to be worth having.
 const GAIN: f64 = 1.02;
@@ -28,12 +28,12 @@ impl Engine {
     pub(super) fn choose(
         &self,
         crew: &mut Crew<'_, '_, '_>,
-    ) -> Result<(usize, Option<Trial>), RegisterError> {
+    ) -> Result<(usize, Option<Calibration>), RegisterError> {
         let Some(trial) = self.way.trial else { return Ok((self.way.threads, None)) };
         let start = self.host.now();
         let mut on = match trial {
-            TrialPlan::Chunks { rounds } => Yardstick { rounds, slices: None },
-            TrialPlan::Slices { rounds, slice_bytes } => {
+            CalibrationPlan::Chunks { rounds } => Yardstick { rounds, slices: None },
+            CalibrationPlan::Slices { rounds, slice_bytes } => {
                 Yardstick { rounds, slices: Some(Slices::new(self, slice_bytes as usize)) }
             }
         };
@@ -62,7 +62,7 @@ impl Engine {
             best = more;
         }
         let seconds = self.host.now().saturating_sub(start).as_secs_f64();
-        let found = Trial {
+        let found = Calibration {
             sequential_gib_per_s: alone,
             parallel_gib_per_s: together,
             threads: tried,
@@ -144,7 +144,7 @@ impl Slices<'_> {
         let (back, kept) = aside.end();
         if !kept.is_empty() {
             leak(region);
-            return Err(RegisterError::Kept {
+            return Err(RegisterError::DeregisterFailed {
                 kept: kept.into_iter().map(|(_, error)| error).collect(),
             });
         }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Host, Phase, RegisterError, RegisterProgress};
-use crate::arena::{ArenaError, Cancel, Piece, Watch};
+use super::{Phase, Platform, RegisterError, RegisterProgress};
+use crate::arena::{ArenaError, CancelToken, ProgressOptions, WorkUnit};
 
 /// Who is told of progress.
 pub(super) type Listener = Arc<dyn Fn(RegisterProgress) + Send + Sync>;
@@ -14,7 +14,7 @@ pub(super) type Listener = Arc<dyn Fn(RegisterProgress) + Send + Sync>;
 #[derive(Clone, Default)]
 pub(super) struct Wishes {
     pub(super) listener: Option<Listener>,
-    pub(super) cancel: Cancel,
+    pub(super) cancel: CancelToken,
     pub(super) budget: Option<Duration>,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Debug for Wishes {
 /// One piece of watched work.
 #[derive(Debug)]
 pub(super) struct Watching {
-    host: Arc<dyn Host>,
+    host: Arc<dyn Platform>,
     wishes: Wishes,
     start: Duration,
     /// The tally is kept under the lock that reports are made under, so that reports come in
@@ -53,7 +53,7 @@ struct Tally {
 
 impl Watching {
     pub(super) fn begin(
-        host: Arc<dyn Host>,
+        host: Arc<dyn Platform>,
         wishes: Wishes,
         to_populate: u64,
         to_register: u64,
@@ -79,17 +79,18 @@ impl Watching {
     }
 
     /// A watch for populating, of which `before` bytes have been done in other ranges.
-    pub(super) fn for_populating(self: &Arc<Self>, before: u64) -> Watch {
+    pub(super) fn for_populating(self: &Arc<Self>, before: u64) -> ProgressOptions {
         let watching = Arc::clone(self);
         // The watch has a clock of its own, which begins now.
         let from = self.elapsed();
-        let watch = Watch::new().cancel(self.wishes.cancel.clone()).progress(move |progress| {
-            let Piece { worker, began, ended } = progress.piece;
-            let piece = Piece::new(worker, from + began, from + ended);
-            watching.report(Phase::Populate, piece, |tally| {
-                tally.populated = before + progress.done_bytes
+        let watch =
+            ProgressOptions::new().cancel(self.wishes.cancel.clone()).progress(move |progress| {
+                let WorkUnit { worker, began, ended } = progress.piece;
+                let piece = WorkUnit::new(worker, from + began, from + ended);
+                watching.report(Phase::Populate, piece, |tally| {
+                    tally.populated = before + progress.done_bytes
+                });
             });
-        });
         match self.wishes.budget {
             Some(budget) => watch.time_budget(budget.saturating_sub(self.elapsed())),
             None => watch,
@@ -106,7 +107,7 @@ impl Watching {
     }
 
     /// Counts a chunk of so many bytes.
-    pub(super) fn registered(&self, bytes: u64, ready: u64, piece: Piece) {
+    pub(super) fn registered(&self, bytes: u64, ready: u64, piece: WorkUnit) {
         self.report(Phase::Register, piece, |tally| {
             tally.registered += bytes;
             // Threads come here in any order.
@@ -158,7 +159,7 @@ impl Watching {
         self.describe(if populating { Phase::Populate } else { Phase::Register }, None, &tally)
     }
 
-    fn report(&self, phase: Phase, piece: Piece, count: impl FnOnce(&mut Tally)) {
+    fn report(&self, phase: Phase, piece: WorkUnit, count: impl FnOnce(&mut Tally)) {
         let mut tally = self.lock();
         count(&mut tally);
         if let Some(listener) = &self.wishes.listener {
@@ -166,7 +167,7 @@ impl Watching {
         }
     }
 
-    fn describe(&self, phase: Phase, piece: Option<Piece>, tally: &Tally) -> RegisterProgress {
+    fn describe(&self, phase: Phase, piece: Option<WorkUnit>, tally: &Tally) -> RegisterProgress {
         let (done_bytes, total_bytes) = match phase {
             Phase::Populate => (tally.populated, tally.to_populate),
             _ => (tally.registered, tally.to_register),

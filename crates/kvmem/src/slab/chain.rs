@@ -2,23 +2,23 @@
 
 use std::ptr::NonNull;
 
-use super::SliceAllocator;
+use super::SlabAllocator;
 
-impl SliceAllocator {
+impl SlabAllocator {
     /// Frees a chain of blocks of one size: each has, `next_offset` bytes from its beginning, the
     /// address of the next one, and the last one null there. No `first` is no chain. O(blocks).
     ///
     /// ```
     /// use std::ptr::{self, NonNull};
     ///
-    /// use kvmem::slab::SliceAllocator;
+    /// use kvmem::slab::SlabAllocator;
     ///
     /// struct Node {
     ///     value: u64,
     ///     next: *mut Node,
     /// }
     ///
-    /// let slices = SliceAllocator::new()?;
+    /// let slices = SlabAllocator::new()?;
     /// let mut first = ptr::null_mut();
     /// for value in 0..100 {
     ///     let node = slices.alloc(size_of::<Node>())?.cast::<Node>();

@@ -219,7 +219,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         Some(self.bound.load(Ordering::Relaxed)).filter(|bound| *bound != NO_BOUND)
     }
 
-    pub(crate) fn stranded_bound(&self) -> u64 {
+    pub(crate) fn max_cached_bytes(&self) -> u64 {
         self.bound().unwrap_or(NO_BOUND)
     }
 
@@ -756,14 +756,14 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 contention: depot.contention(),
             };
         }
-        let stranded =
+        let max_cached_bytes =
             |stats: &ClassStats| ((stats.in_threads + stats.in_depot) * stats.round_bytes) as u64;
         MagazineStats {
-            stranded_bytes: classes.iter().map(stranded).sum(),
+            stranded_bytes: classes.iter().map(max_cached_bytes).sum(),
             classes,
             // Relaxed, below: a count.
             charged_bytes: self.bound().map(|_| self.charged()),
-            stranded_bound: self.bound(),
+            max_cached_bytes: self.bound(),
             threads,
             trims: self.epoch.load(Ordering::Relaxed) as u64,
         }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::slice;
 
-use super::fault::SliceFault;
+use super::fault::SlabFault;
 use crate::sync::Mutex;
 
 /// What freed blocks are filled with.
@@ -56,18 +56,18 @@ impl Debug {
         at: NonNull<u8>,
         size: usize,
         free: impl FnMut(Block),
-    ) -> Result<(), SliceFault> {
+    ) -> Result<(), SlabFault> {
         let address = at.addr().get();
         let mut books = self.0.lock();
         match books.live.get(&address) {
             Some(&allocated) if allocated == size => books.live.remove(&address),
             Some(&allocated) => {
-                return Err(SliceFault::WrongSize { address, allocated, freed: size });
+                return Err(SlabFault::WrongSize { address, allocated, freed: size });
             }
             None => {
                 return Err(match books.resting_sizes.get(&address) {
-                    Some(&size) => SliceFault::DoubleFree { address, size },
-                    None => SliceFault::Foreign { address, size },
+                    Some(&size) => SlabFault::DoubleFree { address, size },
+                    None => SlabFault::Foreign { address, size },
                 });
             }
         };
@@ -87,7 +87,7 @@ impl Debug {
     }
 
     /// Frees all blocks that rest.
-    pub(crate) fn wake_all(&self, free: impl FnMut(Block)) -> Result<(), SliceFault> {
+    pub(crate) fn wake_all(&self, free: impl FnMut(Block)) -> Result<(), SlabFault> {
         let mut books = self.0.lock();
         let rested = std::iter::from_fn(|| books.wake()).collect();
         drop(books);
@@ -95,11 +95,11 @@ impl Debug {
     }
 
     /// The blocks that are live, by address.
-    pub(crate) fn live(&self) -> Vec<SliceFault> {
+    pub(crate) fn live(&self) -> Vec<SlabFault> {
         let books = self.0.lock();
         let mut live: Vec<_> = books.live.iter().map(|(&address, &size)| (address, size)).collect();
         live.sort_unstable();
-        live.into_iter().map(|(address, size)| SliceFault::Leak { address, size }).collect()
+        live.into_iter().map(|(address, size)| SlabFault::Leak { address, size }).collect()
     }
 }
 
@@ -113,14 +113,14 @@ impl Books {
 }
 
 /// Looks blocks over and frees them. The first fault is told; all are freed.
-fn release(rested: Vec<Block>, mut free: impl FnMut(Block)) -> Result<(), SliceFault> {
+fn release(rested: Vec<Block>, mut free: impl FnMut(Block)) -> Result<(), SlabFault> {
     let mut result = Ok(());
     for block in rested {
         let Block(at, size) = block;
         // SAFETY: the block was filled by `retire` and has belonged to the books since.
         let bytes = unsafe { slice::from_raw_parts(at.as_ptr(), size) };
         if let Some(offset) = bytes.iter().position(|byte| *byte != POISON) {
-            result = result.and(Err(SliceFault::WriteAfterFree {
+            result = result.and(Err(SlabFault::WriteAfterFree {
                 address: at.addr().get(),
                 size,
                 offset,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Addresses are those that the caller gave or was given. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum SliceFault {
+pub enum SlabFault {
     /// A block was freed that is free already.
     DoubleFree {
         /// The block.
@@ -50,39 +50,39 @@ pub enum SliceFault {
     },
 }
 
-impl SliceFault {
+impl SlabFault {
     /// The address that it is about.
     #[must_use]
     pub fn address(&self) -> usize {
         match *self {
-            SliceFault::DoubleFree { address, .. }
-            | SliceFault::WrongSize { address, .. }
-            | SliceFault::Foreign { address, .. }
-            | SliceFault::WriteAfterFree { address, .. }
-            | SliceFault::Leak { address, .. } => address,
+            SlabFault::DoubleFree { address, .. }
+            | SlabFault::WrongSize { address, .. }
+            | SlabFault::Foreign { address, .. }
+            | SlabFault::WriteAfterFree { address, .. }
+            | SlabFault::Leak { address, .. } => address,
         }
     }
 }
 
-impl fmt::Display for SliceFault {
+impl fmt::Display for SlabFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            SliceFault::DoubleFree { address, size } => {
+            SlabFault::DoubleFree { address, size } => {
                 write!(f, "double free: the block of {size} bytes at {address:#x} is free already")
             }
-            SliceFault::WrongSize { address, allocated, freed } => write!(
+            SlabFault::WrongSize { address, allocated, freed } => write!(
                 f,
                 "wrong size: the block at {address:#x} was allocated with {allocated} bytes and freed with {freed}"
             ),
-            SliceFault::Foreign { address, size } => write!(
+            SlabFault::Foreign { address, size } => write!(
                 f,
                 "foreign pointer: {address:#x}, freed with {size} bytes, is no block of this allocator"
             ),
-            SliceFault::WriteAfterFree { address, size, offset } => write!(
+            SlabFault::WriteAfterFree { address, size, offset } => write!(
                 f,
                 "write after free: byte {offset} of the block of {size} bytes at {address:#x} was changed after it was freed"
             ),
-            SliceFault::Leak { address, size } => {
+            SlabFault::Leak { address, size } => {
                 write!(f, "leak: the block of {size} bytes at {address:#x} was never freed")
             }
         }
@@ -91,13 +91,13 @@ impl fmt::Display for SliceFault {
 
 /// Who is told of a fault. When it returns, the operation is left out, and the allocator goes on
 /// unharmed.
-pub(crate) type FaultHook = Arc<dyn Fn(&SliceFault) + Send + Sync>;
+pub(crate) type FaultHook = Arc<dyn Fn(&SlabFault) + Send + Sync>;
 
 /// Says it on the standard error stream, and ends the process: at once, unless it is a leak, which
 /// harms nobody.
-pub(crate) fn abort(fault: &SliceFault) {
+pub(crate) fn abort(fault: &SlabFault) {
     eprintln!("kvmem: {fault}");
-    if !matches!(fault, SliceFault::Leak { .. }) {
+    if !matches!(fault, SlabFault::Leak { .. }) {
         std::process::abort();
     }
 }

@@ -11,12 +11,12 @@ use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::SliceAllocator;
+use super::SlabAllocator;
 use super::class::{ALIGN, LARGEST, STRICTEST, class_aligned, class_of};
 use super::nested;
 use super::page_source::{Origin, Reserve};
 use super::slab::Chunk;
-use super::slice_settings::SliceSettings;
+use super::slice_settings::SlabSettings;
 
 /// Addresses to reserve: more than the memory of any machine that this is for; none of it is
 /// memory.
@@ -25,10 +25,10 @@ const RESERVED: usize = 1 << 40;
 /// Slabs as the allocator of a whole program.
 ///
 /// ```
-/// use kvmem::slab::SliceGlobal;
+/// use kvmem::slab::SlabGlobal;
 ///
 /// #[global_allocator]
-/// static HEAP: SliceGlobal = SliceGlobal::new();
+/// static HEAP: SlabGlobal = SlabGlobal::new();
 ///
 /// fn main() {
 ///     let words: Vec<String> = (0..1000).map(|word| word.to_string()).collect();
@@ -41,30 +41,30 @@ const RESERVED: usize = 1 << 40;
 /// when no addresses or no memory can be had, and what this library needs for its own books, come
 /// from the system's allocator.
 ///
-/// `KVMEM_SLICE` is heeded ([`SliceSettings`]): `always-malloc` leaves everything to the system,
+/// `KVMEM_SLICE` is heeded ([`SlabSettings`]): `always-malloc` leaves everything to the system,
 /// and `debug-blocks` finds misuse, which safe Rust does not commit. A value that is wrong is told
 /// on the standard error stream and otherwise ignored. Leaks are not reported: a program has blocks
 /// in use when it ends.
-pub struct SliceGlobal {
+pub struct SlabGlobal {
     state: AtomicPtr<State>,
 }
 
 struct State {
-    slices: SliceAllocator,
+    slices: SlabAllocator,
     /// Where slabs are.
     start: usize,
     len: usize,
 }
 
-impl SliceGlobal {
+impl SlabGlobal {
     /// Nothing yet.
-    pub const fn new() -> SliceGlobal {
-        SliceGlobal { state: AtomicPtr::new(ptr::null_mut()) }
+    pub const fn new() -> SlabGlobal {
+        SlabGlobal { state: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// The allocator behind it, for statistics and trimming; `None` before the first request. What
     /// it has been asked for directly is freed directly.
-    pub fn slices(&self) -> Option<&SliceAllocator> {
+    pub fn slices(&self) -> Option<&SlabAllocator> {
         self.there().map(|state| &state.slices)
     }
 
@@ -80,12 +80,12 @@ impl SliceGlobal {
     #[cold]
     fn make(&self) -> &State {
         let _inside = nested::enter();
-        let settings = SliceSettings::from_env().unwrap_or_else(|error| {
+        let settings = SlabSettings::from_env().unwrap_or_else(|error| {
             eprintln!("kvmem: {error}; ignored");
-            SliceSettings::default()
+            SlabSettings::default()
         });
         let mut range = 0..0;
-        let mut builder = SliceAllocator::builder().settings(settings);
+        let mut builder = SlabAllocator::builder().settings(settings);
         match Reserve::new(RESERVED) {
             Some(reserve) => {
                 range = reserve.range();
@@ -139,7 +139,7 @@ impl State {
     }
 }
 
-impl Default for SliceGlobal {
+impl Default for SlabGlobal {
     fn default() -> Self {
         Self::new()
     }
@@ -149,10 +149,10 @@ impl Default for SliceGlobal {
 // says and, by `class_aligned`, as aligned; or it is the system's. Which of the two it is,
 // `dealloc` finds by the address. Nothing unwinds: the only foreign code called is the fault hook,
 // which aborts. State, magazines and slabs are for any thread.
-unsafe impl GlobalAlloc for SliceGlobal {
+unsafe impl GlobalAlloc for SlabGlobal {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if let Some(class) = SliceGlobal::class(layout)
+        if let Some(class) = SlabGlobal::class(layout)
             && !nested::is_inside()
         {
             let shared = &*self.there().unwrap_or_else(|| self.make()).slices.shared;
@@ -176,7 +176,7 @@ unsafe impl GlobalAlloc for SliceGlobal {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if let Some(state) = self.there()
             && state.owns(block)
-            && let Some(class) = SliceGlobal::class(layout)
+            && let Some(class) = SlabGlobal::class(layout)
             && let Some(at) = NonNull::new(block)
         {
             let shared = &*state.slices.shared;
@@ -198,7 +198,7 @@ unsafe impl GlobalAlloc for SliceGlobal {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if SliceGlobal::class(layout).is_none() {
+        if SlabGlobal::class(layout).is_none() {
             // The system knows which of its pages are zero.
             // SAFETY: the caller's promise.
             return unsafe { System.alloc_zeroed(layout) };
@@ -219,13 +219,13 @@ unsafe impl GlobalAlloc for SliceGlobal {
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match self.there() {
             Some(state) if state.owns(block) => {
-                let same = SliceGlobal::class(new) == SliceGlobal::class(layout);
+                let same = SlabGlobal::class(new) == SlabGlobal::class(layout);
                 if same && state.slices.shared.short != 0 {
                     return block;
                 }
             }
             // The system's stays the system's if it is large: it can move pages instead of bytes.
-            _ if SliceGlobal::class(new).is_none() => {
+            _ if SlabGlobal::class(new).is_none() => {
                 // SAFETY: no slab's, so it came from the system with this layout.
                 return unsafe { System.realloc(block, layout, new_size) };
             }
@@ -245,7 +245,7 @@ unsafe impl GlobalAlloc for SliceGlobal {
     }
 }
 
-impl fmt::Debug for SliceGlobal {
+impl fmt::Debug for SlabGlobal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SliceGlobal").field("slices", &self.slices()).finish()
     }

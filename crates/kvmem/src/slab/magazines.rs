@@ -257,13 +257,13 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     }
 
     /// How often [`reap`](Self::reap) was called.
-    pub(crate) fn reaps(&self) -> u64 {
-        self.core().reaps()
+    pub(crate) fn reclaims(&self) -> u64 {
+        self.core().reclaims()
     }
 
     /// The most bytes that may be stranded; `u64::MAX` where there is no bound.
-    pub(crate) fn stranded_bound(&self) -> u64 {
-        self.core().stranded_bound()
+    pub(crate) fn max_cached_bytes(&self) -> u64 {
+        self.core().max_cached_bytes()
     }
 
     /// Another bound from now on. What is stranded beyond it stays until it is taken.

@@ -67,18 +67,18 @@ pub use extents::{
     ExtentState, ExtentStats,
 };
 #[cfg(not(loom))]
-pub use fault::SliceFault;
+pub use fault::SlabFault;
 #[cfg(not(loom))]
-pub use global::SliceGlobal;
+pub use global::SlabGlobal;
 #[cfg(not(loom))]
 pub use object::{Object, ObjectBuilder, ObjectCache, OwnedObject};
 #[cfg(not(loom))]
 pub use object_stats::ObjectStats;
 #[cfg(not(loom))]
-pub use slice::{SliceAllocator, SliceError};
+pub use slice::{SlabAllocator, SlabError};
 #[cfg(not(loom))]
-pub use slice_builder::{SliceBuilder, SliceSetupError};
+pub use slice_builder::{SlabAllocatorBuilder, SlabSetupError};
 #[cfg(not(loom))]
-pub use slice_settings::{SliceSettingError, SliceSettings};
+pub use slice_settings::{SlabSettingError, SlabSettings};
 #[cfg(not(loom))]
-pub use slice_stats::{SliceClassStats, SliceStats};
+pub use slice_stats::{SlabClassStats, SlabStats};

@@ -24,7 +24,7 @@ use super::object_stats::ObjectStats;
 use super::page_source::{Origin, PageSource};
 use super::slab::Chunk;
 use super::slabs::Slabs;
-use super::slice::SliceError;
+use super::slice::SlabError;
 use super::source::Source;
 use crate::arena::ExclusiveRegion;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
@@ -163,7 +163,7 @@ struct Inner<T: Send + 'static> {
 ///
 /// let again = buffers.get()?;
 /// assert!(again.is_empty() && again.capacity() >= 4096);
-/// # Ok::<(), kvmem::slab::SliceError>(())
+/// # Ok::<(), kvmem::slab::SlabError>(())
 /// ```
 pub struct ObjectCache<T: Send + 'static> {
     inner: Arc<Inner<T>>,
@@ -199,9 +199,9 @@ impl<T: Send + 'static> ObjectBuilder<T> {
 
     /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond
     /// it, freed objects go back to their slabs one by one.
-    pub fn stranded(self, most_bytes: u64) -> Self {
+    pub fn max_cached_bytes(self, max_bytes: u64) -> Self {
         ObjectBuilder {
-            caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching },
+            caching: Caching { stranded_bytes: Some(max_bytes), ..self.caching },
             ..self
         }
     }
@@ -247,9 +247,9 @@ impl<T: Send + 'static> ObjectCache<T> {
     ///
     /// # Errors
     ///
-    /// [`SliceError::NoMemory`].
+    /// [`SlabError::NoMemory`].
     #[inline]
-    pub fn get(&self) -> Result<Object<'_, T>, SliceError> {
+    pub fn get(&self) -> Result<Object<'_, T>, SlabError> {
         let at = self.take()?;
         Ok(Object { cache: self, at })
     }
@@ -259,7 +259,7 @@ impl<T: Send + 'static> ObjectCache<T> {
     /// # Errors
     ///
     /// As for [`get`](Self::get).
-    pub fn get_owned(&self) -> Result<OwnedObject<T>, SliceError> {
+    pub fn get_owned(&self) -> Result<OwnedObject<T>, SlabError> {
         let at = self.take()?;
         Ok(OwnedObject { cache: self.clone(), at })
     }
@@ -273,7 +273,7 @@ impl<T: Send + 'static> ObjectCache<T> {
         &'a self,
         count: usize,
         out: &mut Vec<Object<'a, T>>,
-    ) -> Result<(), SliceError> {
+    ) -> Result<(), SlabError> {
         out.reserve(count);
         for _ in 0..count {
             out.push(self.get()?);
@@ -301,7 +301,7 @@ impl<T: Send + 'static> ObjectCache<T> {
     /// let stats = cache.stats();
     /// assert_eq!((stats.object_bytes, stats.in_use, stats.cached, stats.constructed), (96, 1, 1, 2));
     /// # drop(other);
-    /// # Ok::<(), kvmem::slab::SliceError>(())
+    /// # Ok::<(), kvmem::slab::SlabError>(())
     /// ```
     #[must_use]
     pub fn stats(&self) -> ObjectStats {
@@ -315,7 +315,7 @@ impl<T: Send + 'static> ObjectCache<T> {
     }
 
     #[inline]
-    fn take(&self) -> Result<NonNull<T>, SliceError> {
+    fn take(&self) -> Result<NonNull<T>, SlabError> {
         match self.inner.magazines.get_cached(0) {
             Some(chunk) => Ok(chunk.0.cast()),
             None => self.construct(),
@@ -323,9 +323,9 @@ impl<T: Send + 'static> ObjectCache<T> {
     }
 
     #[cold]
-    fn construct(&self) -> Result<NonNull<T>, SliceError> {
+    fn construct(&self) -> Result<NonNull<T>, SlabError> {
         let store = self.inner.magazines.source();
-        let at = store.take().ok_or(SliceError::NoMemory { asked: size_of::<T>() })?;
+        let at = store.take().ok_or(SlabError::NoMemory { requested: size_of::<T>() })?;
         let back = GiveBack(store, at);
         let value = (self.inner.construct)();
         std::mem::forget(back);

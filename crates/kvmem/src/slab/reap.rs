@@ -44,7 +44,7 @@ pub(super) struct Rest {
     length: AtomicU32,
     /// Puts at the latest reap.
     puts: AtomicU32,
-    reaps: AtomicU64,
+    reclaims: AtomicU64,
 }
 
 impl Rest {
@@ -55,7 +55,7 @@ impl Rest {
             left: none(),
             length: none(),
             puts: none(),
-            reaps: AtomicU64::new(0),
+            reclaims: AtomicU64::new(0),
         }
     }
 
@@ -209,7 +209,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         // Relaxed: ordered by the owners' locks, which the trim takes.
         self.rest.off.fetch_add(1, Ordering::Relaxed);
         let _off = Off(&self.rest.off);
-        self.rest.reaps.fetch_add(1, Ordering::Relaxed);
+        self.rest.reclaims.fetch_add(1, Ordering::Relaxed);
         self.rest.judge(all_puts(&self.caches.lock()));
         self.trim();
         retry()
@@ -223,16 +223,16 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.rebind(|_| change());
     }
 
-    pub(crate) fn reaps(&self) -> u64 {
+    pub(crate) fn reclaims(&self) -> u64 {
         // Relaxed: a count.
-        self.rest.reaps.load(Ordering::Relaxed)
+        self.rest.reclaims.load(Ordering::Relaxed)
     }
 
     /// Begins to cache again, with another bound. Nobody uses the instance.
     pub(crate) fn open(&self, stranded_bytes: u64) {
         // Relaxed, all: who uses the instance has heard of it after this.
         self.set_stranded_bound(stranded_bytes);
-        self.rest.reaps.store(0, Ordering::Relaxed);
+        self.rest.reclaims.store(0, Ordering::Relaxed);
         self.rest.left.store(0, Ordering::Relaxed);
         self.rest.length.store(0, Ordering::Relaxed);
         self.rest.off.fetch_and(!CLOSED, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 use std::ptr::{self, NonNull};
 
 use super::class::Geometry;
-use super::fault::{FaultHook, SliceFault};
+use super::fault::{FaultHook, SlabFault};
 use super::page_source::{PageSource, UNIT};
 use super::ring::{Given, Ring};
 use super::slab::{Chunk, Slab};
@@ -83,7 +83,7 @@ impl Slabs {
     }
 
     /// Takes back objects that are at the addresses; says what is wrong with those that cannot be.
-    fn take_back(&self, class: usize, chunks: impl Iterator<Item = Chunk>) -> Vec<SliceFault> {
+    fn take_back(&self, class: usize, chunks: impl Iterator<Item = Chunk>) -> Vec<SlabFault> {
         if self.is_orphaned() {
             return Vec::new();
         }
@@ -97,23 +97,23 @@ impl Slabs {
         for Chunk(chunk) in chunks {
             let (address, freed) = (chunk.addr().get(), geometry.size);
             let Some(slab) = NonNull::new(Slab::of(chunk, geometry)) else {
-                faults.push(SliceFault::Foreign { address, size: freed });
+                faults.push(SlabFault::Foreign { address, size: freed });
                 continue;
             };
             // SAFETY: who freed the object promised that it is one of this class (see
-            // `SliceAllocator::free`): its slab begins there. What is checked here
+            // `SlabAllocator::free`): its slab begins there. What is checked here
             // finds only some of the broken promises.
             let header = unsafe { slab.as_ref() };
             if header.owner != self.owner {
-                faults.push(SliceFault::Foreign { address, size: freed });
+                faults.push(SlabFault::Foreign { address, size: freed });
             } else if usize::from(header.class) != number {
                 let allocated = self.classes[usize::from(header.class)].geometry.size;
-                faults.push(SliceFault::WrongSize { address, allocated, freed });
+                faults.push(SlabFault::WrongSize { address, allocated, freed });
             } else if let Some(index) = header.index(chunk, geometry) {
                 // SAFETY: a slab of this ring: owner and class say so.
                 match unsafe { ring.give(slab, index, geometry) } {
                     Given::Kept => {}
-                    Given::WasFree => faults.push(SliceFault::DoubleFree { address, size: freed }),
+                    Given::WasFree => faults.push(SlabFault::DoubleFree { address, size: freed }),
                     Given::Emptied => {
                         // SAFETY: it is in no ring any more: its link is ours.
                         unsafe { (*slab.as_ptr()).next = emptied };
@@ -124,7 +124,7 @@ impl Slabs {
                     }
                 }
             } else {
-                faults.push(SliceFault::Foreign { address, size: freed });
+                faults.push(SlabFault::Foreign { address, size: freed });
             }
         }
         drop(ring);
@@ -146,7 +146,7 @@ impl Slabs {
         self.orphaned.load(Ordering::Relaxed)
     }
 
-    fn report(&self, faults: Vec<SliceFault>) {
+    fn report(&self, faults: Vec<SlabFault>) {
         for fault in faults {
             (self.on_fault)(&fault);
         }
@@ -245,7 +245,7 @@ mod tests {
 
     /// A hook for tests that do not expect to need it.
     fn no_faults() -> FaultHook {
-        Arc::new(|fault: &SliceFault| panic!("{fault}"))
+        Arc::new(|fault: &SlabFault| panic!("{fault}"))
     }
 
     fn slabs(on_fault: FaultHook) -> Slabs {
@@ -339,7 +339,7 @@ mod tests {
     fn misuse_is_seen_when_an_object_comes_back() {
         let seen = Arc::new(StdMutex::new(Vec::new()));
         let sink = Arc::clone(&seen);
-        let slabs = slabs(Arc::new(move |fault: &SliceFault| sink.lock().unwrap().push(*fault)));
+        let slabs = slabs(Arc::new(move |fault: &SlabFault| sink.lock().unwrap().push(*fault)));
         let kept = slabs.take_one(0).unwrap();
         let one = slabs.take_one(0).unwrap();
         let address = one.0.addr().get();
@@ -352,9 +352,9 @@ mod tests {
         assert_eq!(
             *seen.lock().unwrap(),
             [
-                SliceFault::DoubleFree { address, size: 16 },
-                SliceFault::WrongSize { address: middle, allocated: 16, freed: 32 },
-                SliceFault::Foreign { address: middle + 8, size: 16 },
+                SlabFault::DoubleFree { address, size: 16 },
+                SlabFault::WrongSize { address: middle, allocated: 16, freed: 32 },
+                SlabFault::Foreign { address: middle + 8, size: 16 },
             ]
         );
         slabs.check();

@@ -9,42 +9,42 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use thiserror::Error;
 
-use super::SliceBuilder;
+use super::SlabAllocatorBuilder;
 use super::class::{ALIGN, LARGEST, SIZES, class_of};
 use super::debug::{Block, Debug};
-use super::fault::SliceFault;
+use super::fault::SlabFault;
 use super::magazines::Magazines;
 use super::nested;
 use super::slab::Chunk;
 use super::slabs::Slabs;
-use super::slice_builder::SliceSetupError;
-use super::slice_stats::SliceStats;
+use super::slice_builder::SlabSetupError;
+use super::slice_stats::SlabStats;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Why a block could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
-pub enum SliceError {
+pub enum SlabError {
     /// A block of no bytes.
     #[error("a block of no bytes was asked for; ask for one at least")]
     ZeroSize,
     /// More than there can be.
     #[error(
-        "a block of {asked} bytes was asked for, more than {most}, the most that an address space holds"
+        "a block of {requested} bytes was asked for, more than {most}, the most that an address space holds"
     )]
     TooLarge {
         /// What was asked for, in bytes.
-        asked: usize,
+        requested: usize,
         /// The most that may be, in bytes.
         most: usize,
     },
     /// No memory: the system refuses more, or the region is full.
     #[error(
-        "no memory for a block of {asked} bytes: raise the limit of the process, or give the allocator a larger region"
+        "no memory for a block of {requested} bytes: raise the limit of the process, or give the allocator a larger region"
     )]
     NoMemory {
         /// What was asked for, in bytes.
-        asked: usize,
+        requested: usize,
     },
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Shared {
 
 /// Allocates blocks of any size; who frees one says how large it was.
 ///
-/// Up to its [limit](SliceBuilder::limit) a block comes from a slab of its size class, through
+/// Up to its [limit](SlabAllocatorBuilder::limit) a block comes from a slab of its size class, through
 /// magazines of the thread at hand; above, from the system's `malloc`. All blocks are at multiples
 /// of 16. Cheap to clone: the clones are handles of the same allocator. Any thread may free what
 /// any other has allocated.
@@ -93,9 +93,9 @@ pub(crate) struct Shared {
 /// freed; blocks above the limit belong to whoever has them until they are freed.
 ///
 /// ```
-/// use kvmem::slab::SliceAllocator;
+/// use kvmem::slab::SlabAllocator;
 ///
-/// let slices = SliceAllocator::new()?;
+/// let slices = SlabAllocator::new()?;
 /// let block = slices.alloc(100)?;
 /// assert!(block.addr().get().is_multiple_of(16));
 /// // SAFETY: the block is ours, 100 bytes; it is freed once, with its size, and not used afterwards.
@@ -111,7 +111,7 @@ pub(crate) struct Shared {
 /// The size must be known when freeing; a wrong one is undefined behaviour, which
 /// `KVMEM_SLICE=debug-blocks` finds. A slab goes back only when all of its objects are free.
 #[derive(Clone)]
-pub struct SliceAllocator {
+pub struct SlabAllocator {
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -131,18 +131,18 @@ impl Shared {
     }
 
     #[inline(always)]
-    pub(crate) fn alloc(&self, size: usize) -> Result<NonNull<u8>, SliceError> {
+    pub(crate) fn alloc(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         if size.wrapping_sub(1) < self.short {
             return match self.magazines.get(self.short_class(size)) {
                 Some(chunk) => Ok(chunk.0),
-                None => Err(SliceError::NoMemory { asked: size }),
+                None => Err(SlabError::NoMemory { requested: size }),
             };
         }
         self.alloc_slow(size)
     }
 
     /// # Safety
-    /// As for [`SliceAllocator::free`].
+    /// As for [`SlabAllocator::free`].
     #[inline(always)]
     pub(crate) unsafe fn free(&self, block: NonNull<u8>, size: usize) {
         if size.wrapping_sub(1) < self.short {
@@ -174,7 +174,7 @@ impl Shared {
     /// Frees the blocks that `next` gives, which does not use the allocator.
     ///
     /// # Safety
-    /// As for [`SliceAllocator::free`], for each of them.
+    /// As for [`SlabAllocator::free`], for each of them.
     pub(crate) unsafe fn free_each(
         &self,
         size: usize,
@@ -190,14 +190,14 @@ impl Shared {
     }
 
     #[cold]
-    fn alloc_slow(&self, size: usize) -> Result<NonNull<u8>, SliceError> {
+    fn alloc_slow(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         match size {
-            0 => return Err(SliceError::ZeroSize),
-            size if size > MOST => return Err(SliceError::TooLarge { asked: size, most: MOST }),
+            0 => return Err(SlabError::ZeroSize),
+            size if size > MOST => return Err(SlabError::TooLarge { requested: size, most: MOST }),
             _ => {}
         }
         let _inside = nested::enter();
-        let block = self.plain_alloc(size).ok_or(SliceError::NoMemory { asked: size })?;
+        let block = self.plain_alloc(size).ok_or(SlabError::NoMemory { requested: size })?;
         if let Some(debug) = &self.debug {
             debug.enter(block, size);
         }
@@ -248,7 +248,7 @@ impl Shared {
         self.system_bytes.fetch_sub(size, Ordering::Relaxed);
     }
 
-    fn tell(&self, result: Result<(), SliceFault>) {
+    fn tell(&self, result: Result<(), SlabFault>) {
         if let Err(fault) = result {
             (self.magazines.source().on_fault())(&fault);
         }
@@ -281,20 +281,20 @@ impl Drop for Shared {
     }
 }
 
-impl SliceAllocator {
+impl SlabAllocator {
     /// An allocator with pages of the system and all else as usual; the environment may ask for
-    /// debugging ([`SliceSettings::from_env`](super::SliceSettings::from_env)).
+    /// debugging ([`SlabSettings::from_env`](super::SlabSettings::from_env)).
     ///
     /// # Errors
     ///
-    /// [`SliceSetupError::Setting`].
-    pub fn new() -> Result<SliceAllocator, SliceSetupError> {
+    /// [`SlabSetupError::Setting`].
+    pub fn new() -> Result<SlabAllocator, SlabSetupError> {
         Self::builder().build()
     }
 
     /// An allocator to be described further.
-    pub fn builder() -> SliceBuilder {
-        SliceBuilder::new()
+    pub fn builder() -> SlabAllocatorBuilder {
+        SlabAllocatorBuilder::new()
     }
 
     /// The allocator of this process, made by the first who asks, as [`new`](Self::new) does. When
@@ -302,8 +302,8 @@ impl SliceAllocator {
     ///
     /// # Errors
     ///
-    /// [`SliceSetupError::Setting`]; nothing is remembered then.
-    pub fn get() -> Result<&'static SliceAllocator, SliceSetupError> {
+    /// [`SlabSetupError::Setting`]; nothing is remembered then.
+    pub fn get() -> Result<&'static SlabAllocator, SlabSetupError> {
         static MAKING: Mutex<()> = Mutex::new(());
         if let Some(there) = THE_ONE.get() {
             return Ok(there);
@@ -327,9 +327,9 @@ impl SliceAllocator {
     ///
     /// # Errors
     ///
-    /// [`SliceError`] says which: no bytes, too many, no memory.
+    /// [`SlabError`] says which: no bytes, too many, no memory.
     #[inline]
-    pub fn alloc(&self, size: usize) -> Result<NonNull<u8>, SliceError> {
+    pub fn alloc(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         self.shared.alloc(size)
     }
 
@@ -338,7 +338,7 @@ impl SliceAllocator {
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc).
-    pub fn alloc_zeroed(&self, size: usize) -> Result<NonNull<u8>, SliceError> {
+    pub fn alloc_zeroed(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         let block = self.alloc(size)?;
         // SAFETY: the block is new and has `size` bytes.
         unsafe { block.write_bytes(0, size) };
@@ -350,7 +350,7 @@ impl SliceAllocator {
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc).
-    pub fn copy(&self, bytes: &[u8]) -> Result<NonNull<u8>, SliceError> {
+    pub fn copy(&self, bytes: &[u8]) -> Result<NonNull<u8>, SlabError> {
         let block = self.alloc(bytes.len())?;
         // SAFETY: the block is new, has so many bytes, and so is nowhere near `bytes`.
         unsafe { block.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
@@ -381,7 +381,7 @@ impl SliceAllocator {
         size: usize,
         count: usize,
         out: &mut Vec<NonNull<u8>>,
-    ) -> Result<usize, SliceError> {
+    ) -> Result<usize, SlabError> {
         let mut done = 0;
         if size.wrapping_sub(1) < self.shared.short {
             done = self.shared.alloc_many(size, count, out);
@@ -429,8 +429,8 @@ impl SliceAllocator {
 
     /// What there is of each class, and altogether. O(classes).
     #[must_use]
-    pub fn stats(&self) -> SliceStats {
-        SliceStats::of(&self.shared)
+    pub fn stats(&self) -> SlabStats {
+        SlabStats::of(&self.shared)
     }
 
     /// Bytes that a request for `size` bytes really takes: those of its class, or `size` above the
@@ -448,7 +448,7 @@ impl SliceAllocator {
     }
 }
 
-static THE_ONE: OnceLock<SliceAllocator> = OnceLock::new();
+static THE_ONE: OnceLock<SlabAllocator> = OnceLock::new();
 
 extern "C" fn tell_at_exit() {
     if let Some(slices) = THE_ONE.get() {
@@ -456,7 +456,7 @@ extern "C" fn tell_at_exit() {
     }
 }
 
-impl fmt::Debug for SliceAllocator {
+impl fmt::Debug for SlabAllocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SliceAllocator")
             .field("limit", &self.shared.from_slabs)

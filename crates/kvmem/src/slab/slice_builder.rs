@@ -9,62 +9,62 @@ use thiserror::Error;
 use super::class::{LARGEST, SIZES, class_of};
 use super::clock::Clock;
 use super::debug::Debug;
-use super::fault::{self, FaultHook, SliceFault};
+use super::fault::{self, FaultHook, SlabFault};
 use super::make::{Caching, magazines};
 use super::nested;
 use super::page_source::{Origin, PageSource};
 use super::slabs::Slabs;
-use super::slice::{Shared, SliceAllocator};
-use super::slice_settings::{SliceSettingError, SliceSettings};
+use super::slice::{Shared, SlabAllocator};
+use super::slice_settings::{SlabSettingError, SlabSettings};
 use crate::arena::ExclusiveRegion;
 use crate::sync::AtomicUsize;
 
 /// Why an allocator of blocks could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum SliceSetupError {
+pub enum SlabSetupError {
     /// The environment asks for something unknown.
     #[error(transparent)]
-    Setting(#[from] SliceSettingError),
+    Setting(#[from] SlabSettingError),
     /// The limit is larger than any class.
     #[error(
-        "a limit of {asked} bytes was asked for, more than {most}, the largest class; larger blocks are the system's"
+        "a limit of {requested} bytes was asked for, more than {most}, the largest class; larger blocks are the system's"
     )]
     Limit {
         /// What was asked for, in bytes.
-        asked: usize,
+        requested: usize,
         /// The most that may be, in bytes.
         most: usize,
     },
 }
 
-/// Describes a [`SliceAllocator`].
+/// Describes a [`SlabAllocator`].
 ///
 /// ```
 /// use kvmem::arena::{ExclusiveRegion, Region};
-/// use kvmem::slab::SliceAllocator;
+/// use kvmem::slab::SlabAllocator;
 ///
 /// // Small blocks on memory that was mapped before: hugepages, a chosen node.
 /// let region = ExclusiveRegion::new(Region::builder(8 << 20).map()?)?;
-/// let slices = SliceAllocator::builder().region(region).limit(1024).build()?;
+/// let slices = SlabAllocator::builder().region(region).limit(1024).build()?;
 /// let block = slices.alloc(24)?;
 /// // SAFETY: allocated with this size, and not used any more.
 /// unsafe { slices.free(block, 24) };
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "nothing is made before `build`"]
-pub struct SliceBuilder {
+pub struct SlabAllocatorBuilder {
     origin: Origin,
     limit: usize,
-    settings: Option<SliceSettings>,
+    settings: Option<SlabSettings>,
     caching: Caching,
     on_fault: FaultHook,
 }
 
-impl SliceBuilder {
-    pub(crate) fn new() -> SliceBuilder {
+impl SlabAllocatorBuilder {
+    pub(crate) fn new() -> SlabAllocatorBuilder {
         let _inside = nested::enter();
-        SliceBuilder {
+        SlabAllocatorBuilder {
             origin: Origin::System,
             limit: LARGEST,
             settings: None,
@@ -79,34 +79,34 @@ impl SliceBuilder {
     /// [`dont_fork(false)`](crate::arena::RegionBuilder::dont_fork); otherwise they cannot be had
     /// there.
     pub fn region(self, region: ExclusiveRegion) -> Self {
-        SliceBuilder { origin: Origin::region(region), ..self }
+        SlabAllocatorBuilder { origin: Origin::region(region), ..self }
     }
 
     pub(crate) fn origin(self, origin: Origin) -> Self {
-        SliceBuilder { origin, ..self }
+        SlabAllocatorBuilder { origin, ..self }
     }
 
     /// Blocks of more bytes than this are the system's: 8192 unless said otherwise, which is the
     /// most. With 0 all are.
     pub fn limit(self, limit_bytes: usize) -> Self {
-        SliceBuilder { limit: limit_bytes, ..self }
+        SlabAllocatorBuilder { limit: limit_bytes, ..self }
     }
 
     /// These settings, whatever the environment says.
-    pub fn settings(self, settings: SliceSettings) -> Self {
-        SliceBuilder { settings: Some(settings), ..self }
+    pub fn settings(self, settings: SlabSettings) -> Self {
+        SlabAllocatorBuilder { settings: Some(settings), ..self }
     }
 
     /// How long full magazines are kept that nobody needs: 15 s unless said otherwise.
     pub fn working_set(self, working_set: Duration) -> Self {
-        SliceBuilder { caching: Caching { working_set, ..self.caching }, ..self }
+        SlabAllocatorBuilder { caching: Caching { working_set, ..self.caching }, ..self }
     }
 
     /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond
     /// it, freed blocks go back to their slabs one by one.
-    pub fn stranded(self, most_bytes: u64) -> Self {
-        SliceBuilder {
-            caching: Caching { stranded_bytes: Some(most_bytes), ..self.caching },
+    pub fn max_cached_bytes(self, max_bytes: u64) -> Self {
+        SlabAllocatorBuilder {
+            caching: Caching { stranded_bytes: Some(max_bytes), ..self.caching },
             ..self
         }
     }
@@ -114,26 +114,26 @@ impl SliceBuilder {
     /// What the working set's time is measured by: the system's monotonic clock unless said
     /// otherwise.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
-        SliceBuilder { caching: Caching { clock, ..self.caching }, ..self }
+        SlabAllocatorBuilder { caching: Caching { clock, ..self.caching }, ..self }
     }
 
     /// Who is told of misuse that is found: with debugging, and where it is seen without. Unless
     /// said otherwise the message goes to the standard error stream and the process is aborted;
     /// leaks only have their message. When the hook returns, the operation is left out and the
     /// allocator goes on unharmed. The hook does not use the allocator.
-    pub fn on_fault(self, hook: impl Fn(&SliceFault) + Send + Sync + 'static) -> Self {
-        SliceBuilder { on_fault: Arc::new(hook), ..self }
+    pub fn on_fault(self, hook: impl Fn(&SlabFault) + Send + Sync + 'static) -> Self {
+        SlabAllocatorBuilder { on_fault: Arc::new(hook), ..self }
     }
 
     /// Makes it. No page is mapped before the first block.
     ///
     /// # Errors
     ///
-    /// [`SliceSetupError`].
-    pub fn build(self) -> Result<SliceAllocator, SliceSetupError> {
-        let settings = self.settings.map_or_else(SliceSettings::from_env, Ok)?;
+    /// [`SlabSetupError`].
+    pub fn build(self) -> Result<SlabAllocator, SlabSetupError> {
+        let settings = self.settings.map_or_else(SlabSettings::from_env, Ok)?;
         if self.limit > LARGEST {
-            return Err(SliceSetupError::Limit { asked: self.limit, most: LARGEST });
+            return Err(SlabSetupError::Limit { requested: self.limit, most: LARGEST });
         }
         let from_slabs = if settings.always_malloc { 0 } else { self.limit };
         let short = if settings.debug_blocks { 0 } else { from_slabs };
@@ -147,11 +147,11 @@ impl SliceBuilder {
             system_blocks: AtomicUsize::new(0),
             system_bytes: AtomicUsize::new(0),
         };
-        Ok(SliceAllocator { shared: Arc::new(shared) })
+        Ok(SlabAllocator { shared: Arc::new(shared) })
     }
 }
 
-impl fmt::Debug for SliceBuilder {
+impl fmt::Debug for SlabAllocatorBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SliceBuilder")
             .field("limit", &self.limit)

@@ -18,19 +18,19 @@ const NAMES: [&str; 2] = ["KVMEM_SLICE", "G_SLICE"];
 /// How objects are allocated.
 ///
 /// ```
-/// use kvmem::slab::SliceSettings;
+/// use kvmem::slab::SlabSettings;
 ///
 /// let variable = |name: &str| (name == "G_SLICE").then(|| "debug-blocks".into());
-/// let settings = SliceSettings::from_lookup(variable)?;
+/// let settings = SlabSettings::from_lookup(variable)?;
 /// assert!(settings.debug_blocks && !settings.always_malloc);
 ///
 /// let variable = |name: &str| (name == "KVMEM_SLICE").then(|| "debug-block".into());
-/// let error = SliceSettings::from_lookup(variable).unwrap_err();
+/// let error = SlabSettings::from_lookup(variable).unwrap_err();
 /// assert!(error.to_string().starts_with(r#"KVMEM_SLICE="debug-block": "debug-block" is unknown"#), "{error}");
-/// # Ok::<(), kvmem::slab::SliceSettingError>(())
+/// # Ok::<(), kvmem::slab::SlabSettingError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SliceSettings {
+pub struct SlabSettings {
     /// Every block comes from the system's `malloc`: for tools that watch that one.
     pub always_malloc: bool,
     /// Every block is entered into books: double free, wrong size, foreign pointers, writes after
@@ -43,7 +43,7 @@ pub struct SliceSettings {
 #[error(
     "{variable}={value:?}: {word:?} is unknown; give always-malloc, debug-blocks, both or all, or unset it"
 )]
-pub struct SliceSettingError {
+pub struct SlabSettingError {
     /// The variable, by the name that was set.
     pub variable: &'static str,
     /// Its value. What is not Unicode is replaced by U+FFFD.
@@ -52,13 +52,13 @@ pub struct SliceSettingError {
     pub word: String,
 }
 
-impl SliceSettings {
+impl SlabSettings {
     /// What the environment says.
     ///
     /// # Errors
     ///
-    /// [`SliceSettingError`] names the variable, its value and what may stand there.
-    pub fn from_env() -> Result<Self, SliceSettingError> {
+    /// [`SlabSettingError`] names the variable, its value and what may stand there.
+    pub fn from_env() -> Result<Self, SlabSettingError> {
         Self::from_lookup(|name| std::env::var_os(name))
     }
 
@@ -69,22 +69,22 @@ impl SliceSettings {
     /// As [`from_env`](Self::from_env).
     pub fn from_lookup(
         variable: impl Fn(&str) -> Option<OsString>,
-    ) -> Result<Self, SliceSettingError> {
+    ) -> Result<Self, SlabSettingError> {
         let found = NAMES.into_iter().find_map(|name| {
             let value = variable(name)?.to_string_lossy().into_owned();
             (!value.trim().is_empty()).then_some((name, value))
         });
-        let mut settings = SliceSettings::default();
+        let mut settings = SlabSettings::default();
         let Some((variable, value)) = found else { return Ok(settings) };
         let separates = |letter: char| matches!(letter, ',' | ':' | ';') || letter.is_whitespace();
         for word in value.split(separates).filter(|word| !word.is_empty()) {
             match word.to_ascii_lowercase().replace('_', "-").as_str() {
                 "always-malloc" => settings.always_malloc = true,
                 "debug-blocks" => settings.debug_blocks = true,
-                "all" => settings = SliceSettings { always_malloc: true, debug_blocks: true },
+                "all" => settings = SlabSettings { always_malloc: true, debug_blocks: true },
                 _ => {
                     let (value, word) = (value.trim().to_owned(), word.to_owned());
-                    return Err(SliceSettingError { variable, value, word });
+                    return Err(SlabSettingError { variable, value, word });
                 }
             }
         }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn parse(value: &str) -> Result<(bool, bool), String> {
-        SliceSettings::from_lookup(|name| (name == "KVMEM_SLICE").then(|| value.into()))
+        SlabSettings::from_lookup(|name| (name == "KVMEM_SLICE").then(|| value.into()))
             .map(|settings| (settings.always_malloc, settings.debug_blocks))
             .map_err(|error| error.word)
     }
@@ -119,10 +119,10 @@ mod tests {
                 Some(if name == "KVMEM_SLICE" { first.into() } else { "debug-blocks".into() })
             }
         };
-        assert!(!SliceSettings::from_lookup(both("always-malloc")).unwrap().debug_blocks);
-        assert!(SliceSettings::from_lookup(both("")).unwrap().debug_blocks);
+        assert!(!SlabSettings::from_lookup(both("always-malloc")).unwrap().debug_blocks);
+        assert!(SlabSettings::from_lookup(both("")).unwrap().debug_blocks);
         let error =
-            SliceSettings::from_lookup(|name| (name == "G_SLICE").then(|| "x".into())).unwrap_err();
+            SlabSettings::from_lookup(|name| (name == "G_SLICE").then(|| "x".into())).unwrap_err();
         assert_eq!(error.variable, "G_SLICE");
     }
 }

@@ -7,9 +7,9 @@ use crate::sync::Ordering;
 
 /// What an allocator of blocks holds, at about one moment: other threads go on meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SliceStats {
+pub struct SlabStats {
     /// By size, smallest first.
-    pub classes: Vec<SliceClassStats>,
+    pub classes: Vec<SlabClassStats>,
     /// Bytes of addresses: `slab_bytes`, `unused_bytes` and what was never touched.
     pub mapped_bytes: usize,
     /// Bytes in slabs.
@@ -27,7 +27,7 @@ pub struct SliceStats {
 
 /// What an allocator holds of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct SliceClassStats {
+pub struct SlabClassStats {
     /// Bytes of an object: requests of more than the class before, up to this.
     pub object_bytes: usize,
     /// Bytes of a slab.
@@ -49,25 +49,24 @@ pub struct SliceClassStats {
     pub remote: u64,
 }
 
-impl SliceStats {
-    pub(crate) fn of(shared: &Shared) -> SliceStats {
+impl SlabStats {
+    pub(crate) fn of(shared: &Shared) -> SlabStats {
         let slabs = shared.magazines.source();
         let pages = slabs.pages().stats();
         let magazines = shared.magazines.stats();
-        let classes =
-            slabs.counts().zip(&magazines.classes).map(|(count, class)| SliceClassStats {
-                object_bytes: count.geometry.size,
-                slab_bytes: count.geometry.slab_bytes,
-                slab_objects: count.geometry.objects,
-                colours: count.geometry.colours(),
-                slabs: count.slabs,
-                // The two are of two moments.
-                in_use: count.out.saturating_sub(class.in_threads + class.in_depot),
-                cached: class.in_threads + class.in_depot,
-                exchanges: class.exchanges,
-                remote: class.remote,
-            });
-        SliceStats {
+        let classes = slabs.counts().zip(&magazines.classes).map(|(count, class)| SlabClassStats {
+            object_bytes: count.geometry.size,
+            slab_bytes: count.geometry.slab_bytes,
+            slab_objects: count.geometry.objects,
+            colours: count.geometry.colours(),
+            slabs: count.slabs,
+            // The two are of two moments.
+            in_use: count.out.saturating_sub(class.in_threads + class.in_depot),
+            cached: class.in_threads + class.in_depot,
+            exchanges: class.exchanges,
+            remote: class.remote,
+        });
+        SlabStats {
             classes: classes.collect(),
             mapped_bytes: pages.mapped,
             slab_bytes: pages.slabs,

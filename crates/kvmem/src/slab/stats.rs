@@ -11,7 +11,7 @@ pub(crate) struct MagazineStats {
     /// no bound.
     pub(crate) charged_bytes: Option<u64>,
     /// The bound.
-    pub(crate) stranded_bound: Option<u64>,
+    pub(crate) max_cached_bytes: Option<u64>,
     /// Threads that have a cache of this instance.
     pub(crate) threads: usize,
     /// Trims that have been made.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::limits::{Group, join};
 use super::{MIB, alone, role};
 use kvmem::arena::{
-    ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch,
+    ArenaError, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region, RegionBuilder,
 };
 
 /// What each process of a crowd asks for, and what all of them may have: two of six, and the room
@@ -171,7 +171,7 @@ fn with_room_a_reservation_takes_a_call_for_each_chunk() {
 /// Reserves a share, says so in the middle of populating it, and then does nothing until it is
 /// killed.
 fn hold() {
-    let watch = Watch::new().progress(|progress| {
+    let watch = ProgressOptions::new().progress(|progress| {
         println!("\nholds {}", progress.done_bytes);
         std::thread::sleep(Duration::from_secs(60));
     });
@@ -224,10 +224,10 @@ fn a_reservation_is_seen_by_all_and_goes_with_its_process() {
     let beside = |role: &str| told(&start(test, role).output().expect("a child"));
     let started = Instant::now();
     assert!(beside(&format!("fit {path}")).contains("\nmapped"));
-    let asked = Instant::now();
+    let requested = Instant::now();
     assert!(beside(&format!("ask {path}")).contains("\nrefused"), "{:?}", started.elapsed());
     // It waits for the holder, and not for ever.
-    assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
+    assert!(requested.elapsed() < Duration::from_secs(20), "{:?}", requested.elapsed());
     let mut elsewhere = start(test, &format!("joined {path}"));
     let mounts =
         ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().find(|top| path.starts_with(top));

@@ -13,7 +13,7 @@ use kvmem::fault;
 use kvmem::register::cuda::Cuda;
 use kvmem::register::nixl::Nixl;
 use kvmem::register::verbs::{Access, Verbs};
-use kvmem::register::{Account, Barrier, Memlock, NotAvailable, Registrar};
+use kvmem::register::{Account, Memlock, NotAvailable, RegisterLimit, Registrar};
 
 /// Whether a file is mapped into this process.
 fn is_loaded(path: &Path) -> bool {
@@ -158,15 +158,15 @@ fn the_limit_on_pinned_memory_is_told() {
     // SAFETY: the memory outlives the card, and no device writes to it.
     let refused = unsafe { nic.register(at, memory.len()) }.expect_err("too much");
     let need_bytes = memory.len() as u64;
-    let barrier =
-        Barrier::Memlock { account: Account::Pinned, limit_bytes, used_bytes: 0, need_bytes };
-    assert_eq!((refused.errno, refused.barrier.clone()), (errno, Some(barrier)));
+    let exceeded =
+        RegisterLimit::Memlock { account: Account::Pinned, limit_bytes, used_bytes: 0, need_bytes };
+    assert_eq!((refused.errno, refused.exceeded.clone()), (errno, Some(exceeded)));
     let told = refused.to_string();
     assert!(told.contains("raise it to 128 KiB or more (`ulimit -l unlimited`"), "{told}");
     if limit_bytes > 0 {
         // What is within the limit was refused for another reason.
         // SAFETY: see above.
         let refused = unsafe { nic.register(at, 4096) }.expect_err("refused");
-        assert_eq!(refused.barrier, None);
+        assert_eq!(refused.exceeded, None);
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{MIB, again, alone, role};
 use kvmem::arena::{
-    ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, Watch,
+    ArenaError, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region, RegionBuilder,
 };
 
 fn ordinary(size: usize) -> RegionBuilder {
@@ -216,12 +216,14 @@ fn a_small_memory_cgroup() {
             for _ in 0..3 {
                 let region =
                     ordinary(64 * MIB).populate(Populate::Auto).map().expect("below the limit");
-                region.populate(.., Populate::threads(2), &Watch::new()).expect("it is there");
+                region
+                    .populate(.., Populate::threads(2), &ProgressOptions::new())
+                    .expect("it is there");
             }
             // A limit that is reached in the middle: the rest is taken by somebody else meanwhile.
             let region = ordinary(60 * MIB).map().expect("addresses");
             let taken = std::sync::Mutex::new(Vec::new());
-            let watch = Watch::new().progress(move |_| {
+            let watch = ProgressOptions::new().progress(move |_| {
                 let mut taken = taken.lock().expect("one at a time");
                 if taken.is_empty() {
                     *taken = vec![1u8; 50 * MIB];
@@ -241,7 +243,7 @@ fn a_small_memory_cgroup() {
 fn more_than_the_machine_has() {
     let _alone = alone();
     let region = ordinary(1 << 44).map().expect("addresses are plenty");
-    let error = region.populate(.., Populate::Auto, &Watch::new()).expect_err("16 TiB");
+    let error = region.populate(.., Populate::Auto, &ProgressOptions::new()).expect_err("16 TiB");
     assert!(matches!(error, ArenaError::NoHeadroom { .. }), "{error}");
     assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
 }

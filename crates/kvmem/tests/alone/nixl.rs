@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{Errno, Ladder, PageSize, Region};
 use kvmem::register::nixl::{Agent, Nixl};
-use kvmem::register::{DeviceSpec, Key, Refusal, Registrar, RegistrationSet};
+use kvmem::register::{DeviceSpec, Key, Registrar, RegistrarError, RegistrationSet};
 
 use super::standin::StandIn;
 use super::{MIB, alone, role};
@@ -112,7 +112,7 @@ fn bytes(region: &Region, at: usize, len: usize) -> Vec<u8> {
 }
 
 /// What peers get.
-fn metadata(agent: &Agent) -> Result<Vec<u8>, Refusal> {
+fn metadata(agent: &Agent) -> Result<Vec<u8>, RegistrarError> {
     // SAFETY: they are of these tests, and end or forget it before memory is unmapped.
     unsafe { agent.metadata() }
 }

@@ -145,7 +145,7 @@ fn a_partial_pool_gives_what_it_has_and_the_rest_is_one_step_down() {
         rest.fallbacks,
         [Fallback::PoolShort { page: PageSize::Huge2M, wanted: 5, free: 3 }]
     );
-    assert_eq!(rest.asked, PageSize::Huge2M);
+    assert_eq!(rest.requested, PageSize::Huge2M);
     assert_eq!(region.receipt().resident_bytes(), region.len() as u64);
     assert_eq!(
         (region.page_at(0), region.page_at(3 * HUGE)),

@@ -1,6 +1,6 @@
 //! System calls of the process arena and of the preflight made to fail.
 
-use kvmem::arena::preflight::{Machine, Report, Verdict, Wish};
+use kvmem::arena::preflight::{Machine, Report, Requirements, Verdict};
 use kvmem::arena::{
     ArenaSettings, Call, Errno, FreeError, Ladder, ProcessAllocError, ProcessArena, SetupError,
 };
@@ -26,7 +26,7 @@ fn mappings_of_the_process_arena_may_fail() {
         let error = arena.allocate(10_000, 64).expect_err("the call fails");
         assert_eq!(
             error,
-            ProcessAllocError::Map { asked: 10_000, align: 64, errno: Errno::ENOMEM }
+            ProcessAllocError::Map { requested: 10_000, align: 64, errno: Errno::ENOMEM }
         );
     }
     // More than a page of alignment: both cuts may fail, and nothing of the mapping stays.
@@ -63,7 +63,7 @@ fn mappings_of_the_process_arena_may_fail() {
 #[test]
 fn a_preflight_that_is_told_nothing_says_so() {
     let _alone = alone();
-    let wish = Wish::new(1 << 30, Ladder::default()).expect("a good wish");
+    let wish = Requirements::new(1 << 30, Ladder::default()).expect("a good wish");
     let names = |report: &Report| {
         report.with(Verdict::Ok).map(|check| check.name.clone()).collect::<Vec<_>>()
     };

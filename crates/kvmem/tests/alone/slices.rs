@@ -4,7 +4,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
-use kvmem::slab::{SliceAllocator, SliceSetupError};
+use kvmem::slab::{SlabAllocator, SlabSetupError};
 
 use super::{alone, role};
 
@@ -18,7 +18,7 @@ fn child(test: &str, variable: &str, value: &str, role: &str) -> Output {
 
 /// Does what is wrong; says first at which address.
 fn misuse(role: &str) {
-    let slices = SliceAllocator::get().expect("a right setting");
+    let slices = SlabAllocator::get().expect("a right setting");
     let block = slices.alloc(40).expect("there is memory");
     println!("\nat {:#x}", block.addr().get());
     // SAFETY: with debugging on, anything may be freed; the memory that is written to is still
@@ -82,9 +82,9 @@ fn misuse_is_told_with_address_and_size() {
 fn a_wrong_setting_is_an_error_that_names_it() {
     let _alone = alone();
     if role().is_some() {
-        let error = SliceAllocator::get().expect_err("a wrong setting");
+        let error = SlabAllocator::get().expect_err("a wrong setting");
         assert!(
-            matches!(&error, SliceSetupError::Setting(setting) if setting.word == "debug"),
+            matches!(&error, SlabSetupError::Setting(setting) if setting.word == "debug"),
             "{error}"
         );
         let text = error.to_string();
@@ -100,13 +100,13 @@ fn a_wrong_setting_is_an_error_that_names_it() {
 fn without_pages_there_is_an_error() {
     use kvmem::arena::{Call, Errno};
     use kvmem::fault;
-    use kvmem::slab::{SliceError, SliceSettings};
+    use kvmem::slab::{SlabError, SlabSettings};
 
     let _alone = alone();
     let slices =
-        SliceAllocator::builder().settings(SliceSettings::default()).build().expect("no pages yet");
+        SlabAllocator::builder().settings(SlabSettings::default()).build().expect("no pages yet");
     let guard = fault::fail_all(Call::MapAnonymous, Errno::ENOMEM);
-    assert_eq!(slices.alloc(100), Err(SliceError::NoMemory { asked: 100 }));
+    assert_eq!(slices.alloc(100), Err(SlabError::NoMemory { requested: 100 }));
     assert!(guard.failed() > 0);
     drop(guard);
     let block = slices.alloc(100).expect("there are pages now");

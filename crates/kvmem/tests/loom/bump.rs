@@ -21,8 +21,8 @@ fn ask(arena: &Arena, size: usize, align: usize) -> Answer {
             let start = bytes.cast::<u8>().addr().get() - arena.base().addr().get();
             Ok((align, start..start + bytes.len()))
         }
-        Err(BumpError::Full { asked, left }) => {
-            assert!(asked == size && left < size);
+        Err(BumpError::Full { requested, left }) => {
+            assert!(requested == size && left < size);
             Err(left)
         }
         Err(error) => panic!("{error}"),

@@ -93,14 +93,17 @@ fn requests_beside_frees() {
             Ok(granted) => assert_eq!(granted.range(), 0..60),
             // What it says is free was free at some moment of the call.
             Err(error) => assert!(
-                matches!(error, AllocError::NoRoom { asked: 60, free: 0 | 60, largest_free: 0 }),
+                matches!(
+                    error,
+                    AllocError::OutOfSpace { requested: 60, free: 0 | 60, largest_free: 0 }
+                ),
                 "{error:?}"
             ),
         }
         freeing.join().unwrap();
         if let Ok(granted) = mine {
             let error = space.allocate(60).expect_err("it is in use");
-            assert_eq!(error, AllocError::NoRoom { asked: 60, free: 0, largest_free: 0 });
+            assert_eq!(error, AllocError::OutOfSpace { requested: 60, free: 0, largest_free: 0 });
             space.free(granted);
         }
         must_fit(&space, 60);

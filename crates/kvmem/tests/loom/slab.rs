@@ -276,10 +276,10 @@ fn nothing_is_refused_while_one_of_two_is_free() {
         model(3, move || {
             let model = Arc::new(Tracked::new(2, 1));
             let (first, second) = (model.join(), model.join());
-            let (giver, taker) = if giver_first { (first, second) } else { (second, first) };
+            let (giver, sink) = if giver_first { (first, second) } else { (second, first) };
             let (given, cached) =
-                (model.get(Some(&giver), true).unwrap(), model.get(Some(&taker), true).unwrap());
-            model.put(Some(&taker), cached);
+                (model.get(Some(&giver), true).unwrap(), model.get(Some(&sink), true).unwrap());
+            model.put(Some(&sink), cached);
             let said = Arc::new(AtomicBool::new(false));
             let gives = {
                 let (model, said) = (model.clone(), said.clone());
@@ -292,17 +292,17 @@ fn nothing_is_refused_while_one_of_two_is_free() {
             let takes = {
                 let (model, said) = (model.clone(), said.clone());
                 thread::spawn(move || {
-                    let taken = said.load(Ordering::Acquire).then(|| model.request(Some(&taker)));
-                    (taken, taker)
+                    let taken = said.load(Ordering::Acquire).then(|| model.request(Some(&sink)));
+                    (taken, sink)
                 })
             };
             let got = model.request(None).expect("one of two is free");
             let giver = gives.join().unwrap();
-            let (taken, taker) = takes.join().unwrap();
+            let (taken, sink) = takes.join().unwrap();
             let rest: Vec<u32> =
                 taken.map(|taken| taken.expect("one of two is free")).into_iter().collect();
             rest.into_iter().chain([got]).for_each(|round| model.put(None, round));
-            [giver, taker].into_iter().for_each(|cache| model.retire(cache));
+            [giver, sink].into_iter().for_each(|cache| model.retire(cache));
             model.trim();
             assert_eq!(model.inside(), 2);
         });

@@ -20,8 +20,8 @@ impl Library {
             Pool::builder(blocks as usize * BYTES.0 + BYTES.1).ladder(PageSize::Base).build()?;
         let eviction =
             if policy == PolicyId::ScanResistant { Eviction::ScanResistant } else { Eviction::Lru };
-        let builder = KvCache::builder(&pool).eviction(eviction).blocks_at_most(blocks);
-        Ok(Library(builder.shards(shards as usize).exact(true).seed(SEED).build()?))
+        let builder = KvCache::builder(&pool).eviction(eviction).max_blocks(blocks);
+        Ok(Library(builder.shards(shards as usize).exact_recency(true).seed(SEED).build()?))
     }
 }
 

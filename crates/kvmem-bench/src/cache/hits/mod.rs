@@ -173,7 +173,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report
                     policy,
                     shards,
                     hits,
-                    asked: trace.asked,
+                    requested: trace.requested,
                 });
                 progress.advance(1);
             }
@@ -199,7 +199,7 @@ mod tests {
                     let blocks = trace.distinct / pool;
                     let [lru, other] = [PolicyId::Lru, PolicyId::ScanResistant].map(|policy| {
                         let hits = hits(&trace, policy, shards, blocks).unwrap();
-                        100.0 * hits as f64 / trace.asked as f64
+                        100.0 * hits as f64 / trace.requested as f64
                     });
                     // Traces are too short for it to learn well.
                     assert!(

@@ -25,14 +25,14 @@ pub struct Row {
     /// Blocks that were found with all before them.
     pub hits: u64,
     /// Blocks that were requested.
-    pub asked: u64,
+    pub requested: u64,
 }
 
 impl Row {
     /// Hits in percent of what was requested.
     #[must_use]
     pub fn percent(&self) -> f64 {
-        100.0 * self.hits as f64 / self.asked as f64
+        100.0 * self.hits as f64 / self.requested as f64
     }
 
     /// The policy, and how many shards if not one.
@@ -135,11 +135,11 @@ impl fmt::Display for Report {
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(f, "kvmem {} cache policies, {pace} run, {:.0} s", self.version, self.seconds)?;
         for trace in self.traces() {
-            let asked = self.of(trace).next().map(|row| row.asked);
-            let asked = crate::columns::count(asked);
+            let requested = self.of(trace).next().map(|row| row.requested);
+            let requested = crate::columns::count(requested);
             writeln!(
                 f,
-                "\n{trace}: percent of {asked} requested blocks that are found with all before them"
+                "\n{trace}: percent of {requested} requested blocks that are found with all before them"
             )?;
             write!(f, "{}", self.table(trace))?;
         }

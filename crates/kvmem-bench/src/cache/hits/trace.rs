@@ -15,7 +15,7 @@ pub struct Trace {
     /// Different blocks.
     pub distinct: u64,
     /// Blocks of all chains.
-    pub asked: u64,
+    pub requested: u64,
 }
 
 impl Trace {
@@ -31,8 +31,8 @@ impl Trace {
             .into_iter()
             .map(|chain| chain.into_iter().map(&mut number).collect())
             .collect();
-        let asked = requests.iter().map(|chain| chain.len() as u64).sum();
-        Trace { name: name.to_owned(), requests, distinct: numbers.len() as u64, asked }
+        let requested = requests.iter().map(|chain| chain.len() as u64).sum();
+        Trace { name: name.to_owned(), requests, distinct: numbers.len() as u64, requested }
     }
 
     /// Of a file with one JSON object a line, whose `hash_ids` name the blocks.
@@ -77,9 +77,9 @@ mod tests {
         std::fs::write(&path, "{\"hash_ids\": [7, 9]}\n\n{\"hash_ids\": [7, 8], \"other\": 1}\n")
             .unwrap();
         let trace = Trace::read(&path, None).unwrap();
-        assert_eq!((trace.name.as_str(), trace.distinct, trace.asked), ("some", 3, 4));
+        assert_eq!((trace.name.as_str(), trace.distinct, trace.requested), ("some", 3, 4));
         assert_eq!(trace.requests, [[0, 1], [0, 2]]);
-        assert_eq!(Trace::read(&path, Some(1)).unwrap().asked, 2);
+        assert_eq!(Trace::read(&path, Some(1)).unwrap().requested, 2);
         std::fs::write(&path, "{\"hash_ids\": 7}\n").unwrap();
         assert!(Trace::read(&path, None).unwrap_err().to_string().contains("line 1"));
         std::fs::write(&path, "\n").unwrap();

@@ -73,15 +73,15 @@ impl<const ROUND: bool> Heap<ROUND> {
         Some(exponent << MANTISSA_BITS | mantissa)
     }
 
-    /// Takes a range of at least `asked` units; gives its offset and node.
+    /// Takes a range of at least `requested` units; gives its offset and node.
     #[inline]
-    pub(super) fn allocate(&mut self, asked: u32) -> Option<(u32, u32)> {
+    pub(super) fn allocate(&mut self, requested: u32) -> Option<(u32, u32)> {
         // The last node is never handed out: the remainder of a split may need it.
         if self.spare_len <= 1 {
             return None;
         }
-        let bin_min = bin_ceil(asked);
-        let size = if ROUND { bin_size(bin_min) } else { asked };
+        let bin_min = bin_ceil(requested);
+        let size = if ROUND { bin_size(bin_min) } else { requested };
         let bin = self.first_bin_from(bin_min)?;
         let index = self.heads[usize::from(bin)];
         let node = &mut self.nodes[index as usize];

@@ -2,16 +2,16 @@
 
 use std::ptr::{NonNull, null_mut};
 
-use kvmem::slab::SliceAllocator;
+use kvmem::slab::SlabAllocator;
 
 use super::Heap;
 
-/// `SliceAllocator` with pages of the system.
-pub(super) struct Kvmem(SliceAllocator);
+/// `SlabAllocator` with pages of the system.
+pub(super) struct Kvmem(SlabAllocator);
 
 impl Heap for Kvmem {
     fn create() -> Result<Self, String> {
-        SliceAllocator::new().map(Self).map_err(|error| error.to_string())
+        SlabAllocator::new().map(Self).map_err(|error| error.to_string())
     }
 
     #[inline]

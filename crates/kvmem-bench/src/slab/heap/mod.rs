@@ -3,7 +3,7 @@
 //!
 //! | name | what it is |
 //! |---|---|
-//! | `kvmem` | the library's `SliceAllocator` |
+//! | `kvmem` | the library's `SlabAllocator` |
 //! | `malloc` | the C library's `malloc` and `free` |
 //! | `mimalloc` | `mi_malloc` and `mi_free` |
 //! | `jemalloc` | `malloc` and `sdallocx`, which is told the size, as `kvmem` and `g_slice` are |

@@ -8,7 +8,7 @@
 
 use super::super::pages::PageSize;
 use super::facts::{Pool, bytes_of};
-use super::wish::Wish;
+use super::wish::Requirements;
 
 /// Which rung gives how much.
 pub(super) struct Cover {
@@ -24,21 +24,21 @@ pub(super) struct Cover {
 struct Rung {
     page: PageSize,
     /// Bytes that this rung is asked for.
-    asked_bytes: u64,
+    requested_bytes: u64,
 }
 
 impl Cover {
-    pub(super) fn of(wish: &Wish, pools: &[Pool], base_bytes: u64) -> Self {
-        let mut left = wish.size_bytes();
+    pub(super) fn of(requirements: &Requirements, pools: &[Pool], base_bytes: u64) -> Self {
+        let mut left = requirements.size_bytes();
         let mut cover =
             Cover { rungs: Vec::new(), ordinary_bytes: 0, hugetlb_bytes: 0, mapped_bytes: 0 };
-        for &page in wish.pages() {
-            cover.rungs.push(Rung { page, asked_bytes: left });
+        for &page in requirements.pages() {
+            cover.rungs.push(Rung { page, requested_bytes: left });
             match pools.iter().find(|pool| pool.page == page) {
                 Some(pool) => {
                     let pages = left.div_ceil(bytes_of(page));
                     // On the last rung it is these pages or nothing.
-                    let usable = if wish.is_last(page) {
+                    let usable = if requirements.is_last(page) {
                         pages
                     } else {
                         pool.usable_in_cgroup().unwrap_or(0)
@@ -63,12 +63,12 @@ impl Cover {
     /// Pages of a pool that the wish asks for; 0 if they are not on the ladder, or are not reached.
     pub(super) fn pages_asked(&self, page: PageSize) -> u64 {
         let rung = self.rungs.iter().find(|rung| rung.page == page);
-        rung.map_or(0, |rung| rung.asked_bytes.div_ceil(bytes_of(page)))
+        rung.map_or(0, |rung| rung.requested_bytes.div_ceil(bytes_of(page)))
     }
 
     /// Bytes that transparent hugepages are asked for.
     pub(super) fn thp_bytes(&self) -> u64 {
         let rung = self.rungs.iter().find(|rung| rung.page == PageSize::Thp);
-        rung.map_or(0, |rung| rung.asked_bytes)
+        rung.map_or(0, |rung| rung.requested_bytes)
     }
 }

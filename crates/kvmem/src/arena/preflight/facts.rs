@@ -6,7 +6,7 @@ use super::cover::Cover;
 use super::machine::{Machine, Read, Unread};
 use super::parse;
 use super::system::System;
-use super::wish::Wish;
+use super::wish::Requirements;
 
 /// Where the settings of transparent hugepages stand.
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -153,13 +153,13 @@ impl Rooms {
 }
 
 impl<'a> Facts<'a> {
-    pub(super) fn read(machine: &'a Machine, wish: &Wish) -> Self {
+    pub(super) fn read(machine: &'a Machine, requirements: &Requirements) -> Self {
         let status = machine.text("/proc/self/status");
         let nodes_online = machine.value("/sys/devices/system/node/online", parse::list);
         let nodes = allowed_nodes(&status, &nodes_online);
         let wanted = nodes.clone().map(|mut nodes| {
             nodes.retain(|node| {
-                wish.wanted_nodes().is_empty() || wish.wanted_nodes().contains(node)
+                requirements.wanted_nodes().is_empty() || requirements.wanted_nodes().contains(node)
             });
             nodes
         });
@@ -172,7 +172,7 @@ impl<'a> Facts<'a> {
         let hugetlb = hierarchy("hugetlb");
         let pools = [PageSize::Huge1G, PageSize::Huge2M]
             .map(|page| Pool::read(machine, page, &wanted, &hugetlb));
-        let cover = Cover::of(wish, &pools, machine.system().page_bytes);
+        let cover = Cover::of(requirements, &pools, machine.system().page_bytes);
         Facts {
             machine,
             meminfo: machine.text("/proc/meminfo"),

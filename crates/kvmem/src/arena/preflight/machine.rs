@@ -8,7 +8,7 @@ use super::checks;
 use super::facts::Facts;
 use super::report::Report;
 use super::system::System;
-use super::wish::Wish;
+use super::wish::Requirements;
 use crate::sys;
 use crate::trace::span;
 
@@ -35,18 +35,18 @@ impl Machine {
         Machine { root: root.into(), system }
     }
 
-    /// Holds every limit of the machine against `wish`. Maps nothing, changes nothing, needs no
+    /// Holds every limit of the machine against `requirements`. Maps nothing, changes nothing, needs no
     /// privilege; takes a few milliseconds, in proportion to the mappings of the process and
     /// the depth of its cgroup.
     ///
     /// A limit that cannot be read is [`Verdict::Unknown`](super::Verdict::Unknown), so there is no
     /// error.
-    pub fn preflight(&self, wish: &Wish) -> Report {
+    pub fn preflight(&self, requirements: &Requirements) -> Report {
         span!(INFO, "preflight");
-        let facts = Facts::read(self, wish);
+        let facts = Facts::read(self, requirements);
         let mut checks: Vec<Check> = Vec::new();
-        checks::all(&facts, wish, &mut checks);
-        Report::new(wish.clone(), checks)
+        checks::all(&facts, requirements, &mut checks);
+        Report::new(requirements.clone(), checks)
     }
 
     pub(super) fn system(&self) -> &System {

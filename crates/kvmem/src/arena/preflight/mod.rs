@@ -15,4 +15,4 @@ pub use check::{Check, Value, Verdict};
 pub use machine::Machine;
 pub use report::{Report, Tally};
 pub use system::{Limit, Space, System};
-pub use wish::{Wish, WishError};
+pub use wish::{Requirements, RequirementsError};

@@ -5,14 +5,14 @@ use std::fmt;
 use serde::Serialize;
 
 use super::check::{Check, Value, Verdict};
-use super::wish::Wish;
+use super::wish::Requirements;
 
 /// What [`Machine::preflight`](super::Machine::preflight) found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// What was wanted.
-    pub wish: Wish,
+    pub requirements: Requirements,
     /// The worst verdict of all.
     pub verdict: Verdict,
     /// Every check, in the order of the documentation.
@@ -34,9 +34,9 @@ pub struct Tally {
 }
 
 impl Report {
-    pub(super) fn new(wish: Wish, checks: Vec<Check>) -> Self {
+    pub(super) fn new(requirements: Requirements, checks: Vec<Check>) -> Self {
         let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Unknown);
-        Report { wish, verdict, checks }
+        Report { requirements, verdict, checks }
     }
 
     /// The check of that name.
@@ -90,7 +90,7 @@ impl fmt::Display for Report {
         let value_width = widest(&|check| check.value.to_string(), "value");
         let need_width = widest(&need, "need");
         let indent = "verdict".len() + 2;
-        writeln!(f, "{}\n", self.wish)?;
+        writeln!(f, "{}\n", self.requirements)?;
         writeln!(f, "{:<7}  {:<name_width$}  {:>value_width$}  need", "verdict", "check", "value")?;
         for check in &self.checks {
             let Check { name, value, verdict, why, fix, .. } = check;

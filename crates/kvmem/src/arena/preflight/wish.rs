@@ -11,14 +11,14 @@ const SIZE_MAX: u64 = 1 << 63;
 ///
 /// ```
 /// use kvmem::arena::Ladder;
-/// use kvmem::arena::preflight::Wish;
+/// use kvmem::arena::preflight::Requirements;
 ///
-/// let wish = Wish::new(64 << 30, "2M,thp,4k".parse::<Ladder>()?)?.shared(true);
-/// assert_eq!(wish.to_string(), "64 GiB of 2M, thp, 4k pages, shared, pinned");
+/// let requirements = Requirements::new(64 << 30, "2M,thp,4k".parse::<Ladder>()?)?.shared(true);
+/// assert_eq!(requirements.to_string(), "64 GiB of 2M, thp, 4k pages, shared, pinned");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Wish {
+pub struct Requirements {
     size_bytes: u64,
     pages: Vec<PageSize>,
     shared: bool,
@@ -26,28 +26,28 @@ pub struct Wish {
     nodes: Vec<u32>,
 }
 
-impl Wish {
+impl Requirements {
     /// Wishes for `size_bytes` bytes (1 to 2^63) of private memory that will be pinned, on any
     /// node, of the rungs of `ladder`, of which a strict one has only the first. Of the last
     /// rung it is these pages or nothing.
     ///
     /// # Errors
-    /// [`WishError`] for a size out of range, no page size at all, or one that is named twice.
-    pub fn new(size_bytes: u64, ladder: impl Into<Ladder>) -> Result<Self, WishError> {
+    /// [`RequirementsError`] for a size out of range, no page size at all, or one that is named twice.
+    pub fn new(size_bytes: u64, ladder: impl Into<Ladder>) -> Result<Self, RequirementsError> {
         let ladder = ladder.into();
         let pages = ladder.usable().to_vec();
         if size_bytes == 0 || size_bytes > SIZE_MAX {
-            return Err(WishError::Size { asked: size_bytes, limit: SIZE_MAX });
+            return Err(RequirementsError::Size { requested: size_bytes, limit: SIZE_MAX });
         }
         if pages.is_empty() {
-            return Err(WishError::NoPages);
+            return Err(RequirementsError::NoPages);
         }
         for (at, &page) in pages.iter().enumerate() {
             if pages[..at].contains(&page) {
-                return Err(WishError::Twice { page });
+                return Err(RequirementsError::Twice { page });
             }
         }
-        Ok(Wish { size_bytes, pages, shared: false, pinned: true, nodes: Vec::new() })
+        Ok(Requirements { size_bytes, pages, shared: false, pinned: true, nodes: Vec::new() })
     }
 
     /// Whether the memory is a memfd that other processes attach, instead of private.
@@ -110,7 +110,7 @@ impl Wish {
     }
 }
 
-impl std::fmt::Display for Wish {
+impl std::fmt::Display for Requirements {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let join = |names: Vec<String>| names.join(", ");
         let pages = join(self.pages.iter().map(ToString::to_string).collect());
@@ -131,12 +131,12 @@ impl std::fmt::Display for Wish {
 /// A wish that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum WishError {
+pub enum RequirementsError {
     /// Nothing, or more than can be addressed.
-    #[error("a size of {asked} bytes; it must be from 1 to {limit}")]
+    #[error("a size of {requested} bytes; it must be from 1 to {limit}")]
     Size {
         /// Bytes asked for.
-        asked: u64,
+        requested: u64,
         /// The most there can be.
         limit: u64,
     },

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread;
 
-use super::evicted::{Taken, Taker};
+use super::evicted::{EvictionOutcome, EvictionSink};
 use super::ledger::Limits;
 use super::room::Spread;
 use super::source::Source;
@@ -31,7 +31,7 @@ pub struct KvCacheBuilder<K> {
     exact: bool,
     seed: Option<u64>,
     source: Source,
-    taker: Taker<K>,
+    sink: EvictionSink<K>,
     keys: PhantomData<fn() -> K>,
 }
 
@@ -49,20 +49,20 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             exact: false,
             seed: None,
             source,
-            taker: None,
+            sink: None,
             keys,
         }
     }
 
     /// At most so many bytes are held, those being written included. Default: as many as find room
     /// in the pool.
-    pub fn bytes_at_most(mut self, bytes: u64) -> Self {
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
     /// At most so many blocks are held, those being written included. Default: about 2^32.
-    pub fn blocks_at_most(mut self, blocks: u64) -> Self {
+    pub fn max_blocks(mut self, blocks: u64) -> Self {
         self.blocks = Some(blocks);
         self
     }
@@ -94,7 +94,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// went in the shard between. Default: not, and of those only the first counts: it makes a
     /// difference where most of what a shard holds was used since, and costs every look-up that
     /// hits some nanoseconds, and threads that look up together more.
-    pub fn exact(mut self, exact: bool) -> Self {
+    pub fn exact_recency(mut self, exact: bool) -> Self {
         self.exact = exact;
         self
     }
@@ -113,7 +113,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// It is called once for each attempt: when it answers that there is no room, the cache evicts
     /// and asks again. It is called under no lock of the cache's, by the thread that inserts,
     /// and must not call the cache.
-    pub fn allocate_by(
+    pub fn with_allocator(
         mut self,
         allocate: impl Fn(&Pool, usize) -> Result<Block, PoolError> + Send + Sync + 'static,
     ) -> Self {
@@ -143,11 +143,11 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// not take what is. What cannot be taken must leave nothing older behind. A taker that
     /// cannot see to that answers `Err`, or panics: from then on the key is not leased, until the
     /// cache is [cleared](KvCache::clear_with).
-    pub fn on_evict<T: Taken>(
+    pub fn on_evict<T: EvictionOutcome>(
         mut self,
-        taker: impl Fn(Pinned<K>) -> T + Send + Sync + 'static,
+        sink: impl Fn(Pinned<K>) -> T + Send + Sync + 'static,
     ) -> Self {
-        self.taker = Some(Arc::new(move |pinned| taker(pinned).is_taken()));
+        self.sink = Some(Arc::new(move |pinned| sink(pinned).is_taken()));
         self
     }
 
@@ -163,7 +163,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         }
         let blocks = self.blocks.unwrap_or(MOST_BLOCKS);
         if blocks > MOST_BLOCKS {
-            return Err(KvCacheSetupError::TooManyBlocks { asked: blocks, limit: MOST_BLOCKS });
+            return Err(KvCacheSetupError::TooManyBlocks { requested: blocks, limit: MOST_BLOCKS });
         }
         let bytes = self.bytes.unwrap_or(u64::MAX);
         let (low, high) = self.watermarks.unwrap_or((u64::MAX, u64::MAX));
@@ -172,18 +172,18 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             return Err(KvCacheSetupError::Watermarks { low, high, limit });
         }
         let shards = match self.shards {
-            Some(asked) if !(1..=MOST_SHARDS).contains(&asked) => {
-                return Err(KvCacheSetupError::Shards { asked, limit: MOST_SHARDS });
+            Some(requested) if !(1..=MOST_SHARDS).contains(&requested) => {
+                return Err(KvCacheSetupError::Shards { requested, limit: MOST_SHARDS });
             }
-            Some(asked) => asked.next_power_of_two(),
+            Some(requested) => requested.next_power_of_two(),
             None => usual_shards(blocks),
         };
         let limits = Limits { bytes, blocks, high, low };
-        let taker = self.taker.clone();
-        Ok(KvCache::new(
+        let sink = self.sink.clone();
+        Ok(KvCache::with_parts(
             self.pool.clone(),
             self.source.clone(),
-            taker,
+            sink,
             limits,
             &self.eviction,
             Spread { shards, exact: self.exact, seed: self.seed },

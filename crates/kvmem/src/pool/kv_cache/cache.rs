@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use super::evicted::Taker;
+use super::evicted::EvictionSink;
 use super::forgetting::{Forgetting, ForgettingAll};
 use super::held::Pinned;
 use super::ledger::Limits;
@@ -29,7 +29,7 @@ use crate::pool::Pool;
 /// use kvmem::pool::{KvCache, Pool};
 ///
 /// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
-/// let cache: KvCache<u64> = KvCache::new_on(&pool);
+/// let cache: KvCache<u64> = KvCache::new(&pool);
 ///
 /// cache.insert(7, b"the keys and values of 512 tokens")?;
 /// let pinned = cache.get(&7).expect("there is room for it");
@@ -50,7 +50,7 @@ pub struct KvCache<K> {
 impl<K: Hash + Eq> KvCache<K> {
     /// A cache with no limits but the pool's room, that evicts what was least recently used.
     #[must_use]
-    pub fn new_on(pool: &Pool) -> Self {
+    pub fn new(pool: &Pool) -> Self {
         Self::builder(pool).build().expect("the usual settings contradict nothing")
     }
 
@@ -59,15 +59,15 @@ impl<K: Hash + Eq> KvCache<K> {
         KvCacheBuilder::new(pool.clone())
     }
 
-    pub(super) fn new(
+    pub(super) fn with_parts(
         pool: Pool,
         source: Source,
-        taker: Taker<K>,
+        sink: EvictionSink<K>,
         limits: Limits,
         eviction: &Eviction,
         spread: Spread,
     ) -> Self {
-        let inner = Inner::new(pool, source, taker, limits, eviction, spread);
+        let inner = Inner::new(pool, source, sink, limits, eviction, spread);
         KvCache { inner: Arc::new(inner) }
     }
 
@@ -136,7 +136,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// [`NothingToEvict`](KvCacheError::NothingToEvict) if all that is held was found pinned or
     /// being written, while nothing new was committed; [`Forked`](KvCacheError::Forked) in a
     /// forked child; [`WrongLength`](KvCacheError::WrongLength) if a
-    /// [way to allocate](KvCacheBuilder::allocate_by) of the caller's returns what does not fit.
+    /// [way to allocate](KvCacheBuilder::with_allocator) of the caller's returns what does not fit.
     ///
     /// # Panics
     /// If code of the caller's does: a key's `Hash`, `Eq` or `Drop`, a [`Policy`](super::Policy), a
@@ -202,7 +202,7 @@ impl<K: Hash + Eq> KvCache<K> {
 
     /// Asks for the right to put in what is fetched from a lower tier: a [`Lease`]. Refused if
     /// there is a value, which is then what is [found](Leased::Present), or if what the lower
-    /// tier has may be [old](Leased::Busy). O(1).
+    /// tier has may be [old](Leased::Unavailable). O(1).
     ///
     /// Take it *before* anything is asked of the lower tier. It counts for neither a hit nor a
     /// miss.
@@ -213,7 +213,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// use kvmem::pool::{KvCache, Pool};
     ///
     /// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
-    /// let cache: KvCache<u64> = KvCache::new_on(&pool);
+    /// let cache: KvCache<u64> = KvCache::new(&pool);
     ///
     /// let Leased::Lease(lease) = cache.lease(&7) else { panic!("there is nothing under 7") };
     /// let mut room = cache.reserve(7, 3)?;
@@ -229,13 +229,15 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let Some(mut books) = self.inner.books(self.inner.shard(hash)) else { return Leased::Busy };
+        let Some(mut books) = self.inner.books(self.inner.shard(hash)) else {
+            return Leased::Unavailable;
+        };
         if let Some(held) = books.used(hash, key) {
             return Leased::Present(Pinned(held));
         }
         match books.leases.lease(hash) {
             Some(number) => Leased::Lease(Lease::new(Arc::clone(&self.inner), hash, number)),
-            None => Leased::Busy,
+            None => Leased::Unavailable,
         }
     }
 
@@ -356,11 +358,11 @@ impl<K> KvCache<K> {
         let mut stats = KvCacheStats {
             blocks: ledger.blocks(),
             bytes: ledger.bytes(),
-            refusals: ledger.refusals(),
+            insertion_failures: ledger.insertion_failures(),
             ..KvCacheStats::default()
         };
         for shard in shards {
-            let (hits, misses) = shard.asked();
+            let (hits, misses) = shard.requested();
             stats.hits += hits;
             stats.misses += misses;
             let others = &shard.others;
@@ -368,7 +370,7 @@ impl<K> KvCache<K> {
             stats.replacements += others.replacements.get();
             stats.evictions += others.evictions.get();
             stats.removals += others.removals.get();
-            stats.not_taken += others.not_taken.get();
+            stats.sink_failures += others.sink_failures.get();
             stats.superseded += others.superseded.get();
         }
         stats

@@ -15,24 +15,24 @@ pub enum KvCacheError {
     /// However empty the cache and the pool are, the value does not fit. Nothing was evicted for
     /// it.
     #[error(
-        "a value of {asked} bytes can never be held: at most {limit} bytes can; raise the cache's limit, \
+        "a value of {requested} bytes can never be held: at most {limit} bytes can; raise the cache's limit, \
          enlarge the pool or its boundary, or cut the value into parts"
     )]
     TooLarge {
         /// Bytes of the value.
-        asked: u64,
+        requested: u64,
         /// The longest value there can be.
         limit: u64,
     },
     /// Nothing is left to evict: what is held is pinned or being written, and the rest of the pool
     /// is in use by others.
     #[error(
-        "no room for {asked} bytes: every one of the {blocks} blocks held ({bytes} bytes) is pinned or being \
+        "no room for {requested} bytes: every one of the {blocks} blocks held ({bytes} bytes) is pinned or being \
          written; drop pins sooner, or give the cache a larger limit or pool"
     )]
     NothingToEvict {
         /// Bytes of the value.
-        asked: u64,
+        requested: u64,
         /// Blocks held then, those being written included.
         blocks: u64,
         /// Bytes held then, those being written included.
@@ -41,7 +41,7 @@ pub enum KvCacheError {
     /// The pool refused for a reason that evicting does not mend.
     #[error(transparent)]
     Pool(PoolError),
-    /// The caller's [way to allocate](super::KvCacheBuilder::allocate_by) returned a block that
+    /// The caller's [way to allocate](super::KvCacheBuilder::with_allocator) returned a block that
     /// does not fit the request. The block was freed.
     #[error(
         "a block of {requested} bytes was requested through `allocate_by`, and it returned one of {returned} bytes: return a \
@@ -76,11 +76,11 @@ pub enum KvCacheSetupError {
     },
     /// More blocks than can be named.
     #[error(
-        "at most {limit} blocks can be held, {asked} were asked for: set a lower limit, or none"
+        "at most {limit} blocks can be held, {requested} were asked for: set a lower limit, or none"
     )]
     TooManyBlocks {
         /// Blocks asked for.
-        asked: u64,
+        requested: u64,
         /// The most there can be.
         limit: u64,
     },
@@ -97,10 +97,10 @@ pub enum KvCacheSetupError {
         limit: u64,
     },
     /// A number of shards that is of no use.
-    #[error("a cache of {asked} shards is of no use: ask for 1 to {limit}")]
+    #[error("a cache of {requested} shards is of no use: ask for 1 to {limit}")]
     Shards {
         /// Shards asked for.
-        asked: usize,
+        requested: usize,
         /// The most there can be.
         limit: usize,
     },

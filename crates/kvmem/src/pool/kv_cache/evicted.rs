@@ -7,21 +7,21 @@ use super::room::Inner;
 use super::shard::Shard;
 
 /// Is given each evicted value, or nobody is. Answers whether it has taken it.
-pub(super) type Taker<K> = Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
+pub(super) type EvictionSink<K> = Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
 
 /// What a [taker](super::KvCacheBuilder::on_evict) may answer: nothing, or whether it failed.
-pub trait Taken {
+pub trait EvictionOutcome {
     /// Whether from now on the value, or nothing, is what the lower tier has under the key.
     fn is_taken(&self) -> bool;
 }
 
-impl Taken for () {
+impl EvictionOutcome for () {
     fn is_taken(&self) -> bool {
         true
     }
 }
 
-impl<E> Taken for Result<(), E> {
+impl<E> EvictionOutcome for Result<(), E> {
     fn is_taken(&self) -> bool {
         self.is_ok()
     }
@@ -51,7 +51,7 @@ impl<K> Drop for Handing<'_, K> {
         self.shard.change_leases(|leases| {
             leases.handed_over(self.number, self.taken);
             if !self.taken {
-                self.shard.others.not_taken.more();
+                self.shard.others.sink_failures.more();
             }
         });
     }

@@ -19,7 +19,7 @@ pub enum Leased<K> {
     /// No value, and what a lower tier has may be old: a value is just being handed over to it, or
     /// it is being told to forget one; or it failed at that, for
     /// which see [`on_evict`](super::KvCacheBuilder::on_evict). Take it for a miss.
-    Busy,
+    Unavailable,
 }
 
 /// A lease of a key: who has it has found no value, and may put in the one that it fetches, unless
@@ -45,7 +45,7 @@ impl<K> Lease<K> {
     /// counts is the commit. With this, who fetches in steps can end early. False in a forked
     /// child. O(1).
     #[must_use]
-    pub fn is_unbroken(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         let Some(cache) = self.cache.as_ref().filter(|cache| !cache.process.is_gone()) else {
             return false;
         };

@@ -26,7 +26,7 @@ pub(super) struct Ledger {
     blocks: AtomicU64,
     /// How many blocks have been committed.
     pub(super) commits: Clock,
-    refusals: AtomicU64,
+    insertion_failures: AtomicU64,
     pub(super) limits: Limits,
 }
 
@@ -37,7 +37,7 @@ impl Ledger {
             bytes: zero(),
             blocks: zero(),
             commits: Clock::default(),
-            refusals: zero(),
+            insertion_failures: zero(),
             limits,
         }
     }
@@ -74,12 +74,12 @@ impl Ledger {
 
     pub(super) fn refused(&self) {
         // Relaxed: a figure for itself.
-        self.refusals.fetch_add(1, Ordering::Relaxed);
+        self.insertion_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn refusals(&self) -> u64 {
+    pub(super) fn insertion_failures(&self) -> u64 {
         // Relaxed: a figure for itself.
-        self.refusals.load(Ordering::Relaxed)
+        self.insertion_failures.load(Ordering::Relaxed)
     }
 }
 

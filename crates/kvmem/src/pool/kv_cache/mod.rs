@@ -27,7 +27,7 @@ mod uses;
 pub use builder::KvCacheBuilder;
 pub use cache::KvCache;
 pub use error::{KvCacheError, KvCacheSetupError};
-pub use evicted::Taken;
+pub use evicted::EvictionOutcome;
 pub use held::Pinned;
 pub use lease::{Lease, Leased, Superseded};
 pub use policy::{Eviction, Policy, Slot};

@@ -51,7 +51,7 @@ pub enum Eviction {
     /// The least recently used block goes first; a pinned one that is met on the way counts as used
     /// then. Within a shard it is exact as to blocks used since different changes: of those
     /// used since the latest, the one whose first use since was earlier goes first, and what
-    /// several threads used is in the order of each; with [`exact`](super::KvCacheBuilder::exact)
+    /// several threads used is in the order of each; with [`exact`](super::KvCacheBuilder::exact_recency)
     /// every use counts.
     #[default]
     Lru,

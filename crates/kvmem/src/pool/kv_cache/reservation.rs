@@ -132,7 +132,7 @@ impl<K> Reservation<K> {
     }
 
     /// The block they lie in: address, offset, and whatever else a device needs. It is longer than
-    /// the value if [`allocate_by`](super::KvCacheBuilder::allocate_by) gave a longer one.
+    /// the value if [`with_allocator`](super::KvCacheBuilder::with_allocator) gave a longer one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.block

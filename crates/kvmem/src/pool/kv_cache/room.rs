@@ -9,7 +9,7 @@ use foldhash::fast::SeedableRandomState;
 
 use super::charged::Charged;
 use super::clock::{NONE, ORDERS, Rank};
-use super::evicted::{Handing, Taker};
+use super::evicted::{EvictionSink, Handing};
 use super::held::Pinned;
 use super::ledger::{Ledger, Limits};
 use super::policy::Across;
@@ -29,7 +29,7 @@ pub(super) struct Inner<K> {
     pub(super) process: Process,
     pub(super) pool: Pool,
     source: Source,
-    taker: Taker<K>,
+    sink: EvictionSink<K>,
     pub(super) eviction: Eviction,
     across: Across,
     pub(super) ledger: Ledger,
@@ -78,7 +78,7 @@ impl<K> Inner<K> {
     pub(super) fn new(
         pool: Pool,
         source: Source,
-        taker: Taker<K>,
+        sink: EvictionSink<K>,
         limits: Limits,
         eviction: &Eviction,
         Spread { shards, exact, seed }: Spread,
@@ -94,7 +94,7 @@ impl<K> Inner<K> {
             process: Process::this(),
             pool,
             source,
-            taker,
+            sink,
             eviction: eviction.clone(),
             ledger,
             trimming: AtomicBool::new(false),
@@ -127,34 +127,35 @@ impl<K: Hash + Eq> Inner<K> {
         key: &K,
         len: usize,
     ) -> Result<(Block, u32), KvCacheError> {
-        let asked = len as u64;
-        if asked == 0 {
+        let requested = len as u64;
+        if requested == 0 {
             return Err(KvCacheError::Empty);
         }
         let limit = self.ledger.limits.bytes;
-        if asked > limit {
-            return Err(KvCacheError::TooLarge { asked, limit });
+        if requested > limit {
+            return Err(KvCacheError::TooLarge { requested, limit });
         }
         let mut turn = Turn { next: self.place(hash), begun: false };
         let own = Some((hash, key));
         // The pool first: it knows at once of what can never be.
-        let block =
-            self.until(&mut turn, own, asked, || match self.source.allocate(&self.pool, len) {
+        let block = self.until(&mut turn, own, requested, || {
+            match self.source.allocate(&self.pool, len) {
                 Ok(block) => Ok(Some(block)),
                 Err(PoolError::Refused(
-                    AllocError::NoRoom { .. } | AllocError::BooksFull { .. },
+                    AllocError::OutOfSpace { .. } | AllocError::TooManyRanges { .. },
                 )) => Ok(None),
-                Err(PoolError::Refused(AllocError::TooLarge { asked, limit })) => {
-                    Err(KvCacheError::TooLarge { asked, limit })
+                Err(PoolError::Refused(AllocError::TooLarge { requested, limit })) => {
+                    Err(KvCacheError::TooLarge { requested, limit })
                 }
                 Err(error) => Err(KvCacheError::Pool(error)),
-            })?;
+            }
+        })?;
         // What is credited later is the length of what was got.
         let got = block.len() as u64;
-        let padding = got.checked_sub(asked).and_then(|more| u32::try_from(more).ok());
+        let padding = got.checked_sub(requested).and_then(|more| u32::try_from(more).ok());
         let Some(padding) = padding.filter(|_| got <= limit) else {
-            let limit = limit.min(asked.saturating_add(u64::from(u32::MAX)));
-            return Err(KvCacheError::WrongLength { requested: asked, returned: got, limit });
+            let limit = limit.min(requested.saturating_add(u64::from(u32::MAX)));
+            return Err(KvCacheError::WrongLength { requested: requested, returned: got, limit });
         };
         self.until(&mut turn, own, got, || Ok(self.ledger.charge(got).then_some(())))?;
         Ok((block, padding))
@@ -165,7 +166,7 @@ impl<K: Hash + Eq> Inner<K> {
         &self,
         turn: &mut Turn,
         own: Option<(u64, &K)>,
-        asked: u64,
+        requested: u64,
         mut attempt: impl FnMut() -> Result<Option<T>, KvCacheError>,
     ) -> Result<T, KvCacheError> {
         loop {
@@ -189,7 +190,7 @@ impl<K: Hash + Eq> Inner<K> {
             if self.ledger.commits.now() == commits {
                 self.ledger.refused();
                 let (blocks, bytes) = (self.ledger.blocks(), self.ledger.bytes());
-                return Err(KvCacheError::NothingToEvict { asked, blocks, bytes });
+                return Err(KvCacheError::NothingToEvict { requested, blocks, bytes });
             }
         }
     }
@@ -391,12 +392,12 @@ impl<K: Hash + Eq> Inner<K> {
         charged: Charged<'_, K>,
     ) {
         shard.publish(&mut books);
-        let Some(taker) = &self.taker else { return drop(charged) };
+        let Some(sink) = &self.sink else { return drop(charged) };
         let number = books.hand_over(charged.held());
         let held = charged.uncharged();
         drop(books);
         let mut handing = Handing::new(self, shard, number);
-        handing.taken = taker(Pinned(held));
+        handing.taken = sink(Pinned(held));
     }
 }
 
@@ -409,7 +410,7 @@ impl<K> Drop for Inner<K> {
             mem::forget((
                 self.pool.clone(),
                 self.source.clone(),
-                self.taker.clone(),
+                self.sink.clone(),
                 self.eviction.clone(),
             ));
         }

@@ -141,7 +141,7 @@ impl<K> Shard<K> {
     }
 
     /// Calls of `get` that found their key, and those that did not.
-    pub(super) fn asked(&self) -> (u64, u64) {
+    pub(super) fn requested(&self) -> (u64, u64) {
         let add =
             |(hits, misses), desk: &Desk| (hits + desk.hits.get(), misses + desk.misses.get());
         self.books.stripes().fold((0, 0), add)

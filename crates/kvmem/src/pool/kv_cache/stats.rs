@@ -28,9 +28,9 @@ pub struct KvCacheStats {
     /// Blocks removed by their key.
     pub removals: u64,
     /// Values refused because there was nothing to evict.
-    pub refusals: u64,
+    pub insertion_failures: u64,
     /// Evicted values that a lower tier [failed](super::KvCacheBuilder::on_evict) to take.
-    pub not_taken: u64,
+    pub sink_failures: u64,
     /// Values fetched and not put in, because their [lease](super::Lease) was broken.
     pub superseded: u64,
 }
@@ -62,7 +62,7 @@ pub(super) struct Others {
     pub(super) replacements: Count,
     pub(super) evictions: Count,
     pub(super) removals: Count,
-    pub(super) not_taken: Count,
+    pub(super) sink_failures: Count,
     pub(super) superseded: Count,
 }
 

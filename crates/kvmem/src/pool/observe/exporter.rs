@@ -27,7 +27,7 @@ use crate::pool::{KvCache, Pool, PoolError};
 /// use kvmem::pool::{KvCache, Pool};
 ///
 /// let (pool, _) = Pool::builder("1 MiB").ladder(PageSize::Base).name("kv").build()?;
-/// let cache: KvCache<u64> = KvCache::new_on(&pool);
+/// let cache: KvCache<u64> = KvCache::new(&pool);
 /// let exporter = Exporter::new().pool(&pool).cache(&cache);
 ///
 /// // Whenever somebody wants to know:
@@ -156,7 +156,7 @@ fn publish_pool(figures: &PoolFigures, labels: &[Label]) {
     for (reason, count) in figures.failures.by_reason() {
         the_counter(names::ALLOCATION_FAILURES, &and(labels, "reason", reason)).absolute(count);
     }
-    the_counter(names::REAPS, labels).absolute(figures.reaps);
+    the_counter(names::RECLAIMS, labels).absolute(figures.reclaims);
     the_gauge(names::POPULATE_SECONDS, labels).set(figures.populate_seconds);
     the_counter(names::POPULATE_FAILURES, labels).increment(0);
     for (registrar, seconds) in &figures.register_seconds {
@@ -177,8 +177,8 @@ fn publish_cache(stats: &KvCacheStats, labels: &[Label]) {
         (names::REPLACEMENTS, stats.replacements),
         (names::EVICTIONS, stats.evictions),
         (names::REMOVALS, stats.removals),
-        (names::REFUSALS, stats.refusals),
-        (names::NOT_TAKEN, stats.not_taken),
+        (names::REFUSALS, stats.insertion_failures),
+        (names::SINK_FAILURES, stats.sink_failures),
         (names::SUPERSEDED, stats.superseded),
     ];
     for (what, value) in counts {

@@ -33,7 +33,7 @@ pub struct PoolFigures {
     /// Requests that were refused, since the pool was built.
     pub failures: Failures,
     /// Times that what was cached was taken back because a request found no room.
-    pub reaps: u64,
+    pub reclaims: u64,
     /// Seconds that populating has taken so far.
     pub populate_seconds: f64,
     /// Seconds that calls of each registrar have taken so far, by name, in order. Calls that went
@@ -62,7 +62,7 @@ impl Pool {
             largest_free: glance.largest_free,
             allocations: glance.live.saturating_sub(standing.ranges),
             failures: owner.refusals.failures(),
-            reaps: glance.reaps,
+            reclaims: glance.reclaims,
             populate_seconds: owner.readying.fitter.set_up.populate_seconds(),
             register_seconds: owner.readying.fitter.set_up.register_seconds(),
         }

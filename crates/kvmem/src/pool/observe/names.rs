@@ -71,7 +71,7 @@ table! {
         "Blocks alive";
     ALLOCATION_FAILURES: "kvmem_pool_allocation_failures_total" Counter "requests" ["reason"]
         "Requests that were refused";
-    REAPS: "kvmem_pool_reaps_total" Counter "times" []
+    RECLAIMS: "kvmem_pool_reclaims_total" Counter "times" []
         "Times that what was cached was taken back because a request found no room";
     ALLOCATE_SECONDS: "kvmem_pool_allocate_seconds" Histogram "seconds" []
         "How long a request for a block took, of one in so many";
@@ -99,9 +99,9 @@ table! {
         "Blocks evicted, for room or by the watermarks";
     REMOVALS: "kvmem_cache_removals_total" Counter "blocks" ["cache"]
         "Blocks removed by their key";
-    REFUSALS: "kvmem_cache_refusals_total" Counter "requests" ["cache"]
+    REFUSALS: "kvmem_cache_insertion_failures_total" Counter "requests" ["cache"]
         "Values refused because there was nothing to evict";
-    NOT_TAKEN: "kvmem_cache_not_taken_total" Counter "blocks" ["cache"]
+    SINK_FAILURES: "kvmem_cache_sink_failures_total" Counter "blocks" ["cache"]
         "Evicted values that a lower tier failed to take";
     SUPERSEDED: "kvmem_cache_superseded_total" Counter "blocks" ["cache"]
         "Values fetched and not put in, because their lease was broken";

@@ -18,7 +18,7 @@ pub struct Publisher {
 
 #[derive(Debug, Default)]
 struct End {
-    asked: Mutex<bool>,
+    requested: Mutex<bool>,
     changed: Condvar,
 }
 
@@ -29,8 +29,9 @@ impl Publisher {
         let thread = sys::spawn("kvmem-metrics", move || {
             loop {
                 exporter.publish();
-                let asked = until.asked.lock().unwrap_or_else(PoisonError::into_inner);
-                let waited = until.changed.wait_timeout_while(asked, interval, |asked| !*asked);
+                let requested = until.requested.lock().unwrap_or_else(PoisonError::into_inner);
+                let waited =
+                    until.changed.wait_timeout_while(requested, interval, |requested| !*requested);
                 if *waited.unwrap_or_else(PoisonError::into_inner).0 {
                     break;
                 }
@@ -44,7 +45,7 @@ impl Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        *self.end.asked.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.end.requested.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.end.changed.notify_all();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()

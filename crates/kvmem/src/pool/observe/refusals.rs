@@ -23,7 +23,7 @@ const REASONS: usize = 8;
 pub struct Failures {
     /// Nothing free was long enough. A [cache](crate::pool::KvCache) that has to evict was refused
     /// once for each value.
-    pub no_room: u64,
+    pub out_of_space: u64,
     /// Nothing that is ready was long enough, and more was being made ready.
     pub not_ready: u64,
     /// No range of this pool can ever be so long.
@@ -35,7 +35,7 @@ pub struct Failures {
     /// In no range at all.
     pub no_ranges: u64,
     /// There were too many ranges.
-    pub books_full: u64,
+    pub too_many_ranges: u64,
     /// Anything else.
     pub other: u64,
 }
@@ -44,23 +44,23 @@ impl Failures {
     /// Each reason, as the label `reason` calls it, and how often.
     pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Failures {
-            no_room,
+            out_of_space,
             not_ready,
             too_large,
             zero_size,
             bad_align,
             no_ranges,
-            books_full,
+            too_many_ranges,
             other,
         } = *self;
         [
-            ("no_room", no_room),
+            ("out_of_space", out_of_space),
             ("not_ready", not_ready),
             ("too_large", too_large),
             ("zero_size", zero_size),
             ("bad_align", bad_align),
             ("no_ranges", no_ranges),
-            ("books_full", books_full),
+            ("too_many_ranges", too_many_ranges),
             ("other", other),
         ]
         .into_iter()
@@ -89,12 +89,12 @@ impl Refusals {
     #[inline]
     pub(in crate::pool) fn count(&self, error: &AllocError) {
         self.more(match error {
-            AllocError::NoRoom { .. } => 0,
+            AllocError::OutOfSpace { .. } => 0,
             AllocError::TooLarge { .. } => 2,
             AllocError::ZeroSize => 3,
             AllocError::BadAlign { .. } | AllocError::AlignTooLarge { .. } => 4,
             AllocError::NoRanges { .. } => 5,
-            AllocError::BooksFull { .. } => 6,
+            AllocError::TooManyRanges { .. } => 6,
             _ => 7,
         });
     }
@@ -123,13 +123,13 @@ impl Refusals {
         // Relaxed: counts.
         let sum = |reason: usize| lines().map(|line| line.0[reason].load(Ordering::Relaxed)).sum();
         Failures {
-            no_room: sum(0),
+            out_of_space: sum(0),
             not_ready: sum(1),
             too_large: sum(2),
             zero_size: sum(3),
             bad_align: sum(4),
             no_ranges: sum(5),
-            books_full: sum(6),
+            too_many_ranges: sum(6),
             other: sum(7),
         }
     }
@@ -168,13 +168,13 @@ mod tests {
     fn each_reason_is_counted_under_its_name() {
         let refusals = Refusals::default();
         let errors = [
-            (AllocError::NoRoom { asked: 1, free: 0, largest_free: 0 }, "no_room"),
-            (AllocError::TooLarge { asked: 1, limit: 0 }, "too_large"),
+            (AllocError::OutOfSpace { requested: 1, free: 0, largest_free: 0 }, "out_of_space"),
+            (AllocError::TooLarge { requested: 1, limit: 0 }, "too_large"),
             (AllocError::ZeroSize, "zero_size"),
             (AllocError::BadAlign { align: 3 }, "bad_align"),
-            (AllocError::NoRanges { asked: 1 }, "no_ranges"),
-            (AllocError::BooksFull { ranges: 1 }, "books_full"),
-            (AllocError::Blocked { asked: 1, most: 0 }, "other"),
+            (AllocError::NoRanges { requested: 1 }, "no_ranges"),
+            (AllocError::TooManyRanges { ranges: 1 }, "too_many_ranges"),
+            (AllocError::Blocked { requested: 1, most: 0 }, "other"),
         ];
         for (number, (error, _)) in errors.iter().enumerate() {
             (0..=number).for_each(|_| refusals.count(error));

@@ -77,7 +77,7 @@ fn of(error: &PoolError) -> Option<Failed<'_>> {
             Failed::Register(device)
         }
         RegisterError::Refused { error, .. } => Failed::Register(&error.device),
-        RegisterError::Kept { kept } => {
+        RegisterError::DeregisterFailed { kept } => {
             Failed::Register(kept.first().map_or("", |error| &error.device))
         }
         _ => Failed::Register(""),

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ptr;
 
-use super::super::Refusal;
+use super::super::RegistrarError;
 use super::abi::{self, Abi, SUCCESS};
 use crate::arena::Errno;
 
@@ -94,7 +94,7 @@ impl Failure {
     }
 
     /// What can be done if memory was not registered, or a key not taken back.
-    pub(super) fn refusal(&self) -> Refusal {
+    pub(super) fn refusal(&self) -> RegistrarError {
         let remedy = match self.result {
             INVALID_VALUE => {
                 "the range must be mapped, and not be memory that CUDA has given out itself"
@@ -117,7 +117,7 @@ impl Failure {
             OPERATING_SYSTEM => "the kernel did not pin the pages: see what it says (dmesg)",
             _ => "see what the kernel says of the driver (dmesg), and nvidia-smi",
         };
-        Refusal::new(self.call, self.errno(), remedy).detail(self.detail())
+        RegistrarError::new(self.call, self.errno(), remedy).detail(self.detail())
     }
 
     /// What can be done if the driver or a GPU cannot be used.

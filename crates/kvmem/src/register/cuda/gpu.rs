@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use super::super::live::Live;
-use super::super::{Barrier, Key, Limits, Refusal, Registrar};
+use super::super::{Key, Limits, RegisterLimit, Registrar, RegistrarError};
 use super::context::Context;
 use super::{HostFlags, TRIES};
 use crate::arena::Errno;
@@ -79,11 +79,13 @@ impl Registrar for Gpu {
         Limits { max_bytes: MAX_BYTES, ..Limits::none(&self.name) }
     }
 
-    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let need_bytes = len as u64;
         if need_bytes > MAX_BYTES {
-            let refusal = Refusal::new("cuMemHostRegister", Errno::EINVAL, "");
-            return Err(refusal.barrier(Barrier::KeyBytes { limit_bytes: MAX_BYTES, need_bytes }));
+            let refusal = RegistrarError::new("cuMemHostRegister", Errno::EINVAL, "");
+            return Err(
+                refusal.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
+            );
         }
         // SAFETY: the caller's promise.
         match unsafe { self.context.register(at.as_ptr().cast(), len, self.flags) } {
@@ -95,7 +97,7 @@ impl Registrar for Gpu {
         }
     }
 
-    fn deregister(&self, key: Key) -> Result<(), Refusal> {
+    fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         self.live.take(key, "cuMemHostUnregister", || {
             // SAFETY: a live key's handle is an address that was registered here, and nobody else
             // gives it back meanwhile.

@@ -57,7 +57,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::slots::{Slots, Taken};
-use super::{Account, Key, Limits, Memlock, NotAvailable, Refusal, Registrar, memlock};
+use super::{Account, Key, Limits, Memlock, NotAvailable, Registrar, RegistrarError, memlock};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Call, Errno};
 
@@ -105,7 +105,7 @@ static PINNED: AtomicU64 = AtomicU64::new(0);
 ///     }
 ///     Err(why) => println!("{why}"),
 /// }
-/// # Ok::<(), kvmem::register::Refusal>(())
+/// # Ok::<(), kvmem::register::RegistrarError>(())
 /// ```
 pub struct IoUring {
     name: String,
@@ -177,14 +177,14 @@ impl IoUring {
     /// registering.
     ///
     /// # Errors
-    /// [`Refusal`] with `EBUSY` if a new table is wanted and the ring has one, with `ENXIO` if it
+    /// [`RegistrarError`] with `EBUSY` if a new table is wanted and the ring has one, with `ENXIO` if it
     /// has none, with `EINVAL` if it has no such slots; with others if it is no ring, or
     /// forbids it.
     pub fn adopt(
         name: impl Into<String>,
         ring: impl AsFd + Send + Sync + 'static,
         table: RingTable,
-    ) -> Result<IoUring, Refusal> {
+    ) -> Result<IoUring, RegistrarError> {
         let (first, most, side) = match table {
             RingTable::New(slots) => {
                 retry(|| sys::ring_table(ring.as_fd(), slots))
@@ -343,12 +343,12 @@ impl Registrar for IoUring {
             device: self.name.clone(),
             max_bytes: MAX_BYTES,
             max_keys: lock(&self.slots).free().into(),
-            good_bytes: Some(GOOD_BYTES),
+            preferred_chunk_bytes: Some(GOOD_BYTES),
             memlock: self.memlock(),
         }
     }
 
-    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let mut side = lock(&self.side);
         let taken = lock(&self.slots).take().ok_or_else(refusal::full)?;
         // SAFETY: the caller's promise.
@@ -369,15 +369,15 @@ impl Registrar for IoUring {
         Ok(Key { handle, lkey: (self.first + taken.slot).into(), rkey: None })
     }
 
-    fn deregister(&self, key: Key) -> Result<(), Refusal> {
+    fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         let claimed = lock(&self.slots).claim(key.handle);
         let (slot, bytes) = claimed.ok_or_else(|| refusal::unknown(&self.name, key.handle))?;
         self.empty(&[(key, slot, bytes)]).map_err(refusal::deregistering)
     }
 
     /// Slots that follow each other are emptied in one call.
-    fn deregister_all(&self, keys: &[Key]) -> Vec<Result<(), Refusal>> {
-        let mut answers: Vec<Result<(), Refusal>> = Vec::with_capacity(keys.len());
+    fn deregister_all(&self, keys: &[Key]) -> Vec<Result<(), RegistrarError>> {
+        let mut answers: Vec<Result<(), RegistrarError>> = Vec::with_capacity(keys.len());
         let mut run: Vec<(Key, u32, u64)> = Vec::with_capacity(keys.len());
         let end = |run: &mut Vec<(Key, u32, u64)>, answers: &mut Vec<_>| {
             if self.empty(run).is_ok() {

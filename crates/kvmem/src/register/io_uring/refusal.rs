@@ -1,6 +1,6 @@
 //! *Refusals of rings*: what the kernel's error numbers mean here, and what to do.
 
-use super::super::{Account, Barrier, Memlock, NotAvailable, Refusal, memlock};
+use super::super::{Account, Memlock, NotAvailable, RegisterLimit, RegistrarError, memlock};
 use super::{BACKEND, MAX_BYTES};
 use crate::sys::{self, Call, Errno};
 
@@ -11,9 +11,9 @@ const SECCOMP: &str = "allow io_uring_setup, io_uring_enter and io_uring_registe
 const RING_BYTES: u64 = 16 << 10;
 
 /// The limit that was hit.
-fn barrier(limit: Memlock, need_bytes: u64) -> Barrier {
+fn exceeded(limit: Memlock, need_bytes: u64) -> RegisterLimit {
     let Memlock { account, limit_bytes, used_bytes } = limit;
-    Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes }
+    RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
 }
 
 /// A ring that cannot be made.
@@ -22,8 +22,8 @@ pub(super) fn unavailable(call: Call, errno: Errno) -> NotAvailable {
     let (reason, remedy) = match memlock::limit(Account::Rings) {
         // Kernels before 5.12 and from 6.14 on count a ring's own memory.
         Some(limit) if errno == Errno::ENOMEM => {
-            let barrier = barrier(limit, RING_BYTES);
-            (format!("; {barrier}"), barrier.remedy())
+            let exceeded = exceeded(limit, RING_BYTES);
+            (format!("; {exceeded}"), exceeded.remedy())
         }
         _ => {
             let (reason, remedy) = explain(call, errno, setting.as_deref().map(str::trim));
@@ -55,7 +55,7 @@ fn explain(call: Call, errno: Errno, setting: Option<&str>) -> (&'static str, St
         (Errno::EINVAL, _) if call == Call::RingTable => {
             (": the kernel knows no sparse tables", "run a kernel of 5.19 or later".to_owned())
         }
-        (Errno::EMFILE, _) => ("", Barrier::Descriptors.remedy()),
+        (Errno::EMFILE, _) => ("", RegisterLimit::Descriptors.remedy()),
         (Errno::ENFILE, _) => (
             ": the machine has no descriptor left",
             "raise fs.file-max (sysctl), or close what is not needed".to_owned(),
@@ -68,7 +68,7 @@ fn explain(call: Call, errno: Errno, setting: Option<&str>) -> (&'static str, St
 }
 
 /// Somebody's ring that cannot be taken.
-pub(super) fn adopting(call: Call, errno: Errno) -> Refusal {
+pub(super) fn adopting(call: Call, errno: Errno) -> RegistrarError {
     let remedy = match errno {
         Errno::EBUSY => {
             "the ring has a table of buffers already: say which of its slots are to be used (RingTable::Existing)"
@@ -80,7 +80,7 @@ pub(super) fn adopting(call: Call, errno: Errno) -> Refusal {
         Errno::EINVAL => "a table has 1 to 16384 slots; sparse ones need a kernel of 5.19 or later",
         _ => other(errno),
     };
-    Refusal::new(call.to_string(), errno, remedy)
+    RegistrarError::new(call.to_string(), errno, remedy)
 }
 
 /// What holds for any operation on a ring.
@@ -109,8 +109,8 @@ pub(super) fn registering(
     errno: Errno,
     len: usize,
     memlock: Option<Memlock>,
-) -> Refusal {
-    let refusal = |remedy: &'static str| Refusal::new(call.to_string(), errno, remedy);
+) -> RegistrarError {
+    let refusal = |remedy: &'static str| RegistrarError::new(call.to_string(), errno, remedy);
     if call != Call::RingFill {
         return refusal(other(errno));
     }
@@ -118,13 +118,13 @@ pub(super) fn registering(
     match errno {
         // The kernel has no word of its own for it.
         Errno::EFAULT | Errno::EINVAL | Errno::EOVERFLOW if need_bytes > MAX_BYTES => {
-            refusal("").barrier(Barrier::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
+            refusal("").exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
         }
         Errno::EFAULT if len == 0 => refusal("there are no bytes to register"),
         Errno::ENOMEM if memlock.is_some() => {
-            refusal("").barrier(memlock.map(|limit| barrier(limit, need_bytes)))
+            refusal("").exceeded(memlock.map(|limit| exceeded(limit, need_bytes)))
         }
-        Errno::EMFILE => refusal("").barrier(Barrier::Descriptors),
+        Errno::EMFILE => refusal("").exceeded(RegisterLimit::Descriptors),
         Errno::EFAULT | Errno::EOPNOTSUPP => refusal(
             "not all of it is mapped for reading and writing, or it is a file that is not memory: only anonymous memory, shared \
              memory (tmpfs, memfd) and hugepages can be pinned for long; or a page could not be had",
@@ -137,21 +137,21 @@ pub(super) fn registering(
 }
 
 /// No slot is left.
-pub(super) fn full() -> Refusal {
-    Refusal::new(Call::RingFill.to_string(), Errno::ENOSPC, "")
-        .barrier(Barrier::Keys { limit: 0, need: 1 })
+pub(super) fn full() -> RegistrarError {
+    RegistrarError::new(Call::RingFill.to_string(), Errno::ENOSPC, "")
+        .exceeded(RegisterLimit::Keys { limit: 0, need: 1 })
 }
 
 /// A key that does not stand.
-pub(super) fn unknown(name: &str, handle: u64) -> Refusal {
+pub(super) fn unknown(name: &str, handle: u64) -> RegistrarError {
     let remedy = "it was given back before, or another registrar gave it";
-    Refusal::new(Call::RingEmpty.to_string(), Errno::ENOENT, remedy)
+    RegistrarError::new(Call::RingEmpty.to_string(), Errno::ENOENT, remedy)
         .detail(format!("{name} has given out no key with the handle {handle:#x} that stands"))
 }
 
 /// A buffer that was not given back.
-pub(super) fn deregistering(errno: Errno) -> Refusal {
-    Refusal::new(Call::RingEmpty.to_string(), errno, other(errno))
+pub(super) fn deregistering(errno: Errno) -> RegistrarError {
+    RegistrarError::new(Call::RingEmpty.to_string(), errno, other(errno))
 }
 
 #[cfg(test)]

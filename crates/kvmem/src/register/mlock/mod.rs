@@ -24,7 +24,9 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::cover::Cover;
-use super::{Account, Barrier, Key, Limits, Memlock, NotAvailable, Refusal, Registrar, memlock};
+use super::{
+    Account, Key, Limits, Memlock, NotAvailable, RegisterLimit, Registrar, RegistrarError, memlock,
+};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Call, Errno};
 
@@ -51,7 +53,7 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 ///     Ok(key) => mlock.deregister(key)?,
 ///     Err(why) => println!("{why}"),
 /// }
-/// # Ok::<(), kvmem::register::Refusal>(())
+/// # Ok::<(), kvmem::register::RegistrarError>(())
 /// ```
 #[derive(Debug)]
 pub struct Mlock {
@@ -81,8 +83,8 @@ impl Mlock {
     pub fn available() -> Result<(), NotAvailable> {
         match memlock::limit(Account::Locked) {
             Some(limit) if limit.limit_bytes < sys::page_size() as u64 => {
-                let barrier = barrier(limit, sys::page_size() as u64);
-                Err(NotAvailable::new("mlock", barrier.to_string(), barrier.remedy()))
+                let exceeded = exceeded(limit, sys::page_size() as u64);
+                Err(NotAvailable::new("mlock", exceeded.to_string(), exceeded.remedy()))
             }
             _ => Ok(()),
         }
@@ -133,21 +135,21 @@ fn unlock(cover: &mut Cover, pages: &Range<usize>) -> Result<(), Errno> {
     Ok(())
 }
 
-fn barrier(limit: Memlock, need_bytes: u64) -> Barrier {
+fn exceeded(limit: Memlock, need_bytes: u64) -> RegisterLimit {
     let Memlock { account, limit_bytes, used_bytes } = limit;
-    Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes }
+    RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
 }
 
 /// What a refused `mlock` means; `limit` is the one that holds, and `new_bytes` of the range are
 /// locked by no other key.
-fn refused(errno: Errno, limit: Option<Memlock>, new_bytes: u64) -> Refusal {
-    let refusal = |remedy: &'static str| Refusal::new(Call::Lock.to_string(), errno, remedy);
+fn refused(errno: Errno, limit: Option<Memlock>, new_bytes: u64) -> RegistrarError {
+    let refusal = |remedy: &'static str| RegistrarError::new(Call::Lock.to_string(), errno, remedy);
     let exceeds = |limit: &Memlock| limit.used_bytes.saturating_add(new_bytes) > limit.limit_bytes;
     match (errno, limit) {
         // EPERM: the limit is 0. ENOMEM has other causes too.
-        (Errno::EPERM, Some(limit)) => refusal("").barrier(barrier(limit, new_bytes)),
+        (Errno::EPERM, Some(limit)) => refusal("").exceeded(exceeded(limit, new_bytes)),
         (Errno::ENOMEM, Some(limit)) if exceeds(&limit) => {
-            refusal("").barrier(barrier(limit, new_bytes))
+            refusal("").exceeded(exceeded(limit, new_bytes))
         }
         (Errno::ENOMEM, _) => refusal(
             "not all of it is mapped for reading and writing, or the process has too many mappings: raise vm.max_map_count",
@@ -174,7 +176,7 @@ impl Registrar for Mlock {
         Limits { memlock: memlock::limit(Account::Locked), ..Limits::none(self.name.clone()) }
     }
 
-    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let pages = pages_of(at, len).map_err(|errno| refused(errno, None, 0))?;
         let new_bytes = {
             let mut cover = lock(&LOCKED);
@@ -198,7 +200,7 @@ impl Registrar for Mlock {
         Ok(Key { handle, lkey: 0, rkey: None })
     }
 
-    fn deregister(&self, key: Key) -> Result<(), Refusal> {
+    fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         // Out of the books first, so that of two who give the same key back one is refused.
         let Some(pages) = lock(&self.keys).remove(&key.handle) else {
             let remedy = "it was given back before, or another registrar gave it";
@@ -207,7 +209,7 @@ impl Registrar for Mlock {
                 self.name, key.handle
             );
             return Err(
-                Refusal::new(Call::Unlock.to_string(), Errno::ENOENT, remedy).detail(detail)
+                RegistrarError::new(Call::Unlock.to_string(), Errno::ENOENT, remedy).detail(detail)
             );
         };
         unlock(&mut lock(&LOCKED), &pages).map_err(|errno| {
@@ -218,7 +220,7 @@ impl Registrar for Mlock {
                 }
                 _ => "",
             };
-            Refusal::new(Call::Unlock.to_string(), errno, remedy)
+            RegistrarError::new(Call::Unlock.to_string(), errno, remedy)
         })
     }
 }
@@ -239,7 +241,7 @@ mod tests {
     #[test]
     fn only_what_the_limit_explains_is_blamed_on_it() {
         let limit = Memlock { account: Account::Locked, limit_bytes: 100, used_bytes: 60 };
-        let blamed = |errno, limit, bytes| refused(errno, limit, bytes).barrier.is_some();
+        let blamed = |errno, limit, bytes| refused(errno, limit, bytes).exceeded.is_some();
         assert!(blamed(Errno::ENOMEM, Some(limit), 41));
         assert!(!blamed(Errno::ENOMEM, Some(limit), 40));
         assert!(blamed(Errno::EPERM, Some(limit), 1));

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::super::live::Live;
-use super::super::{Key, Limits, NotAvailable, Refusal, Registrar};
+use super::super::{Key, Limits, NotAvailable, Registrar, RegistrarError};
 use super::link::Link;
 use super::{Nixl, TRIES, not_available};
 use crate::arena::Errno;
@@ -120,7 +120,7 @@ impl Agent {
     /// registered later is not in it.
     ///
     /// # Errors
-    /// [`Refusal`], as where the backend is one that no peer can reach.
+    /// [`RegistrarError`], as where the backend is one that no peer can reach.
     ///
     /// # Safety
     /// Whoever has these bytes can have the memory read and written, as long as it is registered
@@ -128,7 +128,7 @@ impl Agent {
     /// [`nixl`](super)). So they go only to peers that are trusted, and before memory
     /// is given back these have forgotten the agent (`nixl_capi_invalidate_remote_md`,
     /// `remove_remote_agent`), or have ended.
-    pub unsafe fn metadata(&self) -> Result<Vec<u8>, Refusal> {
+    pub unsafe fn metadata(&self) -> Result<Vec<u8>, RegistrarError> {
         self.link().metadata().map_err(|failure| failure.metadata())
     }
 
@@ -171,16 +171,16 @@ impl Registrar for Agent {
     /// NIXL takes one range twice and would then have to be told twice that it is gone; here that
     /// is refused (`EEXIST`), since two keys could not be told apart. Ranges that overlap are
     /// taken.
-    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let call = "nixl_capi_register_mem";
         if len == 0 {
-            return Err(Refusal::new(call, Errno::EINVAL, "register at least one byte"));
+            return Err(RegistrarError::new(call, Errno::EINVAL, "register at least one byte"));
         }
         let address = at.expose_provenance().get();
         let key = Key { handle: address as u64, lkey: len as u64, rkey: None };
         let mut link = self.link();
         if self.live.has(key) {
-            let refusal = Refusal::new(
+            let refusal = RegistrarError::new(
                 call,
                 Errno::EEXIST,
                 "use the key that stands, or give it back before",
@@ -196,7 +196,7 @@ impl Registrar for Agent {
         }
     }
 
-    fn deregister(&self, key: Key) -> Result<(), Refusal> {
+    fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         self.live.take(key, "nixl_capi_deregister_mem", || {
             self.link()
                 .deregister(key.handle as usize, key.lkey as usize)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::super::{NotAvailable, Refusal};
+use super::super::{NotAvailable, RegistrarError};
 use super::abi::{SUCCESS, Status};
 use crate::arena::Errno;
 
@@ -82,7 +82,7 @@ impl Failure {
     }
 
     /// Why memory was not registered.
-    pub(super) fn register(self) -> Refusal {
+    pub(super) fn register(self) -> RegistrarError {
         self.refusal(match self.status {
             NOT_FOUND | NOT_SUPPORTED => "the backend does not take memory of the host: use UCX",
             _ => {
@@ -93,7 +93,7 @@ impl Failure {
     }
 
     /// Why a key was not taken back.
-    pub(super) fn deregister(self) -> Refusal {
+    pub(super) fn deregister(self) -> RegistrarError {
         self.refusal(match self.status {
             NOT_FOUND => {
                 "somebody else has given it back to the agent: leave that to its registrar"
@@ -104,15 +104,15 @@ impl Failure {
     }
 
     /// Why there is no metadata.
-    pub(super) fn metadata(self) -> Refusal {
+    pub(super) fn metadata(self) -> RegistrarError {
         self.refusal(match self.status {
             EXCEPTION | UNKNOWN => LOG,
             _ => "the backend must be one that peers can reach, as UCX is; NIXL writes why to standard error",
         })
     }
 
-    fn refusal(self, remedy: &'static str) -> Refusal {
-        Refusal::new(self.call, self.errno(), remedy).detail(self.detail())
+    fn refusal(self, remedy: &'static str) -> RegistrarError {
+        RegistrarError::new(self.call, self.errno(), remedy).detail(self.detail())
     }
 
     /// Why there is no agent with this backend. `about` says which.

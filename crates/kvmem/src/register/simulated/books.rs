@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Counts, Fault};
 use crate::arena::Errno;
-use crate::register::{Barrier, Key, Memlock, Refusal};
+use crate::register::{Key, Memlock, RegisterLimit, RegistrarError};
 
 pub(super) const REGISTER: &str = "simulated register";
 pub(super) const DEREGISTER: &str = "simulated deregister";
@@ -20,7 +20,7 @@ pub struct NicLimits {
     /// How many keys can stand at once.
     pub max_keys: u64,
     /// Bytes for a key at which registering is quickest.
-    pub good_bytes: Option<u64>,
+    pub preferred_chunk_bytes: Option<u64>,
     /// A limit on pinned bytes. All NICs of the machine with the same account are counted
     /// together; `used_bytes` are those that others had pinned before.
     pub memlock: Option<Memlock>,
@@ -28,7 +28,12 @@ pub struct NicLimits {
 
 impl Default for NicLimits {
     fn default() -> NicLimits {
-        NicLimits { max_bytes: u64::MAX, max_keys: u64::MAX, good_bytes: None, memlock: None }
+        NicLimits {
+            max_bytes: u64::MAX,
+            max_keys: u64::MAX,
+            preferred_chunk_bytes: None,
+            memlock: None,
+        }
     }
 }
 
@@ -96,17 +101,21 @@ impl Books {
     }
 
     /// Whether these bytes can have a key, but for what holds for several NICs.
-    pub(super) fn allow(&self, bytes: u64) -> Result<(), Refusal> {
-        let refused = |errno, barrier| Err(Refusal::new(REGISTER, errno, "").barrier(barrier));
+    pub(super) fn allow(&self, bytes: u64) -> Result<(), RegistrarError> {
+        let refused =
+            |errno, exceeded| Err(RegistrarError::new(REGISTER, errno, "").exceeded(exceeded));
         if bytes == 0 {
-            return Err(Refusal::new(REGISTER, Errno::EINVAL, "register at least one byte"));
+            return Err(RegistrarError::new(REGISTER, Errno::EINVAL, "register at least one byte"));
         }
         if bytes > self.limits.max_bytes {
             let limit_bytes = self.limits.max_bytes;
-            return refused(Errno::EINVAL, Barrier::KeyBytes { limit_bytes, need_bytes: bytes });
+            return refused(
+                Errno::EINVAL,
+                RegisterLimit::KeyBytes { limit_bytes, need_bytes: bytes },
+            );
         }
         if self.held_keys() >= self.limits.max_keys {
-            return refused(Errno::ENOMEM, Barrier::Keys { limit: 0, need: 1 });
+            return refused(Errno::ENOMEM, RegisterLimit::Keys { limit: 0, need: 1 });
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::arena::Errno;
 /// use kvmem::arena::Errno;
 /// use kvmem::register::simulated::Fault;
 ///
-/// // The third key that is asked for is refused, and so is the next.
+/// // The third key that is requested for is refused, and so is the next.
 /// let fault = Fault::register(2).times(2).errno(Errno::EIO);
 /// # let _ = fault;
 /// ```

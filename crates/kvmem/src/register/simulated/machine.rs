@@ -8,8 +8,8 @@ use super::costs::GIB;
 use super::stage::Stage;
 use super::world::{Call, Request};
 use super::{Builder, Counts, Entry, Nic};
-use crate::arena::{ArenaError, Limit, Populate, Populated, Region, Watch, Watched};
-use crate::register::{Host, Registrar};
+use crate::arena::{ArenaError, Limit, Populate, Populated, ProgressOptions, Region, Watched};
+use crate::register::{Platform, Registrar};
 
 /// The least that is populated between two looks at the watch.
 const CHUNK: usize = (GIB / 4) as usize;
@@ -44,7 +44,7 @@ impl Machine {
 
     /// This machine as a host to register on.
     #[must_use]
-    pub fn host(&self) -> Arc<dyn Host> {
+    pub fn host(&self) -> Arc<dyn Platform> {
         Arc::new(self.clone())
     }
 
@@ -111,7 +111,7 @@ fn addresses(region: &Region, range: Range<usize>) -> Range<usize> {
     base + range.start..base + range.end
 }
 
-impl Host for Machine {
+impl Platform for Machine {
     fn cores(&self) -> usize {
         self.cores
     }
@@ -135,7 +135,7 @@ impl Host for Machine {
         region: &Region,
         range: Range<usize>,
         how: Populate,
-        watch: &Watch,
+        watch: &ProgressOptions,
     ) -> Result<Populated, ArenaError> {
         let range = region.resolve(range)?;
         let enough = self.stage.look(|state| state.world.costs.populate.enough_threads(self.cores));

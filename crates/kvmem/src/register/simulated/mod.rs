@@ -3,11 +3,11 @@
 //!
 //! For tests that want a fault at the third key of the second NIC, for reproducing machines of
 //! which only figures are known, and for trying how a policy does on them. A [`Machine`] is the
-//! [`Host`](super::Host), its [`Nic`]s are [`Registrar`](super::Registrar)s. What runs on them is
+//! [`Platform`](super::Platform), its [`Nic`]s are [`Registrar`](super::Registrar)s. What runs on them is
 //! the same code as elsewhere, threads included.
 //!
 //! - **Time** is virtual. It passes only in calls, by what [`Costs`] says. Of the threads of a
-//!   gathering ([`Host::gather`](super::Host::gather)) one acts at a time, in the order of virtual
+//!   gathering ([`Platform::gather`](super::Platform::gather)) one acts at a time, in the order of virtual
 //!   time; so the result is the same however the system schedules them, bit by bit. What is asked
 //!   of the threads is said [below](self#threads).
 //! - **Memory** is resident as far as the books say. No byte is touched, so a region of 500 GiB of
@@ -19,7 +19,7 @@
 //! ```
 //! use kvmem::arena::Region;
 //! use kvmem::register::simulated::Machine;
-//! use kvmem::register::{Host, Registrar};
+//! use kvmem::register::{Platform, Registrar};
 //!
 //! // 1 GiB of addresses, none of them resident.
 //! let region = Region::builder(1 << 30).map()?;

@@ -17,7 +17,7 @@ use super::costs::{Costs, Work};
 use super::memory::Memory;
 use super::{Action, Counts, Entry};
 use crate::arena::Errno;
-use crate::register::{Barrier, Key, Limits, Memlock, Refusal};
+use crate::register::{Key, Limits, Memlock, RegisterLimit, RegistrarError};
 
 #[derive(Debug)]
 pub(super) struct World {
@@ -47,7 +47,7 @@ pub(super) struct Call {
     phase: Phase,
     /// Of a registering call that has begun and was not refused: the key that is going to stand.
     pub(super) key: Key,
-    pub(super) refusal: Option<Refusal>,
+    pub(super) refusal: Option<RegistrarError>,
     range: Range<usize>,
     untouched: u64,
     start: u64,
@@ -174,9 +174,10 @@ impl World {
     }
 
     /// Whether a call goes well; if so its key and bytes are reserved.
-    fn verdict(&mut self, call: &mut Call) -> Result<(), Refusal> {
-        let injected =
-            |what, errno| Err(Refusal::new(what, errno, "").detail("a fault that was injected"));
+    fn verdict(&mut self, call: &mut Call) -> Result<(), RegistrarError> {
+        let injected = |what, errno| {
+            Err(RegistrarError::new(what, errno, "").detail("a fault that was injected"))
+        };
         match call.request {
             Request::Populate { .. } => Ok(()),
             Request::Register { nic, ref range } => {
@@ -191,14 +192,18 @@ impl World {
                 if let Some(Memlock { account, limit_bytes, used_bytes }) = memlock
                     && bytes > limit_bytes.saturating_sub(used_bytes)
                 {
-                    let barrier =
-                        Barrier::Memlock { account, limit_bytes, used_bytes, need_bytes: bytes };
-                    return Err(Refusal::new(REGISTER, Errno::ENOMEM, "").barrier(barrier));
+                    let exceeded = RegisterLimit::Memlock {
+                        account,
+                        limit_bytes,
+                        used_bytes,
+                        need_bytes: bytes,
+                    };
+                    return Err(RegistrarError::new(REGISTER, Errno::ENOMEM, "").exceeded(exceeded));
                 }
                 if untouched > self.memory.left() {
                     let remedy =
                         "the simulated machine has no memory left: give it more, or ask for less";
-                    return Err(Refusal::new(REGISTER, Errno::ENOMEM, remedy));
+                    return Err(RegistrarError::new(REGISTER, Errno::ENOMEM, remedy));
                 }
                 call.untouched = untouched;
                 call.key = books.reserve(nic, range.clone(), untouched);
@@ -209,7 +214,7 @@ impl World {
                 let Some(range) = books.standing(key.handle) else {
                     books.arrive(false);
                     let remedy = "give back a key once, and to the NIC that gave it";
-                    return Err(Refusal::new(DEREGISTER, Errno::EINVAL, remedy));
+                    return Err(RegistrarError::new(DEREGISTER, Errno::EINVAL, remedy));
                 };
                 call.range = range;
                 if let Some(errno) = books.arrive(false) {
@@ -291,7 +296,7 @@ impl World {
             device: name.to_owned(),
             max_bytes: books.limits.max_bytes,
             max_keys: books.limits.max_keys.saturating_sub(books.held_keys()),
-            good_bytes: books.limits.good_bytes,
+            preferred_chunk_bytes: books.limits.preferred_chunk_bytes,
             memlock: self.memlock(nic),
         }
     }

@@ -26,7 +26,7 @@
 //! Two kinds of error come out of it: some functions return an error number, others return `NULL`
 //! and set `errno`. Both are [`Errno`]s here. `ENOMEM` may be the memory lock limit, the number of
 //! regions that the card has, or memory; the numbers are looked at to tell which, and a
-//! [`Barrier`](super::Barrier) says it.
+//! [`RegisterLimit`](super::RegisterLimit) says it.
 //!
 //! ```no_run
 //! use kvmem::register::Registrar;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use super::super::live::Live;
-use super::super::{Account, Key, Limits, NotAvailable, Refusal, Registrar, memlock};
+use super::super::{Account, Key, Limits, NotAvailable, Registrar, RegistrarError, memlock};
 use super::domain::Domain;
 use super::{Access, Verbs, not_usable, refusal};
 
@@ -110,7 +110,7 @@ impl Registrar for Nic {
         Limits { max_bytes, max_keys, memlock, ..Limits::none(&self.name) }
     }
 
-    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         // SAFETY: the caller's promise.
         match unsafe { self.domain.register(at, len, self.access) } {
             Ok((mr, lkey, rkey)) => {
@@ -121,7 +121,7 @@ impl Registrar for Nic {
         }
     }
 
-    fn deregister(&self, key: Key) -> Result<(), Refusal> {
+    fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         self.live.take(key, "ibv_dereg_mr", || {
             // SAFETY: a live key's handle is a memory region of this domain, and nobody else gives
             // it back meanwhile.

@@ -1,16 +1,16 @@
 //! *Refusals*: what error numbers of the library mean.
 
-use super::super::{Barrier, Limits, Refusal};
+use super::super::{Limits, RegisterLimit, RegistrarError};
 use super::context::Failed;
 use crate::arena::Errno;
 
 /// Why memory was not registered. `limits` are those of now.
-pub(super) fn register((call, errno): Failed, limits: &Limits, len: usize) -> Refusal {
-    Refusal::new(call, errno, remedy(errno)).barrier(barrier(errno, limits, len as u64))
+pub(super) fn register((call, errno): Failed, limits: &Limits, len: usize) -> RegistrarError {
+    RegistrarError::new(call, errno, remedy(errno)).exceeded(exceeded(errno, limits, len as u64))
 }
 
 /// Why a key was not taken back.
-pub(super) fn deregister((call, errno): Failed) -> Refusal {
+pub(super) fn deregister((call, errno): Failed) -> RegistrarError {
     let remedy = match errno {
         Errno::EBUSY => "memory windows or work requests still use it: end them first",
         Errno::EIO | Errno::ENODEV => {
@@ -18,11 +18,11 @@ pub(super) fn deregister((call, errno): Failed) -> Refusal {
         }
         _ => "try again, and see what the kernel says (dmesg)",
     };
-    Refusal::new(call, errno, remedy)
+    RegistrarError::new(call, errno, remedy)
 }
 
 /// The limit that was hit. The number alone does not say: `ENOMEM` stands for three of them.
-fn barrier(errno: Errno, limits: &Limits, need_bytes: u64) -> Option<Barrier> {
+fn exceeded(errno: Errno, limits: &Limits, need_bytes: u64) -> Option<RegisterLimit> {
     if !matches!(
         errno,
         Errno::ENOMEM | Errno::EINVAL | Errno::EPERM | Errno::EAGAIN | Errno::ENOSPC
@@ -30,7 +30,7 @@ fn barrier(errno: Errno, limits: &Limits, need_bytes: u64) -> Option<Barrier> {
         return None;
     }
     if need_bytes > limits.max_bytes {
-        return Some(Barrier::KeyBytes { limit_bytes: limits.max_bytes, need_bytes });
+        return Some(RegisterLimit::KeyBytes { limit_bytes: limits.max_bytes, need_bytes });
     }
     if errno == Errno::EINVAL {
         return None;
@@ -40,14 +40,15 @@ fn barrier(errno: Errno, limits: &Limits, need_bytes: u64) -> Option<Barrier> {
         && (memlock.limit_bytes == 0
             || errno == Errno::ENOMEM && memlock.used_bytes.saturating_add(need_bytes) > memlock.limit_bytes)
     {
-        return Some(Barrier::Memlock {
+        return Some(RegisterLimit::Memlock {
             account: memlock.account,
             limit_bytes: memlock.limit_bytes,
             used_bytes: memlock.used_bytes,
             need_bytes,
         });
     }
-    (limits.max_keys == 0 && errno != Errno::EPERM).then_some(Barrier::Keys { limit: 0, need: 1 })
+    (limits.max_keys == 0 && errno != Errno::EPERM)
+        .then_some(RegisterLimit::Keys { limit: 0, need: 1 })
 }
 
 /// What can be done where no limit is known to have been hit.

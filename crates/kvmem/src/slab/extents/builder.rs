@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::offset::{Builder, SpaceError};
+use crate::offset::{OffsetAllocatorBuilder, SpaceError};
 
 use super::cache::ExtentCache;
 use super::hot::CLASSES;
@@ -21,22 +21,22 @@ pub enum ExtentSetupError {
     Space(#[from] SpaceError),
     /// A size that cannot be hot.
     #[error(
-        "a range of {asked} bytes cannot be cached: a hot size is within 1..={most} bytes, \
+        "a range of {requested} bytes cannot be cached: a hot size is within 1..={most} bytes, \
          which is no more than may be stranded; allow more to be"
     )]
     HotSize {
         /// The size that was named, in bytes.
-        asked: u64,
+        requested: u64,
         /// The greatest that could be named here, in bytes.
         most: u64,
     },
     /// Too many sizes were named.
     #[error(
-        "{asked} hot sizes were named, more than {most}; leave out those that are rarely asked for"
+        "{requested} hot sizes were named, more than {most}; leave out those that are rarely asked for"
     )]
     HotSizes {
         /// How many were named.
-        asked: usize,
+        requested: usize,
         /// How many can be.
         most: usize,
     },
@@ -46,10 +46,10 @@ pub enum ExtentSetupError {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct ExtentBuilder {
-    space: Builder,
+    space: OffsetAllocatorBuilder,
     hot_sizes: Vec<u64>,
     learns: bool,
-    stranded: Option<u64>,
+    max_cached_bytes: Option<u64>,
 }
 
 /// The bound for a space of so many bytes.
@@ -58,12 +58,12 @@ pub(super) fn stranded_for(capacity: u64) -> u64 {
 }
 
 impl ExtentBuilder {
-    pub(super) fn new(space: Builder) -> Self {
-        ExtentBuilder { space, hot_sizes: Vec::new(), learns: true, stranded: None }
+    pub(super) fn new(space: OffsetAllocatorBuilder) -> Self {
+        ExtentBuilder { space, hot_sizes: Vec::new(), learns: true, max_cached_bytes: None }
     }
 
     /// These sizes, in bytes, are hot from the beginning and for ever; at most 32, each no more
-    /// than may be [stranded](Self::stranded). What was named before stays named.
+    /// than may be [stranded](Self::max_cached_bytes). What was named before stays named.
     pub fn hot_sizes(mut self, sizes: impl IntoIterator<Item = u64>) -> Self {
         self.hot_sizes.extend(sizes);
         self
@@ -71,15 +71,15 @@ impl ExtentBuilder {
 
     /// Whether further sizes become hot that are asked for again and again; they do unless
     /// something else is said.
-    pub fn learn(mut self, learns: bool) -> Self {
+    pub fn auto_hot_sizes(mut self, learns: bool) -> Self {
         self.learns = learns;
         self
     }
 
     /// All caches together strand at most so many bytes. Without it a 32nd part of the space, also
     /// after it has grown or shrunk.
-    pub fn stranded(mut self, bytes: u64) -> Self {
-        self.stranded = Some(bytes);
+    pub fn max_cached_bytes(mut self, bytes: u64) -> Self {
+        self.max_cached_bytes = Some(bytes);
         self
     }
 
@@ -89,17 +89,20 @@ impl ExtentBuilder {
     /// [`ExtentSetupError`].
     pub fn build(self) -> Result<ExtentCache, ExtentSetupError> {
         let allocator = self.space.build()?;
-        let most = self.stranded.unwrap_or_else(|| stranded_for(allocator.capacity())).min(LONGEST);
+        let most = self
+            .max_cached_bytes
+            .unwrap_or_else(|| stranded_for(allocator.capacity()))
+            .min(LONGEST);
         let mut sizes = self.hot_sizes;
         sizes.sort_unstable();
         sizes.dedup();
-        if let Some(&asked) = sizes.iter().find(|size| !(1..=most).contains(*size)) {
-            return Err(ExtentSetupError::HotSize { asked, most });
+        if let Some(&requested) = sizes.iter().find(|size| !(1..=most).contains(*size)) {
+            return Err(ExtentSetupError::HotSize { requested, most });
         }
         if sizes.len() > CLASSES {
-            return Err(ExtentSetupError::HotSizes { asked: sizes.len(), most: CLASSES });
+            return Err(ExtentSetupError::HotSizes { requested: sizes.len(), most: CLASSES });
         }
         let sizes: Vec<u32> = sizes.iter().map(|size| *size as u32).collect();
-        Ok(ExtentCache::over(allocator, &sizes, self.learns, self.stranded))
+        Ok(ExtentCache::over(allocator, &sizes, self.learns, self.max_cached_bytes))
     }
 }

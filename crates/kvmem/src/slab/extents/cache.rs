@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::offset::{
-    AllocError, BinReport, Builder, CheckError, Ground, LONG, Metrics, OffsetAllocator, Range,
-    SpaceError,
+    AllocError, BinReport, CheckError, Ground, LONG, Metrics, OffsetAllocator,
+    OffsetAllocatorBuilder, Range, SpaceError,
 };
 
 use crate::slab::stats::ClassStats;
@@ -34,7 +34,7 @@ use super::stats::ExtentStats;
 /// # Drawbacks
 ///
 /// What is cached is not joined with its neighbours until it is wanted. A bound says how much that
-/// can be ([`ExtentBuilder::stranded`]).
+/// can be ([`ExtentBuilder::max_cached_bytes`]).
 ///
 /// ```
 /// use kvmem::slab::ExtentCache;
@@ -77,7 +77,7 @@ impl ExtentCache {
     /// A space of `capacity` bytes, 1..=2^63, without boundary, that learns which sizes are hot.
     ///
     /// # Errors
-    /// See [`Builder::build`].
+    /// See [`OffsetAllocatorBuilder::build`].
     pub fn new(capacity: u64) -> Result<Self, SpaceError> {
         Ok(Self::over(OffsetAllocator::new(capacity)?, &[], true, None))
     }
@@ -95,7 +95,7 @@ impl ExtentCache {
     /// assert_eq!(space.stats().classes.len(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn builder(space: Builder) -> ExtentBuilder {
+    pub fn builder(space: OffsetAllocatorBuilder) -> ExtentBuilder {
         ExtentBuilder::new(space)
     }
 
@@ -103,12 +103,12 @@ impl ExtentCache {
         allocator: OffsetAllocator,
         hot_sizes: &[u32],
         learns: bool,
-        stranded: Option<u64>,
+        max_cached_bytes: Option<u64>,
     ) -> Self {
-        let stranded_bytes = stranded.unwrap_or_else(|| stranded_for(allocator.capacity()));
+        let stranded_bytes = max_cached_bytes.unwrap_or_else(|| stranded_for(allocator.capacity()));
         let ground = Ground::of(&allocator);
         let instance = Instance::open(ground, &Opening { hot_sizes, learns, stranded_bytes });
-        let owner = Owner { instance, allocator, bound_follows: stranded.is_none() };
+        let owner = Owner { instance, allocator, bound_follows: max_cached_bytes.is_none() };
         ExtentCache { ground, instance, owner: Arc::new(owner) }
     }
 
@@ -154,7 +154,11 @@ impl ExtentCache {
     #[inline]
     #[must_use]
     pub fn fails_early(&self, size: u64, limit: u64) -> AllocError {
-        if size == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { asked: size, limit } }
+        if size == 0 {
+            AllocError::ZeroSize
+        } else {
+            AllocError::TooLarge { requested: size, limit }
+        }
     }
 
     /// A full space answers most requests so: no lock, and nothing is written but the owner's mark.
@@ -227,10 +231,10 @@ impl ExtentCache {
         Ok(pieces.into_iter().map(Extent::new).collect())
     }
 
-    /// As [`OffsetAllocator::free_run`]: many extents under one lock, neighbours joined first, and
+    /// As [`OffsetAllocator::free_batch`]: many extents under one lock, neighbours joined first, and
     /// none of them cached.
-    pub fn free_run(&self, run: impl IntoIterator<Item = Extent>) {
-        self.allocator().free_run(run.into_iter().map(Extent::into_allocation));
+    pub fn free_batch(&self, run: impl IntoIterator<Item = Extent>) {
+        self.allocator().free_batch(run.into_iter().map(Extent::into_allocation));
     }
 
     /// As [`OffsetAllocator::grow`].
@@ -240,7 +244,7 @@ impl ExtentCache {
     pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
         match self.allocator().grow(new_capacity) {
             // Cached ranges stand on the books.
-            Err(SpaceError::BooksFull { .. }) => {
+            Err(SpaceError::TooManyRanges { .. }) => {
                 self.instance.magazines.reap(|| self.allocator().grow(new_capacity))?;
             }
             result => result?,
@@ -346,7 +350,7 @@ impl ExtentCache {
             largest_free: left.largest.max(longest.unwrap_or(0)),
             live: left.live.saturating_sub(ranges as u64),
             cached: cached.stranded_bytes,
-            reaps: magazines.reaps(),
+            reclaims: magazines.reclaims(),
         }
     }
 
@@ -404,7 +408,7 @@ pub(crate) struct Glance {
     /// Bytes that are cached.
     pub(crate) cached: u64,
     /// Times that what is cached was taken back because a request found no room.
-    pub(crate) reaps: u64,
+    pub(crate) reclaims: u64,
 }
 
 /// Why there is no range: the space is full, as the hint says.

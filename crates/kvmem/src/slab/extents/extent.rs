@@ -81,7 +81,7 @@ impl Extent {
         let instance = self.instance();
         let parts = match self.into_allocation().free_range(sub.clone()) {
             // Cached ranges stand on the books.
-            Err((whole, AllocError::BooksFull { .. })) => {
+            Err((whole, AllocError::TooManyRanges { .. })) => {
                 instance.magazines.reap(|| whole.free_range(sub))
             }
             parts => parts,

@@ -254,9 +254,9 @@ mod tests {
         );
         let hot = HotSizes::new();
         hot.open(true, 1 << 30);
-        let asked =
+        let requested =
             (0..1000u32).position(|i| learn(&hot, if i % 2 == 0 { 4096 } else { i + 10_000 }));
-        assert!(asked.is_some_and(|asked| asked < 40), "{asked:?}");
+        assert!(requested.is_some_and(|requested| requested < 40), "{requested:?}");
         assert!(!hot.note((1 << 30) + 1) && !hot.note(0), "too large to be hot");
         hot.close();
         assert!((0..100).all(|_| !hot.note(4096)));
@@ -272,13 +272,13 @@ mod tests {
             while !learn(&hot, size * 1000) {}
         }
         assert_eq!(hot.used(), CLASSES);
-        let mut asked = 0;
+        let mut requested = 0;
         while !learn(&hot, 5) {
-            asked += 1;
-            assert!(asked <= 2 * FORGET_AFTER);
+            requested += 1;
+            assert!(requested <= 2 * FORGET_AFTER);
         }
         // Those that were learnt were strangers until then.
-        assert!(asked + CLASSES as u32 * REQUESTS >= FORGET_AFTER, "{asked}");
+        assert!(requested + CLASSES as u32 * REQUESTS >= FORGET_AFTER, "{requested}");
         assert_eq!(
             (hot.class_of(77), hot.class_of(5), hot.class_of(1000)),
             (Some(0), Some(1), None)

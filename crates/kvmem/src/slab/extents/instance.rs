@@ -153,13 +153,13 @@ impl Instance {
     }
 
     fn bind(&self, size: u32, named: bool) {
-        let stranded = self.magazines.stranded_bound();
+        let max_cached_bytes = self.magazines.max_cached_bytes();
         self.magazines.rebind(|magazines| {
             if !named && self.hot.is_time_to_forget() {
                 self.hot.forget();
             }
             if let Some(class) = self.hot.bind(size, named) {
-                let rounds = (stranded / SHARE / u64::from(size)).clamp(1, ROUNDS.0);
+                let rounds = (max_cached_bytes / SHARE / u64::from(size)).clamp(1, ROUNDS.0);
                 let most = (rounds * (ROUNDS.1 / ROUNDS.0)).min(ROUNDS.1);
                 magazines.reshape(class, u64::from(size), (rounds as usize, most as usize));
             }
@@ -210,8 +210,8 @@ impl Instance {
 
     fn caches_may_help(&self, error: &AllocError) -> bool {
         match *error {
-            AllocError::NoRoom { asked, .. } => !self.is_hopeless(asked),
-            AllocError::Blocked { .. } | AllocError::BooksFull { .. } => true,
+            AllocError::OutOfSpace { requested, .. } => !self.is_hopeless(requested),
+            AllocError::Blocked { .. } | AllocError::TooManyRanges { .. } => true,
             _ => false,
         }
     }

@@ -18,11 +18,11 @@ pub struct ExtentStats {
     /// No more bytes than this can be cached by the magazines that are about.
     pub charged_bytes: u64,
     /// No more bytes than this can be cached ever.
-    pub stranded_bound: u64,
+    pub max_cached_bytes: u64,
     /// Threads that have magazines.
     pub threads: usize,
     /// Times that what was cached was taken back because a request found no room.
-    pub reaps: u64,
+    pub reclaims: u64,
 }
 
 /// What is cached of one size.
@@ -69,9 +69,9 @@ impl ExtentStats {
             classes,
             cached_bytes: magazines.stranded_bytes,
             charged_bytes: magazines.charged_bytes.unwrap_or(0),
-            stranded_bound: magazines.stranded_bound.unwrap_or(u64::MAX),
+            max_cached_bytes: magazines.max_cached_bytes.unwrap_or(u64::MAX),
             threads: magazines.threads,
-            reaps: instance.magazines.reaps(),
+            reclaims: instance.magazines.reclaims(),
         }
     }
 }

@@ -88,12 +88,12 @@ thread_local! {
 #[derive(Debug)]
 struct Pretended {
     nodes: usize,
-    asked: AtomicUsize,
+    requested: AtomicUsize,
 }
 
 impl Pretended {
     fn new(nodes: usize) -> Arc<Self> {
-        Arc::new(Pretended { nodes, asked: AtomicUsize::new(0) })
+        Arc::new(Pretended { nodes, requested: AtomicUsize::new(0) })
     }
 }
 
@@ -103,7 +103,7 @@ impl Topology for Pretended {
     }
 
     fn here(&self) -> usize {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.requested.fetch_add(1, Ordering::Relaxed);
         HERE.get()
     }
 }

@@ -206,10 +206,10 @@ fn a_thread_that_moves_is_noticed_and_seldom_asked() {
     worker.run(|| HERE.set(1));
     machine.put(&worker, from);
     let exchanges = machine.magazines.stats().classes[0].exchanges;
-    let asked = machine.topology.asked.load(Ordering::Relaxed) as u64;
+    let requested = machine.topology.requested.load(Ordering::Relaxed) as u64;
     // Each visit to the depot, and those that found nothing there before refills.
     let visits = exchanges + machine.refills_and_remote().0;
-    assert!(exchanges > 50 && asked * 10 < visits, "{asked} questions, {visits} visits");
+    assert!(exchanges > 50 && requested * 10 < visits, "{requested} questions, {visits} visits");
     // Nearly all of it is on the node that it moved to.
     let rounds = machine.get(&to, 20_000);
     assert_eq!(machine.refills_and_remote().1, 0);
@@ -224,7 +224,7 @@ fn one_node_is_never_asked_for() {
     let rounds: Vec<_> = (0..5000).map(|_| machine.magazines.get(0).expect("a million")).collect();
     rounds.into_iter().for_each(|round| machine.magazines.put(0, round));
     machine.trim();
-    assert_eq!(machine.topology.asked.load(Ordering::Relaxed), 0);
+    assert_eq!(machine.topology.requested.load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use kvmem::arena::{ArenaError, Ladder, Numa, PageSize, Region};
 #[test]
 fn sizes_round_up_to_whole_pages_and_no_further() {
     let page = page();
-    for (asked, usable) in [
+    for (requested, usable) in [
         (1, page),
         (page - 1, page),
         (page, page),
@@ -16,20 +16,23 @@ fn sizes_round_up_to_whole_pages_and_no_further() {
         (2 * MIB + 1, 2 * MIB + page),
         (5 * MIB + 7, 5 * MIB + page),
     ] {
-        for region in
-            [base(asked), ordinary(asked)].map(|builder| builder.map().expect("little memory"))
+        for region in [base(requested), ordinary(requested)]
+            .map(|builder| builder.map().expect("little memory"))
         {
-            assert_eq!((region.asked(), region.len(), region.mapped()), (asked, usable, usable));
+            assert_eq!(
+                (region.requested(), region.len(), region.mapped()),
+                (requested, usable, usable)
+            );
             assert_eq!(region.base().addr().get() % page, 0);
             let receipt = region.receipt();
-            assert_eq!((receipt.asked_bytes, receipt.usable_bytes), (asked, usable));
+            assert_eq!((receipt.requested_bytes, receipt.usable_bytes), (requested, usable));
             assert_eq!(receipt.ranges.iter().map(|part| part.range.len()).sum::<usize>(), usable);
         }
         // With THP and nothing below it, whole hugepages.
-        let region = Region::builder(asked).ladder(PageSize::Thp).map();
+        let region = Region::builder(requested).ladder(PageSize::Thp).map();
         if super::thp_works() {
             let region = region.expect("little memory");
-            assert_eq!(region.len(), asked.next_multiple_of(PageSize::Thp.bytes()));
+            assert_eq!(region.len(), requested.next_multiple_of(PageSize::Thp.bytes()));
             assert_eq!(region.base().addr().get() % PageSize::Thp.bytes(), 0);
         }
     }
@@ -48,8 +51,8 @@ fn a_region_begins_on_a_multiple_of_the_largest_page_it_may_have() {
 
 #[test]
 fn every_usable_byte_can_be_written_and_read() {
-    for asked in [1, page(), 3 * MIB + 1] {
-        let mut region = ordinary(asked).guard_pages(true).map().expect("little memory");
+    for requested in [1, page(), 3 * MIB + 1] {
+        let mut region = ordinary(requested).guard_pages(true).map().expect("little memory");
         let bytes = region.as_mut_bytes().expect("private memory");
         assert!(bytes.iter().all(|byte| *byte == 0));
         bytes.fill(0xa5);
@@ -64,7 +67,7 @@ fn what_cannot_be_is_an_error() {
     for size in [usize::MAX, usize::MAX - page() + 1, isize::MAX as usize, isize::MAX as usize + 1]
     {
         assert!(
-            matches!(map(size), Err(ArenaError::TooLarge { asked, .. }) if asked >= size),
+            matches!(map(size), Err(ArenaError::TooLarge { requested, .. }) if requested >= size),
             "{size}"
         );
     }

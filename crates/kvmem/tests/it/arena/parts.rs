@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{MIB, base, page};
-use kvmem::arena::{Advice, ArenaError, Populate, Region, Watch};
+use kvmem::arena::{Advice, ArenaError, Populate, ProgressOptions, Region};
 
 fn mapped(at: usize) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
@@ -62,7 +62,7 @@ fn split_in_equal_parts() {
         [(0, 3 * page), (3 * page, 3 * page), (6 * page, 3 * page), (9 * page, page)]
     );
     // What a part does stays within it.
-    parts[1].populate(.., Populate::Auto, &Watch::new()).expect("little memory");
+    parts[1].populate(.., Populate::Auto, &ProgressOptions::new()).expect("little memory");
     let resident: Vec<_> = parts
         .iter()
         .map(|part| part.residency(..).expect("asked").resident_bytes as usize)
@@ -118,7 +118,7 @@ fn memory_of_others_keeps_its_owner_to_the_end() {
         Err(ArenaError::Foreign { .. } | ArenaError::Misaligned { .. })
     ));
     assert!(region.advise(.., Advice::Random).is_err());
-    region.populate(.., Populate::Auto, &Watch::new()).expect("it is there");
+    region.populate(.., Populate::Auto, &ProgressOptions::new()).expect("it is there");
     let (left, mut right) = region.split_at(1).expect("within");
     drop(left);
     assert!(matches!(right.as_mut_bytes(), Err(ArenaError::Foreign { .. })));

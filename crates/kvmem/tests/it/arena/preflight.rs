@@ -8,13 +8,13 @@ mod process;
 mod tree;
 
 use kvmem::arena::Ladder;
-use kvmem::arena::preflight::{Check, Report, Value, Verdict, Wish};
+use kvmem::arena::preflight::{Check, Report, Requirements, Value, Verdict};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-fn wish(size_bytes: u64, ladder: &str) -> Wish {
-    Wish::new(size_bytes, ladder.parse::<Ladder>().expect("a ladder"))
+fn requirements(size_bytes: u64, ladder: &str) -> Requirements {
+    Requirements::new(size_bytes, ladder.parse::<Ladder>().expect("a ladder"))
         .expect("a wish that makes sense")
 }
 

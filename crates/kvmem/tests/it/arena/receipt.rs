@@ -15,7 +15,7 @@ fn of_populated_base_pages() {
     assert_eq!(receipt.threads, 1);
     let [part] = &receipt.ranges[..] else { panic!("{receipt:?}") };
     assert_eq!(
-        (part.range.clone(), part.asked, part.got),
+        (part.range.clone(), part.requested, part.got),
         (0..region.len(), PageSize::Base, PageSize::Base)
     );
     assert_eq!((part.resident_bytes, part.resident_error_bytes), (region.len() as u64, 0));

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use super::{MIB, base, ordinary, page};
 use kvmem::arena::{
-    ArenaError, Backing, Call, Errno, Fallback, Numa, PageSize, Populate, ReadOnlyRegion, Region,
-    Watch,
+    ArenaError, Backing, Call, Errno, Fallback, Numa, PageSize, Populate, ProgressOptions,
+    ReadOnlyRegion, Region,
 };
 
 /// This test again in a process of its own, as the child of that name.
@@ -177,7 +177,7 @@ fn populated_shared_memory_is_in_hugepages_whatever_the_setting() {
     )
     .expect("our own");
     assert_eq!(attached.base().addr().get() % PageSize::Thp.bytes(), 0);
-    attached.populate(.., Populate::threads(1), &Watch::new()).expect("it is there");
+    attached.populate(.., Populate::threads(1), &ProgressOptions::new()).expect("it is there");
     let found = |region: &Region| region.residency(..).expect("asked").huge_bytes;
     assert_eq!(found(&attached), found(&region));
 }
@@ -199,7 +199,9 @@ fn collapsing_changes_no_byte_and_mends_what_was_discarded() {
         region.discard(hole.clone()).expect("nobody uses it");
     }
     for range in [3..LEN - 3, MIB..5 * MIB, 0..LEN] {
-        region.populate(range, Populate::threads(2), &Watch::new()).expect("little memory");
+        region
+            .populate(range, Populate::threads(2), &ProgressOptions::new())
+            .expect("little memory");
     }
     assert!(region.is_resident(..).expect("asked"));
     for (at, byte) in bytes().iter().enumerate() {
@@ -238,8 +240,8 @@ fn nothing_is_promised_of_shared_memory_that_is_not_collapsed() {
 fn page_tables_of_other_mappings_are_filled() {
     const LEN: usize = 3 * MIB;
     let region = base(LEN).memfd(true).populate(Populate::Auto).map().expect("little memory");
-    let watch = Watch::new();
-    assert_eq!(region.populate_elsewhere(Populate::Auto, &watch).expect("nothing else"), 0);
+    let watch = ProgressOptions::new();
+    assert_eq!(region.populate_aliases(Populate::Auto, &watch).expect("nothing else"), 0);
     // As an engine does: some of it, by the descriptor.
     let fd = region.fd().expect("shared memory has one");
     let flags = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
@@ -260,17 +262,14 @@ fn page_tables_of_other_mappings_are_filled() {
     // Of whichever part it is asked: all of the file, but no private copy of it.
     let (left, right) = region.split_at(MIB).expect("within");
     for part in [&left, &right] {
-        assert_eq!(
-            part.populate_elsewhere(Populate::threads(2), &watch).expect("resident"),
-            2 << 20
-        );
+        assert_eq!(part.populate_aliases(Populate::threads(2), &watch).expect("resident"), 2 << 20);
     }
     assert_eq!(view.residency(..).expect("asked").resident_bytes, 2 << 20);
     drop(view);
     // SAFETY: mapped above.
     assert_eq!(unsafe { libc::munmap(theirs, 2 * MIB) | libc::munmap(copy, MIB) }, 0);
     let private = base(LEN).map().expect("little memory");
-    assert_eq!(private.populate_elsewhere(Populate::Auto, &watch).expect("nothing to do"), 0);
+    assert_eq!(private.populate_aliases(Populate::Auto, &watch).expect("nothing to do"), 0);
 }
 
 #[test]
@@ -295,7 +294,7 @@ fn for_readers_only_nobody_else_writes() {
     assert!(again.and_then(|file| std::os::unix::fs::FileExt::write_at(&file, &[2], 0)).is_err());
     assert!(matches!(region.discard(0..page()), Err(ArenaError::Refused { .. })));
     // The region's own mapping is as it was: it can be populated and written, and readers see it.
-    region.populate(.., Populate::threads(2), &Watch::new()).expect("it is there");
+    region.populate(.., Populate::threads(2), &ProgressOptions::new()).expect("it is there");
     bytes().fill(3);
     let fd = region.share_read_only().expect("a descriptor").expect("shared memory has one");
     let seen = ReadOnlyRegion::attach(fd, Some(LEN)).expect("for reading");

@@ -42,12 +42,12 @@ fn refuses<T: Debug, E: Debug + PartialEq>(
 
 #[test]
 fn spaces() {
-    for asked in [0, CAPACITY_MAX + 1, u64::MAX] {
-        let error = SpaceError::Capacity { asked, limit: CAPACITY_MAX };
-        assert_eq!(OffsetAllocator::new(asked).unwrap_err(), error);
+    for requested in [0, CAPACITY_MAX + 1, u64::MAX] {
+        let error = SpaceError::Capacity { requested, limit: CAPACITY_MAX };
+        assert_eq!(OffsetAllocator::new(requested).unwrap_err(), error);
         let (space, _low, _high) = used_space();
-        refuses(&space, |space| space.grow(asked), error);
-        refuses(&space, |space| space.shrink_to(asked), error);
+        refuses(&space, |space| space.grow(requested), error);
+        refuses(&space, |space| space.shrink_to(requested), error);
     }
     let boundary = OffsetAllocator::builder(1000).boundary(0).build();
     assert_eq!(boundary.unwrap_err(), SpaceError::ZeroBoundary);
@@ -63,50 +63,54 @@ fn sizes() {
     refuses(&space, |space| space.allocate_aligned_raw(0, 8), AllocError::ZeroSize);
     refuses(&space, |space| space.allocate_batch(0, 3), AllocError::ZeroSize);
     refuses(&space, |space| space.allocate_scattered(0, 3), AllocError::ZeroSize);
-    for asked in [1001, u64::from(u32::MAX), CAPACITY_MAX, u64::MAX - 1, u64::MAX] {
-        let error = AllocError::TooLarge { asked, limit: 1000 };
-        refuses(&space, |space| space.allocate(asked), error);
-        refuses(&space, |space| space.allocate_raw(asked), error);
-        refuses(&space, |space| space.allocate_aligned(asked, 1 << 63), error);
-        refuses(&space, |space| space.allocate_aligned_raw(asked, 1), error);
-        refuses(&space, |space| space.allocate_batch(asked, 2), error);
-        refuses(&space, |space| space.allocate_scattered(asked, usize::MAX), error);
+    for requested in [1001, u64::from(u32::MAX), CAPACITY_MAX, u64::MAX - 1, u64::MAX] {
+        let error = AllocError::TooLarge { requested, limit: 1000 };
+        refuses(&space, |space| space.allocate(requested), error);
+        refuses(&space, |space| space.allocate_raw(requested), error);
+        refuses(&space, |space| space.allocate_aligned(requested, 1 << 63), error);
+        refuses(&space, |space| space.allocate_aligned_raw(requested, 1), error);
+        refuses(&space, |space| space.allocate_batch(requested, 2), error);
+        refuses(&space, |space| space.allocate_scattered(requested, usize::MAX), error);
     }
-    for asked in [201, 400, 401, 1000] {
-        let error = AllocError::NoRoom { asked, free, largest_free };
-        refuses(&space, |space| space.allocate(asked), error);
-        refuses(&space, |space| space.allocate_raw(asked), error);
-        refuses(&space, |space| space.allocate_aligned(asked, 2), error);
-        refuses(&space, |space| space.allocate_batch(asked, 1), error);
-        refuses(&space, |space| space.allocate_scattered(asked, 1), error);
+    for requested in [201, 400, 401, 1000] {
+        let error = AllocError::OutOfSpace { requested, free, largest_free };
+        refuses(&space, |space| space.allocate(requested), error);
+        refuses(&space, |space| space.allocate_raw(requested), error);
+        refuses(&space, |space| space.allocate_aligned(requested, 2), error);
+        refuses(&space, |space| space.allocate_batch(requested, 1), error);
+        refuses(&space, |space| space.allocate_scattered(requested, 1), error);
     }
 }
 
 #[test]
 fn sizes_above_the_boundary() {
     let space = space(1000, Some(300));
-    for asked in [301, 1000, 1001, u64::MAX] {
-        refuses(&space, |space| space.allocate(asked), AllocError::TooLarge { asked, limit: 300 });
+    for requested in [301, 1000, 1001, u64::MAX] {
         refuses(
             &space,
-            |space| space.allocate_aligned(asked, 4),
-            AllocError::TooLarge { asked, limit: 300 },
+            |space| space.allocate(requested),
+            AllocError::TooLarge { requested, limit: 300 },
         );
         refuses(
             &space,
-            |space| space.allocate_batch(asked, 4),
-            AllocError::TooLarge { asked, limit: 300 },
+            |space| space.allocate_aligned(requested, 4),
+            AllocError::TooLarge { requested, limit: 300 },
+        );
+        refuses(
+            &space,
+            |space| space.allocate_batch(requested, 4),
+            AllocError::TooLarge { requested, limit: 300 },
         );
     }
     // Several ranges may be longer together, up to the capacity.
     let scattered = space.allocate_scattered(1000, 4).unwrap();
-    let mut sizes: Vec<u64> = scattered.iter().map(Allocation::size).collect();
+    let mut sizes: Vec<u64> = scattered.iter().map(Allocation::len).collect();
     sizes.sort_unstable();
     assert_eq!(sizes, [100, 300, 300, 300]);
     drop(scattered);
-    let error = AllocError::NoRoom { asked: 1000, free: 1000, largest_free: 300 };
+    let error = AllocError::OutOfSpace { requested: 1000, free: 1000, largest_free: 300 };
     refuses(&space, |space| space.allocate_scattered(1000, 3), error);
-    let error = AllocError::TooLarge { asked: 1001, limit: 1000 };
+    let error = AllocError::TooLarge { requested: 1001, limit: 1000 };
     refuses(&space, |space| space.allocate_scattered(1001, 100), error);
 }
 
@@ -125,7 +129,7 @@ fn alignments() {
     for align in [1 << 10, CAPACITY_MAX] {
         let first = space.allocate_aligned(1, align).unwrap();
         assert_eq!(first.offset(), 0);
-        let error = AllocError::NoRoom { asked: 1, free: 399, largest_free: 200 };
+        let error = AllocError::OutOfSpace { requested: 1, free: 399, largest_free: 200 };
         refuses(&space, |space| space.allocate_aligned(1, align), error);
         drop(first);
     }
@@ -138,28 +142,35 @@ fn batches() {
     assert_eq!(space.allocate_batch(10, 0).unwrap().len(), 0);
     assert_eq!(figures(space.metrics()), before);
     // 100, 200 and 100 bytes are free: eight times 50 fit, three times 99.
-    for (asked, n) in
+    for (requested, n) in
         [(50, 9), (99, 5), (101, 2), (1, 401), (1, usize::MAX), (7, usize::MAX), (200, 2)]
     {
-        let all = u64::saturating_mul(asked, n as u64);
-        let error = AllocError::NoRoom { asked: all, free: 400, largest_free: 200 };
-        refuses(&space, |space| space.allocate_batch(asked, n), error);
+        let all = u64::saturating_mul(requested, n as u64);
+        let error = AllocError::OutOfSpace { requested: all, free: 400, largest_free: 200 };
+        refuses(&space, |space| space.allocate_batch(requested, n), error);
     }
     assert_eq!(space.allocate_batch(50, 8).unwrap().len(), 8);
     assert_eq!(space.allocate_batch(99, 4).unwrap().len(), 4);
     let huge = OffsetAllocator::new(CAPACITY_MAX).unwrap();
-    let error =
-        AllocError::NoRoom { asked: u64::MAX, free: CAPACITY_MAX, largest_free: CAPACITY_MAX };
+    let error = AllocError::OutOfSpace {
+        requested: u64::MAX,
+        free: CAPACITY_MAX,
+        largest_free: CAPACITY_MAX,
+    };
     refuses(&huge, |huge| huge.allocate_batch(2, usize::MAX), error);
 }
 
 #[test]
 fn scattered_requests() {
     let (space, _low, _high) = used_space();
-    refuses(&space, |space| space.allocate_scattered(10, 0), AllocError::NoRanges { asked: 10 });
-    for (asked, max_ranges) in [(201, 1), (301, 2), (401, 3), (401, usize::MAX)] {
-        let error = AllocError::NoRoom { asked, free: 400, largest_free: 200 };
-        refuses(&space, |space| space.allocate_scattered(asked, max_ranges), error);
+    refuses(
+        &space,
+        |space| space.allocate_scattered(10, 0),
+        AllocError::NoRanges { requested: 10 },
+    );
+    for (requested, max_ranges) in [(201, 1), (301, 2), (401, 3), (401, usize::MAX)] {
+        let error = AllocError::OutOfSpace { requested, free: 400, largest_free: 200 };
+        refuses(&space, |space| space.allocate_scattered(requested, max_ranges), error);
     }
     for (total, ranges) in [(200, 1), (300, 2), (400, 3)] {
         assert_eq!(space.allocate_scattered(total, ranges).unwrap().len(), ranges);
@@ -178,9 +189,13 @@ fn shrinking_and_extending() {
     let mut cases: Vec<(u64, bool, AllocError)> = vec![(0, true, AllocError::ZeroSize)];
     cases.extend([201, 1000, u64::MAX].map(|size| (size, true, out_of_bounds(size))));
     cases.extend([0, 1, 199].map(|size| (size, false, out_of_bounds(size))));
-    cases.extend([401, 1000].map(|asked| (asked, false, AllocError::Blocked { asked, most: 400 })));
     cases.extend(
-        [1001, u64::MAX].map(|asked| (asked, false, AllocError::TooLarge { asked, limit: 1000 })),
+        [401, 1000]
+            .map(|requested| (requested, false, AllocError::Blocked { requested, most: 400 })),
+    );
+    cases.extend(
+        [1001, u64::MAX]
+            .map(|requested| (requested, false, AllocError::TooLarge { requested, limit: 1000 })),
     );
     for (size, shrink, error) in &cases {
         let change = |allocation: &mut Allocation| {
@@ -207,12 +222,12 @@ fn extending_up_to_a_boundary_and_no_further() {
     let mut granted = space.allocate(300).unwrap();
     let start = granted.offset();
     granted.shrink(100).unwrap();
-    refuses(&space, |_| granted.extend(301), AllocError::TooLarge { asked: 301, limit: 300 });
+    refuses(&space, |_| granted.extend(301), AllocError::TooLarge { requested: 301, limit: 300 });
     granted.extend(300).unwrap();
     granted.shrink(250).unwrap();
     let (_, right) = granted.free_range(start..start + 100).unwrap();
     let mut right = right.unwrap();
-    refuses(&space, |_| right.extend(201), AllocError::Blocked { asked: 201, most: 200 });
+    refuses(&space, |_| right.extend(201), AllocError::Blocked { requested: 201, most: 200 });
     right.extend(200).unwrap();
     assert_eq!(right.range(), start + 100..start + 300);
 }
@@ -248,32 +263,36 @@ fn sub_ranges() {
 #[test]
 fn moving_the_end() {
     let (space, _low, _high) = used_space();
-    for asked in [1, 899, 999] {
+    for requested in [1, 899, 999] {
         refuses(
             &space,
-            |space| space.grow(asked),
-            SpaceError::WrongDirection { capacity: 1000, asked },
+            |space| space.grow(requested),
+            SpaceError::WrongDirection { capacity: 1000, requested },
         );
     }
-    for asked in [1001, CAPACITY_MAX] {
+    for requested in [1001, CAPACITY_MAX] {
         refuses(
             &space,
-            |space| space.shrink_to(asked),
-            SpaceError::WrongDirection { capacity: 1000, asked },
+            |space| space.shrink_to(requested),
+            SpaceError::WrongDirection { capacity: 1000, requested },
         );
     }
-    for asked in [1, 500, 899] {
+    for requested in [1, 500, 899] {
         refuses(
             &space,
-            |space| space.shrink_to(asked),
-            SpaceError::InUse { asked, end_of_last: 900 },
+            |space| space.shrink_to(requested),
+            SpaceError::InUse { requested, end_of_last: 900 },
         );
     }
     space.grow(1000).unwrap();
     space.shrink_to(1000).unwrap();
     space.shrink_to(900).unwrap();
     assert_eq!((space.capacity(), space.metrics().free), (900, 300));
-    refuses(&space, |space| space.allocate(901), AllocError::TooLarge { asked: 901, limit: 900 });
+    refuses(
+        &space,
+        |space| space.allocate(901),
+        AllocError::TooLarge { requested: 901, limit: 900 },
+    );
     space.grow(CAPACITY_MAX).unwrap();
     assert_eq!(space.metrics().largest_free, CAPACITY_MAX - 900);
     space.check().unwrap();

@@ -17,7 +17,7 @@ fn full(placement: Placement) -> (OffsetAllocator, Vec<Allocation>) {
             Err(error) => break error,
         }
     };
-    let AllocError::BooksFull { ranges } = error else { panic!("{error}") };
+    let AllocError::TooManyRanges { ranges } = error else { panic!("{error}") };
     assert!(ranges <= u64::from(RANGES) && ranges + 4 > u64::from(RANGES), "{ranges} ranges");
     space.check().unwrap();
     // Every other one dies; the number of ranges stays what it was.
@@ -61,20 +61,20 @@ fn an_exact_fit_needs_no_spare_node() {
     both(|space, mut live| {
         let exact: Vec<_> =
             (0..20).map(|_| space.allocate(100).expect("a hole of 100 bytes")).collect();
-        assert!(matches!(space.allocate(99), Err(AllocError::BooksFull { .. })));
+        assert!(matches!(space.allocate(99), Err(AllocError::TooManyRanges { .. })));
         space.check().unwrap();
         live.extend(exact);
         let aligned = space.allocate_aligned(100, 4).expect("the holes begin at multiples of 200");
         assert_eq!(aligned.offset() % 4, 0);
-        assert!(matches!(space.allocate_aligned(99, 4), Err(AllocError::BooksFull { .. })));
+        assert!(matches!(space.allocate_aligned(99, 4), Err(AllocError::TooManyRanges { .. })));
         let parts = space.allocate_scattered(200, 2);
         assert!(
-            matches!(parts, Err(AllocError::BooksFull { .. })),
+            matches!(parts, Err(AllocError::TooManyRanges { .. })),
             "the longest hole would be cut"
         );
         let longest = space.metrics().largest_free;
         let parts = space.allocate_scattered(longest + 100, 2).expect("two whole holes");
-        assert_eq!(parts.iter().map(Allocation::size).collect::<Vec<_>>(), [longest, 100]);
+        assert_eq!(parts.iter().map(Allocation::len).collect::<Vec<_>>(), [longest, 100]);
     });
 }
 
@@ -83,15 +83,15 @@ fn a_change_that_cannot_be_booked_changes_nothing() {
     both(|space, mut live| {
         let before = space.map();
         let last = live.last_mut().unwrap();
-        assert!(matches!(last.shrink(50), Err(AllocError::BooksFull { .. })));
+        assert!(matches!(last.shrink(50), Err(AllocError::TooManyRanges { .. })));
         let range = last.range();
         let whole = live.pop().unwrap();
         let (whole, error) = whole.free_range(range.start + 10..range.end - 10).unwrap_err();
-        assert!(matches!(error, AllocError::BooksFull { .. }));
+        assert!(matches!(error, AllocError::TooManyRanges { .. }));
         assert_eq!(space.map(), before);
-        assert!(matches!(space.allocate_batch(90, 3), Err(AllocError::BooksFull { .. })));
+        assert!(matches!(space.allocate_batch(90, 3), Err(AllocError::TooManyRanges { .. })));
         assert_eq!(space.map(), before);
-        assert!(matches!(space.grow(CAPACITY * 2), Err(SpaceError::BooksFull { .. })));
+        assert!(matches!(space.grow(CAPACITY * 2), Err(SpaceError::TooManyRanges { .. })));
         assert_eq!(space.map(), before);
         // Freeing makes room for changes again.
         drop(live);
@@ -104,10 +104,10 @@ fn a_change_that_cannot_be_booked_changes_nothing() {
 fn more_ranges_than_can_be_named_are_refused_at_once() {
     let space = OffsetAllocator::new(1 << 40).unwrap();
     let error = space.allocate_batch(1, 1 << 40).unwrap_err();
-    assert!(matches!(error, AllocError::BooksFull { .. }), "{error}");
+    assert!(matches!(error, AllocError::TooManyRanges { .. }), "{error}");
     assert_eq!(space.metrics().live, 0);
     let few = OffsetAllocator::builder(1 << 40).max_ranges(100).build().unwrap();
-    assert!(matches!(few.allocate_batch(1, 101), Err(AllocError::BooksFull { .. })));
+    assert!(matches!(few.allocate_batch(1, 101), Err(AllocError::TooManyRanges { .. })));
     assert_eq!(few.allocate_batch(1, 90).unwrap().len(), 90);
 }
 
@@ -130,7 +130,7 @@ fn metadata_stays_within_the_bound() {
 #[test]
 fn a_space_for_no_ranges_is_refused() {
     let error = OffsetAllocator::builder(1 << 20).max_ranges(3).build().unwrap_err();
-    assert_eq!(error, SpaceError::MaxRanges { asked: 3, least: 16 });
+    assert_eq!(error, SpaceError::MaxRanges { requested: 3, least: 16 });
     assert!(error.to_string().contains("16 at least"));
     // The least that is allowed is enough for something.
     let space = OffsetAllocator::builder(1 << 20).max_ranges(16).build().unwrap();
@@ -145,14 +145,14 @@ fn the_reason_outlives_what_is_given_back() {
         let space =
             OffsetAllocator::builder(1 << 16).placement(placement).max_ranges(66).build().unwrap();
         let error = space.allocate_batch(1023, 64).unwrap_err();
-        assert!(matches!(error, AllocError::BooksFull { .. }), "{error}");
+        assert!(matches!(error, AllocError::TooManyRanges { .. }), "{error}");
         assert_eq!((space.metrics().live, space.metrics().largest_free), (0, 1 << 16));
         space.check().unwrap();
     }
     both(|space, _live| {
         let longest = space.metrics().largest_free;
         let error = space.allocate_scattered(longest + 150, 3).unwrap_err();
-        assert!(matches!(error, AllocError::BooksFull { .. }), "{error}");
+        assert!(matches!(error, AllocError::TooManyRanges { .. }), "{error}");
         assert_eq!(space.metrics().largest_free, longest);
     });
 }

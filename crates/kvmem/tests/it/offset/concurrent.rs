@@ -68,7 +68,7 @@ impl Worker<'_> {
                         self.ground.take(granted.range());
                         live.push(Parcel::Own(granted));
                     }
-                    Err(AllocError::NoRoom { asked, .. }) => assert_eq!(asked, size),
+                    Err(AllocError::OutOfSpace { requested, .. }) => assert_eq!(requested, size),
                     Err(other) => panic!("{other}"),
                 },
                 4 => {
@@ -104,7 +104,7 @@ impl Worker<'_> {
                         .map(own)
                         .collect();
                     run.iter().for_each(|allocation| self.ground.leave(allocation.range()));
-                    self.space.free_run(run);
+                    self.space.free_batch(run);
                 }
                 9 => {
                     if let Some(Parcel::Own(allocation)) = live.last_mut() {

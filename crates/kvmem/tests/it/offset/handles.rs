@@ -137,7 +137,7 @@ fn a_run_may_hold_allocations_of_other_spaces() {
     run.extend(b.allocate_batch(10, 50).unwrap());
     run.push(orphan);
     run.rotate_left(30);
-    a.free_run(run);
+    a.free_batch(run);
     for space in [a, b] {
         assert_eq!((space.metrics().live, space.metrics().largest_free), (0, 1000));
         space.check().unwrap();
@@ -154,7 +154,8 @@ fn a_run_that_panics() {
         left -= 1;
         assert!(left > 0, "on purpose");
     });
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.free_run(broken)));
+    let result =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.free_batch(broken)));
     assert!(result.is_err());
     assert_eq!((space.metrics().live, space.metrics().largest_free), (0, 1000));
     space.check().unwrap();

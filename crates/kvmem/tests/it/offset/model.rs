@@ -100,33 +100,35 @@ impl Model {
 
     /// Whether the error is that of books that may hold no more ranges.
     fn full(&self, error: &AllocError) -> bool {
-        matches!((error, self.max_ranges), (AllocError::BooksFull { ranges }, Some(most))
+        matches!((error, self.max_ranges), (AllocError::TooManyRanges { ranges }, Some(most))
             if *ranges <= most.into() && ranges + 4 > most.into())
     }
 
     /// Whether a request may fail in this way. `fits` says whether it fits into what is free.
     fn may_refuse(
         &self,
-        asked: u64,
+        requested: u64,
         limit: u64,
         fits: bool,
         exact: bool,
         error: AllocError,
     ) -> bool {
         match error {
-            AllocError::ZeroSize => asked == 0,
-            AllocError::TooLarge { asked: said, limit: most } => {
-                asked > limit && (said, most) == (asked, limit)
+            AllocError::ZeroSize => requested == 0,
+            AllocError::TooLarge { requested: said, limit: most } => {
+                requested > limit && (said, most) == (requested, limit)
             }
-            AllocError::NoRoom { asked: said, free, largest_free } => {
-                asked > 0
+            AllocError::OutOfSpace { requested: said, free, largest_free } => {
+                requested > 0
                     && !fits
-                    && (said, free) == (asked, self.free())
+                    && (said, free) == (requested, self.free())
                     && (self.longest()..=free).contains(&largest_free)
             }
             // Whether it would be aligned is not looked at then.
             error => {
-                !(exact && self.boundary.is_none()) && asked <= self.longest() && self.full(&error)
+                !(exact && self.boundary.is_none())
+                    && requested <= self.longest()
+                    && self.full(&error)
             }
         }
     }
@@ -307,13 +309,13 @@ impl Test {
             Err(error) => {
                 let limit = self.model.limit();
                 let right = match error {
-                    AllocError::BooksFull { .. } => {
+                    AllocError::TooManyRanges { .. } => {
                         let ranges =
                             self.model.used.len() as u64 + self.model.pieces().len() as u64;
                         let most = self.model.max_ranges.unwrap_or(u32::MAX);
                         n.saturating_mul(2).saturating_add(ranges + 4) > most.into()
                     }
-                    AllocError::NoRoom { .. } => {
+                    AllocError::OutOfSpace { .. } => {
                         let all = size.saturating_mul(n);
                         size <= limit
                             && self.model.may_refuse(all, u64::MAX, there >= n, false, error)
@@ -334,17 +336,17 @@ impl Test {
         match self.space.allocate_scattered(total, most) {
             Ok(parts) => {
                 assert!(fits && (1..=most).contains(&parts.len()), "{total} in {most}: {parts:?}");
-                assert_eq!(parts.iter().map(Allocation::size).sum::<u64>(), total);
+                assert_eq!(parts.iter().map(Allocation::len).sum::<u64>(), total);
                 for part in parts {
                     self.model.grant(part.range(), 1);
                     self.hold(part);
                 }
             }
-            Err(AllocError::NoRanges { asked }) => {
-                self.refuse("0 ranges", most == 0 && asked == total, &most)
+            Err(AllocError::NoRanges { requested }) => {
+                self.refuse("0 ranges", most == 0 && requested == total, &most)
             }
             Err(error) => {
-                let full = matches!(error, AllocError::BooksFull { .. })
+                let full = matches!(error, AllocError::TooManyRanges { .. })
                     && self.model.max_ranges.is_some_and(|limit| {
                         let ranges =
                             (self.model.used.len() + self.model.pieces().len() + 2 * most) as u64;
@@ -390,7 +392,7 @@ impl Test {
         if self.random.below(2) == 0 {
             run.sort_unstable_by_key(Allocation::offset);
         }
-        self.space.free_run(run);
+        self.space.free_batch(run);
     }
 
     /// A handle that was freed is refused by every call.
@@ -418,7 +420,7 @@ impl Test {
                     self.model.boundary.is_some_and(|boundary| range.end.is_multiple_of(boundary));
                 if edge { 0 } else { piece.end - piece.start }
             });
-        let asked = match self.random.below(4) {
+        let requested = match self.random.below(4) {
             0 => size + room,
             1 => (size + room).saturating_add(1),
             2 => self.size(),
@@ -426,13 +428,13 @@ impl Test {
         };
         let (grow, limit) = (self.random.below(2) == 0, self.model.limit());
         let changed = match (&mut self.held[place].1, grow) {
-            (Held::Own(allocation), true) => allocation.extend(asked),
-            (Held::Own(allocation), false) => allocation.shrink(asked),
+            (Held::Own(allocation), true) => allocation.extend(requested),
+            (Held::Own(allocation), false) => allocation.shrink(requested),
             (Held::Raw(handle), grow) => {
                 let changed = if grow {
-                    self.space.extend_raw(*handle, asked)
+                    self.space.extend_raw(*handle, requested)
                 } else {
-                    self.space.shrink_raw(*handle, asked)
+                    self.space.shrink_raw(*handle, requested)
                 };
                 changed.map_err(|error| match error {
                     RawError::Refused(error) => error,
@@ -441,33 +443,35 @@ impl Test {
             }
         };
         let right = match (grow, changed) {
-            (true, Ok(())) => (size..=size + room).contains(&asked),
-            (false, Ok(())) => (1..=size).contains(&asked),
-            (true, Err(AllocError::TooLarge { asked: said, limit: most })) => {
-                asked > limit && (said, most) == (asked, limit)
+            (true, Ok(())) => (size..=size + room).contains(&requested),
+            (false, Ok(())) => (1..=size).contains(&requested),
+            (true, Err(AllocError::TooLarge { requested: said, limit: most })) => {
+                requested > limit && (said, most) == (requested, limit)
             }
-            (true, Err(AllocError::Blocked { asked: said, most })) => {
-                asked > size + room && asked <= limit && (said, most) == (asked, size + room)
+            (true, Err(AllocError::Blocked { requested: said, most })) => {
+                requested > size + room
+                    && requested <= limit
+                    && (said, most) == (requested, size + room)
             }
-            (false, Err(AllocError::ZeroSize)) => asked == 0,
+            (false, Err(AllocError::ZeroSize)) => requested == 0,
             (
                 _,
                 Err(AllocError::OutOfBounds { allocation_start, allocation_end, start: from, end }),
             ) => {
-                let wrong = if grow { asked < size } else { asked > size };
+                let wrong = if grow { requested < size } else { requested > size };
                 wrong
                     && (allocation_start, allocation_end, from) == (range.start, range.end, start)
-                    && end == start.saturating_add(asked)
+                    && end == start.saturating_add(requested)
             }
-            (false, Err(error)) => asked < size && self.model.full(&error),
+            (false, Err(error)) => requested < size && self.model.full(&error),
             (true, Err(_)) => false,
         };
-        let what = format!("{range:?} to {asked} bytes, grow {grow}, room {room}");
+        let what = format!("{range:?} to {requested} bytes, grow {grow}, room {room}");
         match changed {
             Ok(()) => {
                 assert!(right, "{what}");
-                self.model.in_order &= asked >= size;
-                self.model.used.insert(start, start + asked);
+                self.model.in_order &= requested >= size;
+                self.model.used.insert(start, start + requested);
             }
             Err(error) => self.refuse(&what, right, &error),
         }
@@ -549,17 +553,18 @@ impl Test {
                 (1..=1 << 63).contains(&to)
                     && if grow { to >= capacity } else { last <= to && to <= capacity }
             }
-            Err(SpaceError::Capacity { asked, limit }) => {
-                asked == to && limit == 1 << 63 && !(1..=1 << 63).contains(&to)
+            Err(SpaceError::Capacity { requested, limit }) => {
+                requested == to && limit == 1 << 63 && !(1..=1 << 63).contains(&to)
             }
-            Err(SpaceError::WrongDirection { capacity: is, asked }) => {
-                (is, asked) == (capacity, to) && if grow { to < capacity } else { to > capacity }
+            Err(SpaceError::WrongDirection { capacity: is, requested }) => {
+                (is, requested) == (capacity, to)
+                    && if grow { to < capacity } else { to > capacity }
             }
-            Err(SpaceError::InUse { asked, end_of_last }) => {
-                !grow && (asked, end_of_last) == (to, last) && to < last
+            Err(SpaceError::InUse { requested, end_of_last }) => {
+                !grow && (requested, end_of_last) == (to, last) && to < last
             }
-            Err(SpaceError::BooksFull { ranges }) => {
-                grow && self.model.full(&AllocError::BooksFull { ranges })
+            Err(SpaceError::TooManyRanges { ranges }) => {
+                grow && self.model.full(&AllocError::TooManyRanges { ranges })
             }
             Err(_) => false,
         };

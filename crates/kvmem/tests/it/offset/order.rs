@@ -107,9 +107,9 @@ fn a_batch_continues_the_order_and_a_failed_one_does_not_end_it() {
         for size in [10, 1000, 77, 4096] {
             let left = (1 << 20) - at;
             let error = space.allocate_batch(size, (left / size) as usize + 1).unwrap_err();
-            assert!(matches!(error, AllocError::NoRoom { .. }), "{error}");
+            assert!(matches!(error, AllocError::OutOfSpace { .. }), "{error}");
             let error = space.allocate_scattered(left + 1, 8).unwrap_err();
-            assert!(matches!(error, AllocError::NoRoom { .. }), "{error}");
+            assert!(matches!(error, AllocError::OutOfSpace { .. }), "{error}");
             for granted in space.allocate_batch(size, 9).unwrap() {
                 assert_eq!(granted.offset(), at);
                 at += size;

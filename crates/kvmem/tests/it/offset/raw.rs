@@ -150,7 +150,7 @@ fn refusals_make_no_handle() {
     let all = space.allocate_raw(100).unwrap();
     assert_eq!(
         space.allocate_raw(1),
-        Err(AllocError::NoRoom { asked: 1, free: 0, largest_free: 0 })
+        Err(AllocError::OutOfSpace { requested: 1, free: 0, largest_free: 0 })
     );
     assert_eq!(space.free_raw(all.handle), Ok(100));
 }

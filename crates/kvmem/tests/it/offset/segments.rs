@@ -71,7 +71,7 @@ fn whole_ranges_come_and_go_when_names_are_out() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(error, AllocError::BooksFull { .. }), "{error}");
+        assert!(matches!(error, AllocError::TooManyRanges { .. }), "{error}");
         let freed = live.remove(live.len() / 2);
         let range = freed.range();
         assert!(matches!(freed.free_range(range.clone()), Ok((None, None))));
@@ -80,7 +80,7 @@ fn whole_ranges_come_and_go_when_names_are_out() {
         assert_eq!(again.range(), range);
         let range = again.range();
         let (again, error) = again.free_range(range.start + 1..range.end - 1).unwrap_err();
-        assert!(matches!(error, AllocError::BooksFull { .. }), "{error}");
+        assert!(matches!(error, AllocError::TooManyRanges { .. }), "{error}");
         live.push(again);
         let freed = live.swap_remove(3);
         let range = freed.range();
@@ -118,7 +118,7 @@ fn segments_with_an_aligned_start_are_found_by_arithmetic() {
     let space = OffsetAllocator::builder(1 << 40).boundary((1 << 27) + 1).build().unwrap();
     let first = space.allocate_aligned(1 << 27, 1 << 40).unwrap();
     let before = (figures(space.metrics()), space.metrics().free_ranges);
-    assert!(matches!(space.allocate_aligned(1 << 27, 1 << 39), Err(AllocError::NoRoom { .. })));
+    assert!(matches!(space.allocate_aligned(1 << 27, 1 << 39), Err(AllocError::OutOfSpace { .. })));
     assert_eq!((figures(space.metrics()), space.metrics().free_ranges), before);
     drop(first);
 }

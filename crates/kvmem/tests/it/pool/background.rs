@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvmem::arena::Cancel;
+use kvmem::arena::CancelToken;
 use kvmem::pool::{Block, Pool, PoolBuilder, PoolError};
 use kvmem::register::Policy;
 
@@ -76,8 +76,8 @@ fn figures_leave_out_what_is_not_ready() {
         pool.wait_ready(u64::MAX, Duration::from_millis(1)).min(pool.capacity() - 1),
         pool.ready_bytes().min(pool.capacity() - 1)
     );
-    assert!(matches!(pool.grow_to(pool.capacity()), Err(PoolError::Underway)));
-    assert!(matches!(pool.shrink(), Err(PoolError::Underway)));
+    assert!(matches!(pool.grow_to(pool.capacity()), Err(PoolError::Initializing)));
+    assert!(matches!(pool.shrink(), Err(PoolError::Initializing)));
     pool.wait_ready(u64::MAX, LONG);
     assert_eq!(pool.metrics().capacity, pool.capacity());
 }
@@ -102,7 +102,7 @@ fn dropping_the_pool_ends_it() {
 #[test]
 fn it_can_be_cancelled_and_what_is_ready_serves_on() {
     let fakes = Fake::some(1, PART as u64);
-    let cancel = Cancel::new();
+    let cancel = CancelToken::new();
     let (pool, _) = slow(&fakes, 10).cancel(cancel.clone()).build().expect("little memory");
     pool.wait_ready(2 * PART as u64, LONG);
     cancel.cancel();

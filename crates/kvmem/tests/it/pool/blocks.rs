@@ -35,10 +35,10 @@ fn every_kind_of_request() {
             block.offset() as usize
         );
     }
-    let asked: usize = blocks.iter().map(Block::len).sum();
-    assert_eq!(pool.metrics().allocated, asked as u64);
-    assert_eq!(asked, 1 + 100_001 + 20 * 7777 + 300_000);
-    pool.free_run(blocks);
+    let requested: usize = blocks.iter().map(Block::len).sum();
+    assert_eq!(pool.metrics().allocated, requested as u64);
+    assert_eq!(requested, 1 + 100_001 + 20 * 7777 + 300_000);
+    pool.free_batch(blocks);
     assert_eq!((pool.metrics().allocated, pool.metrics().live), (0, 0));
     pool.check().expect("sound");
 }
@@ -56,8 +56,8 @@ fn addresses_are_aligned_however_far() {
     }
     assert_apart(&blocks, &pool);
     // What an alignment beyond the pages has cut off is free again.
-    let asked: usize = blocks.iter().map(Block::len).sum();
-    assert_eq!(pool.metrics().allocated, asked as u64);
+    let requested: usize = blocks.iter().map(Block::len).sum();
+    assert_eq!(pool.metrics().allocated, requested as u64);
     for (align, error) in
         [(0, AllocError::BadAlign { align: 0 }), (24, AllocError::BadAlign { align: 24 })]
     {
@@ -79,10 +79,10 @@ fn addresses_are_aligned_however_far() {
         let error = pool.allocate_aligned(1, align).unwrap_err();
         let PoolError::Refused(refused) = &error else { panic!("{error}") };
         let said = match *refused {
-            AllocError::AlignTooLarge { asked, align, limit: most } if most == limit => {
-                (asked, align)
+            AllocError::AlignTooLarge { requested, align, limit: most } if most == limit => {
+                (requested, align)
             }
-            AllocError::NoRoom { asked, .. } => (asked, align as u64),
+            AllocError::OutOfSpace { requested, .. } => (requested, align as u64),
             ref other => panic!("{other}"),
         };
         assert_eq!(said, (1, align as u64), "{error}");
@@ -100,10 +100,10 @@ fn what_cannot_be_is_told() {
     ));
     let _half = pool.allocate(MIB / 2 + 1).expect("room");
     let error = pool.allocate(MIB / 2).unwrap_err();
-    let PoolError::Refused(AllocError::NoRoom { asked, free, .. }) = error else {
+    let PoolError::Refused(AllocError::OutOfSpace { requested, free, .. }) = error else {
         panic!("{error}")
     };
-    assert_eq!((asked, free), (MIB as u64 / 2, MIB as u64 / 2 - 1));
+    assert_eq!((requested, free), (MIB as u64 / 2, MIB as u64 / 2 - 1));
     assert!(
         pool.allocate_batch(MIB / 8, 5).is_err() && pool.allocate_scattered(MIB / 2, 9).is_err()
     );

@@ -20,7 +20,7 @@ use kvmem::pool::{KvCache, Pool};
 fn pool(bytes: usize) -> Pool {
     Pool::builder(bytes)
         .ladder(PageSize::Base)
-        .learn(false)
+        .auto_hot_sizes(false)
         .build()
         .expect("base pages are to be had")
         .0

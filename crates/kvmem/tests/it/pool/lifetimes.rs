@@ -52,7 +52,7 @@ proptest! {
     ) {
         const PART: usize = 256 << 10;
         let fakes = Fake::some(2, PART as u64);
-        let builder = small(2 * MIB).max_size(3 * MIB).registrars(registrars(&fakes)).learn(learns);
+        let builder = small(2 * MIB).max_size(3 * MIB).registrars(registrars(&fakes)).auto_hot_sizes(learns);
         let (pool, _) = builder.in_background(in_background).build().expect("little memory");
         // A third of the pools are dropped while they are still being made ready.
         if sizes.len() % 3 > 0 {
@@ -62,7 +62,7 @@ proptest! {
             }
         }
         if condemned && let Ok(block) = pool.allocate(1000) {
-            pool.condemn(block, "a test");
+            pool.quarantine_block(block, "a test");
         }
         let mut owned = vec![Owned::Pool(pool.clone()), Owned::Pool(pool.clone())];
         for (n, size) in sizes.into_iter().enumerate() {

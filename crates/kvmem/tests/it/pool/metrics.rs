@@ -66,7 +66,7 @@ fn all_that_is_published_is_described() {
     let registrars = crate::register::fake::registrars(&fakes);
     let built = small(1 << 20).name("kv").measure_latency(1).registrars(registrars).build();
     let (pool, _) = built.expect("little memory");
-    let cache = kvmem::pool::KvCache::<u64>::new_on(&pool);
+    let cache = kvmem::pool::KvCache::<u64>::new(&pool);
     cache.insert(1, &[1; 100]).expect("room");
     let book = published(&Exporter::new().pool(&pool).cache_called("prefix", &cache));
     for what in METRICS {

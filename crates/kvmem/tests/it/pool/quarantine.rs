@@ -78,7 +78,7 @@ fn users_condemn_what_they_find_bad() {
     let (pool, _) = small(MIB).build().expect("little memory");
     let bad = pool.allocate(5000).expect("room");
     let range = bad.range();
-    pool.condemn(bad, "the NIC says IBV_WC_REM_ACCESS_ERR");
+    pool.quarantine_block(bad, "the NIC says IBV_WC_REM_ACCESS_ERR");
     let report = pool.report();
     assert_eq!(
         (report.quarantined[0].range.clone(), report.quarantined[0].cause),
@@ -92,7 +92,7 @@ fn users_condemn_what_they_find_bad() {
     );
     // Another pool's block is only freed there.
     let (other, _) = small(MIB).build().expect("little memory");
-    other.condemn(blocks.pop().expect("many"), "not ours");
+    other.quarantine_block(blocks.pop().expect("many"), "not ours");
     assert_eq!((other.ready_bytes(), other.report().quarantined.len()), (MIB as u64, 0));
     // It goes with the pool.
     drop((blocks, pool));

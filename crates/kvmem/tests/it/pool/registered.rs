@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use kvmem::arena::{ArenaError, Cancel, Numa, PageSize, Populate};
+use kvmem::arena::{ArenaError, CancelToken, Numa, PageSize, Populate};
 use kvmem::pool::{Block, Pool, PoolError, PoolReport};
 use kvmem::register::{Devices, Limits, Policy, RegisterError, RingTable};
 
@@ -93,9 +93,9 @@ fn one_key_for_all_where_nothing_asks_for_more() {
     let builder =
         Pool::builder("1 TiB").ladder(PageSize::Thp).populate(Populate::None).in_background(true);
     let error = builder.boundary(4096).build().unwrap_err();
-    assert_eq!(error, PoolError::Boundary { asked: 4096, least: 1 << 20 });
+    assert_eq!(error, PoolError::Boundary { requested: 4096, least: 1 << 20 });
     let error = small(MIB).boundary(100).build().unwrap_err();
-    assert_eq!(error, PoolError::Boundary { asked: 100, least: PageSize::Base.bytes() as u64 });
+    assert_eq!(error, PoolError::Boundary { requested: 100, least: PageSize::Base.bytes() as u64 });
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_limit_is_told_before_anything_is_done() {
         .build()
         .unwrap_err();
     assert!(error.to_string().contains("two registrars are called fake:0"), "{error}");
-    let cancel = Cancel::new();
+    let cancel = CancelToken::new();
     cancel.cancel();
     assert!(small(MIB).cancel(cancel).build().is_err());
 }

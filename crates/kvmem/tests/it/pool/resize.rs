@@ -14,12 +14,12 @@ fn resident(pool: &Pool) -> u64 {
     let report = pool.report();
     let block = pool.allocate(1).expect("room");
     let base = block.as_ptr().addr() - block.offset() as usize;
-    let mut pages = vec![0u8; report.most_bytes as usize / 4096];
+    let mut pages = vec![0u8; report.max_bytes as usize / 4096];
     // SAFETY: the range is mapped as long as the block, and the vector has a byte for each page.
-    let asked = unsafe {
-        libc::mincore(base as *mut libc::c_void, report.most_bytes as usize, pages.as_mut_ptr())
+    let requested = unsafe {
+        libc::mincore(base as *mut libc::c_void, report.max_bytes as usize, pages.as_mut_ptr())
     };
-    assert_eq!(asked, 0);
+    assert_eq!(requested, 0);
     pages.iter().filter(|page| **page & 1 == 1).count() as u64 * 4096
 }
 
@@ -28,7 +28,7 @@ fn it_grows_and_shrinks_with_its_keys() {
     let fakes = Fake::some(2, PART as u64);
     let (pool, report) =
         small(MIB).max_size(3 * MIB).registrars(registrars(&fakes)).build().expect("little memory");
-    assert_eq!((report.capacity_bytes, report.most_bytes), (MIB as u64, 3 * MIB as u64));
+    assert_eq!((report.capacity_bytes, report.max_bytes), (MIB as u64, 3 * MIB as u64));
     assert_eq!((live(&fakes), resident(&pool)), (8, MIB as u64));
     let mut blocks = pool.allocate_batch(PART, 4).expect("all of it");
     assert!(pool.allocate(1).is_err());
@@ -43,7 +43,7 @@ fn it_grows_and_shrinks_with_its_keys() {
     assert_eq!(pool.report().registered.expect("all").keys, 24);
     assert_eq!(
         pool.grow_to(3 * MIB as u64 + 1),
-        Err(PoolError::Limit { asked: 3 * MIB as u64 + 1, most: 3 * MIB as u64 })
+        Err(PoolError::Limit { requested: 3 * MIB as u64 + 1, most: 3 * MIB as u64 })
     );
     let error = pool.grow_to(MIB as u64).unwrap_err();
     assert!(
@@ -105,7 +105,7 @@ fn keys_that_are_not_taken_back_keep_their_pages() {
     let before = resident(&pool);
     let error = pool.shrink_to(1).unwrap_err();
     assert!(
-        matches!(&error, PoolError::Register(inner) if matches!(**inner, RegisterError::Kept { .. })),
+        matches!(&error, PoolError::Register(inner) if matches!(**inner, RegisterError::DeregisterFailed { .. })),
         "{error}"
     );
     assert_eq!((pool.capacity(), live(&fakes), resident(&pool)), (PART as u64, 2, before));

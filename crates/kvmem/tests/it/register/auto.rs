@@ -137,7 +137,7 @@ fn a_slice_that_is_never_given_back_is_told() {
     let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
     let error = builder.register(Arc::clone(&region)).unwrap_err();
     assert!(
-        matches!(&error, RegisterError::Kept { kept } if kept[0].device == "simulated:0"),
+        matches!(&error, RegisterError::DeregisterFailed { kept } if kept[0].device == "simulated:0"),
         "{error}"
     );
     assert_eq!(machine.live_keys(), 1);

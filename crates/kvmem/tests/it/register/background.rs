@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvmem::arena::{Cancel, PageSize, Region};
+use kvmem::arena::{CancelToken, PageSize, Region};
 use kvmem::register::{Phase, Policy, RegisterError, RegistrationBuilder, RegistrationSet};
 
 use super::fake::{Fake, Faults, live, registrars};
@@ -112,7 +112,7 @@ fn it_can_be_cancelled_and_dropped() {
     assert_eq!(live(&fakes), 0);
 
     // Dropping one leaves what else the user's token is for alone.
-    let token = Cancel::new();
+    let token = CancelToken::new();
     let builder = builder(&fakes).cancel(token.clone());
     let work = builder.register_in_background(region()).expect("nothing stands in the way");
     work.wait_ready(MIB as u64, LONG);

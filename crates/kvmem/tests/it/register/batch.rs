@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvmem::arena::{PageSize, Populate, Region};
-use kvmem::register::{Barrier, Limits, Policy, RegisterError, RegistrationSet};
+use kvmem::register::{Limits, Policy, RegisterError, RegisterLimit, RegistrationSet};
 
 use super::fake::{Fake, Faults, live, registrars};
 
@@ -83,7 +83,7 @@ fn limits_are_held_against_what_all_need_together() {
     let builder = RegistrationSet::builder().registrar(fake.clone());
     drop(builder.register_batch(regions(&[3, 2])).expect("five keys"));
     let error = builder.register_batch(regions(&[3, 3])).unwrap_err();
-    let barrier = Barrier::Keys { limit: 5, need: 6 };
-    assert_eq!(error, RegisterError::Limited { device: "few".to_owned(), barrier });
+    let exceeded = RegisterLimit::Keys { limit: 5, need: 6 };
+    assert_eq!(error, RegisterError::Limited { device: "few".to_owned(), exceeded });
     assert_eq!(fake.calls(), 5);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvmem::arena::{Errno, PageSize, Region};
 use kvmem::register::cuda::{Cuda, Gpu, HostFlags};
-use kvmem::register::{Barrier, Key, NotAvailable, Refusal, Registrar};
+use kvmem::register::{Key, NotAvailable, RegisterLimit, Registrar, RegistrarError};
 
 use crate::standin::StandIn;
 
@@ -33,7 +33,7 @@ fn memory(page: usize) -> NonNull<u8> {
 }
 
 /// Registers so many pages from `page` on.
-fn register(gpu: &Gpu, page: usize, pages: usize) -> Result<Key, Refusal> {
+fn register(gpu: &Gpu, page: usize, pages: usize) -> Result<Key, RegistrarError> {
     assert!(page + pages <= 16);
     // SAFETY: the memory stays, and no device writes to it.
     unsafe { gpu.register(memory(page), pages * PAGE) }
@@ -138,8 +138,8 @@ fn what_is_too_long_is_refused_without_asking() {
     let region = Region::builder((256 << 30) + 1).ladder(page).map().expect("addresses are plenty");
     // SAFETY: the memory is mapped until the end of this test.
     let refused = unsafe { gpu.register(region.base(), (256 << 30) + 1) }.expect_err("too long");
-    let barrier = Barrier::KeyBytes { limit_bytes: 256 << 30, need_bytes: (256 << 30) + 1 };
-    assert_eq!(refused.barrier, Some(barrier));
+    let exceeded = RegisterLimit::KeyBytes { limit_bytes: 256 << 30, need_bytes: (256 << 30) + 1 };
+    assert_eq!(refused.exceeded, Some(exceeded));
     assert_eq!(library.get("registered"), 0);
     // SAFETY: see above.
     let key = unsafe { gpu.register(region.base(), 256 << 30) }.expect("just so much");
@@ -401,13 +401,13 @@ fn keys_that_are_not_live_are_not_passed_on() {
     let key = register(&gpu, 0, 1).expect("a key");
     let foreign = register(&other, 1, 1).expect("a key");
     gpu.deregister(key).expect("it stands");
-    let asked = library.calls("cuMemHostUnregister");
+    let requested = library.calls("cuMemHostUnregister");
     let never = Key { handle: memory(2).addr().get() as u64, lkey: 0, rkey: None };
     for wrong in [key, foreign, never, Key { handle: 0, lkey: 0, rkey: None }] {
         let refused = gpu.deregister(wrong).expect_err("not live");
         assert_eq!((refused.call.as_ref(), refused.errno), ("cuMemHostUnregister", Errno::ENOENT));
     }
-    assert_eq!(library.calls("cuMemHostUnregister"), asked, "the driver was asked");
+    assert_eq!(library.calls("cuMemHostUnregister"), requested, "the driver was asked");
     drop((gpu, other));
     assert_nothing_lives(&library);
 }

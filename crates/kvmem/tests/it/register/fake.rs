@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvmem::arena::{Errno, Region};
-use kvmem::register::{Key, Limits, Refusal, Registrar};
+use kvmem::register::{Key, Limits, Registrar, RegistrarError};
 
 /// What a fake does wrong, by the number of the call, from 1.
 #[derive(Clone, Debug, Default)]
@@ -132,7 +132,7 @@ impl Registrar for Fake {
         self.limits.clone()
     }
 
-    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, Refusal> {
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         self.enter();
         let mut books = self.books.lock().unwrap();
         self.inside.fetch_sub(1, Ordering::SeqCst);
@@ -143,25 +143,25 @@ impl Registrar for Fake {
             panic!("the fake was told to");
         }
         if books.faults.register.contains(&nth) {
-            return Err(Refusal::new("fake_reg_mr", Errno::ENOMEM, "tell the fake not to"));
+            return Err(RegistrarError::new("fake_reg_mr", Errno::ENOMEM, "tell the fake not to"));
         }
         assert!(len as u64 <= self.limits.max_bytes, "{len} bytes are too many");
         books.live.insert(nth, (at.addr().get(), len));
         Ok(Key { handle: nth, lkey: nth, rkey: None })
     }
 
-    fn deregister(&self, key: Key) -> Result<(), Refusal> {
+    fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         self.enter();
         let mut books = self.books.lock().unwrap();
         self.inside.fetch_sub(1, Ordering::SeqCst);
         books.deregistered += 1;
         let nth = books.deregistered;
         if books.faults.deregister.iter().any(|(from, times)| nth >= *from && nth - from < *times) {
-            return Err(Refusal::new("fake_dereg_mr", Errno::EBUSY, "tell the fake not to"));
+            return Err(RegistrarError::new("fake_dereg_mr", Errno::EBUSY, "tell the fake not to"));
         }
         let known = books.live.remove(&key.handle);
-        known
-            .map(drop)
-            .ok_or_else(|| Refusal::new("fake_dereg_mr", Errno::EINVAL, "that key is not out"))
+        known.map(drop).ok_or_else(|| {
+            RegistrarError::new("fake_dereg_mr", Errno::EINVAL, "that key is not out")
+        })
     }
 }

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::io_uring::{opcode, squeue, types};
-use kvmem::register::{IoUring, Key, Refusal, Registrar, RingTable};
+use kvmem::register::{IoUring, Key, Registrar, RegistrarError, RingTable};
 
 /// Whether rings can be made here and may pin as much as these tests need; prints why not.
 pub(crate) fn rings() -> bool {
@@ -39,7 +39,7 @@ impl Worker {
         self.ring.as_fd().try_clone_to_owned().expect("a descriptor")
     }
 
-    pub(crate) fn adopt(&self, table: RingTable) -> Result<IoUring, Refusal> {
+    pub(crate) fn adopt(&self, table: RingTable) -> Result<IoUring, RegistrarError> {
         IoUring::adopt("ring", self.fd(), table)
     }
 

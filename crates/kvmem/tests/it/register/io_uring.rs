@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::io_uring::{opcode, types};
 use kvmem::arena::{Errno, Ladder, PageSize, Populate, Region, RegionBuilder};
-use kvmem::register::{Account, Barrier, IoUring, Key, Refusal, Registrar, RingTable};
+use kvmem::register::{Account, IoUring, Key, RegisterLimit, Registrar, RegistrarError, RingTable};
 
 use super::fixed::{Worker, file, rings};
 
@@ -34,7 +34,12 @@ fn at(region: &Region, offset: usize) -> NonNull<u8> {
     unsafe { region.base().add(offset) }
 }
 
-fn register(ring: &IoUring, region: &Region, offset: usize, len: usize) -> Result<Key, Refusal> {
+fn register(
+    ring: &IoUring,
+    region: &Region,
+    offset: usize,
+    len: usize,
+) -> Result<Key, RegistrarError> {
     assert!(offset + len <= region.len());
     // SAFETY: within the region, which every test drops after its ring.
     unsafe { ring.register(at(region, offset), len) }
@@ -181,8 +186,8 @@ fn slots_of_others_are_left_alone() {
             .collect();
         assert!(keys.iter().all(|key| (4..8).contains(&key.lkey)), "{keys:?}");
         assert_eq!(
-            register(&ring, &region, 0, 4096).expect_err("all taken").barrier,
-            Some(Barrier::Keys { limit: 0, need: 1 })
+            register(&ring, &region, 0, 4096).expect_err("all taken").exceeded,
+            Some(RegisterLimit::Keys { limit: 0, need: 1 })
         );
         for slot in (0..4).chain(8..12) {
             worker.prove(theirs(slot), at(&region, slot as usize * 4096), 4096);
@@ -211,8 +216,8 @@ fn slots_run_out_and_come_back() {
     assert_eq!(ring.limits().max_keys, 0);
     let error = register(&ring, &region, 3 * 4096, 4096).expect_err("all taken");
     assert_eq!(
-        (error.errno, &error.barrier),
-        (Errno::ENOSPC, &Some(Barrier::Keys { limit: 0, need: 1 }))
+        (error.errno, &error.exceeded),
+        (Errno::ENOSPC, &Some(RegisterLimit::Keys { limit: 0, need: 1 }))
     );
     assert!(error.to_string().contains("give back keys"), "{error}");
     ring.deregister(keys[1]).expect("it stands");
@@ -229,7 +234,7 @@ fn a_ring_of_its_own_has_room_for_all_the_kernel_allows() {
     assert_eq!(ring.name(), "io_uring:3");
     let limits = ring.limits();
     assert_eq!((limits.device.as_str(), limits.max_bytes), ("io_uring:3", 1 << 30));
-    assert_eq!(limits.good_bytes, Some(256 << 20));
+    assert_eq!(limits.preferred_chunk_bytes, Some(256 << 20));
     assert!([1024, 16384].contains(&limits.max_keys), "{limits:?}");
     assert!(limits.memlock.is_none_or(|memlock| memlock.account == Account::Rings));
     let region = base(4096);
@@ -242,7 +247,7 @@ fn a_ring_of_its_own_has_room_for_all_the_kernel_allows() {
     assert_eq!(ring.limits().max_keys, limits.max_keys - most);
     if most == limits.max_keys {
         let error = register(&ring, &region, 0, 4096).expect_err("all taken");
-        assert!(matches!(error.barrier, Some(Barrier::Keys { .. })), "{error}");
+        assert!(matches!(error.exceeded, Some(RegisterLimit::Keys { .. })), "{error}");
     }
     assert_eq!(keys.iter().map(|key| key.handle).collect::<HashSet<_>>().len() as u64, most);
     for key in &keys {
@@ -261,8 +266,8 @@ fn more_than_a_buffer_can_have_is_refused_by_the_kernel_too() {
     let len = (1 << 30) + 4096;
     let region = Region::builder(len).ladder(PageSize::Base).map().expect("addresses are plenty");
     let error = register(&ring, &region, 0, len).expect_err("more than 1 GiB");
-    let barrier = Barrier::KeyBytes { limit_bytes: 1 << 30, need_bytes: len as u64 };
-    assert_eq!(error.barrier, Some(barrier), "{error}");
+    let exceeded = RegisterLimit::KeyBytes { limit_bytes: 1 << 30, need_bytes: len as u64 };
+    assert_eq!(error.exceeded, Some(exceeded), "{error}");
     assert!(error.to_string().contains("smaller chunks"), "{error}");
     assert_eq!(region.residency(..).expect("asked").resident_bytes, 0, "nothing was pinned");
     assert_eq!(ring.limits().max_keys, IoUring::new(1).expect("as above").limits().max_keys);
@@ -299,7 +304,7 @@ fn memory_that_cannot_be_pinned_is_refused() {
     let refused = |at: NonNull<u8>, len: usize| {
         // SAFETY: nothing is pinned, which is what is tested.
         let error = unsafe { ring.register(at, len) }.expect_err("cannot be pinned");
-        assert!(error.barrier.is_none(), "{error}");
+        assert!(error.exceeded.is_none(), "{error}");
         assert_eq!(ring.limits().max_keys, before);
         error
     };

@@ -165,7 +165,7 @@ fn what_is_not_mapped_is_refused_and_nothing_stays_locked() {
     // SAFETY: only asked about, and it outlives the region.
     let around = unsafe { Region::from_raw(hole, 3 * PAGE, ()) }.expect("a range");
     let error = refused(hole, 3 * PAGE);
-    assert_eq!((error.errno, &error.barrier), (Errno::ENOMEM, &None), "{error}");
+    assert_eq!((error.errno, &error.exceeded), (Errno::ENOMEM, &None), "{error}");
     assert!(error.to_string().contains("not all of it is mapped"), "{error}");
     assert_eq!(locked(&around), pages([]));
     drop(around);

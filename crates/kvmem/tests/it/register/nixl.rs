@@ -11,7 +11,7 @@ use std::time::Duration;
 use kvmem::arena::{Errno, Ladder, PageSize, Region};
 use kvmem::register::nixl::{Agent, Nixl};
 use kvmem::register::{
-    Key, Limits, NotAvailable, Policy, Refusal, RegisterError, Registrar, RegistrationSet,
+    Key, Limits, NotAvailable, Policy, RegisterError, Registrar, RegistrarError, RegistrationSet,
 };
 
 use crate::standin::StandIn;
@@ -37,14 +37,14 @@ fn memory(at: usize) -> NonNull<u8> {
 }
 
 /// Registers memory that is there.
-fn register(agent: &Agent, at: usize, len: usize) -> Result<Key, Refusal> {
+fn register(agent: &Agent, at: usize, len: usize) -> Result<Key, RegistrarError> {
     assert!(at + len <= MEMORY.len());
     // SAFETY: the memory stays, and nothing writes to it.
     unsafe { agent.register(memory(at), len) }
 }
 
 /// What peers would get.
-fn metadata(agent: &Agent) -> Result<Vec<u8>, Refusal> {
+fn metadata(agent: &Agent) -> Result<Vec<u8>, RegistrarError> {
     // SAFETY: there are none.
     unsafe { agent.metadata() }
 }
@@ -178,7 +178,7 @@ fn keys_that_are_not_live_are_not_passed_on() {
     let [one, other] = [agent(&library), agent(&library)];
     let key = register(&one, 0, 64).expect("a key");
     let foreign = register(&other, 128, 64).expect("a key");
-    let asked = library.calls("nixl_capi_deregister_mem");
+    let requested = library.calls("nixl_capi_deregister_mem");
     let forged =
         [Key { lkey: 63, ..key }, Key { rkey: Some(0), ..key }, Key { handle: 0, ..key }, foreign];
     for wrong in forged {
@@ -186,7 +186,7 @@ fn keys_that_are_not_live_are_not_passed_on() {
         assert_eq!(refused.errno, Errno::ENOENT);
         assert!(refused.to_string().contains("give back a key once"), "{refused}");
     }
-    assert_eq!(library.calls("nixl_capi_deregister_mem"), asked, "the library was asked");
+    assert_eq!(library.calls("nixl_capi_deregister_mem"), requested, "the library was asked");
     // The default: one after the other, each with its own answer.
     let answers = one.deregister_all(&[foreign, key, key]);
     assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, false]);
@@ -218,7 +218,7 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
     let nixl = load(&library);
     let scenario = || -> Result<(), String> {
         let unavailable = |error: NotAvailable| error.to_string();
-        let refused = |error: Refusal| error.to_string();
+        let refused = |error: RegistrarError| error.to_string();
         let agents = [
             nixl.agent("one").parameter("k", "v").open().map_err(unavailable)?,
             nixl.agent("other").parameter("k", "v").open().map_err(unavailable)?,

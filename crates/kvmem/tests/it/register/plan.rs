@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{PageSize, Populate, Receipt, Region};
 use kvmem::register::{
-    Account, Barrier, Limits, Memlock, Plan, Policy, RegisterError, RegistrationSet, Terms,
-    TrialPlan, plan,
+    Account, CalibrationPlan, Limits, Memlock, Plan, PlanOptions, Policy, RegisterError,
+    RegisterLimit, RegistrationSet, plan,
 };
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ fn receipt(stretches: &[(PageSize, usize, usize)]) -> Receipt {
         at += len;
     }
     let receipt = serde_json::json!({
-        "asked_bytes": at, "mapped_bytes": at, "usable_bytes": at, "backing": "private", "policy_verified": false,
+        "requested_bytes": at, "mapped_bytes": at, "usable_bytes": at, "backing": "private", "policy_verified": false,
         "threads": 0, "ranges": ranges,
     });
     serde_json::from_value(receipt).expect("the shape of a receipt")
@@ -43,10 +43,10 @@ fn page_at(receipt: &Receipt, offset: usize) -> PageSize {
     part.expect("an offset within").got
 }
 
-fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &Terms) {
+fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &PlanOptions) {
     let len = receipt.usable_bytes;
     let cap = |limits: &Limits| {
-        let wanted = terms.chunk_bytes.or(limits.good_bytes).unwrap_or(u64::MAX);
+        let wanted = terms.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
         wanted.min(limits.max_bytes)
     };
     let least = limits.iter().map(cap).min().expect("a registrar");
@@ -123,8 +123,10 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &Terms) {
     }
     let shortest = plan.lanes.iter().map(|lane| lane.chunks.len()).min().expect("a lane");
     match plan.trial {
-        Some(TrialPlan::Chunks { rounds }) => assert!(2 * rounds <= shortest && !terms.by_range),
-        Some(TrialPlan::Slices { slice_bytes, .. }) => {
+        Some(CalibrationPlan::Chunks { rounds }) => {
+            assert!(2 * rounds <= shortest && !terms.by_range)
+        }
+        Some(CalibrationPlan::Slices { slice_bytes, .. }) => {
             assert!(plan.lanes.iter().all(|lane| slice_bytes <= lane.chunks[0].len() as u64));
             assert!(slice_bytes * 24 <= plan.len_bytes * limits.len() as u64);
         }
@@ -175,16 +177,16 @@ fn limits() -> impl Strategy<Value = Vec<Limits>> {
     prop::collection::vec((bytes(), prop::option::of(bytes())), 1..9).prop_map(|all| {
         let named = all.into_iter().enumerate();
         named
-            .map(|(nic, (max_bytes, good_bytes))| Limits {
+            .map(|(nic, (max_bytes, preferred_chunk_bytes))| Limits {
                 max_bytes,
-                good_bytes,
+                preferred_chunk_bytes,
                 ..Limits::none(format!("nic:{nic}"))
             })
             .collect()
     })
 }
 
-fn terms() -> impl Strategy<Value = Terms> {
+fn terms() -> impl Strategy<Value = PlanOptions> {
     let policy = prop_oneof![
         Just(Policy::Sequential),
         Just(Policy::Auto),
@@ -197,11 +199,11 @@ fn terms() -> impl Strategy<Value = Terms> {
         (1..9usize).prop_map(Populate::threads),
     ];
     (policy, 1..129usize, populate, prop::option::weighted(0.3, bytes()), any::<bool>()).prop_map(
-        |(policy, cores, populate, chunk_bytes, by_range)| Terms {
+        |(policy, cores, populate, chunk_bytes, by_range)| PlanOptions {
             populate,
             chunk_bytes,
             by_range,
-            ..Terms::new(policy, cores)
+            ..PlanOptions::new(policy, cores)
         },
     )
 }
@@ -222,17 +224,18 @@ proptest! {
 #[test]
 fn chunks_are_as_large_as_they_may_be() {
     let region = receipt(&[(PageSize::Huge2M, 4096, 4096)]);
-    let chunks = |limits: &[Limits], terms: &Terms| -> Vec<usize> {
+    let chunks = |limits: &[Limits], terms: &PlanOptions| -> Vec<usize> {
         let plan = plan(&region, limits, terms).expect("nothing stands in the way");
         plan.lanes.iter().map(|lane| lane.chunks.len()).collect()
     };
-    let terms = Terms::new(Policy::Auto, 2);
+    let terms = PlanOptions::new(Policy::Auto, 2);
     // One key for everything, unless the device, its taste, or the user is against it.
     assert_eq!(chunks(&nics(2, u64::MAX), &terms), [1, 1]);
     assert_eq!(chunks(&nics(2, 1 << 30), &terms), [8, 8]);
-    let picky = [Limits { good_bytes: Some(128 << 20), ..Limits::none("a") }, Limits::none("b")];
+    let picky =
+        [Limits { preferred_chunk_bytes: Some(128 << 20), ..Limits::none("a") }, Limits::none("b")];
     assert_eq!(chunks(&picky, &terms), [64, 1]);
-    let wish = Terms { chunk_bytes: Some(2 << 30), ..terms.clone() };
+    let wish = PlanOptions { chunk_bytes: Some(2 << 30), ..terms.clone() };
     assert_eq!(chunks(&picky, &wish), [4, 4]);
     // An odd limit is used as far as whole pages go.
     assert_eq!(chunks(&nics(1, (4 << 30) - 1), &terms), [3]);
@@ -243,11 +246,11 @@ fn chunks_are_as_large_as_they_may_be() {
 #[test]
 fn limits_are_held_against_the_need_before_anything_is_done() {
     let region = receipt(&[(PageSize::Base, 4096, 0)]);
-    let terms = Terms::new(Policy::Auto, 2);
+    let terms = PlanOptions::new(Policy::Auto, 2);
     let keys = [Limits { max_bytes: 1 << 20, max_keys: 15, ..Limits::none("mlx5_0") }];
     let error = plan(&region, &keys, &terms).unwrap_err();
-    let barrier = Barrier::Keys { limit: 15, need: 16 };
-    assert_eq!(error, RegisterError::Limited { device: "mlx5_0".to_owned(), barrier });
+    let exceeded = RegisterLimit::Keys { limit: 15, need: 16 };
+    assert_eq!(error, RegisterError::Limited { device: "mlx5_0".to_owned(), exceeded });
 
     let memlock =
         |account, limit_bytes| Some(Memlock { account, limit_bytes, used_bytes: 1 << 20 });
@@ -276,7 +279,7 @@ fn limits_are_held_against_the_need_before_anything_is_done() {
     assert_eq!(plan(&region, &twins, &terms).unwrap_err(), error);
     assert_eq!(plan(&receipt(&[]), &nics(1, 1), &terms).unwrap_err(), RegisterError::Empty);
     // A wish for a billion keys ends before it has filled the memory.
-    let wish = Terms { chunk_bytes: Some(1), ..terms };
+    let wish = PlanOptions { chunk_bytes: Some(1), ..terms };
     let huge = receipt(&[(PageSize::Huge1G, 1024, 0)]);
     assert!(matches!(plan(&huge, &nics(8, u64::MAX), &wish), Err(RegisterError::Limited { .. })));
 }
@@ -288,13 +291,13 @@ fn a_tebibyte_is_planned_in_no_time() {
         .map(|ring| Limits {
             max_bytes: 1 << 30,
             max_keys: 1 << 14,
-            good_bytes: Some(128 << 20),
+            preferred_chunk_bytes: Some(128 << 20),
             ..Limits::none(format!("io_uring:{ring}"))
         })
         .collect();
     let start = Instant::now();
-    let plan =
-        plan(&region, &rings, &Terms::new(Policy::Auto, 64)).expect("nothing stands in the way");
+    let plan = plan(&region, &rings, &PlanOptions::new(Policy::Auto, 64))
+        .expect("nothing stands in the way");
     // The benchmark holds it against a millisecond; this is for a machine that is busy, without
     // optimization.
     assert!(start.elapsed() < Duration::from_secs(1));

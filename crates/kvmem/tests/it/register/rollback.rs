@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use kvmem::arena::{ArenaError, Cancel, Errno, Ladder, PageSize, Populate, Region};
+use kvmem::arena::{ArenaError, CancelToken, Errno, Ladder, PageSize, Populate, Region};
 use kvmem::register::{ChunkError, Policy, RegisterError, RegistrationBuilder, RegistrationSet};
 
 use super::fake::{Fake, Faults, live, registrars};
@@ -132,7 +132,7 @@ fn a_registration_that_cannot_end_says_so_and_can_be_tried_again() {
     let mut set =
         builder(&fakes, Policy::Auto).register(Arc::clone(&region)).expect("nothing fails yet");
     let error = set.deregister().unwrap_err();
-    let RegisterError::Kept { kept } = &error else { panic!("{error}") };
+    let RegisterError::DeregisterFailed { kept } = &error else { panic!("{error}") };
     assert_eq!((kept.len(), kept[0].device.as_str(), kept[0].chunk), (CHUNKS, "fake:1", 0));
     assert_eq!(live(&fakes), CHUNKS);
     // What is still out can still be used; what is not, not.
@@ -202,7 +202,7 @@ fn a_listener_that_panics_takes_nothing_with_it() {
 fn cancelled_work_is_undone() {
     let region = region();
     let fakes = Fake::some(NICS, CHUNK as u64);
-    let cancel = Cancel::new();
+    let cancel = CancelToken::new();
     let token = cancel.clone();
     let builder = builder(&fakes, Policy::Sequential).cancel(cancel).progress(move |progress| {
         if progress.done_bytes >= 5 * CHUNK as u64 {

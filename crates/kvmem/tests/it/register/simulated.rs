@@ -5,7 +5,7 @@ use std::thread;
 
 use kvmem::arena::Region;
 use kvmem::register::simulated::{CallCosts, Costs, Machine};
-use kvmem::register::{Host, Key, Refusal, Registrar};
+use kvmem::register::{Key, Platform, Registrar, RegistrarError};
 
 mod clock;
 mod gatherings;
@@ -26,7 +26,7 @@ fn register(
     region: &Region,
     offset: usize,
     len: usize,
-) -> Result<Key, Refusal> {
+) -> Result<Key, RegistrarError> {
     assert!(offset + len <= region.len());
     // SAFETY: within the region, which outlives the key; a simulated NIC does not write.
     unsafe { nic.register(region.base().add(offset), len) }

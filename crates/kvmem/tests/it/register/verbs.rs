@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kvmem::arena::Errno;
 use kvmem::register::verbs::{Access, Nic, Verbs};
-use kvmem::register::{Barrier, Key, NotAvailable, Refusal, Registrar};
+use kvmem::register::{Key, NotAvailable, RegisterLimit, Registrar, RegistrarError};
 
 use crate::standin::StandIn;
 
@@ -33,7 +33,7 @@ fn memory() -> NonNull<u8> {
 }
 
 /// Registers memory that is there.
-fn register(nic: &Nic, len: usize) -> Result<Key, Refusal> {
+fn register(nic: &Nic, len: usize) -> Result<Key, RegistrarError> {
     assert!(len <= 64 << 10);
     // SAFETY: the memory stays, and no device writes to it.
     unsafe { nic.register(memory(), len) }
@@ -86,16 +86,19 @@ fn limits_are_those_of_the_device() {
     let nic = nic(&library);
     let refused = register(&nic, 8193).expect_err("too long");
     assert_eq!(refused.errno, Errno::EINVAL);
-    assert_eq!(refused.barrier, Some(Barrier::KeyBytes { limit_bytes: 8192, need_bytes: 8193 }));
+    assert_eq!(
+        refused.exceeded,
+        Some(RegisterLimit::KeyBytes { limit_bytes: 8192, need_bytes: 8193 })
+    );
     // What is just short enough was refused for another reason.
     library.fail("ibv_reg_mr", 1, 1, libc::EINVAL);
-    assert_eq!(register(&nic, 8192).expect_err("refused").barrier, None);
+    assert_eq!(register(&nic, 8192).expect_err("refused").exceeded, None);
     let keys: Vec<Key> = (0..3).map(|_| register(&nic, 8192).expect("three")).collect();
     assert_eq!(nic.limits().max_keys, 0);
     let refused = register(&nic, 1).expect_err("a fourth");
     assert_eq!(
-        (refused.errno, refused.barrier.clone()),
-        (Errno::ENOMEM, Some(Barrier::Keys { limit: 0, need: 1 }))
+        (refused.errno, refused.exceeded.clone()),
+        (Errno::ENOMEM, Some(RegisterLimit::Keys { limit: 0, need: 1 }))
     );
     assert!(refused.to_string().contains("larger chunks or fewer regions"), "{refused}");
     nic.deregister(keys[1]).expect("it stands");
@@ -117,9 +120,9 @@ fn access_is_exactly_what_was_asked_for() {
         };
         library.log();
         let result = register(&nic, 4096);
-        let asked = library.get_at("access", library.get("registered") - 1);
-        assert_eq!(asked, u64::from(nic.access().bits()));
-        (asked, library.log()[0].clone(), result)
+        let requested = library.get_at("access", library.get("registered") - 1);
+        assert_eq!(requested, u64::from(nic.access().bits()));
+        (requested, library.log()[0].clone(), result)
     };
     let plain = "ibv_reg_mr".to_owned();
     assert_eq!((ask(None).0, ask(None).1), (7, plain.clone()));
@@ -128,18 +131,18 @@ fn access_is_exactly_what_was_asked_for() {
             [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
         let some = all.into_iter().enumerate().filter(|(at, _)| bits & 1 << at != 0);
         let access = some.fold(Access::NONE, |access, (_, flag)| access | flag);
-        let (asked, call, result) = ask(Some(access));
-        assert_eq!((asked, &call), (bits, &plain));
+        let (requested, call, result) = ask(Some(access));
+        assert_eq!((requested, &call), (bits, &plain));
         // What the standard does not allow is refused by the device, not mended here.
         if bits & 0b1010 != 0 && bits & 1 == 0 {
             let refused = result.expect_err("no local write");
-            assert_eq!((refused.errno, refused.barrier.as_ref()), (Errno::EINVAL, None));
+            assert_eq!((refused.errno, refused.exceeded.as_ref()), (Errno::EINVAL, None));
             assert!(refused.to_string().contains("need local_write as well"), "{refused}");
         } else {
             result.expect("allowed");
         }
-        let (asked, call, _) = ask(Some(access | Access::RELAXED_ORDERING));
-        assert_eq!((asked, call.as_str()), (bits | 1 << 20, "ibv_reg_mr_iova2"));
+        let (requested, call, _) = ask(Some(access | Access::RELAXED_ORDERING));
+        assert_eq!((requested, call.as_str()), (bits | 1 << 20, "ibv_reg_mr_iova2"));
     }
     assert_eq!(library.get("foreign_iova"), 0, "peers know the memory by our addresses");
     assert_nothing_lives(&library);
@@ -148,8 +151,8 @@ fn access_is_exactly_what_was_asked_for() {
 #[test]
 fn relaxed_ordering_is_left_out_where_the_library_does_not_know_it() {
     let library = StandIn::new("ibverbs", &["ibv_reg_mr_iova2"]);
-    let asked = Access::default() | Access::RELAXED_ORDERING;
-    let nic = nic(&library).with_access(asked);
+    let requested = Access::default() | Access::RELAXED_ORDERING;
+    let nic = nic(&library).with_access(requested);
     assert_eq!(nic.access(), Access::default(), "it says so");
     register(&nic, 4096).expect("without it");
     assert_eq!((library.get_at("access", 0), library.calls("ibv_reg_mr")), (7, 1));
@@ -320,7 +323,7 @@ fn keys_that_are_not_live_are_not_passed_on() {
     let key = register(&nic, 1).expect("a key");
     let foreign = register(&other, 1).expect("a key");
     nic.deregister(key).expect("it stands");
-    let asked = library.calls("ibv_dereg_mr");
+    let requested = library.calls("ibv_dereg_mr");
     let never = Key { handle: 0, lkey: 0, rkey: None };
     let forged =
         [Key { rkey: None, ..foreign }, Key { lkey: 0, ..foreign }, Key { handle: 8, ..foreign }];
@@ -332,7 +335,7 @@ fn keys_that_are_not_live_are_not_passed_on() {
     for wrong in forged {
         other.deregister(wrong).expect_err("not live");
     }
-    assert_eq!(library.calls("ibv_dereg_mr"), asked, "the library was asked");
+    assert_eq!(library.calls("ibv_dereg_mr"), requested, "the library was asked");
     // An old key whose address is used again does not take away the new one.
     let again = register(&nic, 1).expect("a key");
     nic.deregister(key).expect_err("old");

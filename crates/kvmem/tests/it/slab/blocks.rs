@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};
 
 use kvmem::arena::{ExclusiveRegion, Region};
-use kvmem::slab::{SliceAllocator, SliceError, SliceSettings, SliceSetupError};
+use kvmem::slab::{SlabAllocator, SlabError, SlabSettings, SlabSetupError};
 use proptest::prelude::*;
 
 /// Block by block: its address with the right to use it, its size, and what every byte of it is.
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 struct Model(BTreeMap<usize, (NonNull<u8>, usize, u8)>);
 
 impl Model {
-    fn alloc(&mut self, slices: &SliceAllocator, size: usize, byte: u8) {
+    fn alloc(&mut self, slices: &SlabAllocator, size: usize, byte: u8) {
         let block = slices.alloc(size).expect("there is memory");
         let start = block.addr().get();
         assert!(start.is_multiple_of(16), "{size} bytes at {start:#x}");
@@ -24,7 +24,7 @@ impl Model {
         self.0.insert(start, (block, size, byte));
     }
 
-    fn free(&mut self, slices: &SliceAllocator, which: usize) {
+    fn free(&mut self, slices: &SlabAllocator, which: usize) {
         let Some(&start) = self.0.keys().nth(which % self.0.len().max(1)) else { return };
         let (block, size, byte) = self.0.remove(&start).expect("just found");
         // SAFETY: the block is ours, and was written whole.
@@ -38,13 +38,13 @@ impl Model {
     }
 }
 
-fn plain() -> SliceAllocator {
-    SliceAllocator::builder().settings(SliceSettings::default()).build().unwrap()
+fn plain() -> SlabAllocator {
+    SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap()
 }
 
-fn settings() -> impl Strategy<Value = SliceSettings> {
+fn settings() -> impl Strategy<Value = SlabSettings> {
     (any::<bool>(), any::<bool>())
-        .prop_map(|(always_malloc, debug_blocks)| SliceSettings { always_malloc, debug_blocks })
+        .prop_map(|(always_malloc, debug_blocks)| SlabSettings { always_malloc, debug_blocks })
 }
 
 proptest! {
@@ -56,7 +56,7 @@ proptest! {
         limit in prop_oneof![Just(8192usize), 0usize..=8192],
         steps in prop::collection::vec((0u8..100, 1usize..20_000, any::<u8>()), 1..400),
     ) {
-        let slices = SliceAllocator::builder().settings(settings).limit(limit).build().unwrap();
+        let slices = SlabAllocator::builder().settings(settings).limit(limit).build().unwrap();
         let mut model = Model::default();
         for (what, number, byte) in steps {
             match what {
@@ -98,16 +98,16 @@ fn every_size_up_to_the_limit_and_beyond() {
 #[test]
 fn what_cannot_be_is_a_value() {
     let slices = plain();
-    assert_eq!(slices.alloc(0), Err(SliceError::ZeroSize));
+    assert_eq!(slices.alloc(0), Err(SlabError::ZeroSize));
     assert!(matches!(
         slices.alloc(usize::MAX),
-        Err(SliceError::TooLarge { asked: usize::MAX, .. })
+        Err(SlabError::TooLarge { requested: usize::MAX, .. })
     ));
     let most = isize::MAX as usize - 15;
-    assert_eq!(slices.alloc(most), Err(SliceError::NoMemory { asked: most }));
+    assert_eq!(slices.alloc(most), Err(SlabError::NoMemory { requested: most }));
     assert_eq!(
-        SliceAllocator::builder().limit(8193).build().err(),
-        Some(SliceSetupError::Limit { asked: 8193, most: 8192 })
+        SlabAllocator::builder().limit(8193).build().err(),
+        Some(SlabSetupError::Limit { requested: 8193, most: 8192 })
     );
 }
 
@@ -167,10 +167,13 @@ fn chains_and_batches() {
 fn a_batch_is_as_one_by_one() {
     let all = [(false, false), (true, false), (false, true)];
     for (always_malloc, debug_blocks) in all {
-        let settings = SliceSettings { always_malloc, debug_blocks };
-        for stranded in [0, 50_000, u64::MAX] {
-            let slices =
-                SliceAllocator::builder().settings(settings).stranded(stranded).build().unwrap();
+        let settings = SlabSettings { always_malloc, debug_blocks };
+        for max_cached_bytes in [0, 50_000, u64::MAX] {
+            let slices = SlabAllocator::builder()
+                .settings(settings)
+                .max_cached_bytes(max_cached_bytes)
+                .build()
+                .unwrap();
             let mut blocks = Vec::new();
             for (size, count) in
                 [(40, 0), (40, 1), (40, 16), (40, 17), (40, 5000), (40, 1), (9000, 20)]
@@ -198,7 +201,7 @@ fn a_batch_is_as_one_by_one() {
                 slices.free_batch(&[], 40);
             }
             let stats = slices.stats();
-            assert!(stats.cached_bytes <= stranded);
+            assert!(stats.cached_bytes <= max_cached_bytes);
             assert_eq!(slices.report_leaks(), 0);
             slices.trim();
             let stats = slices.stats();
@@ -211,25 +214,22 @@ fn a_batch_is_as_one_by_one() {
 #[test]
 fn a_batch_ends_with_the_memory() {
     let region = ExclusiveRegion::new(Region::builder(1 << 20).map().unwrap()).unwrap();
-    let slices = SliceAllocator::builder()
-        .settings(SliceSettings::default())
-        .region(region)
-        .build()
-        .unwrap();
+    let slices =
+        SlabAllocator::builder().settings(SlabSettings::default()).region(region).build().unwrap();
     let mut blocks = Vec::new();
     for _ in 0..3 {
         let got = slices.alloc_batch(500, usize::MAX, &mut blocks).expect("a megabyte");
         assert!(got == blocks.len() && (1500..=2100).contains(&got), "{got}");
         assert_eq!(
             slices.alloc_batch(500, 3, &mut blocks),
-            Err(SliceError::NoMemory { asked: 500 })
+            Err(SlabError::NoMemory { requested: 500 })
         );
         assert_eq!(blocks.len(), got);
         // SAFETY: ours, of this size, freed once.
         unsafe { slices.free_batch(&blocks, 500) };
         blocks.clear();
     }
-    assert_eq!(slices.alloc_batch(0, 3, &mut blocks), Err(SliceError::ZeroSize));
+    assert_eq!(slices.alloc_batch(0, 3, &mut blocks), Err(SlabError::ZeroSize));
     assert_eq!(slices.alloc_batch(0, 0, &mut blocks), Ok(0));
 }
 

@@ -4,22 +4,22 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use kvmem::slab::{SliceAllocator, SliceFault, SliceSettings};
+use kvmem::slab::{SlabAllocator, SlabFault, SlabSettings};
 
-type Seen = Arc<Mutex<Vec<SliceFault>>>;
+type Seen = Arc<Mutex<Vec<SlabFault>>>;
 
-fn watched(always_malloc: bool) -> (SliceAllocator, Seen) {
+fn watched(always_malloc: bool) -> (SlabAllocator, Seen) {
     let seen = Seen::default();
     let sink = Arc::clone(&seen);
-    let slices = SliceAllocator::builder()
-        .settings(SliceSettings { always_malloc, debug_blocks: true })
+    let slices = SlabAllocator::builder()
+        .settings(SlabSettings { always_malloc, debug_blocks: true })
         .on_fault(move |fault| sink.lock().unwrap().push(*fault))
         .build()
         .unwrap();
     (slices, seen)
 }
 
-fn take(seen: &Seen) -> Vec<SliceFault> {
+fn take(seen: &Seen) -> Vec<SlabFault> {
     std::mem::take(&mut seen.lock().unwrap())
 }
 
@@ -35,36 +35,36 @@ fn misuse_is_told_and_does_no_harm() {
             slices.free(block, size + 1);
             assert_eq!(
                 take(&seen),
-                [SliceFault::WrongSize { address, allocated: size, freed: size + 1 }]
+                [SlabFault::WrongSize { address, allocated: size, freed: size + 1 }]
             );
             slices.free(block, 0);
-            assert_eq!(take(&seen), [SliceFault::WrongSize { address, allocated: size, freed: 0 }]);
+            assert_eq!(take(&seen), [SlabFault::WrongSize { address, allocated: size, freed: 0 }]);
 
             slices.free(block, size);
             assert_eq!(take(&seen), []);
             slices.free(block, size);
-            assert_eq!(take(&seen), [SliceFault::DoubleFree { address, size }]);
+            assert_eq!(take(&seen), [SlabFault::DoubleFree { address, size }]);
 
             let mut elsewhere = 0u64;
             let foreign = NonNull::from(&mut elsewhere).cast::<u8>();
             slices.free(foreign, 8);
             assert_eq!(
                 take(&seen),
-                [SliceFault::Foreign { address: foreign.addr().get(), size: 8 }]
+                [SlabFault::Foreign { address: foreign.addr().get(), size: 8 }]
             );
             let other = slices.alloc(size).unwrap();
             slices.free(other.add(16), size);
             assert_eq!(
                 take(&seen),
-                [SliceFault::Foreign { address: other.addr().get() + 16, size }]
+                [SlabFault::Foreign { address: other.addr().get() + 16, size }]
             );
 
             block.add(7).write(1);
             slices.trim();
-            assert_eq!(take(&seen), [SliceFault::WriteAfterFree { address, size, offset: 7 }]);
+            assert_eq!(take(&seen), [SlabFault::WriteAfterFree { address, size, offset: 7 }]);
 
             drop(slices);
-            assert_eq!(take(&seen), [SliceFault::Leak { address: other.addr().get(), size }]);
+            assert_eq!(take(&seen), [SlabFault::Leak { address: other.addr().get(), size }]);
             if always_malloc || size > 8192 {
                 // What is the system's outlives the allocator.
                 System.dealloc(other.as_ptr(), Layout::from_size_align(size, 16).unwrap());
@@ -87,7 +87,7 @@ fn right_use_is_not_told() {
     }
     let kept = slices.alloc(5).unwrap();
     assert_eq!(slices.report_leaks(), 1);
-    assert_eq!(take(&seen), [SliceFault::Leak { address: kept.addr().get(), size: 5 }]);
+    assert_eq!(take(&seen), [SlabFault::Leak { address: kept.addr().get(), size: 5 }]);
     // SAFETY: ours, of this size, freed once.
     unsafe { slices.free(kept, 5) };
     drop(slices);
@@ -98,8 +98,8 @@ fn right_use_is_not_told() {
 fn a_double_free_is_seen_without_debugging_when_it_comes_to_the_slab() {
     let seen = Seen::default();
     let sink = Arc::clone(&seen);
-    let slices = SliceAllocator::builder()
-        .settings(SliceSettings::default())
+    let slices = SlabAllocator::builder()
+        .settings(SlabSettings::default())
         .on_fault(move |fault| sink.lock().unwrap().push(*fault))
         .build()
         .unwrap();
@@ -110,5 +110,5 @@ fn a_double_free_is_seen_without_debugging_when_it_comes_to_the_slab() {
         slices.free(block, 64);
     }
     slices.trim();
-    assert_eq!(take(&seen), [SliceFault::DoubleFree { address: block.addr().get(), size: 64 }]);
+    assert_eq!(take(&seen), [SlabFault::DoubleFree { address: block.addr().get(), size: 64 }]);
 }

@@ -8,8 +8,12 @@ use kvmem::slab::{Extent, ExtentCache, ExtentSetupError, ExtentState};
 
 /// A space with these hot sizes and no others, of which all may be cached.
 fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
-    let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).learn(false);
-    builder.hot_sizes(hot.iter().copied()).stranded(capacity).build().expect("good settings")
+    let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
+    builder
+        .hot_sizes(hot.iter().copied())
+        .max_cached_bytes(capacity)
+        .build()
+        .expect("good settings")
 }
 
 /// Allocates all that there is in ranges of a size, and drops it in another thread, which goes on
@@ -59,7 +63,7 @@ fn named_sizes_are_cached_from_the_first() {
         (0, 0, 1 << 30)
     );
     assert!(
-        stats.cached_bytes <= stats.charged_bytes && stats.charged_bytes <= stats.stranded_bound
+        stats.cached_bytes <= stats.charged_bytes && stats.charged_bytes <= stats.max_cached_bytes
     );
 }
 
@@ -73,11 +77,11 @@ fn sizes_are_learnt_and_forgotten() {
     ask_often(&space, 7);
     assert!(!hot_sizes(&space).contains(&(7, false)), "all classes are taken");
     let held = space.allocate(1000).unwrap();
-    let mut asked = 0;
+    let mut requested = 0;
     while !hot_sizes(&space).contains(&(7, false)) {
         drop(space.allocate(7).unwrap());
-        asked += 1;
-        assert!(asked < 100_000);
+        requested += 1;
+        assert!(requested < 100_000);
     }
     assert_eq!(hot_sizes(&space), [(7, false)]);
     // Of a size that is not hot any more.
@@ -89,11 +93,14 @@ fn sizes_are_learnt_and_forgotten() {
 
 #[test]
 fn what_cannot_be_hot_is_said() {
-    let build = |sizes: Vec<u64>, stranded: Option<u64>| {
+    let build = |sizes: Vec<u64>, max_cached_bytes: Option<u64>| {
         let builder = ExtentCache::builder(OffsetAllocator::builder(1 << 40)).hot_sizes(sizes);
-        stranded.map_or(builder.clone(), |bytes| builder.stranded(bytes)).build().map(drop)
+        max_cached_bytes
+            .map_or(builder.clone(), |bytes| builder.max_cached_bytes(bytes))
+            .build()
+            .map(drop)
     };
-    let refused = |asked, most| Err(ExtentSetupError::HotSize { asked, most });
+    let refused = |requested, most| Err(ExtentSetupError::HotSize { requested, most });
     assert_eq!(build(vec![0], None), refused(0, u64::from(u32::MAX) - 1));
     assert_eq!(build(vec![1 << 32], None), refused(1 << 32, u64::from(u32::MAX) - 1));
     assert_eq!(
@@ -106,23 +113,25 @@ fn what_cannot_be_hot_is_said() {
     assert_eq!(build((1..=32).collect(), None), Ok(()));
     assert_eq!(
         build((1..=33).collect(), None),
-        Err(ExtentSetupError::HotSizes { asked: 33, most: 32 })
+        Err(ExtentSetupError::HotSizes { requested: 33, most: 32 })
     );
     let error = ExtentCache::builder(OffsetAllocator::builder(0)).build().map(drop);
     assert_eq!(
         error,
-        Err(ExtentSetupError::Space(SpaceError::Capacity { asked: 0, limit: 1 << 63 }))
+        Err(ExtentSetupError::Space(SpaceError::Capacity { requested: 0, limit: 1 << 63 }))
     );
     assert_eq!(
         ExtentCache::new(0).map(drop),
-        Err(SpaceError::Capacity { asked: 0, limit: 1 << 63 })
+        Err(SpaceError::Capacity { requested: 0, limit: 1 << 63 })
     );
 }
 
 #[test]
 fn sizes_of_4_gib_and_more_are_not_cached() {
-    let space =
-        ExtentCache::builder(OffsetAllocator::builder(1 << 45)).stranded(1 << 44).build().unwrap();
+    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 45))
+        .max_cached_bytes(1 << 44)
+        .build()
+        .unwrap();
     for size in [(1 << 32) - 2, (1 << 32) - 1, 1 << 32, (1 << 32) + 4096, 3 << 32] {
         for _ in 0..20 {
             let extent = space.allocate(size).unwrap();
@@ -173,7 +182,7 @@ fn every_request_finds_what_others_cache() {
     let fresh = space();
     while_another_caches(&fresh, 100, || {
         let run: Vec<Extent> = (0..20).map(|_| fresh.allocate(100).unwrap()).collect();
-        fresh.free_run(run);
+        fresh.free_batch(run);
         assert_eq!(fresh.bins().iter().map(|bin| bin.bytes).sum::<u64>(), 6400);
         assert_eq!(fresh.stats().cached_ranges, 0);
     });
@@ -220,7 +229,7 @@ fn extents_outlive_their_space() {
         });
         drop((left, right));
         assert_eq!(
-            (next.metrics().allocated, next.stats().cached_ranges, next.stats().reaps),
+            (next.metrics().allocated, next.stats().cached_ranges, next.stats().reclaims),
             (0, 0, 0)
         );
         assert_eq!(hot_sizes(&next), [(100, true)]);
@@ -233,19 +242,19 @@ fn extents_outlive_their_space() {
 #[test]
 fn the_bound_follows_the_capacity() {
     let space = ExtentCache::new(1 << 20).unwrap();
-    assert_eq!(space.stats().stranded_bound, (1 << 20) / 32);
+    assert_eq!(space.stats().max_cached_bytes, (1 << 20) / 32);
     space.grow(1 << 40).unwrap();
-    assert_eq!(space.stats().stranded_bound, (1 << 40) / 32);
+    assert_eq!(space.stats().max_cached_bytes, (1 << 40) / 32);
     // A size that is hot only under the bound of now.
     ask_often(&space, 1 << 30);
     assert_eq!(hot_sizes(&space), [(1 << 30, false)]);
     space.shrink_to(1 << 20).unwrap();
-    assert_eq!(space.stats().stranded_bound, (1 << 20) / 32);
+    assert_eq!(space.stats().max_cached_bytes, (1 << 20) / 32);
     ask_often(&space, 1 << 19);
     assert_eq!(hot_sizes(&space), [(1 << 30, false)]);
     let fixed = named(1 << 20, &[]);
     fixed.grow(1 << 30).unwrap();
-    assert_eq!(fixed.stats().stranded_bound, 1 << 20);
+    assert_eq!(fixed.stats().max_cached_bytes, 1 << 20);
 }
 
 /// Two sizes that share a full space take what the other has cached all the time. Then caching
@@ -253,7 +262,7 @@ fn the_bound_follows_the_capacity() {
 #[test]
 fn sizes_that_share_a_full_space_reap_seldom() {
     const STEPS: u64 = 40_000;
-    let reaps = || {
+    let reclaims = || {
         let space = named(64 * 128, &[64, 128]);
         let mut held: Vec<Extent> = Vec::new();
         for step in 0..STEPS {
@@ -262,19 +271,19 @@ fn sizes_that_share_a_full_space_reap_seldom() {
             loop {
                 match space.allocate(size) {
                     Ok(extent) => break held.push(extent),
-                    Err(AllocError::NoRoom { .. }) => {
+                    Err(AllocError::OutOfSpace { .. }) => {
                         drop(held.swap_remove((step * 7919) as usize % held.len()))
                     }
                     Err(other) => panic!("{other}"),
                 }
             }
         }
-        space.stats().reaps
+        space.stats().reclaims
     };
     // A space gets the place of one that another test has just let go of. While the thread that did
     // has lost its processor on the last step, every refusal here reaps: see "Looking" in
     // `reap.rs`. So one of some runs counts.
-    let found: Vec<u64> = (0..5).map(|_| reaps()).collect();
-    assert!(found.iter().all(|&reaps| reaps > 0), "{found:?}");
-    assert!(found.iter().any(|&reaps| reaps < STEPS / 50), "{found:?}");
+    let found: Vec<u64> = (0..5).map(|_| reclaims()).collect();
+    assert!(found.iter().all(|&reclaims| reclaims > 0), "{found:?}");
+    assert!(found.iter().any(|&reclaims| reclaims < STEPS / 50), "{found:?}");
 }

@@ -11,8 +11,8 @@ use crate::child::forked;
 const CAPACITY: u64 = 1 << 20;
 
 fn space(learns: bool) -> ExtentCache {
-    let builder = ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).learn(learns);
-    builder.hot_sizes([100, 200]).stranded(CAPACITY).build().expect("good settings")
+    let builder = ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).auto_hot_sizes(learns);
+    builder.hot_sizes([100, 200]).max_cached_bytes(CAPACITY).build().expect("good settings")
 }
 
 /// Ends the others' work, also if the test fails.

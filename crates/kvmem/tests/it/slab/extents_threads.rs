@@ -17,9 +17,13 @@ const THREADS: u64 = 8;
 const FACTOR: u64 = if cfg!(debug_assertions) { 1 } else { 8 };
 const CAPACITY: u64 = 1 << 16;
 
-fn named(capacity: u64, hot: &[u64], stranded: u64) -> ExtentCache {
-    let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).learn(false);
-    builder.hot_sizes(hot.iter().copied()).stranded(stranded).build().expect("good settings")
+fn named(capacity: u64, hot: &[u64], max_cached_bytes: u64) -> ExtentCache {
+    let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
+    builder
+        .hot_sizes(hot.iter().copied())
+        .max_cached_bytes(max_cached_bytes)
+        .build()
+        .expect("good settings")
 }
 
 enum Parcel {
@@ -71,7 +75,7 @@ impl Worker<'_> {
                         assert_eq!(extent.size(), size);
                         self.granted(extent, &mut live);
                     }
-                    Err(AllocError::NoRoom { asked, .. }) => assert_eq!(asked, size),
+                    Err(AllocError::OutOfSpace { requested, .. }) => assert_eq!(requested, size),
                     Err(other) => panic!("{other}"),
                 },
                 10 => {
@@ -137,8 +141,10 @@ impl Worker<'_> {
 fn nothing_is_lost_or_given_twice() {
     for learns in [true, false] {
         let hot = if learns { &[][..] } else { &[16, 32, 64, 128, 256] };
-        let builder = ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).learn(learns);
-        let space = builder.hot_sizes(hot.iter().copied()).stranded(CAPACITY / 4).build().unwrap();
+        let builder =
+            ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).auto_hot_sizes(learns);
+        let space =
+            builder.hot_sizes(hot.iter().copied()).max_cached_bytes(CAPACITY / 4).build().unwrap();
         let (bytes, done) = (Ground::new(CAPACITY), AtomicBool::new(false));
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
         thread::scope(|scope| {
@@ -146,7 +152,7 @@ fn nothing_is_lost_or_given_twice() {
             scope.spawn(move || {
                 while !done.load(Ordering::Relaxed) {
                     let stats = space.stats();
-                    assert!(stats.charged_bytes <= stats.stranded_bound, "{stats:?}");
+                    assert!(stats.charged_bytes <= stats.max_cached_bytes, "{stats:?}");
                     let metrics = space.metrics();
                     assert_eq!(metrics.free + metrics.allocated, CAPACITY);
                     assert_eq!(space.map().iter().map(|range| range.size).sum::<u64>(), CAPACITY);
@@ -186,7 +192,7 @@ fn nothing_is_lost_or_given_twice() {
             }
             done.store(true, Ordering::Relaxed);
         });
-        assert!(space.stats().reaps > 0);
+        assert!(space.stats().reclaims > 0);
         space.trim();
         let (metrics, stats) = (space.metrics(), space.stats());
         assert_eq!((metrics.allocated, metrics.live, metrics.largest_free), (0, 0, CAPACITY));
@@ -204,7 +210,7 @@ fn nobody_is_refused_while_there_is_one_for_each() {
     {
         let space = named(threads * 100, if hot { &[100] } else { &[] }, threads * 100);
         let learning = ExtentCache::builder(OffsetAllocator::builder(threads * 100))
-            .stranded(threads * 100)
+            .max_cached_bytes(threads * 100)
             .build();
         for space in [space, learning.unwrap()] {
             let start = Barrier::new(threads as usize);
@@ -329,8 +335,10 @@ fn no_more_is_stranded_than_the_bound() {
 /// Sizes are forgotten and learnt anew while others allocate and free ranges of them.
 #[test]
 fn sizes_change_under_way() {
-    let space =
-        ExtentCache::builder(OffsetAllocator::builder(1 << 24)).stranded(1 << 24).build().unwrap();
+    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 24))
+        .max_cached_bytes(1 << 24)
+        .build()
+        .unwrap();
     thread::scope(|scope| {
         for seed in 0..4u64 {
             let space = &space;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use kvmem::arena::{ExclusiveRegion, Region};
-use kvmem::slab::{SliceAllocator, SliceSettings};
+use kvmem::slab::{SlabAllocator, SlabSettings};
 
 use crate::child::forked;
 
-fn pair(slices: &SliceAllocator, size: usize) -> bool {
+fn pair(slices: &SlabAllocator, size: usize) -> bool {
     let Ok(block) = slices.alloc(size) else { return false };
     // SAFETY: ours, of this size, freed once.
     unsafe {
@@ -21,7 +21,7 @@ fn pair(slices: &SliceAllocator, size: usize) -> bool {
 
 #[test]
 fn a_child_finds_every_lock_free() {
-    let slices = SliceAllocator::builder().settings(SliceSettings::default()).build().unwrap();
+    let slices = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         for seed in 0..3 {
@@ -58,8 +58,8 @@ fn a_child_without_the_region_is_refused() {
     for inherited in [false, true] {
         let region = Region::builder(1 << 20).dont_fork(!inherited).map().unwrap();
         let region = ExclusiveRegion::new(region).unwrap();
-        let slices = SliceAllocator::builder()
-            .settings(SliceSettings::default())
+        let slices = SlabAllocator::builder()
+            .settings(SlabSettings::default())
             .region(region)
             .build()
             .unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use kvmem::arena::{ExclusiveRegion, Region};
-use kvmem::slab::{Object, ObjectCache, ObjectStats, SliceError};
+use kvmem::slab::{Object, ObjectCache, ObjectStats, SlabError};
 
 /// Counts itself.
 struct Counted {
@@ -102,7 +102,7 @@ fn objects_on_a_region() {
     let cache = ObjectCache::builder().region(region).build(|| [0u64; 128]);
     let mut all = Vec::new();
     let refused = cache.get_batch(2000, &mut all);
-    assert_eq!(refused, Err(SliceError::NoMemory { asked: 1024 }));
+    assert_eq!(refused, Err(SlabError::NoMemory { requested: 1024 }));
     assert!(all.len() > 900, "{}", all.len());
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvmem::arena::{ExclusiveRegion, Region};
-use kvmem::slab::{ManualClock, SliceAllocator, SliceError, SliceSettings};
+use kvmem::slab::{ManualClock, SlabAllocator, SlabError, SlabSettings};
 
 /// Bytes of this range that are resident.
 fn resident(from: usize, len: usize) -> usize {
@@ -21,7 +21,7 @@ fn resident(from: usize, len: usize) -> usize {
     pages.iter().filter(|page| **page & 1 == 1).count() * page
 }
 
-fn free(slices: &SliceAllocator, blocks: impl IntoIterator<Item = NonNull<u8>>, size: usize) {
+fn free(slices: &SlabAllocator, blocks: impl IntoIterator<Item = NonNull<u8>>, size: usize) {
     for block in blocks {
         // SAFETY: ours, of this size, freed once.
         unsafe { slices.free(block, size) };
@@ -30,7 +30,7 @@ fn free(slices: &SliceAllocator, blocks: impl IntoIterator<Item = NonNull<u8>>, 
 
 #[test]
 fn empty_slabs_are_given_back() {
-    let slices = SliceAllocator::builder().settings(SliceSettings::default()).build().unwrap();
+    let slices = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
     let mut blocks = Vec::new();
     slices.alloc_batch(500, 100_000, &mut blocks).unwrap();
     let full = slices.stats();
@@ -65,11 +65,8 @@ fn a_region_is_used_to_its_end_and_held() {
     let region = Region::builder(4 << 20).map().unwrap();
     let range = region.base().addr().get()..region.base().addr().get() + region.len();
     let region = ExclusiveRegion::new(region).unwrap();
-    let slices = SliceAllocator::builder()
-        .settings(SliceSettings::default())
-        .region(region)
-        .build()
-        .unwrap();
+    let slices =
+        SlabAllocator::builder().settings(SlabSettings::default()).region(region).build().unwrap();
     for _ in 0..3 {
         let mut blocks = Vec::new();
         let error = loop {
@@ -78,7 +75,7 @@ fn a_region_is_used_to_its_end_and_held() {
                 Err(error) => break error,
             }
         };
-        assert_eq!(error, SliceError::NoMemory { asked: 1000 });
+        assert_eq!(error, SlabError::NoMemory { requested: 1000 });
         assert!(blocks.len() * 1024 > (4 << 20) * 7 / 8 && blocks.len() * 1000 < 4 << 20);
         assert!(blocks.iter().all(|block| range.contains(&block.addr().get())));
         for block in &blocks {
@@ -98,7 +95,7 @@ fn a_region_is_used_to_its_end_and_held() {
 
 #[test]
 fn dropping_frees_what_nobody_freed() {
-    let slices = SliceAllocator::builder().settings(SliceSettings::default()).build().unwrap();
+    let slices = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
     let other = slices.clone();
     let block = slices.alloc(100).unwrap();
     let span = block.addr().get() & !((2 << 20) - 1);
@@ -112,8 +109,8 @@ fn dropping_frees_what_nobody_freed() {
 #[test]
 fn what_nobody_comes_for_is_given_back_in_time() {
     let clock = Arc::new(ManualClock::default());
-    let slices = SliceAllocator::builder()
-        .settings(SliceSettings::default())
+    let slices = SlabAllocator::builder()
+        .settings(SlabSettings::default())
         .clock(clock.clone())
         .working_set(Duration::from_secs(15))
         .build()
@@ -132,9 +129,9 @@ fn what_nobody_comes_for_is_given_back_in_time() {
 
 #[test]
 fn what_is_stranded_is_bounded() {
-    let slices = SliceAllocator::builder()
-        .settings(SliceSettings::default())
-        .stranded(1 << 20)
+    let slices = SlabAllocator::builder()
+        .settings(SlabSettings::default())
+        .max_cached_bytes(1 << 20)
         .build()
         .unwrap();
     let mut blocks = Vec::new();

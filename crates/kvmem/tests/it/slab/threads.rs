@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::mpsc;
 use std::thread;
 
-use kvmem::slab::{SliceAllocator, SliceSettings};
+use kvmem::slab::{SlabAllocator, SlabSettings};
 
 /// A block on its way to another thread, filled with its size.
 struct Parcel(NonNull<u8>, usize);
@@ -13,14 +13,14 @@ struct Parcel(NonNull<u8>, usize);
 unsafe impl Send for Parcel {}
 
 impl Parcel {
-    fn pack(slices: &SliceAllocator, size: usize) -> Parcel {
+    fn pack(slices: &SlabAllocator, size: usize) -> Parcel {
         let block = slices.alloc(size).expect("there is memory");
         // SAFETY: ours, of this size.
         unsafe { block.write_bytes(size as u8, size) };
         Parcel(block, size)
     }
 
-    fn open(self, slices: &SliceAllocator) {
+    fn open(self, slices: &SlabAllocator) {
         let Parcel(block, size) = self;
         // SAFETY: ours, and written whole.
         let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
@@ -30,7 +30,7 @@ impl Parcel {
     }
 }
 
-fn crossing(slices: &SliceAllocator) {
+fn crossing(slices: &SlabAllocator) {
     let (sender, receiver) = mpsc::sync_channel::<Vec<Parcel>>(4);
     thread::scope(|scope| {
         for seed in 0..2u64 {
@@ -71,11 +71,11 @@ fn crossing(slices: &SliceAllocator) {
 
 #[test]
 fn frees_cross_threads() {
-    crossing(&SliceAllocator::builder().settings(SliceSettings::default()).build().unwrap());
+    crossing(&SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap());
 }
 
 #[test]
 fn frees_cross_threads_under_debugging() {
-    let settings = SliceSettings { always_malloc: false, debug_blocks: true };
-    crossing(&SliceAllocator::builder().settings(settings).build().unwrap());
+    let settings = SlabSettings { always_malloc: false, debug_blocks: true };
+    crossing(&SlabAllocator::builder().settings(settings).build().unwrap());
 }

@@ -5,11 +5,11 @@
 use super::super::cgroup::{Gauge, Rooms};
 use super::super::check::{Check, Value, Verdict, human_bytes, setting_ceil};
 use super::super::facts::Facts;
-use super::super::wish::Wish;
+use super::super::wish::Requirements;
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     memory(facts, checks);
-    super::hugepages::in_cgroups(facts, wish, checks);
+    super::hugepages::in_cgroups(facts, requirements, checks);
 }
 
 fn memory(facts: &Facts<'_>, checks: &mut Vec<Check>) {

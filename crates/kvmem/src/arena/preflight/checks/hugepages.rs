@@ -7,28 +7,28 @@ use super::super::check::{Check, Value, Verdict, human_bytes, setting_ceil};
 use super::super::facts::{Facts, Pool};
 use super::super::machine::Read;
 use super::super::parse;
-use super::super::wish::Wish;
+use super::super::wish::Requirements;
 use super::known;
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     for pool in &facts.pools {
         let pages = facts.cover.pages_asked(pool.page);
-        let need = wish.has(pool.page).then_some(Value::Count(pages));
+        let need = requirements.has(pool.page).then_some(Value::Count(pages));
         let name = format!("hugepages.{}", pool.page);
-        checks.push(known(name.clone(), need, free(facts, wish, pool, pages)));
+        checks.push(known(name.clone(), need, free(facts, requirements, pool, pages)));
         // On a machine with one node the pool is the node's.
         let nodes = pool.nodes.as_deref().unwrap_or_default();
-        if facts.has_several_nodes() && wish.has(pool.page) {
+        if facts.has_several_nodes() && requirements.has(pool.page) {
             let share = pages.div_ceil((nodes.len() as u64).max(1));
             checks.extend(nodes.iter().map(|&(node, free)| on_node(pool, node, free, share)));
         }
     }
 }
 
-fn free(facts: &Facts<'_>, wish: &Wish, pool: &Pool, pages: u64) -> Read<Check> {
+fn free(facts: &Facts<'_>, requirements: &Requirements, pool: &Pool, pages: u64) -> Read<Check> {
     let usable = pool.usable()?;
     let check = Check::new(format!("hugepages.{}", pool.page), Value::Count(usable));
-    if !wish.has(pool.page) {
+    if !requirements.has(pool.page) {
         return Ok(check.judge(Verdict::Ok, "not on the ladder"));
     }
     let size = human_bytes(pool.bytes());
@@ -39,7 +39,7 @@ fn free(facts: &Facts<'_>, wish: &Wish, pool: &Pool, pages: u64) -> Read<Check> 
     }
     let missing = pages - usable;
     let missing_bytes = human_bytes(missing.saturating_mul(pool.bytes()));
-    let last = wish.is_last(pool.page);
+    let last = requirements.is_last(pool.page);
     // Only where nothing else is left does it matter whether the kernel would make more.
     let surplus = if last { pool.surplus.clone()? } else { 0 };
     let (verdict, why) = if last && surplus >= missing {
@@ -105,12 +105,12 @@ fn on_node(pool: &Pool, node: u32, free: u64, share: u64) -> Check {
 }
 
 /// The limit of hugepages that cgroups set, for each size on the ladder.
-pub(super) fn in_cgroups(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
-    for pool in facts.pools.iter().filter(|pool| wish.has(pool.page)) {
+pub(super) fn in_cgroups(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
+    for pool in facts.pools.iter().filter(|pool| requirements.has(pool.page)) {
         let pages = facts.cover.pages_asked(pool.page);
         // Pages that the pool has not cannot be refused by a cgroup; unless they must be had.
         let usable = pool.usable().unwrap_or(pages);
-        let reach = if wish.is_last(pool.page) { pages } else { pages.min(usable) };
+        let reach = if requirements.is_last(pool.page) { pages } else { pages.min(usable) };
         let need = reach.saturating_mul(pool.bytes());
         let name = format!("cgroup.hugetlb.{}", pool.page);
         let rooms = match &pool.rooms {
@@ -120,7 +120,7 @@ pub(super) fn in_cgroups(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>
                 continue;
             }
         };
-        let below = if wish.is_last(pool.page) { Verdict::Fail } else { Verdict::Warn };
+        let below = if requirements.is_last(pool.page) { Verdict::Fail } else { Verdict::Warn };
         let resource = pool.cgroup_name().replace('B', "i");
         let fix = |folder: &str, file: &str, limit: u64| {
             let amount = setting_ceil(need, "Gi", "Mi");

@@ -4,17 +4,17 @@
 use super::super::check::{Check, Value, Verdict, human_bytes};
 use super::super::facts::Facts;
 use super::super::machine::Read;
-use super::super::wish::Wish;
+use super::super::wish::Requirements;
 use super::known;
 
 /// Of what is available, the part that should stay so: one twentieth.
 const SPARE_PART: u64 = 20;
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     let need = Some(Value::Bytes(facts.cover.ordinary_bytes));
     checks.push(known("memory.available", need.clone(), available(facts)));
     checks.push(known("memory.overcommit", need, overcommit(facts)));
-    checks.push(known("memory.swap", None, swap(facts, wish)));
+    checks.push(known("memory.swap", None, swap(facts, requirements)));
 }
 
 fn available(facts: &Facts<'_>) -> Read<Check> {
@@ -98,7 +98,7 @@ fn overcommit(facts: &Facts<'_>) -> Read<Check> {
     }
 }
 
-fn swap(facts: &Facts<'_>, wish: &Wish) -> Read<Check> {
+fn swap(facts: &Facts<'_>, requirements: &Requirements) -> Read<Check> {
     let total = facts.meminfo_bytes("SwapTotal")?;
     let check = Check::new("memory.swap", Value::Bytes(total));
     if total == 0 {
@@ -107,7 +107,7 @@ fn swap(facts: &Facts<'_>, wish: &Wish) -> Read<Check> {
     if facts.cover.ordinary_bytes == 0 {
         return Ok(check.judge(Verdict::Ok, "hugepages of a pool are never swapped"));
     }
-    if wish.is_pinned() {
+    if requirements.is_pinned() {
         return Ok(check.judge(Verdict::Ok, "pinned pages are never swapped"));
     }
     let forbidden = match facts.memory.as_ref().map_err(Clone::clone)? {

@@ -15,18 +15,18 @@ mod thp;
 use super::check::{Check, Value};
 use super::facts::Facts;
 use super::machine::Read;
-use super::wish::Wish;
+use super::wish::Requirements;
 
 /// All checks, those first that decide which pages there are.
-pub(super) fn all(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
-    hugepages::checks(facts, wish, checks);
-    thp::checks(facts, wish, checks);
-    memory::checks(facts, wish, checks);
-    cgroups::checks(facts, wish, checks);
-    rlimits::checks(facts, wish, checks);
-    shm::checks(facts, wish, checks);
+pub(super) fn all(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
+    hugepages::checks(facts, requirements, checks);
+    thp::checks(facts, requirements, checks);
+    memory::checks(facts, requirements, checks);
+    cgroups::checks(facts, requirements, checks);
+    rlimits::checks(facts, requirements, checks);
+    shm::checks(facts, requirements, checks);
     maps::checks(facts, checks);
-    numa::checks(facts, wish, checks);
+    numa::checks(facts, requirements, checks);
     cpus::checks(facts, checks);
     kernel::checks(facts, checks);
 }

@@ -4,11 +4,11 @@ use super::super::check::{Check, Value, Verdict, human_bytes};
 use super::super::facts::Facts;
 use super::super::machine::Read;
 use super::super::parse;
-use super::super::wish::Wish;
+use super::super::wish::Requirements;
 use super::known;
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
-    let wanted = wish.wanted_nodes();
+pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
+    let wanted = requirements.wanted_nodes();
     let need = (!wanted.is_empty()).then(|| Value::Text(parse::span(wanted)));
     checks.push(known("numa.nodes", need, nodes(facts, wanted)));
     let Ok(allowed) = &facts.nodes else { return };

@@ -5,19 +5,19 @@ use super::super::facts::Facts;
 use super::super::machine::{Read, Unread};
 use super::super::parse;
 use super::super::system::Limit;
-use super::super::wish::Wish;
+use super::super::wish::Requirements;
 use super::known;
 
 /// `CAP_IPC_LOCK`, which lifts `RLIMIT_MEMLOCK`.
 const CAP_IPC_LOCK: u32 = 14;
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
+pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     let mapped = facts.cover.mapped_bytes;
-    let pinned = wish.is_pinned().then_some(mapped);
+    let pinned = requirements.is_pinned().then_some(mapped);
     checks.push(known("rlimit.memlock", pinned.map(Value::Bytes), memlock(facts, pinned)));
     checks.push(known("rlimit.as", Some(Value::Bytes(mapped)), address_space(facts, mapped)));
     // Shared mappings are no data.
-    let data = if wish.is_shared() { 0 } else { mapped };
+    let data = if requirements.is_shared() { 0 } else { mapped };
     checks.push(known("rlimit.data", Some(Value::Bytes(data)), data_size(facts, data)));
 }
 

@@ -5,11 +5,11 @@
 use super::super::check::{Check, Value, Verdict, setting_ceil};
 use super::super::facts::Facts;
 use super::super::machine::{Read, Unread};
-use super::super::wish::Wish;
+use super::super::wish::Requirements;
 use super::known;
 
-pub(super) fn checks(facts: &Facts<'_>, wish: &Wish, checks: &mut Vec<Check>) {
-    let need = wish.is_shared().then(|| wish.size_bytes());
+pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
+    let need = requirements.is_shared().then(|| requirements.size_bytes());
     checks.push(known("shm.free", need.map(Value::Bytes), free(facts, need)));
 }
 

@@ -43,8 +43,8 @@ fn take_all<M: Memory>(
                 sum += size;
                 granted.push((align, at - base..at - base + size));
             }
-            Err(BumpError::Full { asked, left }) => {
-                assert!(asked == size && left < size && left <= arena.capacity() - sum);
+            Err(BumpError::Full { requested, left }) => {
+                assert!(requested == size && left < size && left <= arena.capacity() - sum);
                 refused += 1;
             }
             Err(error) => panic!("{error}"),

@@ -44,16 +44,19 @@ fn sizes_at_the_end() {
         let left = LEN - size;
         assert_eq!(arena.stats(), BumpStats { capacity: LEN, used: size, left });
         let refused = arena.alloc_bytes(left + 1, 1);
-        assert_eq!(refused, Err(BumpError::Full { asked: left + 1, left }));
+        assert_eq!(refused, Err(BumpError::Full { requested: left + 1, left }));
         if left > 0 {
             let rest = arena.alloc_bytes(left, 1).unwrap();
             assert_eq!((start(rest), rest.len()), (arena.base().addr().get() + size, left));
         }
         assert_eq!(arena.stats().left, 0);
-        assert_eq!(arena.alloc_bytes(1, 1), Err(BumpError::Full { asked: 1, left: 0 }));
+        assert_eq!(arena.alloc_bytes(1, 1), Err(BumpError::Full { requested: 1, left: 0 }));
     }
     let arena = arena(LEN);
-    assert_eq!(arena.alloc_bytes(LEN + 1, 1), Err(BumpError::Full { asked: LEN + 1, left: LEN }));
+    assert_eq!(
+        arena.alloc_bytes(LEN + 1, 1),
+        Err(BumpError::Full { requested: LEN + 1, left: LEN })
+    );
 }
 
 /// What only padding could use is not said to be left.
@@ -61,10 +64,10 @@ fn sizes_at_the_end() {
 fn left_is_what_could_be_had() {
     let arena = arena(256);
     arena.alloc_bytes(1, 1).unwrap();
-    assert_eq!(arena.alloc_bytes(193, 64), Err(BumpError::Full { asked: 193, left: 192 }));
-    assert_eq!(arena.alloc_bytes(1, 1 << 40), Err(BumpError::Full { asked: 1, left: 0 }));
+    assert_eq!(arena.alloc_bytes(193, 64), Err(BumpError::Full { requested: 193, left: 192 }));
+    assert_eq!(arena.alloc_bytes(1, 1 << 40), Err(BumpError::Full { requested: 1, left: 0 }));
     arena.alloc_bytes(192, 64).unwrap();
-    assert_eq!(arena.alloc_bytes(1, 64), Err(BumpError::Full { asked: 1, left: 0 }));
+    assert_eq!(arena.alloc_bytes(1, 64), Err(BumpError::Full { requested: 1, left: 0 }));
 }
 
 /// A refusal leaves no trace: what fits is still granted, where it would have been.
@@ -95,13 +98,13 @@ fn what_makes_no_sense_is_told_apart() {
         (1, 3, BumpError::BadAlign { align: 3 }),
         (1, usize::MAX, BumpError::BadAlign { align: usize::MAX }),
         (usize::MAX, 6, BumpError::BadAlign { align: 6 }),
-        (usize::MAX, 1, BumpError::Overflow { asked: usize::MAX, align: 1 }),
-        (usize::MAX, 1 << 63, BumpError::Overflow { asked: usize::MAX, align: 1 << 63 }),
-        (max + 1, 1, BumpError::Overflow { asked: max + 1, align: 1 }),
-        (max, 2, BumpError::Overflow { asked: max, align: 2 }),
-        (1, 1 << 63, BumpError::Overflow { asked: 1, align: 1 << 63 }),
-        (max, 1, BumpError::Full { asked: max, left: 4096 }),
-        (1 << 62, 1 << 62, BumpError::Full { asked: 1 << 62, left: 0 }),
+        (usize::MAX, 1, BumpError::Overflow { requested: usize::MAX, align: 1 }),
+        (usize::MAX, 1 << 63, BumpError::Overflow { requested: usize::MAX, align: 1 << 63 }),
+        (max + 1, 1, BumpError::Overflow { requested: max + 1, align: 1 }),
+        (max, 2, BumpError::Overflow { requested: max, align: 2 }),
+        (1, 1 << 63, BumpError::Overflow { requested: 1, align: 1 << 63 }),
+        (max, 1, BumpError::Full { requested: max, left: 4096 }),
+        (1 << 62, 1 << 62, BumpError::Full { requested: 1 << 62, left: 0 }),
     ];
     for (size, align, error) in wrong {
         assert_eq!(arena.alloc_bytes(size, align), Err(error), "{size} at {align}");

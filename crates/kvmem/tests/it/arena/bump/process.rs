@@ -119,16 +119,16 @@ fn what_makes_no_sense_is_refused_and_not_mapped() {
         let refused = [
             (0, 1, BumpError::Zero),
             (1, 3, BumpError::BadAlign { align: 3 }),
-            (usize::MAX, 1, BumpError::Overflow { asked: usize::MAX, align: 1 }),
+            (usize::MAX, 1, BumpError::Overflow { requested: usize::MAX, align: 1 }),
         ];
         for (size, align, error) in refused {
             assert_eq!(arena.allocate(size, align), Err(ProcessAllocError::Refused(error)));
         }
-        let asked = isize::MAX as usize;
-        let error = arena.allocate(asked, 1).unwrap_err();
-        assert_eq!(error, ProcessAllocError::Map { asked, align: 1, errno: Errno::ENOMEM });
+        let requested = isize::MAX as usize;
+        let error = arena.allocate(requested, 1).unwrap_err();
+        assert_eq!(error, ProcessAllocError::Map { requested, align: 1, errno: Errno::ENOMEM });
         let text = error.to_string();
-        assert!(text.contains(&asked.to_string()) && text.contains("ulimit -v"), "{text}");
+        assert!(text.contains(&requested.to_string()) && text.contains("ulimit -v"), "{text}");
         assert_eq!(arena.stats().mapped_allocations, 0);
     }
 }

@@ -65,12 +65,15 @@ fn expected(
     }
     let (wide_size, wide_align) = (size as u128, align as u128);
     if wide_size.next_multiple_of(wide_align) > isize::MAX as u128 {
-        return Err(BumpError::Overflow { asked: size, align });
+        return Err(BumpError::Overflow { requested: size, align });
     }
     let start = ((base + used) as u128).next_multiple_of(wide_align);
     let limit = (base + capacity) as u128;
     if start + wide_size > limit {
-        return Err(BumpError::Full { asked: size, left: limit.saturating_sub(start) as usize });
+        return Err(BumpError::Full {
+            requested: size,
+            left: limit.saturating_sub(start) as usize,
+        });
     }
     Ok(start as usize)
 }
@@ -106,8 +109,8 @@ proptest! {
             if let Ok(at) = due {
                 used = at + size - base;
             }
-            if let Err(BumpError::Full { asked, left }) = due {
-                prop_assert!(left < asked);
+            if let Err(BumpError::Full { requested, left }) = due {
+                prop_assert!(left < requested);
             }
             prop_assert_eq!(arena.stats(), BumpStats { capacity, used, left: capacity - used });
         }

@@ -4,7 +4,7 @@ use kvmem::arena::preflight::{Value, Verdict};
 use proptest::prelude::*;
 
 use super::tree::Tree;
-use super::{GIB, wish};
+use super::{GIB, requirements};
 
 /// Every file that is read of a machine with two nodes and both versions of cgroups.
 const FILES: [&str; 33] = [
@@ -102,7 +102,7 @@ proptest! {
         for (file, text) in changes {
             tree.file(FILES[file], text);
         }
-        let report = tree.machine().preflight(&wish(size, ladder).shared(shared).pinned(pinned).nodes(node));
+        let report = tree.machine().preflight(&requirements(size, ladder).shared(shared).pinned(pinned).nodes(node));
         // Nor does showing it.
         prop_assert!(report.to_string().contains(&report.tally().to_string()));
         prop_assert!(serde_json::to_string(&report).is_ok());
@@ -119,7 +119,8 @@ fn what_cannot_be_read_is_never_fine() {
     let tree = Tree::empty();
     for ladder in ["1G,2M,thp,4k", "thp", "2M"] {
         for shared in [false, true] {
-            let report = tree.machine().preflight(&wish(GIB, ladder).shared(shared).nodes([0]));
+            let report =
+                tree.machine().preflight(&requirements(GIB, ladder).shared(shared).nodes([0]));
             assert_eq!(report.tally().unknown, report.checks.len(), "{report}");
             assert_eq!(report.verdict, Verdict::Unknown);
             assert!(
@@ -135,11 +136,12 @@ fn what_cannot_be_read_is_never_fine() {
 #[test]
 fn each_file_that_is_lost_costs_a_check() {
     let count = |tree: &Tree| {
-        let report = tree.machine().preflight(&wish(GIB, "2M,thp,4k").pinned(false).nodes([0, 1]));
+        let report =
+            tree.machine().preflight(&requirements(GIB, "2M,thp,4k").pinned(false).nodes([0, 1]));
         report.tally().unknown
     };
     let whole = machine_with_everything();
-    assert_eq!(count(&whole), 0, "{}", whole.machine().preflight(&wish(GIB, "2M,thp,4k")));
+    assert_eq!(count(&whole), 0, "{}", whole.machine().preflight(&requirements(GIB, "2M,thp,4k")));
     // These only explain, or make a reason more exact; a folder in place of the last is as good as
     // the file.
     let minor = [

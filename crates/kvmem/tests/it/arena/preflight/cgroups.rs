@@ -3,7 +3,7 @@
 use kvmem::arena::preflight::{Value, Verdict};
 
 use super::tree::Tree;
-use super::{GIB, MIB, expect, fixed_by, wish};
+use super::{GIB, MIB, expect, fixed_by, requirements};
 
 const NONE: &str = "9223372036854771712";
 
@@ -35,14 +35,14 @@ fn the_tightest_level_counts() {
         ],
     );
     // 32 GiB, of which 8 are used, of which 4 would be given up.
-    let report = tree.machine().preflight(&wish(28 * GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(28 * GIB, "4k"));
     expect(&report, "cgroup.memory.max", Value::Bytes(28 * GIB), Verdict::Ok);
     let check = expect(&report, "cgroup.memory.high", Value::Bytes(12 * GIB), Verdict::Warn);
     fixed_by(
         check,
         &["echo 34359738368 > /sys/fs/cgroup/kubepods/pod1/memory.high", "systemd: MemoryHigh=32G"],
     );
-    let report = tree.machine().preflight(&wish(28 * GIB + 1, "4k"));
+    let report = tree.machine().preflight(&requirements(28 * GIB + 1, "4k"));
     let check = expect(&report, "cgroup.memory.max", Value::Bytes(28 * GIB), Verdict::Fail);
     assert!(check.why.contains("/kubepods/pod1/memory.max is 32 GiB"), "{check:?}");
     fixed_by(
@@ -54,12 +54,12 @@ fn the_tightest_level_counts() {
         ],
     );
     // Hugepages of a pool are no memory of the cgroup...
-    let report = tree.machine().preflight(&wish(64 * GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(64 * GIB, "2M"));
     expect(&report, "cgroup.memory.max", Value::Bytes(28 * GIB), Verdict::Ok);
     // ... unless it was mounted so.
     let mount = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,memory_hugetlb_accounting\n";
     tree.file("proc/self/mountinfo", mount);
-    let report = tree.machine().preflight(&wish(64 * GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(64 * GIB, "2M"));
     expect(&report, "cgroup.memory.max", Value::Bytes(28 * GIB), Verdict::Fail);
 }
 
@@ -73,14 +73,14 @@ fn a_container_sees_only_itself() {
         ("memory.current", "1048576"),
     ];
     tree.unified("/", "/", &[("/", limited)]);
-    let report = tree.machine().preflight(&wish(GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
     let check = expect(&report, "cgroup.memory.max", Value::Bytes(2 * GIB - MIB), Verdict::Ok);
     assert!(check.why.contains("above"), "{check:?}");
     // No limit of its own says nothing of those above.
     expect(&report, "cgroup.memory.high", Value::Unknown, Verdict::Unknown);
     // The same with the names of the host: what is mounted is the container's own part.
     tree.unified("/docker/abc", "/docker/abc", &[("/", limited)]);
-    let report = tree.machine().preflight(&wish(4 * GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(4 * GIB, "4k"));
     let check = expect(&report, "cgroup.memory.max", Value::Bytes(2 * GIB - MIB), Verdict::Fail);
     assert!(check.fix.as_ref().unwrap().contains("> /sys/fs/cgroup/memory.max"), "{check:?}");
 }
@@ -123,19 +123,19 @@ fn version_1() {
             ),
         ],
     );
-    let report = tree.machine().preflight(&wish(6 * GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(6 * GIB, "4k"));
     expect(&report, "cgroup.memory.max", Value::Bytes(6 * GIB), Verdict::Ok);
     expect(&report, "cgroup.memory.high", Value::Unlimited, Verdict::Ok);
     expect(&report, "cpus", Value::Count(2), Verdict::Ok);
-    let report = tree.machine().preflight(&wish(7 * GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(7 * GIB, "4k"));
     let check = expect(&report, "cgroup.memory.max", Value::Bytes(6 * GIB), Verdict::Fail);
     fixed_by(check, &["echo 9663676416 > /sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes"]);
     // 3 GiB of hugepages are left; what goes beyond them is ordinary memory.
-    let report = tree.machine().preflight(&wish(4 * GIB, "2M,4k"));
+    let report = tree.machine().preflight(&requirements(4 * GIB, "2M,4k"));
     let check = expect(&report, "cgroup.hugetlb.2M", Value::Bytes(3 * GIB), Verdict::Warn);
     fixed_by(check, &["Kubernetes: resources.limits hugepages-2Mi: 4Gi"]);
     assert_eq!(report.check("memory.available").unwrap().need, Some(Value::Bytes(GIB)));
-    let report = tree.machine().preflight(&wish(4 * GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(4 * GIB, "2M"));
     expect(&report, "cgroup.hugetlb.2M", Value::Bytes(3 * GIB), Verdict::Fail);
 }
 
@@ -159,7 +159,7 @@ fn both_versions_at_once() {
     tree.file("sys/fs/cgroup/unified/b/hugetlb.2MB.max", "max\n");
     tree.file("sys/fs/cgroup/unified/b/hugetlb.2MB.rsvd.max", "536870912\n");
     tree.file("sys/fs/cgroup/unified/b/hugetlb.2MB.rsvd.current", "0\n");
-    let report = tree.machine().preflight(&wish(GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
     expect(&report, "cgroup.memory.max", Value::Bytes(GIB), Verdict::Ok);
     let check = expect(&report, "cgroup.hugetlb.2M", Value::Bytes(GIB / 2), Verdict::Fail);
     assert!(check.why.contains("/unified/b/hugetlb.2MB.rsvd.max"), "{check:?}");
@@ -173,22 +173,22 @@ fn processors() {
         "/",
         &[("/", &[]), ("/a", &[("cgroup.type", "domain"), ("cpu.max", "250000 100000")])],
     );
-    let report = tree.machine().preflight(&wish(GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
     expect(&report, "cpus", Value::Count(3), Verdict::Ok);
     tree.file("sys/fs/cgroup/a/cpu.max", "50000 100000\n");
-    let report = tree.machine().preflight(&wish(GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
     let check = expect(&report, "cpus", Value::Count(1), Verdict::Warn);
     assert!(check.why.contains("0.500"), "{check:?}");
     tree.file("sys/fs/cgroup/a/cpu.max", "max 100000\n");
     tree.system.cpus = Some(1);
-    let report = tree.machine().preflight(&wish(GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
     expect(&report, "cpus", Value::Count(1), Verdict::Warn);
     // More than a thousand processors: the mask is read from the file instead.
     tree.system.cpus = None;
-    let report = tree.machine().preflight(&wish(GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
     expect(&report, "cpus", Value::Count(8), Verdict::Ok);
     tree.file("sys/fs/cgroup/a/cpu.max", "soon\n");
-    let report = tree.machine().preflight(&wish(GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
     expect(&report, "cpus", Value::Unknown, Verdict::Unknown);
 }
 
@@ -197,7 +197,7 @@ fn none_at_all() {
     let mut tree = Tree::roomy();
     // A kernel without them.
     tree.without("proc/self/cgroup").without("sys/fs/cgroup");
-    let report = tree.machine().preflight(&wish(GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
     expect(&report, "cgroup.memory.max", Value::Unlimited, Verdict::Ok);
     expect(&report, "cgroup.hugetlb.2M", Value::Unlimited, Verdict::Ok);
     // One with them that shows none.
@@ -224,7 +224,7 @@ fn files_that_cannot_be_read() {
             &[("cgroup.type", "domain"), ("memory.max", "10737418240"), ("memory.current", "0")];
         tree.unified("/a", "/", &[("/", &[]), ("/a", files)])
             .unreadable(&format!("sys/fs/cgroup/a/{file}"));
-        let report = tree.machine().preflight(&wish(GIB, "4k"));
+        let report = tree.machine().preflight(&requirements(GIB, "4k"));
         let check = expect(&report, "cgroup.memory.max", Value::Unknown, Verdict::Unknown);
         assert!(check.why.contains(file), "{check:?}");
     }
@@ -233,13 +233,13 @@ fn files_that_cannot_be_read() {
     let small: &[(&str, &str)] = &[("memory.max", "4096"), ("memory.current", "0")];
     tree.unified("/a/b", "/", &[("/", &[]), ("/a", small), ("/a/b", small)]);
     tree.unreadable("sys/fs/cgroup/a/memory.max");
-    let report = tree.machine().preflight(&wish(GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
     expect(&report, "cgroup.memory.max", Value::Bytes(4096), Verdict::Fail);
 }
 
 #[track_caller]
 fn unknown(tree: &Tree) {
-    let report = tree.machine().preflight(&wish(GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
     for name in ["cgroup.memory.max", "cgroup.memory.high", "cgroup.hugetlb.2M", "cpus"] {
         expect(&report, name, Value::Unknown, Verdict::Unknown);
     }

@@ -1,16 +1,16 @@
 //! The machine at hand, whatever it is.
 
 use kvmem::arena::Ladder;
-use kvmem::arena::preflight::{Machine, System, Value, Verdict, Wish};
+use kvmem::arena::preflight::{Machine, Requirements, System, Value, Verdict};
 
-use super::{GIB, wish};
+use super::{GIB, requirements};
 
 #[test]
 fn every_wish_gets_an_answer() {
     let machine = Machine::here();
     for size in [1, 4096, GIB, 64 * GIB, 1 << 50, 1 << 63] {
         for ladder in ["1G,2M,thp,4k", "2M", "thp", "4k"] {
-            let report = machine.preflight(&wish(size, ladder).shared(size > GIB));
+            let report = machine.preflight(&requirements(size, ladder).shared(size > GIB));
             assert!(report.checks.len() >= 15, "{report}");
             assert_eq!(report.tally().fail == 0, report.passes());
             let mut names: Vec<_> = report.checks.iter().map(|check| &check.name).collect();
@@ -23,7 +23,7 @@ fn every_wish_gets_an_answer() {
 
 #[test]
 fn what_the_kernel_tells_everybody_is_known() {
-    let report = Machine::here().preflight(&Wish::new(4096, Ladder::default()).unwrap());
+    let report = Machine::here().preflight(&Requirements::new(4096, Ladder::default()).unwrap());
     for name in ["kernel.populate", "maps.left", "rlimit.as", "rlimit.data"] {
         let check = report.check(name).unwrap();
         assert!(check.verdict != Verdict::Unknown && check.value != Value::Unknown, "{check:?}");
@@ -35,6 +35,6 @@ fn what_the_kernel_tells_everybody_is_known() {
 
 #[test]
 fn more_than_any_machine_has_fails() {
-    let report = Machine::here().preflight(&wish(1 << 60, "4k"));
+    let report = Machine::here().preflight(&requirements(1 << 60, "4k"));
     assert!(!report.passes(), "{report}");
 }

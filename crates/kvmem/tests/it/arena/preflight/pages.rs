@@ -3,7 +3,7 @@
 use kvmem::arena::preflight::{Value, Verdict};
 
 use super::tree::Tree;
-use super::{GIB, expect, fixed_by, wish};
+use super::{GIB, expect, fixed_by, requirements};
 
 const POOLS: &str = "sys/kernel/mm/hugepages";
 const NODE0: &str = "sys/devices/system/node/node0/hugepages";
@@ -11,7 +11,7 @@ const NODE0: &str = "sys/devices/system/node/node0/hugepages";
 #[test]
 fn a_roomy_machine_has_nothing_to_complain_of() {
     let tree = Tree::roomy();
-    let report = tree.machine().preflight(&wish(64 * GIB, "2M,thp,4k"));
+    let report = tree.machine().preflight(&requirements(64 * GIB, "2M,thp,4k"));
     assert_eq!(report.tally().ok, report.checks.len(), "{report}");
     assert!(report.passes() && report.verdict == Verdict::Ok);
     let check = expect(&report, "hugepages.2M", Value::Count(32_768), Verdict::Ok);
@@ -24,7 +24,7 @@ fn a_roomy_machine_has_nothing_to_complain_of() {
 fn a_partial_pool_steps_down_or_fails() {
     let mut tree = Tree::roomy();
     tree.pool(POOLS, 2 << 20, 20_000, 8192).pool(NODE0, 2 << 20, 20_000, 8192);
-    let report = tree.machine().preflight(&wish(64 * GIB, "2M,thp,4k"));
+    let report = tree.machine().preflight(&requirements(64 * GIB, "2M,thp,4k"));
     let check = expect(&report, "hugepages.2M", Value::Count(8192), Verdict::Warn);
     // 20,000 are there, 24,576 are missing.
     fixed_by(
@@ -37,13 +37,13 @@ fn a_partial_pool_steps_down_or_fails() {
     assert_eq!(report.check("memory.available").unwrap().need, Some(Value::Bytes(48 * GIB)));
     assert!(report.passes(), "{report}");
 
-    let report = tree.machine().preflight(&wish(64 * GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(64 * GIB, "2M"));
     let check = expect(&report, "hugepages.2M", Value::Count(8192), Verdict::Fail);
     assert!(check.why.contains("48 GiB"), "{check:?}");
     assert!(!report.passes());
     // Those that others have reserved are not free.
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "8000\n");
-    let report = tree.machine().preflight(&wish(64 * GIB, "2M,4k"));
+    let report = tree.machine().preflight(&requirements(64 * GIB, "2M,4k"));
     expect(&report, "hugepages.2M", Value::Count(192), Verdict::Warn);
 }
 
@@ -52,7 +52,7 @@ fn each_rung_takes_what_is_left() {
     let mut tree = Tree::roomy();
     tree.pool(POOLS, 1 << 30, 10, 10).pool(NODE0, 1 << 30, 10, 10);
     tree.pool(POOLS, 2 << 20, 512, 512).pool(NODE0, 2 << 20, 512, 512);
-    let report = tree.machine().preflight(&wish(64 * GIB, "1G,2M,thp"));
+    let report = tree.machine().preflight(&requirements(64 * GIB, "1G,2M,thp"));
     let check = expect(&report, "hugepages.1G", Value::Count(10), Verdict::Warn);
     assert_eq!(check.need, Some(Value::Count(64)));
     fixed_by(check, &["echo 64 > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"]);
@@ -65,22 +65,22 @@ fn each_rung_takes_what_is_left() {
 fn an_empty_pool_and_surplus() {
     let mut tree = Tree::roomy();
     tree.pool(POOLS, 2 << 20, 0, 0).pool(NODE0, 2 << 20, 0, 0);
-    let report = tree.machine().preflight(&wish(GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
     expect(&report, "hugepages.2M", Value::Count(0), Verdict::Fail);
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "512\n");
-    let report = tree.machine().preflight(&wish(GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
     let check = expect(&report, "hugepages.2M", Value::Count(0), Verdict::Warn);
     assert!(check.why.contains("surplus"), "{check:?}");
     // Not to know whether the kernel would make them is not to know.
     tree.unreadable("sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages");
-    let report = tree.machine().preflight(&wish(GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
     expect(&report, "hugepages.2M", Value::Unknown, Verdict::Unknown);
-    let report = tree.machine().preflight(&wish(GIB, "2M,4k"));
+    let report = tree.machine().preflight(&requirements(GIB, "2M,4k"));
     expect(&report, "hugepages.2M", Value::Count(0), Verdict::Warn);
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "512\n");
     // Where base pages have another size than 4 KiB, the plain setting is for other hugepages.
     tree.line("proc/meminfo", "Hugepagesize", "Hugepagesize:   524288 kB");
-    let report = tree.machine().preflight(&wish(GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
     let check = expect(&report, "hugepages.2M", Value::Count(0), Verdict::Warn);
     fixed_by(check, &["echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"]);
 }
@@ -89,7 +89,7 @@ fn an_empty_pool_and_surplus() {
 fn sizes_are_rounded_up() {
     let tree = Tree::roomy();
     let need = |size, ladder: &str, name: &str| {
-        tree.machine().preflight(&wish(size, ladder)).check(name).unwrap().need.clone()
+        tree.machine().preflight(&requirements(size, ladder)).check(name).unwrap().need.clone()
     };
     assert_eq!(need(1, "2M", "hugepages.2M"), Some(Value::Count(1)));
     assert_eq!(need(1, "2M", "rlimit.as"), Some(Value::Bytes(2 << 20)));
@@ -105,7 +105,7 @@ fn transparent_hugepages() {
     tree.file(file, never);
     let word = || Value::Text("never".into());
     let check = |tree: &Tree, ladder: &str, verdict| {
-        let report = tree.machine().preflight(&wish(GIB, ladder));
+        let report = tree.machine().preflight(&requirements(GIB, ladder));
         expect(&report, "thp.enabled", word(), verdict).clone()
     };
     // Enough hugepages: nobody comes to the rung below.
@@ -122,17 +122,17 @@ fn transparent_hugepages() {
     tree.file(own, "always [inherit] madvise never\n");
     check(&tree, "thp", Verdict::Fail);
     tree.file(own, "always inherit [madvise] never\n");
-    let report = tree.machine().preflight(&wish(GIB, "thp"));
+    let report = tree.machine().preflight(&requirements(GIB, "thp"));
     expect(&report, "thp.enabled", Value::Text("madvise".into()), Verdict::Ok);
     tree.line("proc/self/status", "THP_enabled", "THP_enabled:\t0");
-    let report = tree.machine().preflight(&wish(GIB, "thp"));
+    let report = tree.machine().preflight(&requirements(GIB, "thp"));
     expect(&report, "thp.enabled", Value::Text("madvise".into()), Verdict::Fail);
 
     tree.file(
         "sys/kernel/mm/transparent_hugepage/defrag",
         "always defer defer+madvise madvise [never]\n",
     );
-    let report = tree.machine().preflight(&wish(GIB, "thp"));
+    let report = tree.machine().preflight(&requirements(GIB, "thp"));
     expect(&report, "thp.defrag", Value::Text("never".into()), Verdict::Warn);
 }
 
@@ -141,24 +141,24 @@ fn transparent_hugepages_of_shared_memory() {
     let mut tree = Tree::roomy();
     let file = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
     tree.file(file, "always within_size advise [never] deny force\n");
-    let report = tree.machine().preflight(&wish(GIB, "thp"));
+    let report = tree.machine().preflight(&requirements(GIB, "thp"));
     expect(&report, "thp.shmem", Value::Text("never".into()), Verdict::Ok);
     // What faults do not make is collected, where the kernel can.
-    let report = tree.machine().preflight(&wish(GIB, "thp,4k").shared(true));
+    let report = tree.machine().preflight(&requirements(GIB, "thp,4k").shared(true));
     expect(&report, "thp.shmem", Value::Text("never".into()), Verdict::Ok);
     for (setting, word, release) in
         [("[never] deny", "never", "5.15.0-91-generic"), ("never [deny]", "deny", "6.8.0")]
     {
         tree.file(file, format!("always within_size advise {setting} force\n"));
         tree.file("proc/sys/kernel/osrelease", release);
-        let report = tree.machine().preflight(&wish(GIB, "thp,4k").shared(true));
+        let report = tree.machine().preflight(&requirements(GIB, "thp,4k").shared(true));
         let check = expect(&report, "thp.shmem", Value::Text(word.into()), Verdict::Warn);
         fixed_by(check, &["echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"]);
         // What is private does not matter then.
         assert_eq!(report.check("thp.enabled").unwrap().need, None);
     }
     tree.file(file, "whatever [new] word\n");
-    let report = tree.machine().preflight(&wish(GIB, "thp").shared(true));
+    let report = tree.machine().preflight(&requirements(GIB, "thp").shared(true));
     expect(&report, "thp.shmem", Value::Text("new".into()), Verdict::Unknown);
 }
 
@@ -166,7 +166,7 @@ fn transparent_hugepages_of_shared_memory() {
 fn memory_that_is_not_there() {
     let tree = Tree::roomy();
     let verdict = |size| {
-        let report = tree.machine().preflight(&wish(size, "thp,4k"));
+        let report = tree.machine().preflight(&requirements(size, "thp,4k"));
         expect(
             &report,
             "memory.available",
@@ -185,19 +185,19 @@ fn memory_that_is_not_there() {
 #[test]
 fn promises() {
     let mut tree = Tree::roomy();
-    let report = tree.machine().preflight(&wish(200 * GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(200 * GIB, "4k"));
     expect(&report, "memory.overcommit", Value::Bytes(128 * GIB), Verdict::Warn);
     tree.file("proc/sys/vm/overcommit_memory", "2\n");
-    let report = tree.machine().preflight(&wish(63 * GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(63 * GIB, "4k"));
     expect(&report, "memory.overcommit", Value::Bytes(63 * GIB), Verdict::Ok);
-    let report = tree.machine().preflight(&wish(64 * GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(64 * GIB, "4k"));
     let check = expect(&report, "memory.overcommit", Value::Bytes(63 * GIB), Verdict::Fail);
     fixed_by(check, &["sysctl vm.overcommit_kbytes=68157440"]);
     tree.file("proc/sys/vm/overcommit_memory", "1\n");
-    let report = tree.machine().preflight(&wish(1 << 50, "4k"));
+    let report = tree.machine().preflight(&requirements(1 << 50, "4k"));
     expect(&report, "memory.overcommit", Value::Unlimited, Verdict::Ok);
     tree.file("proc/sys/vm/overcommit_memory", "3\n");
-    let report = tree.machine().preflight(&wish(GIB, "4k"));
+    let report = tree.machine().preflight(&requirements(GIB, "4k"));
     expect(&report, "memory.overcommit", Value::Text("mode 3".into()), Verdict::Unknown);
 }
 
@@ -206,7 +206,7 @@ fn swap_matters_to_what_is_not_pinned() {
     let mut tree = Tree::roomy();
     tree.line("proc/meminfo", "SwapTotal", "SwapTotal:  8388608 kB");
     let swap = |tree: &Tree, ladder: &str, pinned, verdict| {
-        let report = tree.machine().preflight(&wish(GIB, ladder).pinned(pinned));
+        let report = tree.machine().preflight(&requirements(GIB, ladder).pinned(pinned));
         expect(&report, "memory.swap", Value::Bytes(8 * GIB), verdict);
     };
     swap(&tree, "4k", true, Verdict::Ok);
@@ -242,7 +242,7 @@ fn numa() -> Tree {
 #[test]
 fn nodes_that_may_be_used() {
     let tree = numa();
-    let report = tree.machine().preflight(&wish(64 * GIB, "2M,4k"));
+    let report = tree.machine().preflight(&requirements(64 * GIB, "2M,4k"));
     expect(&report, "numa.nodes", Value::Text("1-2".into()), Verdict::Ok);
     // The pool has 32,768 free pages, but half of them are elsewhere.
     let check = expect(&report, "hugepages.2M", Value::Count(16_384), Verdict::Warn);
@@ -260,15 +260,15 @@ fn nodes_that_may_be_used() {
 #[test]
 fn nodes_that_are_wished_for() {
     let tree = numa();
-    let report = tree.machine().preflight(&wish(24 * GIB, "2M").nodes([1]));
+    let report = tree.machine().preflight(&requirements(24 * GIB, "2M").nodes([1]));
     expect(&report, "hugepages.2M", Value::Count(12_288), Verdict::Ok);
     expect(&report, "hugepages.2M.node1", Value::Count(12_288), Verdict::Ok);
     assert!(report.check("hugepages.2M.node2").is_none());
     assert!(report.passes(), "{report}");
-    let report = tree.machine().preflight(&wish(GIB, "2M").nodes([3, 1]));
+    let report = tree.machine().preflight(&requirements(GIB, "2M").nodes([3, 1]));
     let check = expect(&report, "numa.nodes", Value::Text("1-2".into()), Verdict::Fail);
     fixed_by(check, &["docker run --cpuset-mems=1,3"]);
-    let report = tree.machine().preflight(&wish(GIB, "2M").nodes([9]));
+    let report = tree.machine().preflight(&requirements(GIB, "2M").nodes([9]));
     let check = expect(&report, "numa.nodes", Value::Text("1-2".into()), Verdict::Fail);
     assert!(check.why.contains("no node 9"), "{check:?}");
     // Nothing is to be had on no node.

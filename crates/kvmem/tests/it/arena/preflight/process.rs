@@ -1,10 +1,10 @@
 //! Limits of the process, and what the kernel lets it do.
 
-use kvmem::arena::preflight::{Limit, Space, Value, Verdict, Wish, WishError};
+use kvmem::arena::preflight::{Limit, Requirements, RequirementsError, Space, Value, Verdict};
 use kvmem::arena::{Errno, Ladder};
 
 use super::tree::Tree;
-use super::{GIB, MIB, expect, fixed_by, wish};
+use super::{GIB, MIB, expect, fixed_by, requirements};
 
 fn limit(soft: u64, hard: Option<u64>) -> Option<Limit> {
     Some(Limit { soft: Some(soft), hard })
@@ -15,11 +15,11 @@ fn pinned_memory() {
     let mut tree = Tree::roomy();
     tree.system.memlock = limit(8 * MIB, Some(8 * MIB));
     tree.line("proc/self/status", "VmPin", "VmPin:\t 1024 kB");
-    let memlock = |tree: &Tree, wish: &Wish, verdict| {
-        let report = tree.machine().preflight(wish);
+    let memlock = |tree: &Tree, requirements: &Requirements, verdict| {
+        let report = tree.machine().preflight(requirements);
         expect(&report, "rlimit.memlock", Value::Bytes(7 * MIB), verdict).clone()
     };
-    let check = memlock(&tree, &wish(64 * GIB, "2M"), Verdict::Fail);
+    let check = memlock(&tree, &requirements(64 * GIB, "2M"), Verdict::Fail);
     fixed_by(
         &check,
         &[
@@ -28,18 +28,18 @@ fn pinned_memory() {
             "systemd: LimitMEMLOCK=infinity",
         ],
     );
-    memlock(&tree, &wish(7 * MIB, "4k"), Verdict::Ok);
-    memlock(&tree, &wish(64 * GIB, "2M").pinned(false), Verdict::Ok);
+    memlock(&tree, &requirements(7 * MIB, "4k"), Verdict::Ok);
+    memlock(&tree, &requirements(64 * GIB, "2M").pinned(false), Verdict::Ok);
     // A limit that the process may raise itself.
     tree.system.memlock = limit(8 * MIB, None);
-    fixed_by(&memlock(&tree, &wish(GIB, "2M"), Verdict::Fail), &["ulimit -l 1049600"]);
+    fixed_by(&memlock(&tree, &requirements(GIB, "2M"), Verdict::Fail), &["ulimit -l 1049600"]);
     // A capability lifts it, but not one that holds only inside of a container.
     tree.line("proc/self/status", "CapEff", "CapEff:\t0000000000004000");
-    memlock(&tree, &wish(GIB, "2M"), Verdict::Ok);
+    memlock(&tree, &requirements(GIB, "2M"), Verdict::Ok);
     tree.file("proc/self/uid_map", "         0     100000      65536\n");
-    memlock(&tree, &wish(GIB, "2M"), Verdict::Fail);
+    memlock(&tree, &requirements(GIB, "2M"), Verdict::Fail);
     tree.without("proc/self/uid_map");
-    let report = tree.machine().preflight(&wish(GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
     expect(&report, "rlimit.memlock", Value::Unknown, Verdict::Unknown);
 }
 
@@ -48,11 +48,11 @@ fn address_space_and_data() {
     let mut tree = Tree::roomy();
     tree.system.address_space = limit(9 * GIB, None);
     tree.system.data = limit(4 * GIB + GIB / 2, Some(5 * GIB));
-    let report = tree.machine().preflight(&wish(8 * GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(8 * GIB, "2M"));
     expect(&report, "rlimit.as", Value::Bytes(8 * GIB), Verdict::Ok);
     let check = expect(&report, "rlimit.data", Value::Bytes(4 * GIB), Verdict::Fail);
     fixed_by(check, &["ulimit -d unlimited, as root", "systemd: LimitDATA=infinity"]);
-    let report = tree.machine().preflight(&wish(8 * GIB + 1, "2M").shared(true));
+    let report = tree.machine().preflight(&requirements(8 * GIB + 1, "2M").shared(true));
     let check = expect(&report, "rlimit.as", Value::Bytes(8 * GIB), Verdict::Fail);
     fixed_by(check, &["ulimit -v 9439232"]);
     // Shared memory is no data.
@@ -63,13 +63,13 @@ fn address_space_and_data() {
 fn shared_memory_by_name() {
     let mut tree = Tree::roomy();
     tree.system.shm = Some(Space { total_bytes: 64 * MIB, free_bytes: 60 * MIB });
-    let report = tree.machine().preflight(&wish(8 * GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(8 * GIB, "2M"));
     expect(&report, "shm.free", Value::Bytes(60 * MIB), Verdict::Ok);
-    let report = tree.machine().preflight(&wish(8 * GIB, "2M").shared(true));
+    let report = tree.machine().preflight(&requirements(8 * GIB, "2M").shared(true));
     let check = expect(&report, "shm.free", Value::Bytes(60 * MIB), Verdict::Warn);
     fixed_by(check, &["docker run --shm-size=9g"]);
     tree.system.shm = Some(Space { total_bytes: 0, free_bytes: 0 });
-    let report = tree.machine().preflight(&wish(8 * GIB, "2M").shared(true));
+    let report = tree.machine().preflight(&requirements(8 * GIB, "2M").shared(true));
     expect(&report, "shm.free", Value::Unlimited, Verdict::Ok);
 }
 
@@ -80,7 +80,7 @@ fn mappings() {
         [(10, Verdict::Ok), (64_000, Verdict::Ok), (65_000, Verdict::Warn), (65_520, Verdict::Fail)]
     {
         tree.file("proc/self/maps", "x\n".repeat(used));
-        let report = tree.machine().preflight(&wish(GIB, "2M"));
+        let report = tree.machine().preflight(&requirements(GIB, "2M"));
         let check = expect(&report, "maps.left", Value::Count(65_530 - used as u64), verdict);
         if verdict != Verdict::Ok {
             fixed_by(check, &[&format!("sysctl vm.max_map_count={}", 2 * (used + 1024))]);
@@ -98,7 +98,7 @@ fn kernels() {
         ("10.0", "10.0", Verdict::Ok),
     ] {
         tree.file("proc/sys/kernel/osrelease", release);
-        let report = tree.machine().preflight(&wish(GIB, "2M"));
+        let report = tree.machine().preflight(&requirements(GIB, "2M"));
         expect(&report, "kernel.populate", Value::Text(shown.into()), verdict);
     }
 }
@@ -112,7 +112,7 @@ fn rings() {
             None => tree.without("proc/sys/kernel/io_uring_disabled"),
         };
         tree.system.io_uring = Some(Err(errno));
-        let report = tree.machine().preflight(&wish(GIB, "2M"));
+        let report = tree.machine().preflight(&requirements(GIB, "2M"));
         let check =
             expect(&report, "kernel.io_uring", Value::Text("refused".into()), Verdict::Warn);
         assert!(check.fix.as_ref().unwrap().contains(way), "{check:?}");
@@ -124,19 +124,26 @@ fn rings() {
     // What the kernel says counts, not the setting.
     tree.system.io_uring = Some(Ok(()));
     tree.file("proc/sys/kernel/io_uring_disabled", "1");
-    let report = tree.machine().preflight(&wish(GIB, "2M"));
+    let report = tree.machine().preflight(&requirements(GIB, "2M"));
     expect(&report, "kernel.io_uring", Value::Text("allowed".into()), Verdict::Ok);
 }
 
 #[test]
 fn wishes_that_make_no_sense() {
-    let new = |size, ladder: &str| Wish::new(size, ladder.parse::<Ladder>().unwrap());
-    for asked in [0, (1 << 63) + 1, u64::MAX] {
-        assert_eq!(new(asked, "4k"), Err(WishError::Size { asked, limit: 1 << 63 }));
+    let new = |size, ladder: &str| Requirements::new(size, ladder.parse::<Ladder>().unwrap());
+    for requested in [0, (1 << 63) + 1, u64::MAX] {
+        assert_eq!(
+            new(requested, "4k"),
+            Err(RequirementsError::Size { requested, limit: 1 << 63 })
+        );
     }
     let page = "2M".parse().unwrap();
-    assert_eq!(new(1, "2M,4k,2m"), Err(WishError::Twice { page }));
-    assert_eq!(Wish::new(1, Ladder::new([])), Err(WishError::NoPages));
+    assert_eq!(new(1, "2M,4k,2m"), Err(RequirementsError::Twice { page }));
+    assert_eq!(Requirements::new(1, Ladder::new([])), Err(RequirementsError::NoPages));
     let strict = "2M,4k".parse::<Ladder>().unwrap().strict(true);
-    assert_eq!(Wish::new(1, strict).unwrap().pages(), [page], "a strict ladder has one rung");
+    assert_eq!(
+        Requirements::new(1, strict).unwrap().pages(),
+        [page],
+        "a strict ladder has one rung"
+    );
 }

@@ -15,7 +15,7 @@ fn each_evicted_value_is_given_once_with_its_bytes() {
     let pool = pool(64 << 10);
     let (give, given) = mpsc::channel();
     let cache = one_shard(&pool, |builder| {
-        builder.blocks_at_most(4).on_evict(move |pinned| {
+        builder.max_blocks(4).on_evict(move |pinned| {
             let (key, bytes) = (*pinned.key(), pinned.bytes().to_vec());
             give.send((key, bytes)).unwrap();
         })
@@ -43,7 +43,7 @@ fn watermarks_and_evict_to_give_too() {
     let given = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&given);
     let cache = one_shard(&pool, |builder| {
-        builder.bytes_at_most(40_000).watermarks(10_000, 30_000).on_evict(move |_| {
+        builder.max_bytes(40_000).watermarks(10_000, 30_000).on_evict(move |_| {
             count.fetch_add(1, Ordering::Relaxed);
         })
     });
@@ -107,7 +107,7 @@ fn the_taker_may_look_into_the_cache_and_panic() {
     let itself: Arc<Mutex<Option<KvCache<u64>>>> = Arc::default();
     let found = Arc::clone(&itself);
     let cache = one_shard(&pool, |builder| {
-        builder.blocks_at_most(2).on_evict(move |pinned| {
+        builder.max_blocks(2).on_evict(move |pinned| {
             let cache = found.lock().unwrap().clone().expect("it has been put there");
             // It is out already, and no lock is held.
             assert!(!cache.contains(pinned.key()) && cache.get(&1).is_some());
@@ -133,7 +133,7 @@ fn threads_lose_nothing() {
     let pool = pool(256 << 10);
     let (give, given) = mpsc::sync_channel::<Pinned<u64>>(4);
     let cache = KvCache::<u64>::builder(&pool)
-        .bytes_at_most(128 << 10)
+        .max_bytes(128 << 10)
         .on_evict(move |pinned| give.send(pinned).expect("somebody listens"))
         .build()
         .unwrap();

@@ -62,7 +62,7 @@ fn a_child_is_answered_whatever_the_threads_of_its_parent_were_doing() {
     for shards in [1, 4] {
         let pool = pool(1 << 20);
         let cache = KvCache::<u64>::builder(&pool)
-            .blocks_at_most(KEYS / 2)
+            .max_blocks(KEYS / 2)
             .watermarks(20_000, 40_000)
             .shards(shards)
             .on_evict(|_| ())
@@ -91,12 +91,12 @@ fn a_child_is_answered_whatever_the_threads_of_its_parent_were_doing() {
                         cache.remove(&key).is_none(),
                         matches!(cache.remove_with(&key, || Ok::<(), ()>(())), Ok(None)),
                         matches!(cache.remove_with(&key, || Err(7)), Err(7)),
-                        matches!(cache.lease(&key), Leased::Busy),
+                        matches!(cache.lease(&key), Leased::Unavailable),
                         cache.clear_with(|| Ok::<(), ()>(())).is_ok(),
                         cache.check().is_ok(),
                         cache.evict_to(0) == cache.bytes(),
                         cache.len() == cache.stats().blocks,
-                        !lease.is_unbroken(),
+                        !lease.is_valid(),
                         *reservation.commit().key() == u64::MAX,
                         leased.commit_leased(lease).is_err(),
                         found.is_none_or(|pinned| {
@@ -122,14 +122,14 @@ fn a_child_is_answered_whatever_the_threads_of_its_parent_were_doing() {
 fn a_child_may_drop_what_it_inherits_and_make_a_cache_of_its_own() {
     for round in 0..15 {
         let pool = pool(1 << 20);
-        let cache = KvCache::<u64>::builder(&pool).blocks_at_most(KEYS / 2).build().unwrap();
+        let cache = KvCache::<u64>::builder(&pool).max_blocks(KEYS / 2).build().unwrap();
         let mut status = None;
         let mine = cache.clone();
         beside_threads(&cache, || {
             status = Some(forked(|| {
                 drop(mine);
                 let own = super::pool(1 << 20);
-                let fresh = KvCache::new_on(&own);
+                let fresh = KvCache::new(&own);
                 for key in 0..100u64 {
                     fresh.insert(key, &[key as u8; VALUE]).unwrap();
                 }
@@ -167,7 +167,7 @@ fn a_callback_may_fork() {
         let child = std::sync::Arc::new(AtomicBool::new(false));
         let forks = std::sync::Arc::clone(&child);
         let cache = super::one_shard(&pool, |builder| {
-            builder.blocks_at_most(4).on_evict(move |_| forks.store(fork_here(), Ordering::Relaxed))
+            builder.max_blocks(4).on_evict(move |_| forks.store(fork_here(), Ordering::Relaxed))
         });
         for key in 0..5u64 {
             let put = cache.insert(key, &[1; VALUE]);

@@ -13,12 +13,12 @@ fn lease<K: Hash + Eq>(cache: &KvCache<K>, key: &K) -> Lease<K> {
     match cache.lease(key) {
         Leased::Lease(lease) => lease,
         Leased::Present(_) => panic!("there is a value"),
-        Leased::Busy => panic!("it is refused"),
+        Leased::Unavailable => panic!("it is refused"),
     }
 }
 
 fn is_busy<K: Hash + Eq>(cache: &KvCache<K>, key: &K) -> bool {
-    matches!(cache.lease(key), Leased::Busy)
+    matches!(cache.lease(key), Leased::Unavailable)
 }
 
 /// Room with these bytes.
@@ -33,7 +33,7 @@ fn what_is_fetched_is_put_in_under_an_unbroken_lease() {
     let pool = pool(64 << 10);
     let cache = one_shard(&pool, |builder| builder);
     let (mine, others) = (lease(&cache, &1), lease(&cache, &1));
-    assert!(mine.is_unbroken() && others.is_unbroken());
+    assert!(mine.is_valid() && others.is_valid());
     // Other keys are nobody's business.
     cache.insert(2, b"other").unwrap();
     drop(cache.remove(&2));
@@ -43,7 +43,7 @@ fn what_is_fetched_is_put_in_under_an_unbroken_lease() {
     let pinned = room.commit_leased(mine).unwrap();
     assert_eq!(pinned.bytes(), b"fetched");
     // The first commit breaks the others, who find it.
-    assert!(!others.is_unbroken());
+    assert!(!others.is_valid());
     let superseded = late.commit_leased(others).unwrap_err();
     assert_eq!(superseded.found.unwrap().bytes(), b"fetched");
     assert_eq!((superseded.reservation.key(), superseded.reservation.block().len()), (&1, 12));
@@ -55,7 +55,7 @@ fn what_is_fetched_is_put_in_under_an_unbroken_lease() {
         (stats.insertions, stats.replacements, stats.blocks, stats.hits, stats.misses),
         (2, 0, 1, 0, 0)
     );
-    assert_eq!((stats.superseded, stats.not_taken), (1, 0));
+    assert_eq!((stats.superseded, stats.sink_failures), (1, 0));
     cache.check().unwrap();
 }
 
@@ -96,7 +96,7 @@ fn whatever_is_put_or_removed_breaks_a_lease() {
         let lease = lease(&cache, &1);
         let room = fetched(&cache, 1, b"fetched");
         change(&cache);
-        assert!(!lease.is_unbroken(), "{what}");
+        assert!(!lease.is_valid(), "{what}");
         let superseded = room.commit_leased(lease).unwrap_err();
         assert_eq!(superseded.found.as_ref().map(Pinned::bytes), left, "{what}");
         drop(superseded);
@@ -131,7 +131,7 @@ fn a_lease_covers_its_key_and_cache_and_keeps_the_cache() {
 #[test]
 fn a_value_that_is_present_counts_as_used() {
     let pool = pool(64 << 10);
-    let cache = one_shard(&pool, |builder| builder.blocks_at_most(2));
+    let cache = one_shard(&pool, |builder| builder.max_blocks(2));
     cache.insert(1, b"1").unwrap();
     cache.insert(2, b"2").unwrap();
     assert!(matches!(cache.lease(&1), Leased::Present(_)));
@@ -222,7 +222,7 @@ fn what_a_taker_failed_at_is_not_leased_until_all_is_forgotten() {
         let _ = catch_unwind(AssertUnwindSafe(|| cache.evict_to(0)));
     }
     assert_eq!([0, 1, 2].map(|key| is_busy(&cache, &key)), [false, true, true]);
-    assert_eq!((cache.stats().evictions, cache.stats().not_taken), (3, 2));
+    assert_eq!((cache.stats().evictions, cache.stats().sink_failures), (3, 2));
     // Putting and finding are as ever.
     cache.insert(1, b"value").unwrap();
     assert!(matches!(cache.lease(&1), Leased::Present(_)));
@@ -250,7 +250,7 @@ fn while_the_lower_tier_is_told_nothing_is_leased() {
     assert_eq!(cache.get(&1).unwrap().bytes(), b"new");
     cache
         .clear_with(|| {
-            assert!(!before.is_unbroken() && is_busy(&cache, &1) && is_busy(&cache, &2));
+            assert!(!before.is_valid() && is_busy(&cache, &1) && is_busy(&cache, &2));
             Ok::<_, ()>(())
         })
         .unwrap();
@@ -300,7 +300,7 @@ fn keys_of_one_hash_break_more_leases_and_mark_no_others_values() {
     );
     let lease = self::lease(&cache, &Same(2));
     cache.insert(Same(3), b"3").unwrap();
-    assert!(!lease.is_unbroken());
+    assert!(!lease.is_valid());
     drop(lease);
     cache.check().unwrap();
 }

@@ -10,13 +10,13 @@ fn what_is_too_large_is_told_and_evicts_nothing() {
     let pool = pool(64 << 10);
     for (wish, limit) in [(None, pool.capacity()), (Some(1000), 1000)] {
         let cache = one_shard(&pool, |builder| match wish {
-            Some(bytes) => builder.bytes_at_most(bytes),
+            Some(bytes) => builder.max_bytes(bytes),
             None => builder,
         });
         cache.insert(1, &[1; 900]).unwrap();
-        let asked = limit + 1;
-        let refused = cache.reserve(2, asked as usize).map(drop);
-        assert_eq!(refused, Err(KvCacheError::TooLarge { asked, limit }));
+        let requested = limit + 1;
+        let refused = cache.reserve(2, requested as usize).map(drop);
+        assert_eq!(refused, Err(KvCacheError::TooLarge { requested, limit }));
         assert_eq!(cache.insert(2, &[]), Err(KvCacheError::Empty));
         assert_eq!(held(&cache, 0..9), [1]);
         // The largest there can be takes all there is.
@@ -30,7 +30,7 @@ fn limits_are_never_exceeded_by_any_number_of_shards() {
     for shards in [1, 4, 64] {
         let pool = pool(1 << 20);
         let builder =
-            KvCache::<u64>::builder(&pool).shards(shards).bytes_at_most(50_000).blocks_at_most(70);
+            KvCache::<u64>::builder(&pool).shards(shards).max_bytes(50_000).max_blocks(70);
         let cache = builder.build().unwrap();
         assert_eq!(cache.shards(), shards);
         for key in 0..2000 {
@@ -52,7 +52,7 @@ fn limits_are_never_exceeded_by_any_number_of_shards() {
 fn one_large_value_takes_of_all_shards_alike() {
     // So large that it has room beside all of them: what goes goes for the limit.
     let pool = pool(2 << 20);
-    let cache = KvCache::<u64>::builder(&pool).shards(8).bytes_at_most(800_000).build().unwrap();
+    let cache = KvCache::<u64>::builder(&pool).shards(8).max_bytes(800_000).build().unwrap();
     // Not one number after the other: of such, some seeds of the hash give one shard many more than
     // another.
     let key = |number: u64| number.wrapping_mul(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -69,8 +69,7 @@ fn one_large_value_takes_of_all_shards_alike() {
 #[test]
 fn watermarks_make_room_for_many_at_once() {
     let pool = pool(1 << 20);
-    let wish =
-        |builder: KvCacheBuilder<u64>| builder.bytes_at_most(10_000).watermarks(4_000, 9_000);
+    let wish = |builder: KvCacheBuilder<u64>| builder.max_bytes(10_000).watermarks(4_000, 9_000);
     let cache = one_shard(&pool, wish);
     let bytes: Vec<u64> = (0..20)
         .map(|key| {
@@ -89,24 +88,24 @@ fn settings_that_cannot_be_are_told() {
     let told = |wish: fn(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>| {
         wish(KvCache::<u64>::builder(&pool)).build().map(drop).unwrap_err()
     };
-    assert_eq!(told(|it| it.bytes_at_most(0)), KvCacheSetupError::ZeroLimit { of: "bytes" });
-    assert_eq!(told(|it| it.blocks_at_most(0)), KvCacheSetupError::ZeroLimit { of: "blocks" });
-    let asked = u64::from(u32::MAX);
+    assert_eq!(told(|it| it.max_bytes(0)), KvCacheSetupError::ZeroLimit { of: "bytes" });
+    assert_eq!(told(|it| it.max_blocks(0)), KvCacheSetupError::ZeroLimit { of: "blocks" });
+    let requested = u64::from(u32::MAX);
     assert_eq!(
-        told(|it| it.blocks_at_most(u64::from(u32::MAX))),
-        KvCacheSetupError::TooManyBlocks { asked, limit: asked - 1 }
+        told(|it| it.max_blocks(u64::from(u32::MAX))),
+        KvCacheSetupError::TooManyBlocks { requested, limit: requested - 1 }
     );
     assert_eq!(
-        told(|it| it.bytes_at_most(100).watermarks(50, 101)),
+        told(|it| it.max_bytes(100).watermarks(50, 101)),
         KvCacheSetupError::Watermarks { low: 50, high: 101, limit: 100 }
     );
     assert_eq!(
         told(|it| it.watermarks(3, 2)),
         KvCacheSetupError::Watermarks { low: 3, high: 2, limit: pool.capacity() }
     );
-    assert!(matches!(told(|it| it.shards(0)), KvCacheSetupError::Shards { asked: 0, .. }));
+    assert!(matches!(told(|it| it.shards(0)), KvCacheSetupError::Shards { requested: 0, .. }));
     assert!(told(|it| it.shards(1 << 20)).to_string().contains("1048576"));
     // Few blocks are not spread thin.
-    assert_eq!(KvCache::<u64>::builder(&pool).blocks_at_most(100).build().unwrap().shards(), 1);
-    assert!(KvCache::<u64>::new_on(&pool).shards() >= 16);
+    assert_eq!(KvCache::<u64>::builder(&pool).max_blocks(100).build().unwrap().shards(), 1);
+    assert!(KvCache::<u64>::new(&pool).shards() >= 16);
 }

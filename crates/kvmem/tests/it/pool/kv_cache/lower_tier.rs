@@ -217,7 +217,7 @@ impl World {
                 assert!(there);
                 assert_eq!(Some(version(&pinned)), state.latest.get(&key).map(|latest| latest.0));
             }
-            Leased::Busy => assert!(barred && !there, "key {key} is refused for nothing"),
+            Leased::Unavailable => assert!(barred && !there, "key {key} is refused for nothing"),
             Leased::Lease(lease) => {
                 assert!(!barred && !there, "key {key} is leased");
                 let since = state.history.len();
@@ -241,7 +241,7 @@ impl World {
             let state = self.state();
             (state.changed(key, fetch.since), state.latest.get(&key).map(|latest| latest.0))
         };
-        assert_eq!(fetch.lease.is_unbroken(), !broken);
+        assert_eq!(fetch.lease.is_valid(), !broken);
         let mut room = self.cache().reserve(key, 8).unwrap();
         room.bytes_mut().copy_from_slice(&found.to_le_bytes());
         let committed = room.commit_leased(fetch.lease);
@@ -271,12 +271,12 @@ thread_local! {
 fn run(shards: usize, steps: Vec<Step>) -> (u64, u64) {
     let pool = pool(256 << 10);
     let world = Arc::new(World { cache: OnceLock::new(), state: Mutex::default() });
-    let taker = Arc::downgrade(&world);
+    let sink = Arc::downgrade(&world);
     let cache = KvCache::<u64>::builder(&pool)
         .shards(shards)
         .on_evict(move |pinned| {
             let steps = NESTED.with(|nested| nested.replace(0));
-            taker.upgrade().expect("it evicts").taken(&pinned, steps);
+            sink.upgrade().expect("it evicts").taken(&pinned, steps);
         })
         .build()
         .unwrap();
@@ -351,7 +351,7 @@ impl Tiers {
         let lease = match self.cache.lease(&key) {
             Leased::Lease(lease) => lease,
             Leased::Present(pinned) => return Some(version(&pinned)),
-            Leased::Busy => return None,
+            Leased::Unavailable => return None,
         };
         dawdle(dice);
         let found = self.tier.lock().unwrap().get(&key).copied()?;
@@ -426,7 +426,7 @@ fn threads_never_find_a_version_older_than_one_that_was_put() {
         let cache = KvCache::<u64>::builder(&pool)
             .shards(shards)
             // What all threads have in hand besides.
-            .blocks_at_most(blocks + WRITERS + READERS)
+            .max_blocks(blocks + WRITERS + READERS)
             .watermarks(blocks / 2 * 8, blocks * 8)
             .on_evict(move |pinned| {
                 let mut dice = version(&pinned);

@@ -244,9 +244,9 @@ impl Model {
     fn answered(&self, fits: bool, len: usize, error: Option<KvCacheError>) {
         match error {
             None => assert!(fits, "the model has no room"),
-            Some(KvCacheError::NothingToEvict { asked, blocks, bytes }) => {
+            Some(KvCacheError::NothingToEvict { requested, blocks, bytes }) => {
                 assert!(!fits, "the model has room");
-                assert_eq!((asked, (blocks, bytes)), (len as u64, self.charged()));
+                assert_eq!((requested, (blocks, bytes)), (len as u64, self.charged()));
             }
             Some(error) => panic!("{error}"),
         }
@@ -270,7 +270,7 @@ fn run(limits: Limits, exact: bool, steps: &[Step]) {
     let pool = pool(1 << 20);
     let cache = one_shard(&pool, |builder| {
         let builder =
-            builder.bytes_at_most(limits.bytes).blocks_at_most(limits.blocks).exact(exact);
+            builder.max_bytes(limits.bytes).max_blocks(limits.blocks).exact_recency(exact);
         if limits.high < limits.bytes {
             builder.watermarks(limits.low, limits.high)
         } else {

@@ -106,7 +106,7 @@ fn scan_resistant(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {
 }
 
 fn own_memory(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {
-    own_policy(builder).bytes_at_most(9 * VALUE as u64).allocate_by(|pool, len| {
+    own_policy(builder).max_bytes(9 * VALUE as u64).with_allocator(|pool, len| {
         call("allocate");
         // Now and then longer than it was asked for.
         pool.allocate(len + LEFT.get() as usize % 3 * 100)
@@ -122,7 +122,7 @@ fn lower_tier(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {
 }
 
 fn make(pool: &Pool, build: Build) -> KvCache<Key> {
-    build(KvCache::builder(pool).shards(1).blocks_at_most(BLOCKS)).build().unwrap()
+    build(KvCache::builder(pool).shards(1).max_blocks(BLOCKS)).build().unwrap()
 }
 
 /// Does everything that a cache can do, of which each step may panic; runs `between` after each.
@@ -157,7 +157,7 @@ fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
         &|| {
             if let Leased::Lease(lease) = cache.lease(&key(31)) {
                 let room = cache.reserve(key(31), VALUE).unwrap();
-                assert!(lease.is_unbroken());
+                assert!(lease.is_valid());
                 drop(room.commit_leased(lease));
             }
         },
@@ -307,7 +307,7 @@ fn a_policy_that_panicked_is_not_called_again_and_lru_takes_its_place() {
     let calls = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&calls);
     let fragile = Eviction::Custom(Arc::new(move || Box::new(Fragile(Arc::clone(&counted)))));
-    let cache = super::one_shard(&pool, |builder| builder.eviction(fragile).blocks_at_most(4));
+    let cache = super::one_shard(&pool, |builder| builder.eviction(fragile).max_blocks(4));
     (0..4).for_each(|key| cache.insert(key, &[1; 10]).unwrap());
     drop(cache.get(&0));
     assert!(catch_unwind(AssertUnwindSafe(|| cache.insert(9, &[1; 10]))).is_err());

@@ -10,14 +10,14 @@ use super::{held, one_shard, pool};
 #[test]
 fn what_is_pinned_stays_and_what_is_unpinned_goes() {
     let pool = pool(64 << 10);
-    let cache = one_shard(&pool, |builder| builder.blocks_at_most(3));
+    let cache = one_shard(&pool, |builder| builder.max_blocks(3));
     for key in 0..3 {
         cache.insert(key, &[key as u8; 100]).unwrap();
     }
     let pins: Vec<Pinned<u64>> = (0..3).filter_map(|key| cache.get(&key)).collect();
     let refused = cache.insert(3, &[3; 10]);
-    assert_eq!(refused, Err(KvCacheError::NothingToEvict { asked: 10, blocks: 3, bytes: 300 }));
-    assert_eq!(cache.stats().refusals, 1);
+    assert_eq!(refused, Err(KvCacheError::NothingToEvict { requested: 10, blocks: 3, bytes: 300 }));
+    assert_eq!(cache.stats().insertion_failures, 1);
     // A second pin on the same value keeps it as well.
     let second = pins[1].clone();
     drop(pins);
@@ -77,7 +77,7 @@ fn they_go_in_any_order() {
 #[test]
 fn a_reservation_counts_is_not_seen_and_gives_its_room_back() {
     let pool = pool(64 << 10);
-    let cache = one_shard(&pool, |builder| builder.bytes_at_most(1000));
+    let cache = one_shard(&pool, |builder| builder.max_bytes(1000));
     cache.insert(1, &[1; 400]).unwrap();
     let room = cache.reserve(1, 600).unwrap();
     assert_eq!((cache.len(), cache.bytes()), (2, 1000));
@@ -89,7 +89,10 @@ fn a_reservation_counts_is_not_seen_and_gives_its_room_back() {
     let room = cache.reserve(2, 500).unwrap();
     assert_eq!(held(&cache, 0..9), [1]);
     let refused = cache.reserve(3, 600).map(drop);
-    assert_eq!(refused, Err(KvCacheError::NothingToEvict { asked: 600, blocks: 1, bytes: 500 }));
+    assert_eq!(
+        refused,
+        Err(KvCacheError::NothingToEvict { requested: 600, blocks: 1, bytes: 500 })
+    );
     assert!(held(&cache, 0..9).is_empty());
     drop(room.commit());
     assert_eq!(held(&cache, 0..9), [2]);
@@ -119,7 +122,7 @@ fn faces_may_go_to_other_threads() {
 #[test]
 fn keys_are_found_by_what_they_lend() {
     let pool = pool(64 << 10);
-    let cache: KvCache<String> = KvCache::new_on(&pool);
+    let cache: KvCache<String> = KvCache::new(&pool);
     cache.insert("prefix".to_owned(), b"value").unwrap();
     assert_eq!(cache.get("prefix").unwrap().bytes(), b"value");
     assert!(cache.contains("prefix") && !cache.contains("suffix"));

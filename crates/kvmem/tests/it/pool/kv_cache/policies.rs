@@ -34,7 +34,7 @@ fn a_scan_drives_out_everything_under_lru_and_little_under_the_other() {
     ] {
         let pool = pool(1 << 20);
         let builder =
-            KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards).blocks_at_most(1000);
+            KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards).max_blocks(1000);
         let cache = builder.build().unwrap();
         // What is learned takes some time.
         for round in 0..40 {
@@ -54,7 +54,7 @@ fn a_scan_drives_out_everything_under_lru_and_little_under_the_other() {
 fn under_every_policy_all_but_the_pinned_can_go() {
     for eviction in [Eviction::Lru, Eviction::ScanResistant] {
         let pool = pool(1 << 20);
-        let cache = one_shard(&pool, |builder| builder.eviction(eviction).blocks_at_most(100));
+        let cache = one_shard(&pool, |builder| builder.eviction(eviction).max_blocks(100));
         uses(&cache, (0..400).map(|key| key * key % 150));
         let kept = held(&cache, 0..150)[37];
         let pinned = cache.get(&kept).unwrap();
@@ -91,7 +91,7 @@ fn a_policy_that_lies_evicts_badly_and_harms_nothing() {
     let pool = pool(64 << 10);
     let liar = Eviction::Custom(Arc::new(|| Box::new(Liar(1))));
     assert_eq!(liar.name(), "custom");
-    let cache = one_shard(&pool, |builder| builder.eviction(liar).blocks_at_most(8));
+    let cache = one_shard(&pool, |builder| builder.eviction(liar).max_blocks(8));
     cache.insert(1000, &[1; 10]).unwrap();
     let pinned = cache.get(&1000).unwrap();
     let (mut done, mut refused) = (0, 0);

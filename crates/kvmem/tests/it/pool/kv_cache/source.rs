@@ -15,7 +15,7 @@ fn blocks_come_as_they_are_asked_for() {
     let calls = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&calls);
     let cache = one_shard(&pool, |builder| {
-        builder.bytes_at_most(40_000).allocate_by(move |pool, len| {
+        builder.max_bytes(40_000).with_allocator(move |pool, len| {
             counted.fetch_add(1, Ordering::Relaxed);
             // Whole pages, at the beginning of one.
             pool.allocate_aligned(len.next_multiple_of(4096), 4096)
@@ -46,7 +46,7 @@ fn it_is_asked_again_after_each_eviction_and_may_fail_in_its_own_way() {
     let calls = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&calls);
     let cache = one_shard(&pool, |builder| {
-        builder.allocate_by(move |pool, len| {
+        builder.with_allocator(move |pool, len| {
             counted.fetch_add(1, Ordering::Relaxed);
             if len == 1 { Err(PoolError::Private) } else { pool.allocate(len) }
         })
@@ -67,7 +67,7 @@ fn it_is_asked_again_after_each_eviction_and_may_fail_in_its_own_way() {
 fn a_block_of_another_length_is_held_if_it_is_longer_and_refused_if_it_is_shorter() {
     let pool = pool(64 << 10);
     let cache = one_shard(&pool, |builder| {
-        builder.bytes_at_most(9000).allocate_by(|pool, len| match len {
+        builder.max_bytes(9000).with_allocator(|pool, len| match len {
             // Shorter, longer than the limit, longer.
             100 => pool.allocate(99),
             200 => pool.allocate(9001),

@@ -118,7 +118,7 @@ fn eight_threads_find_whole_values_and_the_right_ones() {
         // most 4 for a thread: 64 KiB, in a pool of twice the limit.
         let pool = pool(256 << 10);
         let mut builder = KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards);
-        builder = builder.bytes_at_most(128 << 10);
+        builder = builder.max_bytes(128 << 10);
         if let Some((low, high)) = watermarks {
             builder = builder.watermarks(low, high);
         }
@@ -132,7 +132,7 @@ fn eight_threads_find_whole_values_and_the_right_ones() {
         cache.check().unwrap();
         let stats = cache.stats();
         assert!(stats.evictions > 1000, "{stats:?}");
-        assert_eq!(stats.refusals, 0);
+        assert_eq!(stats.insertion_failures, 0);
         assert_eq!(
             stats.insertions,
             stats.blocks + stats.replacements + stats.evictions + stats.removals,
@@ -147,7 +147,7 @@ fn eight_threads_find_whole_values_and_the_right_ones() {
 #[test]
 fn eight_threads_share_a_pool_that_is_full() {
     let pool = pool(1 << 20);
-    let cache: KvCache<u64> = KvCache::new_on(&pool);
+    let cache: KvCache<u64> = KvCache::new(&pool);
     thread::scope(|scope| {
         for me in 0..THREADS {
             let cache = &cache;
@@ -168,7 +168,7 @@ fn eight_threads_share_a_pool_that_is_full() {
     });
     cache.check().unwrap();
     let stats = cache.stats();
-    assert!(stats.evictions > 1000 && stats.refusals == 0, "{stats:?}");
+    assert!(stats.evictions > 1000 && stats.insertion_failures == 0, "{stats:?}");
     assert!(stats.bytes > 700_000, "{stats:?}");
     // Another user of the pool gets what the cache lets go of.
     assert!(pool.allocate(1 << 20).is_err());

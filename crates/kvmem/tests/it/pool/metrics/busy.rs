@@ -15,7 +15,7 @@ fn figures_are_read_while_threads_allocate() {
     let built = small(4 * MIB).hot_sizes([4096]).measure_latency(10).build();
     let (pool, report) = built.expect("little memory");
     let cache: KvCache<u64> =
-        KvCache::builder(&pool).bytes_at_most(1 << 20).build().expect("good settings");
+        KvCache::builder(&pool).max_bytes(1 << 20).build().expect("good settings");
     let exporter = Exporter::new().pool(&pool).cache(&cache);
     let (end, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut scrapes = 0;

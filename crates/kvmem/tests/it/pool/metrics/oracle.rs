@@ -30,7 +30,7 @@ type Refused = BTreeMap<&'static str, u64>;
 
 fn reason(error: &PoolError) -> &'static str {
     match error {
-        PoolError::Refused(AllocError::NoRoom { .. }) => "no_room",
+        PoolError::Refused(AllocError::OutOfSpace { .. }) => "out_of_space",
         PoolError::Refused(AllocError::TooLarge { .. }) => "too_large",
         PoolError::Refused(AllocError::ZeroSize) => "zero_size",
         PoolError::Refused(AllocError::BadAlign { .. }) => "bad_align",
@@ -51,7 +51,7 @@ fn compare(pool: &Pool, exporter: &Exporter, oracle: &Oracle, refused: &Refused)
     assert_eq!(bytes("free_bytes"), oracle.free_bytes());
     assert_eq!(bytes("allocations"), oracle.live() as u64);
     assert!(bytes("largest_free_bytes") <= oracle.largest_free());
-    assert_eq!(bytes("reaps_total"), pool.stats().reaps);
+    assert_eq!(bytes("reaps_total"), pool.stats().reclaims);
     let cached: u64 = pool
         .map()
         .iter()
@@ -60,13 +60,13 @@ fn compare(pool: &Pool, exporter: &Exporter, oracle: &Oracle, refused: &Refused)
         .sum();
     assert_eq!(bytes("cached_bytes"), cached);
     for reason in [
-        "no_room",
+        "out_of_space",
         "not_ready",
         "too_large",
         "zero_size",
         "bad_align",
         "no_ranges",
-        "books_full",
+        "too_many_ranges",
         "other",
     ] {
         let count = book.value("kvmem_pool_allocation_failures_total", &[("reason", reason)]);
@@ -131,7 +131,7 @@ fn of_a_pool() {
                 );
             }
         }
-        for reason in ["no_room", "too_large", "zero_size", "bad_align", "no_ranges"] {
+        for reason in ["out_of_space", "too_large", "zero_size", "bad_align", "no_ranges"] {
             assert!(refused.contains_key(reason), "nothing was refused for {reason}");
         }
     }
@@ -143,15 +143,16 @@ fn of_a_cache() {
     for seed in 1..=4 {
         let (pool, _) = small(MIB).build().expect("little memory");
         let cache: KvCache<u64> = KvCache::builder(&pool)
-            .bytes_at_most(60_000)
-            .blocks_at_most(20)
+            .max_bytes(60_000)
+            .max_blocks(20)
             .shards(1)
             .build()
             .expect("settings");
         let exporter = Exporter::new().pool(&pool).cache(&cache);
         let mut draw = Draw(0x2545_f491_4f6c_dd1d ^ seed);
         let (mut lens, mut pins) = (BTreeMap::new(), Vec::new());
-        let (mut hits, mut misses, mut insertions, mut removals, mut refusals) = (0, 0, 0, 0, 0);
+        let (mut hits, mut misses, mut insertions, mut removals, mut insertion_failures) =
+            (0, 0, 0, 0, 0);
         for step in 0..3000 {
             let key = draw.below(KEYS);
             match draw.below(8) {
@@ -172,7 +173,7 @@ fn of_a_cache() {
                             insertions += 1;
                             lens.insert(key, len);
                         }
-                        Err(KvCacheError::NothingToEvict { .. }) => refusals += 1,
+                        Err(KvCacheError::NothingToEvict { .. }) => insertion_failures += 1,
                         Err(error) => panic!("{error}"),
                     }
                 }
@@ -204,7 +205,7 @@ fn of_a_cache() {
                 (figure("insertions_total"), figure("removals_total")),
                 (insertions, removals)
             );
-            assert_eq!(figure("refusals_total"), refusals);
+            assert_eq!(figure("refusals_total"), insertion_failures);
             // What came in is there, or has gone in one of three ways.
             let gone = figure("evictions_total") + figure("replacements_total") + removals;
             assert_eq!(insertions, blocks + gone);
@@ -213,8 +214,8 @@ fn of_a_cache() {
         }
         drop((pins, cache));
         assert!(
-            hits > 0 && misses > 0 && removals > 0 && refusals > 0,
-            "{hits} {misses} {removals} {refusals}"
+            hits > 0 && misses > 0 && removals > 0 && insertion_failures > 0,
+            "{hits} {misses} {removals} {insertion_failures}"
         );
     }
 }

@@ -1,6 +1,6 @@
 //! Setting up: what failed is counted, and how long it took.
 
-use kvmem::arena::{Cancel, Numa, Populate};
+use kvmem::arena::{CancelToken, Numa, Populate};
 use kvmem::pool::PoolBuilder;
 use kvmem::pool::observe::Exporter;
 
@@ -50,7 +50,7 @@ fn memory_that_cannot_be_had_is_counted() {
 
 #[test]
 fn what_was_to_end_has_not_failed() {
-    let cancel = Cancel::new();
+    let cancel = CancelToken::new();
     cancel.cancel();
     let (book, built) = building(&small(MIB).cancel(cancel).registrars(registrars(&faulty(&[]))));
     assert!(!built);
@@ -65,7 +65,7 @@ fn quarantine_and_seconds_are_published() {
     let (pool, _) = builder.populate(Populate::threads(2)).build().expect("most of it");
     let exporter = Exporter::new().pool(&pool);
     let bad = pool.allocate(5000).expect("room");
-    pool.condemn(bad, "the NIC says so");
+    pool.quarantine_block(bad, "the NIC says so");
     let book = published(&exporter);
     let value = |name: &str| book.value(&format!("kvmem_pool_{name}"), &[]);
     let (capacity, bad) = (MIB as f64, PART as f64 + 5000.0);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
-use kvmem::arena::preflight::{Machine, Wish};
+use kvmem::arena::preflight::{Machine, Requirements};
 use kvmem::arena::{Backing, Ladder, PageSize, Populate};
 use kvmem::pool::{Access, AttachedPool};
 use tracing::field::{Field, Visit};
@@ -138,7 +138,7 @@ fn growing_shrinking_attaching_and_asking_are_steps() {
         pool.shrink().expect("nothing is in use");
         let fd = pool.share_read_only().expect("it is shared");
         AttachedPool::attach(fd, Access::ReadOnly).expect("it is a pool");
-        Machine::here().preflight(&Wish::new(1 << 20, PageSize::Base).expect("a size"))
+        Machine::here().preflight(&Requirements::new(1 << 20, PageSize::Base).expect("a size"))
     });
     for step in ["grow", "shrink", "attach", "preflight"] {
         assert_eq!(witness.paths(step), [(step.to_owned(), Level::INFO)]);
@@ -169,7 +169,7 @@ fn what_fails_and_is_kept_from_use_is_said() {
             let (pool, _) = builder.build().expect("most of it");
             pool.wait_ready(u64::MAX, std::time::Duration::from_secs(60));
             let bad = pool.allocate(500).expect("room");
-            pool.condemn(bad, "the NIC says so");
+            pool.quarantine_block(bad, "the NIC says so");
         });
         // Also where a thread in the background says it.
         let failed = witness.warnings("not registered");

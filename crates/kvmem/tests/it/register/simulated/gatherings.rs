@@ -5,7 +5,7 @@ use std::sync::Barrier as Rendezvous;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvmem::register::Host;
+use kvmem::register::Platform;
 use kvmem::register::simulated::{CallCosts, Machine};
 
 use super::{GIB, PLAIN, addresses, machine, register, together};

@@ -2,7 +2,7 @@
 
 use kvmem::arena::Errno;
 use kvmem::register::simulated::{Fault, Machine, NicLimits};
-use kvmem::register::{Account, Barrier, Memlock, Registrar};
+use kvmem::register::{Account, Memlock, RegisterLimit, Registrar};
 
 use super::{GIB, PLAIN, addresses, machine, register};
 
@@ -13,7 +13,7 @@ fn limits_are_told_and_kept() {
     let limits = NicLimits {
         max_bytes: 4 << 30,
         max_keys: 2,
-        good_bytes: Some(1 << 30),
+        preferred_chunk_bytes: Some(1 << 30),
         memlock: Some(memlock(1 << 30)),
     };
     let machine = Machine::builder().limits(limits).nics(2).build().expect("good costs");
@@ -21,22 +21,23 @@ fn limits_are_told_and_kept() {
     let nics = machine.nics();
     let told = nics[0].limits();
     assert_eq!((told.device.as_str(), told.max_bytes, told.max_keys), ("simulated:0", 4 << 30, 2));
-    assert_eq!((told.good_bytes, told.memlock), (Some(1 << 30), Some(memlock(1 << 30))));
-    let barrier = |nic: usize, bytes| register(&*nics[nic], &region, 0, bytes).unwrap_err().barrier;
+    assert_eq!((told.preferred_chunk_bytes, told.memlock), (Some(1 << 30), Some(memlock(1 << 30))));
+    let exceeded =
+        |nic: usize, bytes| register(&*nics[nic], &region, 0, bytes).unwrap_err().exceeded;
     assert_eq!(
-        barrier(0, 4 * GIB + 1),
-        Some(Barrier::KeyBytes { limit_bytes: 4 << 30, need_bytes: (4 << 30) + 1 })
+        exceeded(0, 4 * GIB + 1),
+        Some(RegisterLimit::KeyBytes { limit_bytes: 4 << 30, need_bytes: (4 << 30) + 1 })
     );
     let key = register(&*nics[0], &region, 0, 4 * GIB).expect("just within");
     register(&*nics[0], &region, 0, 1).expect("the second key");
-    assert_eq!(barrier(0, 1), Some(Barrier::Keys { limit: 0, need: 1 }));
+    assert_eq!(exceeded(0, 1), Some(RegisterLimit::Keys { limit: 0, need: 1 }));
     assert_eq!(nics[0].limits().max_keys, 0);
     // Both NICs are counted together.
     register(&*nics[1], &region, 0, 4 * GIB).expect("8 GiB and a byte");
     let used_bytes = (9 << 30) + 1;
     assert_eq!(nics[1].limits().memlock, Some(memlock(used_bytes)));
     assert!(
-        matches!(barrier(1, GIB), Some(Barrier::Memlock { used_bytes: used, .. }) if used == used_bytes)
+        matches!(exceeded(1, GIB), Some(RegisterLimit::Memlock { used_bytes: used, .. }) if used == used_bytes)
     );
     nics[0].deregister(key).expect("it stands");
     register(&*nics[1], &region, 0, GIB).expect("there is room now");

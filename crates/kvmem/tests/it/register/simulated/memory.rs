@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kvmem::arena::{ArenaError, Cancel, Errno, Populate, Watch};
-use kvmem::register::Host;
+use kvmem::arena::{ArenaError, CancelToken, Errno, Populate, ProgressOptions};
+use kvmem::register::Platform;
 use kvmem::register::simulated::{CallCosts, Machine};
 
 use super::{GIB, PLAIN, addresses, fixed, machine, register};
@@ -29,12 +29,13 @@ fn populating_takes_time_for_what_is_not_there_and_tells_of_it() {
     let region = addresses(64 * GIB);
     assert_eq!(machine.resident_bytes(&region, 0..64 * GIB), Ok(0));
     // 10 GiB/s a thread, 80 at most.
-    let done =
-        machine.populate(&region, 0..8 * GIB, Populate::threads(2), &Watch::new()).expect("room");
+    let done = machine
+        .populate(&region, 0..8 * GIB, Populate::threads(2), &ProgressOptions::new())
+        .expect("room");
     assert_eq!((done.bytes, done.seconds, done.threads), (8 << 30, 0.4, 2));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&seen);
-    let watch = Watch::new().progress(move |progress| {
+    let watch = ProgressOptions::new().progress(move |progress| {
         listener.lock().expect("no panic").push((progress.done_bytes, progress.elapsed));
     });
     let done = machine.populate(&region, 0..32 * GIB, Populate::Auto, &watch).expect("room");
@@ -62,8 +63,8 @@ fn populating_takes_time_for_what_is_not_there_and_tells_of_it() {
 fn populating_ends_when_it_is_told_to_or_out_of_time() {
     let machine = machine(PLAIN, 1, false);
     let region = addresses(64 * GIB);
-    let cancel = Cancel::new();
-    let watch = Watch::new().cancel(cancel.clone()).progress({
+    let cancel = CancelToken::new();
+    let watch = ProgressOptions::new().cancel(cancel.clone()).progress({
         let cancel = cancel.clone();
         move |progress| {
             if progress.done_bytes >= 4 << 30 {
@@ -76,7 +77,7 @@ fn populating_ends_when_it_is_told_to_or_out_of_time() {
     assert_eq!(machine.resident_bytes(&region, 0..64 * GIB), Ok(4 << 30));
     // 2 s of virtual time at 10 GiB/s, of which 4 GiB need none. A chunk is 1 GiB.
     let budget = Duration::from_secs(2);
-    let watch = Watch::new().time_budget(budget);
+    let watch = ProgressOptions::new().time_budget(budget);
     let error = machine.populate(&region, 0..64 * GIB, Populate::threads(1), &watch).unwrap_err();
     assert_eq!(error, ArenaError::OverBudget { budget, done: 24 << 30, total: 64 << 30 });
 }
@@ -91,7 +92,9 @@ fn memory_comes_to_an_end() {
         Err(ArenaError::NoHeadroom { need: 2147483649, .. })
     ));
     let populate = |range| {
-        machine.populate(&region, range, Populate::Auto, &Watch::new()).map(|done| done.bytes)
+        machine
+            .populate(&region, range, Populate::Auto, &ProgressOptions::new())
+            .map(|done| done.bytes)
     };
     assert_eq!(populate(0..GIB), Ok(1 << 30));
     assert!(matches!(populate(GIB..3 * GIB), Err(ArenaError::NoHeadroom { .. })));
