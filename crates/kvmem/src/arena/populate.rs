@@ -200,7 +200,7 @@ pub(crate) fn populate(
         near: AtomicBool::new(false),
         credit: AtomicU64::new(0),
         tracker,
-        has_populate_write: sys::populate_is_known(),
+        has_populate_write: sys::has_populate_write(),
         cores: cores::usable(),
         stop: AtomicBool::new(false),
         error: Mutex::new(None),

@@ -109,10 +109,8 @@ pub(super) fn judge(
             match limits.hidden {
                 true => Check {
                     value: Value::Unknown,
-                    ..check.judge(
-                        Verdict::Unknown,
-                        format!("no visible level limits {what}{hidden}"),
-                    )
+                    ..check
+                        .judge(Verdict::Unknown, format!("no visible level limits {what}{hidden}"))
                 },
                 false => check.judge(Verdict::Ok, format!("no level limits {what}")),
             }

@@ -57,10 +57,8 @@ fn defrag(facts: &Facts<'_>, requested: bool) -> Read<Check> {
     let word = facts.thp("defrag")?;
     let check = Check::new("thp.defrag", Value::Text(word.clone()));
     Ok(match word.as_str() {
-        "always" | "madvise" | "defer+madvise" => check.judge(
-            Verdict::Ok,
-            "the kernel makes room for hugepages where memory requests them",
-        ),
+        "always" | "madvise" | "defer+madvise" => check
+            .judge(Verdict::Ok, "the kernel makes room for hugepages where memory requests them"),
         "defer" | "never" if requested => {
             let why = "the kernel does not make room for hugepages when memory is touched: fragmented memory will be in base pages";
             check.judge(Verdict::Warn, why).fix(format!("echo defer+madvise > {FOLDER}/defrag"))
