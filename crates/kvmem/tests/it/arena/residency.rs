@@ -1,6 +1,6 @@
-//! What is resident, discarding, advice.
+//! Residency, discarding and advice.
 
-use super::{MIB, base, ordinary, page};
+use super::{MIB, backing, base, ordinary, page};
 use kvmem::arena::{Advice, ArenaError, Call, Populate};
 
 #[test]
@@ -21,21 +21,24 @@ fn touched_pages_are_resident_and_no_others() {
 }
 
 #[test]
-fn discarded_pages_are_gone_and_read_as_zero() {
+fn discarded_pages_are_not_resident_and_read_as_zero() {
     let page = page();
     for shared in [false, true] {
-        let region =
-            base(16 * page).memfd(shared).populate(Populate::Auto).map().expect("little memory");
-        // SAFETY: nobody else knows of this memory.
+        let region = base(16 * page)
+            .backing(backing(shared))
+            .populate(Populate::Auto)
+            .map()
+            .expect("little memory");
+        // SAFETY: no other code has this memory.
         unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.fill(7);
         region.discard(2 * page..5 * page).expect("whole pages");
         assert_eq!(region.residency(..).expect("asked").resident_bytes, 13 * page as u64);
-        // SAFETY: nobody writes any more.
+        // SAFETY: no code writes any more.
         let bytes = unsafe { region.bytes() };
         let zeros = bytes.iter().filter(|byte| **byte == 0).count();
         assert_eq!(zeros, 3 * page);
         assert!(bytes[2 * page..5 * page].iter().all(|byte| *byte == 0));
-        // Nothing of it is an error, and so is nothing.
+        // Neither an empty range nor a discarded one is an error.
         region.discard(page..page).expect("nothing");
         region.discard(..).expect("whole pages");
         assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
@@ -43,7 +46,7 @@ fn discarded_pages_are_gone_and_read_as_zero() {
 }
 
 #[test]
-fn ranges_that_are_none_are_refused() {
+fn invalid_ranges_fail() {
     let page = page();
     let region = base(4 * page).map().expect("little memory");
     for range in [0..5 * page, 5 * page..5 * page, usize::MAX - 1..usize::MAX] {
@@ -56,7 +59,7 @@ fn ranges_that_are_none_are_refused() {
     assert!(matches!(region.residency(reversed), Err(ArenaError::OutOfBounds { .. })));
     assert!(matches!(region.residency(..=usize::MAX), Err(ArenaError::OutOfBounds { .. })));
     for range in [1..page, 0..page - 1, 0..1] {
-        let error = region.discard(range.clone()).expect_err("no whole pages");
+        let error = region.discard(range.clone()).expect_err("not whole pages");
         assert_eq!(error, ArenaError::Misaligned { start: range.start, end: range.end, page });
         assert!(matches!(region.advise(range, Advice::Random), Err(ArenaError::Misaligned { .. })));
     }
@@ -78,7 +81,7 @@ fn advice_changes_no_byte() {
     ] {
         match region.advise(.., advice) {
             Ok(()) => {}
-            // An older kernel, or one that is short of hugepages.
+            // An older kernel, or one with too few hugepages.
             Err(ArenaError::Refused { call: Call::Advise, errno, .. }) => {
                 println!("{advice:?}: {errno}")
             }

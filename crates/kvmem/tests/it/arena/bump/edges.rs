@@ -1,4 +1,4 @@
-//! Requests at every edge.
+//! Extreme sizes and alignments.
 
 use std::alloc::Layout;
 use std::ptr;
@@ -16,7 +16,7 @@ fn start(bytes: std::ptr::NonNull<[u8]>) -> usize {
 
 /// From 1 B to 1 GiB, in memory that itself begins at an odd address.
 #[test]
-fn the_address_is_aligned_and_not_the_offset() {
+fn the_address_is_aligned_not_the_offset() {
     for skip in [0, 1, 63, 4095] {
         let arena = BumpArena::new(Reservation::new(4 * GIB, skip));
         let mut end = arena.base().addr().get();
@@ -56,9 +56,9 @@ fn sizes_at_the_end() {
     assert_eq!(arena.alloc_bytes(LEN + 1, 1), Err(BumpError::Full { requested: LEN + 1, left: LEN }));
 }
 
-/// What only padding could use is not said to be left.
+/// `left` does not count bytes that only padding could use.
 #[test]
-fn left_is_what_could_be_had() {
+fn left_is_the_largest_possible_request() {
     let arena = arena(256);
     arena.alloc_bytes(1, 1).unwrap();
     assert_eq!(arena.alloc_bytes(193, 64), Err(BumpError::Full { requested: 193, left: 192 }));
@@ -67,9 +67,9 @@ fn left_is_what_could_be_had() {
     assert_eq!(arena.alloc_bytes(1, 64), Err(BumpError::Full { requested: 1, left: 0 }));
 }
 
-/// A refusal leaves no trace: what fits is still granted, where it would have been.
+/// A failed request has no effect: a smaller one still gets the same address.
 #[test]
-fn a_refusal_changes_nothing() {
+fn a_failed_request_changes_nothing() {
     let arena = arena(256);
     arena.alloc_bytes(10, 1).unwrap();
     let before = arena.stats();
@@ -84,7 +84,7 @@ fn a_refusal_changes_nothing() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_apart() {
+fn invalid_requests_have_distinct_errors() {
     let arena = arena(4096);
     let max = isize::MAX as usize;
     let wrong = [
@@ -114,7 +114,7 @@ fn what_makes_no_sense_is_told_apart() {
 }
 
 #[test]
-fn an_arena_owns_its_memory_and_nothing_beside_it() {
+fn an_arena_owns_exactly_its_memory() {
     let memory = HeapMemory::new(1000, 8).unwrap();
     let base = memory.base().as_ptr().cast_const();
     let arena = BumpArena::new(memory);
@@ -138,24 +138,23 @@ fn a_reset_hands_out_the_same_bytes_again() {
     assert_eq!(arena.into_memory().len(), 1 << 16);
 }
 
-/// An arena in a page that can only be read: whatever writes to it, if only to put back what was
-/// there, dies.
+/// The arena is in a read-only page: any write to it, even of the same value, kills the process.
 #[test]
-fn a_refusal_writes_nothing() {
+fn a_failed_request_writes_nothing() {
     type Arena = BumpArena<HeapMemory>;
     let (len, flags) = (size_of::<Arena>(), MapFlags::PRIVATE);
-    // SAFETY: a new mapping where the kernel likes.
+    // SAFETY: the kernel chooses the address of the new mapping.
     let page =
         unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }
             .unwrap();
     let place = page.cast::<Arena>();
     // SAFETY: the page is large and aligned enough.
     unsafe { place.write(arena(4096)) };
-    // SAFETY: just written.
+    // SAFETY: the value was written just now.
     unsafe { &*place }.alloc_bytes(4096, 1).unwrap();
-    // SAFETY: our page; what may go wrong in it is what the test is about.
+    // SAFETY: the page belongs to this test; a fault in it fails the test.
     unsafe { mprotect(page, len, MprotectFlags::READ) }.unwrap();
-    // SAFETY: as before.
+    // SAFETY: the page belongs to this test.
     let full = unsafe { &*place };
     for (size, align) in [(1, 1), (4096, 64), (0, 1), (1, 3), (usize::MAX, 1)] {
         full.alloc_bytes(size, align).unwrap_err();
@@ -163,8 +162,8 @@ fn a_refusal_writes_nothing() {
     }
     assert_eq!(full.stats().left, 0);
     assert!(full.owns(full.base().as_ptr()));
-    // SAFETY: the page is ours; the arena is taken out before it goes, and is not used where it
-    // was.
+    // SAFETY: the page belongs to this test; the arena is moved out before the page is unmapped,
+    // and is not used at its old address.
     unsafe {
         mprotect(page, len, MprotectFlags::READ | MprotectFlags::WRITE).unwrap();
         drop(place.read());

@@ -1,4 +1,4 @@
-//! A pool with mappings beside it.
+//! The process arena: one pool, and mappings for other requests.
 
 use std::ptr::NonNull;
 use std::sync::Barrier;
@@ -16,11 +16,11 @@ fn with_pool(bytes: usize) -> ProcessArena {
     ProcessArena::new(ArenaSettings::pool(bytes)).expect("a little memory")
 }
 
-/// Fills what was given with one byte, having looked that it is fresh.
+/// Checks that the bytes are zero, and fills them with `byte`.
 fn fill(bytes: NonNull<[u8]>, byte: u8) -> NonNull<u8> {
-    // SAFETY: it was just allocated, as long as it says, and nobody else has it.
+    // SAFETY: the bytes were just allocated, and no other code has them.
     let all = unsafe { &mut *bytes.as_ptr() };
-    assert!(all.iter().all(|byte| *byte == 0), "not fresh");
+    assert!(all.iter().all(|byte| *byte == 0), "not zero");
     all.fill(byte);
     bytes.cast()
 }
@@ -31,14 +31,14 @@ fn unknown(address: NonNull<u8>) -> Result<Freed, FreeError> {
 
 /// # Safety
 ///
-/// As [`ProcessArena::free`].
+/// The conditions of [`ProcessArena::free`].
 unsafe fn free(arena: &ProcessArena, address: NonNull<u8>) -> Result<Freed, FreeError> {
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee.
     unsafe { arena.free(address) }
 }
 
 #[test]
-fn off_means_mappings() {
+fn without_a_pool_every_request_is_mapped() {
     let arena = ProcessArena::new(ArenaSettings::off()).unwrap();
     let first = fill(arena.allocate(1, 1).unwrap(), 1);
     let second = fill(arena.allocate(MIB + 1, 64).unwrap(), 2);
@@ -47,7 +47,7 @@ fn off_means_mappings() {
     assert_eq!((stats.mapped_allocations, stats.mapped_frees), (2, 0));
     let page = rustix::param::page_size();
     assert_eq!(stats.mapped_bytes, page + (MIB + 1).next_multiple_of(page));
-    // SAFETY: neither is used afterwards.
+    // SAFETY: neither allocation is used afterwards.
     unsafe {
         assert_eq!(free(&arena, first), Ok(Freed::Unmapped { bytes: page }));
         assert_eq!(free(&arena, first), unknown(first));
@@ -59,7 +59,7 @@ fn off_means_mappings() {
 }
 
 #[test]
-fn full_means_mappings_and_what_fits_still_fits() {
+fn a_full_pool_maps_and_still_serves_small_requests() {
     let arena = with_pool(MIB);
     let pooled = fill(arena.allocate(MIB - 100, 64).unwrap(), 1);
     let mapped = fill(arena.allocate(101, 1).unwrap(), 2);
@@ -70,7 +70,7 @@ fn full_means_mappings_and_what_fits_still_fits() {
     let stats = arena.stats();
     assert_eq!(stats.pool.map(|pool| pool.left), Some(0));
     assert_eq!((stats.pool_allocations, stats.mapped_allocations), (2, 1));
-    // SAFETY: none is used afterwards.
+    // SAFETY: no allocation is used afterwards.
     unsafe {
         assert_eq!(free(&arena, pooled), Ok(Freed::Counted));
         assert!(matches!(free(&arena, mapped), Ok(Freed::Unmapped { .. })));
@@ -83,14 +83,14 @@ fn full_means_mappings_and_what_fits_still_fits() {
 }
 
 #[test]
-fn strangers_are_not_freed() {
+fn foreign_addresses_are_not_freed() {
     let arena = with_pool(MIB);
     let other = with_pool(MIB);
     let mine = arena.allocate(100, 1).unwrap().cast::<u8>();
     let theirs = other.allocate(100, 1).unwrap().cast::<u8>();
     let mapped = other.allocate(2 * MIB, 1).unwrap().cast::<u8>();
     let local = NonNull::from(&0u8);
-    // SAFETY: what is free of these is not used afterwards; the rest is not freed.
+    // SAFETY: freed allocations are not used afterwards; other addresses are not freed.
     unsafe {
         for stranger in [theirs, mapped, local, NonNull::dangling(), mine.add(100)] {
             assert_eq!(free(&arena, stranger), unknown(stranger));
@@ -102,9 +102,9 @@ fn strangers_are_not_freed() {
     }
 }
 
-/// As the pool does it, so the mappings do: the seed's fallback gave pages, whatever was asked for.
+/// Mappings have the requested alignment, like allocations of the pool.
 #[test]
-fn mappings_are_as_aligned_as_was_asked_for() {
+fn mappings_have_the_requested_alignment() {
     let arena = ProcessArena::new(ArenaSettings::off()).unwrap();
     for shift in 0..=30 {
         let bytes = arena.allocate(100, 1 << shift).unwrap();
@@ -114,7 +114,7 @@ fn mappings_are_as_aligned_as_was_asked_for() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_not_mapped() {
+fn invalid_requests_fail_and_map_nothing() {
     for arena in [with_pool(MIB), ProcessArena::new(ArenaSettings::off()).unwrap()] {
         let refused = [
             (0, 1, BumpError::Zero),
@@ -145,8 +145,8 @@ fn a_pool_that_cannot_be_mapped_is_an_error() {
     }
 }
 
-/// Eight threads that allocate, write, look and free, past the end of the pool; and one that reads
-/// the figures.
+/// Eight threads allocate, write, check and free, beyond the size of the pool, while one thread
+/// reads the statistics.
 #[test]
 fn threads_share_it() {
     const THREADS: u64 = 8;
@@ -155,7 +155,7 @@ fn threads_share_it() {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let looking = scope.spawn(|| {
-            // Relaxed: whether it is seen a round later does not matter.
+            // Relaxed: one more round does not matter.
             while !done.load(Ordering::Relaxed) {
                 let stats = arena.stats();
                 let pool = stats.pool.unwrap();
@@ -183,18 +183,18 @@ fn threads_share_it() {
                         if random.below(2) == 0 {
                             let (address, size) =
                                 live.swap_remove(random.below(live.len() as u64) as usize);
-                            // SAFETY: it is ours, and as long as that.
+                            // SAFETY: the allocation belongs to this thread and has this length.
                             let bytes =
                                 unsafe { std::slice::from_raw_parts(address.as_ptr(), size) };
                             assert!(
                                 bytes.iter().all(|byte| *byte == me as u8 + 1),
                                 "somebody else wrote here"
                             );
-                            // SAFETY: it is not used afterwards.
+                            // SAFETY: the allocation is not used afterwards.
                             unsafe { free(arena, address) }.unwrap();
                         }
                     }
-                    // SAFETY: nor are these.
+                    // SAFETY: the allocations are not used afterwards.
                     live.into_iter()
                         .for_each(|(address, _)| assert!(unsafe { free(arena, address) }.is_ok()));
                 })

@@ -1,4 +1,4 @@
-//! Random requests, compared with the arithmetic written out in numbers that cannot overflow.
+//! Random requests, compared with the same arithmetic in numbers that cannot overflow.
 
 use kvmem::arena::{BumpArena, BumpError, BumpStats};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ enum Op {
         size: usize,
         align: usize,
     },
-    /// As much as is left at this alignment, and so many bytes more or less.
+    /// The remaining bytes at this alignment, plus or minus a few.
     Rest {
         align: usize,
         more: isize,
@@ -49,7 +49,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..60)
 }
 
-/// The address that is due, or the refusal.
+/// Returns the expected address, or the expected error.
 fn expected(
     base: usize,
     used: usize,
@@ -79,7 +79,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
-    fn as_the_arithmetic_says(
+    fn results_match_the_arithmetic(
         capacity in prop_oneof![1usize..5000, (12u32..36).prop_map(|shift| 1usize << shift)],
         skip in 0usize..4096,
         ops in ops(),
