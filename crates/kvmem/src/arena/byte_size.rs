@@ -60,7 +60,7 @@ pub enum SizeFault {
         unit: String,
     },
     /// The size is less than one byte.
-    #[error("it is less than 1 byte")]
+    #[error("it comes to 0 bytes")]
     Zero,
     /// The size is more than this machine can address.
     #[error("it is more than {limit} bytes")]

@@ -27,8 +27,8 @@ const MODE: u32 = 0o644;
 /// processes attach it.
 pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
     // The kernel would kill the process by SIGXFSZ if the file exceeded this limit.
-    if let Ok(Some(most)) = sys::resource_limit(Resource::FileSize)
-        && most < len as u64
+    if let Ok(Some(max)) = sys::resource_limit(Resource::FileSize)
+        && max < len as u64
     {
         return Err(call_failed(Call::Truncate, len, Errno::EFBIG));
     }

@@ -156,9 +156,9 @@ impl PopulateRange {
         self.range.len()
     }
 
-    /// Returns the last page boundary in memory that is not after `offset`, but not before `least`.
-    fn boundary(&self, offset: usize, least: usize) -> usize {
-        (offset - ((self.at.addr().get() + offset) % self.page.bytes()).min(offset)).max(least)
+    /// Returns the last page boundary in memory that is not after `offset`, but not before `minimum`.
+    fn boundary(&self, offset: usize, minimum: usize) -> usize {
+        (offset - ((self.at.addr().get() + offset) % self.page.bytes()).min(offset)).max(minimum)
     }
 
     /// Returns the share of one of `threads` threads of a window.

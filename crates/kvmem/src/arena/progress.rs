@@ -94,13 +94,13 @@ impl CancelToken {
 }
 
 /// A callback for progress.
-type Listener = Arc<dyn Fn(Progress) + Send + Sync>;
+type ProgressListener = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// The options for long work: a progress callback, a cancel token and a time limit. Default: none
 /// of them.
 #[derive(Clone, Default)]
 pub struct ProgressOptions {
-    listener: Option<Listener>,
+    listener: Option<ProgressListener>,
     cancel: Option<CancelToken>,
     budget: Option<Duration>,
 }

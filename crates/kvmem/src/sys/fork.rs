@@ -9,7 +9,7 @@
 //! thread takes the locks in the same order as all other threads; otherwise two threads could wait
 //! for each other. `pthread_atfork` runs handlers in the order in which they were registered, which
 //! depends on the layer that is used first. There is therefore one handler for all layers, and it
-//! runs them by [`Stage`].
+//! runs them by [`ForkStage`].
 //!
 //! **Late layers.** A layer may be used for the first time while another thread forks. It waits
 //! until that fork is over, so a stage that did not run before the fork does not run after it.
@@ -25,7 +25,7 @@ use super::{Call, Errno, Result, gate};
 /// The position of a layer's hooks. Before a fork the stages run in this order, after it in
 /// reverse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum ForkStage {
     /// The list of threads with caches: an exiting thread locks it and frees ranges.
     Threads,
     /// Spaces of offsets: a thread that locks one may allocate heap memory, which may come from
@@ -39,7 +39,7 @@ const STAGES: usize = 3;
 
 /// The hooks of a layer. They run in the forking thread, or in its copy in the child.
 #[derive(Clone, Copy)]
-pub(crate) struct Hooks {
+pub(crate) struct ForkHooks {
     /// Takes the locks.
     pub(crate) prefork: fn(),
     /// Releases the locks, in the parent and in the child.
@@ -57,7 +57,7 @@ struct Forks {
 }
 
 struct ForkState {
-    hooks: [Option<Hooks>; STAGES],
+    hooks: [Option<ForkHooks>; STAGES],
     /// Whether `pthread_atfork` has registered the handlers.
     registered: bool,
 }
@@ -90,7 +90,7 @@ impl Forks {
 
 /// Registers the hooks of a stage for all future forks. A second call does nothing. The caller
 /// holds no lock that a hook takes, because this call waits for a fork in progress.
-pub(crate) fn around_fork(stage: Stage, hooks: Hooks) -> Result<()> {
+pub(crate) fn around_fork(stage: ForkStage, hooks: ForkHooks) -> Result<()> {
     // Relaxed: a thread that misses the bit takes the lock below.
     if REGISTERED.load(Ordering::Relaxed) & 1 << stage as u32 != 0 {
         return Ok(());
@@ -123,7 +123,7 @@ pub(crate) fn around_fork(stage: Stage, hooks: Hooks) -> Result<()> {
 ///
 /// # Safety
 /// The caller holds the lock of `FORKS`, or is the copy of a thread that holds it.
-unsafe fn hooks() -> impl DoubleEndedIterator<Item = Hooks> {
+unsafe fn hooks() -> impl DoubleEndedIterator<Item = ForkHooks> {
     // SAFETY: the caller's promise.
     let state = unsafe { &*FORKS.hooks.get() };
     state.hooks.iter().copied().flatten()

@@ -94,8 +94,8 @@ mod tests {
         let (one, two) = (open(), open());
         let range = (1 << 50)..(1 << 50) + 100;
         lock_range(&one, &range).expect("no write permission is needed");
-        assert_eq!(find_lock(&one, &range).expect("asked"), None, "its own");
-        let seen = |range: Range<u64>| find_lock(&two, &range).expect("asked");
+        assert_eq!(find_lock(&one, &range).expect("measured"), None, "its own");
+        let seen = |range: Range<u64>| find_lock(&two, &range).expect("measured");
         assert_eq!(seen((1 << 50) - 5..LOCK_END), Some(range.clone()));
         unlock_range(&one, &((1 << 50) + 40..LOCK_END)).expect("its own");
         assert_eq!(seen(1 << 50..LOCK_END), Some(1 << 50..(1 << 50) + 40));

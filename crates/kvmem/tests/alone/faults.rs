@@ -367,7 +367,7 @@ fn a_tebibyte_costs_less_than_a_mebibyte() {
     println!("1 TiB mapped in {:?}", start.elapsed());
     let cost = resident().saturating_sub(before);
     assert!(cost < 1 << 20, "{cost} bytes");
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+    assert_eq!(region.residency(..).expect("measured").resident_bytes, 0);
 }
 
 #[test]

@@ -247,5 +247,5 @@ fn more_than_the_machine_has() {
     let region = ordinary(1 << 44).map().expect("enough addresses");
     let error = region.populate(.., Populate::Auto, &ProgressOptions::new()).expect_err("16 TiB");
     assert!(matches!(error, ArenaError::NoHeadroom { .. }), "{error}");
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+    assert_eq!(region.residency(..).expect("measured").resident_bytes, 0);
 }

@@ -3,7 +3,7 @@
 //! Each rung takes as much as it can of the bytes that the rungs before it left: a hugetlb pool as
 //! many as it has free pages, transparent hugepages and base pages all of them. Pages that a pool
 //! is not known to have go down the ladder, so the need for ordinary memory is never
-//! underestimated. A pool on the last rung is asked for everything that remains: a shortage there
+//! underestimated. A pool on the last rung must provide everything that remains: a shortage there
 //! is the pool's alone, and no other memory replaces it.
 
 use super::super::pages::PageSize;

@@ -28,13 +28,13 @@ fn table() -> impl Iterator<Item = (&'static str, Result<u64, SizeFault>)> {
 fn texts_parse_as_in_the_table() {
     for (text, expected) in table() {
         let found = text.parse::<ByteSize>();
-        let told = found.as_ref().map_err(ToString::to_string).map(ToString::to_string);
+        let message = found.as_ref().map_err(ToString::to_string).map(ToString::to_string);
         assert_eq!(found.map(|size| size.0).map_err(|error| error.fault), expected, "{text:?}");
         // A pool's size parses alike, with the same messages.
         match PoolSize::from(text).bytes() {
             Ok(bytes) => assert_eq!(Ok(bytes as u64), expected, "{text:?}"),
             Err(error) => {
-                assert_eq!(Err(error.to_string()), told, "{text:?}");
+                assert_eq!(Err(error.to_string()), message, "{text:?}");
                 let PoolError::Size { fault, .. } = error else { panic!("{error:?}") };
                 assert_eq!(Err(*fault), expected, "{text:?}");
             }

@@ -127,7 +127,7 @@ fn a_tebibyte_costs_nothing_before_it_is_touched() {
     let start = std::time::Instant::now();
     let region = ordinary(1 << 40).map().expect("enough addresses");
     println!("1 TiB mapped in {:?}", start.elapsed());
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+    assert_eq!(region.residency(..).expect("measured").resident_bytes, 0);
     assert_eq!(region.receipt().resident_bytes(), 0);
     // Other tests populate meanwhile, so this is only printed; the region itself is checked above.
     println!("resident: {before} before, {} after", resident());

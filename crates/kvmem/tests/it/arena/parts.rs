@@ -65,20 +65,20 @@ fn split_in_equal_parts() {
     parts[1].populate(.., Populate::Auto, &ProgressOptions::new()).expect("little memory");
     let resident: Vec<_> = parts
         .iter()
-        .map(|part| part.residency(..).expect("asked").resident_bytes as usize)
+        .map(|part| part.residency(..).expect("measured").resident_bytes as usize)
         .collect();
     assert_eq!(resident, [0, 3 * page, 0, 0]);
     assert!(matches!(parts[0].discard(..4 * page), Err(ArenaError::OutOfBounds { .. })));
     parts[1].discard(page..2 * page).expect("whole pages");
-    assert_eq!(parts[1].residency(..).expect("asked").resident_bytes as usize, 2 * page);
+    assert_eq!(parts[1].residency(..).expect("measured").resident_bytes as usize, 2 * page);
 
     let region = base(page).map().expect("little memory");
     let (all, none) = region.split_at(page).expect("at the end");
     assert!(none.is_empty() && !all.is_empty());
-    assert_eq!(none.residency(..).expect("asked").len_bytes, 0);
+    assert_eq!(none.residency(..).expect("measured").len_bytes, 0);
     assert!(matches!(all.split(0), Err(ArenaError::ZeroSize)));
-    let gone = none.split_at(1).map(drop);
-    assert_eq!(gone, Err(ArenaError::OutOfBounds { start: 1, end: 1, len: 0 }));
+    let beyond = none.split_at(1).map(drop);
+    assert_eq!(beyond, Err(ArenaError::OutOfBounds { start: 1, end: 1, len: 0 }));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn foreign_memory_keeps_its_owner_until_the_end() {
     let region = unsafe { Region::from_raw(at, 10_000, owner) }.expect("some bytes");
     assert_eq!((region.base(), region.len(), region.fd().is_none()), (at, 10_000, true));
     assert_eq!(region.receipt().backing, None);
-    assert!(region.is_resident(..).expect("asked"));
+    assert!(region.is_resident(..).expect("measured"));
     // SAFETY: no code writes.
     assert!(unsafe { region.bytes() }.iter().all(|byte| *byte == 3));
     assert!(matches!(

@@ -14,7 +14,7 @@ fn any_number_of_threads_makes_everything_resident() {
         for size in [1, page(), 7 * page(), 5 * MIB + 1, 65 * MIB + 1] {
             let region =
                 base(size).populate(Populate::threads(threads)).map().expect("little memory");
-            assert!(region.is_resident(..).expect("asked"), "{size} bytes by {threads}");
+            assert!(region.is_resident(..).expect("measured"), "{size} bytes by {threads}");
             let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
             assert!((1..=threads.min(cores.max(1))).contains(&region.receipt().threads));
         }
@@ -25,7 +25,7 @@ fn any_number_of_threads_makes_everything_resident() {
 fn auto_populates_everything() {
     for size in [1, 16 * MIB - 1, 16 * MIB, 100 * MIB + 1] {
         let region = ordinary(size).populate(Populate::Auto).map().expect("little memory");
-        assert!(region.is_resident(..).expect("asked"), "{size}");
+        assert!(region.is_resident(..).expect("measured"), "{size}");
         assert_eq!(region.receipt().resident_bytes(), region.len() as u64);
     }
 }
@@ -33,13 +33,13 @@ fn auto_populates_everything() {
 #[test]
 fn populating_parts_later_changes_no_byte() {
     let mut region = base(8 * MIB).map().expect("little memory");
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+    assert_eq!(region.residency(..).expect("measured").resident_bytes, 0);
     let done =
         region.populate(MIB..3 * MIB, Populate::threads(2), &ProgressOptions::new()).expect("little memory");
     assert_eq!(done.bytes, 2 << 20);
     assert!(done.seconds > 0.0 && done.gib_per_s() > 0.0);
-    assert!(region.is_resident(MIB..3 * MIB).expect("asked"));
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 2 << 20);
+    assert!(region.is_resident(MIB..3 * MIB).expect("measured"));
+    assert_eq!(region.residency(..).expect("measured").resident_bytes, 2 << 20);
 
     for (n, byte) in region.as_mut_bytes().expect("private memory").iter_mut().enumerate() {
         *byte = (n / 4096) as u8 ^ n as u8;
@@ -126,11 +126,11 @@ fn a_time_limit_ends_the_work_and_keeps_populated_pages() {
         std::thread::sleep(Duration::from_millis(5));
     });
     let error = region.populate(.., Populate::threads(1), &watch).expect_err("too little time");
-    let ArenaError::OverBudget { done: told, .. } = error else { panic!("{error}") };
+    let ArenaError::OverBudget { done: reported, .. } = error else { panic!("{error}") };
     // Relaxed: the threads were joined.
-    assert_eq!(told, done.load(Ordering::Relaxed));
-    assert!(told < 200 << 20);
-    assert!(region.residency(..).expect("asked").resident_bytes >= told);
+    assert_eq!(reported, done.load(Ordering::Relaxed));
+    assert!(reported < 200 << 20);
+    assert!(region.residency(..).expect("measured").resident_bytes >= reported);
 }
 
 #[test]

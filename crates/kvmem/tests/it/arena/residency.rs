@@ -7,17 +7,17 @@ use kvmem::arena::{Advice, ArenaError, Call, Populate};
 fn touched_pages_are_resident_and_no_others() {
     let page = page();
     let mut region = base(64 * page).map().expect("little memory");
-    assert!(!region.is_resident(..).expect("asked"));
+    assert!(!region.is_resident(..).expect("measured"));
     let bytes = region.as_mut_bytes().expect("private memory");
     for n in [0, 3, 4, 63] {
         bytes[n * page] = 1;
     }
-    let found = region.residency(..).expect("asked");
+    let found = region.residency(..).expect("measured");
     assert_eq!((found.resident_bytes, found.error_bytes), (4 * page as u64, 0), "{found:?}");
-    assert!(region.is_resident(3 * page..5 * page).expect("asked"));
-    assert!(!region.is_resident(2 * page..5 * page).expect("asked"));
+    assert!(region.is_resident(3 * page..5 * page).expect("measured"));
+    assert!(!region.is_resident(2 * page..5 * page).expect("measured"));
     // A byte is resident if its page is.
-    assert!(region.is_resident(63 * page + 5..63 * page + 6).expect("asked"));
+    assert!(region.is_resident(63 * page + 5..63 * page + 6).expect("measured"));
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn discarded_pages_are_not_resident_and_read_as_zero() {
         // SAFETY: no other code has this memory.
         unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.fill(7);
         region.discard(2 * page..5 * page).expect("whole pages");
-        assert_eq!(region.residency(..).expect("asked").resident_bytes, 13 * page as u64);
+        assert_eq!(region.residency(..).expect("measured").resident_bytes, 13 * page as u64);
         // SAFETY: no code writes any more.
         let bytes = unsafe { region.bytes() };
         let zeros = bytes.iter().filter(|byte| **byte == 0).count();
@@ -41,7 +41,7 @@ fn discarded_pages_are_not_resident_and_read_as_zero() {
         // Neither an empty range nor a discarded one is an error.
         region.discard(page..page).expect("nothing");
         region.discard(..).expect("whole pages");
-        assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+        assert_eq!(region.residency(..).expect("measured").resident_bytes, 0);
     }
 }
 

@@ -99,7 +99,7 @@ fn only_sealed_memory_of_the_right_size_is_attached() {
     // It is independent of the first region.
     drop(region);
     attached.populate(.., Populate::Auto, &Default::default()).expect("little memory");
-    assert!(attached.is_resident(..).expect("asked"));
+    assert!(attached.is_resident(..).expect("measured"));
     assert!(base(MIB).map().expect("little memory").share().expect("no call").is_none());
 }
 
@@ -187,7 +187,7 @@ fn populated_shared_memory_is_in_hugepages_whatever_the_setting() {
     .expect("a file of this process");
     assert_eq!(attached.base().addr().get() % PageSize::Thp.bytes(), 0);
     attached.populate(.., Populate::threads(1), &ProgressOptions::new()).expect("it is there");
-    let found = |region: &Region| region.residency(..).expect("asked").huge_bytes;
+    let found = |region: &Region| region.residency(..).expect("measured").huge_bytes;
     assert_eq!(found(&attached), found(&region));
 }
 
@@ -213,7 +213,7 @@ fn collapsing_changes_no_byte_and_fills_discarded_ranges() {
     for range in [3..LEN - 3, MIB..5 * MIB, 0..LEN] {
         region.populate(range, Populate::threads(2), &ProgressOptions::new()).expect("little memory");
     }
-    assert!(region.is_resident(..).expect("asked"));
+    assert!(region.is_resident(..).expect("measured"));
     for (at, byte) in bytes().iter().enumerate() {
         let wanted = if holes.iter().any(|hole| hole.contains(&at)) { 0 } else { pattern(at) };
         assert_eq!(*byte, wanted, "at {at}");
@@ -273,7 +273,7 @@ fn page_tables_of_aliases_are_filled() {
     let at = std::ptr::NonNull::new(theirs.cast::<u8>()).expect("an address");
     // SAFETY: the range is mapped until the end of this test, and no reference to it exists.
     let view = unsafe { Region::from_raw(at, 2 * MIB, ()) }.expect("a view");
-    assert_eq!(view.residency(..).expect("asked").resident_bytes, 0);
+    assert_eq!(view.residency(..).expect("measured").resident_bytes, 0);
     // For each part: the whole file is populated, but no private copy of it.
     let (left, right) = region.split_at(MIB).expect("within");
     for part in [&left, &right] {
@@ -282,7 +282,7 @@ fn page_tables_of_aliases_are_filled() {
             2 << 20
         );
     }
-    assert_eq!(view.residency(..).expect("asked").resident_bytes, 2 << 20);
+    assert_eq!(view.residency(..).expect("measured").resident_bytes, 2 << 20);
     drop(view);
     // SAFETY: the range was mapped above.
     assert_eq!(unsafe { libc::munmap(theirs, 2 * MIB) | libc::munmap(copy, MIB) }, 0);

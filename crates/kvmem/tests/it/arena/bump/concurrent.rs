@@ -21,13 +21,13 @@ fn take_all<M: Memory>(
     arena: &BumpArena<M>,
     owners: &[AtomicU8],
     mut next: impl FnMut() -> (usize, usize),
-    refusals: u32,
+    failures: u32,
 ) -> Vec<Granted> {
     let base = arena.base().addr().get();
     let mut granted: Vec<Granted> = Vec::new();
     let mut sum = 0;
-    let mut refused = 0;
-    while refused < refusals {
+    let mut failed = 0;
+    while failed < failures {
         let (size, align) = next();
         match arena.alloc_bytes(size, align) {
             Ok(bytes) => {
@@ -45,7 +45,7 @@ fn take_all<M: Memory>(
             }
             Err(BumpError::Full { requested, left }) => {
                 assert!(requested == size && left < size && left <= arena.capacity() - sum);
-                refused += 1;
+                failed += 1;
             }
             Err(error) => panic!("{error}"),
         }
@@ -59,7 +59,7 @@ fn take_all<M: Memory>(
 /// Runs all threads at once, then checks the sorted ranges.
 fn run<N: FnMut() -> (usize, usize)>(
     capacity: usize,
-    refusals: u32,
+    failures: u32,
     next: impl Fn(u64) -> N + Sync,
 ) -> usize {
     let arena = arena(capacity);
@@ -72,7 +72,7 @@ fn run<N: FnMut() -> (usize, usize)>(
                 scope.spawn(move || {
                     let next = next(me);
                     barrier.wait();
-                    take_all(arena, owners, next, refusals)
+                    take_all(arena, owners, next, failures)
                 })
             })
             .collect();
@@ -99,9 +99,9 @@ fn no_byte_has_two_owners() {
         let sum = run(1 << 18, 50, |me| {
             let mut random = Random::new(100 * seed + me);
             move || {
-                let most = if random.once_in(100) { 30_000 } else { 500 };
+                let max = if random.once_in(100) { 30_000 } else { 500 };
                 let shifts = if random.once_in(50) { 15 } else { 8 };
-                (1 + random.log_below(most) as usize, 1 << random.below(shifts))
+                (1 + random.log_below(max) as usize, 1 << random.below(shifts))
             }
         });
         assert!(sum > 1 << 16, "only {sum} bytes were allocated");

@@ -43,8 +43,8 @@ fn sizes_at_the_end() {
         arena.alloc_bytes(size, 1).unwrap();
         let left = LEN - size;
         assert_eq!(arena.stats(), BumpStats { capacity: LEN, used: size, left });
-        let refused = arena.alloc_bytes(left + 1, 1);
-        assert_eq!(refused, Err(BumpError::Full { requested: left + 1, left }));
+        let too_large = arena.alloc_bytes(left + 1, 1);
+        assert_eq!(too_large, Err(BumpError::Full { requested: left + 1, left }));
         if left > 0 {
             let rest = arena.alloc_bytes(left, 1).unwrap();
             assert_eq!((start(rest), rest.len()), (arena.base().addr().get() + size, left));

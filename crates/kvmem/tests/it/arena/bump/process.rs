@@ -116,12 +116,12 @@ fn mappings_have_the_requested_alignment() {
 #[test]
 fn invalid_requests_fail_and_map_nothing() {
     for arena in [with_pool(MIB), ProcessArena::new(ArenaSettings::off()).unwrap()] {
-        let refused = [
+        let invalid = [
             (0, 1, BumpError::Zero),
             (1, 3, BumpError::BadAlign { align: 3 }),
             (usize::MAX, 1, BumpError::Overflow { requested: usize::MAX, align: 1 }),
         ];
-        for (size, align, error) in refused {
+        for (size, align, error) in invalid {
             assert_eq!(arena.allocate(size, align), Err(ProcessAllocError::Refused(error)));
         }
         let requested = isize::MAX as usize;
@@ -138,7 +138,7 @@ fn a_pool_that_cannot_be_mapped_is_an_error() {
     for pool_bytes in [isize::MAX as usize, usize::MAX, 0] {
         let error = ProcessArena::new(ArenaSettings::pool(pool_bytes)).unwrap_err();
         assert!(
-            matches!(error, SetupError::Map { pool_bytes: told, .. } if told == pool_bytes),
+            matches!(error, SetupError::Map { pool_bytes: found, .. } if found == pool_bytes),
             "{error}"
         );
         assert!(error.to_string().contains("KVMEM_DISABLE_ARENA=1"), "{error}");
@@ -188,7 +188,7 @@ fn threads_share_it() {
                                 unsafe { std::slice::from_raw_parts(address.as_ptr(), size) };
                             assert!(
                                 bytes.iter().all(|byte| *byte == me as u8 + 1),
-                                "somebody else wrote here"
+                                "another thread wrote here"
                             );
                             // SAFETY: the allocation is not used afterwards.
                             unsafe { free(arena, address) }.unwrap();
