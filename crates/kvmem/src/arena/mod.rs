@@ -63,7 +63,7 @@ pub use numa::{Nodes, Numa, ParseNumaError};
 pub use pages::{Ladder, PageSize, ParsePagesError};
 pub use populate::{ParsePopulateError, Populate, Populated};
 #[cfg(not(loom))]
-pub use process::{Freed, ProcessArena, ProcessStats};
+pub use process::{FreeOutcome, ProcessArena, ProcessStats};
 #[cfg(not(loom))]
 pub use process_error::{FreeError, ProcessAllocError, SetupError};
 pub use progress::{CancelToken, WorkUnit, Progress, ProgressOptions};
@@ -73,4 +73,4 @@ pub use receipt::{Fallback, RangeReceipt, Receipt};
 pub use region::Region;
 pub use residency::{Method, Residency};
 pub use settings::{ArenaSettings, SettingError};
-pub use views::Slice;
+pub use views::RegionSlice;

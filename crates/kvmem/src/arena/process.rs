@@ -34,7 +34,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 /// parts of a process.
 ///
 /// ```
-/// use kvmem::arena::{ArenaSettings, Freed, ProcessArena};
+/// use kvmem::arena::{ArenaSettings, FreeOutcome, ProcessArena};
 ///
 /// let arena = ProcessArena::new(ArenaSettings::pool(1 << 20))?;
 /// let small = arena.allocate(100_000, 64)?.cast();
@@ -44,8 +44,8 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 ///
 /// // SAFETY: neither allocation is used after this.
 /// unsafe {
-///     assert_eq!(arena.free(small)?, Freed::Counted);
-///     assert_eq!(arena.free(large)?, Freed::Unmapped { bytes: 2 << 20 });
+///     assert_eq!(arena.free(small)?, FreeOutcome::Counted);
+///     assert_eq!(arena.free(large)?, FreeOutcome::Unmapped { bytes: 2 << 20 });
 ///     assert!(arena.free(large).is_err(), "it was freed before");
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -72,7 +72,7 @@ struct LiveMappings {
 
 /// The effect of a free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freed {
+pub enum FreeOutcome {
     /// The address belonged to the pool: the free was counted.
     Counted,
     /// The address was a mapping, which was unmapped.
@@ -162,7 +162,7 @@ impl ProcessArena {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn allocate(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, ProcessAllocError> {
-        let layout = BumpError::layout(size, align).map_err(ProcessAllocError::Refused)?;
+        let layout = BumpError::layout(size, align).map_err(ProcessAllocError::Invalid)?;
         if let Some(pool) = &self.pool
             && let Ok(bytes) = pool.alloc(layout)
         {
@@ -207,7 +207,7 @@ impl ProcessArena {
     /// assert_eq!(result, Err(FreeError::Unknown { address: foreign.addr().get() }));
     /// # Ok::<(), kvmem::arena::SetupError>(())
     /// ```
-    pub unsafe fn free(&self, address: NonNull<u8>) -> Result<Freed, FreeError> {
+    pub unsafe fn free(&self, address: NonNull<u8>) -> Result<FreeOutcome, FreeError> {
         match &self.pool {
             Some(pool) if pool.owns(address.as_ptr()) => self.free_in_pool(pool, address),
             _ => self.free_mapping(address.addr().get()),
@@ -218,7 +218,7 @@ impl ProcessArena {
         &self,
         pool: &BumpArena<Region>,
         address: NonNull<u8>,
-    ) -> Result<Freed, FreeError> {
+    ) -> Result<FreeOutcome, FreeError> {
         if !pool.has_handed_out(address.as_ptr()) {
             return Err(FreeError::Unknown { address: address.addr().get() });
         }
@@ -240,13 +240,13 @@ impl ProcessArena {
                 Ordering::Release,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Ok(Freed::Counted),
+                Ok(_) => return Ok(FreeOutcome::Counted),
                 Err(now) => frees = now,
             }
         }
     }
 
-    fn free_mapping(&self, address: usize) -> Result<Freed, FreeError> {
+    fn free_mapping(&self, address: usize) -> Result<FreeOutcome, FreeError> {
         let mut mapped = self.mapped.lock();
         let mapping = mapped.live.remove(&address).ok_or(FreeError::Unknown { address })?;
         let bytes = mapping.len();
@@ -255,7 +255,7 @@ impl ProcessArena {
         drop(mapped);
         // Outside the lock: unmapping gigabytes takes a while.
         match mapping.unmap() {
-            Ok(()) => Ok(Freed::Unmapped { bytes }),
+            Ok(()) => Ok(FreeOutcome::Unmapped { bytes }),
             Err((mapping, errno)) => {
                 // The range is still mapped, so no other allocation can have this address.
                 let mut mapped = self.mapped.lock();

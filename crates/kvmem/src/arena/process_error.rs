@@ -35,7 +35,7 @@ pub enum ProcessAllocError {
     /// The request itself is wrong: [`BumpError::Zero`], [`BumpError::BadAlign`] or
     /// [`BumpError::Overflow`].
     #[error(transparent)]
-    Refused(BumpError),
+    Invalid(BumpError),
     /// The pool is off or full, and the kernel could not map separate pages.
     #[error(
         "cannot map {requested} bytes at alignment {align}: {errno}; request less, free something, raise the limit on address \

@@ -29,7 +29,7 @@ struct TeamState<'a> {
     /// Helpers that have started and wait for commands.
     arrived: AtomicUsize,
     /// The leader's tracing span: the work of the helpers belongs to it.
-    here: Here,
+    trace: Here,
 }
 
 /// What the helpers do next.
@@ -77,7 +77,7 @@ pub(crate) fn with_team<R>(
     lead: impl FnOnce(&mut ThreadTeam<'_, '_>) -> R,
 ) -> R {
     let (command, busy, arrived) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-    let state = TeamState { work, command, busy, arrived, here: Here::now() };
+    let state = TeamState { work, command, busy, arrived, trace: Here::now() };
     thread::scope(|scope| lead(&mut ThreadTeam { scope, name, state: &state, helpers: Vec::new() }))
 }
 
@@ -185,7 +185,7 @@ impl TeamState<'_> {
             }
             if number < command.workers.into() {
                 let _done = HelperDone(&self.busy);
-                self.here.run(|| (self.work)(number, command.workers.into()));
+                self.trace.run(|| (self.work)(number, command.workers.into()));
             }
         }
     }

@@ -12,7 +12,7 @@ use super::{ArenaError, Backing, Region};
 /// prevent other code from reading or writing the bytes. Like the owner of a pointer, its holder is
 /// responsible for each access.
 #[derive(Clone, Copy)]
-pub struct Slice<'a> {
+pub struct RegionSlice<'a> {
     at: NonNull<u8>,
     len: usize,
     region: PhantomData<&'a Region>,
@@ -20,11 +20,11 @@ pub struct Slice<'a> {
 
 // SAFETY: a slice is an address and a length; accesses through it are unsafe and have their own
 // conditions. Any thread may use the memory.
-unsafe impl Send for Slice<'_> {}
+unsafe impl Send for RegionSlice<'_> {}
 // SAFETY: any thread may use the memory; a shared reference gives only address and length.
-unsafe impl Sync for Slice<'_> {}
+unsafe impl Sync for RegionSlice<'_> {}
 
-impl<'a> Slice<'a> {
+impl<'a> RegionSlice<'a> {
     /// Returns the first address.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -75,9 +75,9 @@ impl<'a> Slice<'a> {
     }
 }
 
-impl fmt::Debug for Slice<'_> {
+impl fmt::Debug for RegionSlice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slice({:?}, {} bytes)", self.at, self.len)
+        write!(f, "RegionSlice({:?}, {} bytes)", self.at, self.len)
     }
 }
 
@@ -93,11 +93,11 @@ impl Region {
     ///
     /// # Errors
     /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Slice<'_>, ArenaError> {
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RegionSlice<'_>, ArenaError> {
         let range = self.resolve(range)?;
         // SAFETY: the offset lies within the region.
         let at = unsafe { self.base().add(range.start) };
-        Ok(Slice { at, len: range.len(), region: PhantomData })
+        Ok(RegionSlice { at, len: range.len(), region: PhantomData })
     }
 
     /// Returns all bytes for reading.
@@ -107,7 +107,7 @@ impl Region {
     /// discards them.
     #[must_use]
     pub unsafe fn bytes(&self) -> &[u8] {
-        let all = Slice { at: self.base(), len: self.len(), region: PhantomData };
+        let all = RegionSlice { at: self.base(), len: self.len(), region: PhantomData };
         // SAFETY: the caller's promise.
         unsafe { all.as_bytes() }
     }
@@ -122,7 +122,7 @@ impl Region {
     pub fn as_mut_bytes(&mut self) -> Result<&mut [u8], ArenaError> {
         match self.mapping().backing() {
             Some(Backing::Private) => {
-                let all = Slice { at: self.base(), len: self.len(), region: PhantomData };
+                let all = RegionSlice { at: self.base(), len: self.len(), region: PhantomData };
                 // SAFETY: regions are not cloned and parts do not overlap, so only this region
                 // reaches these bytes, and it is borrowed while the slice is used. Unsafe code that
                 // reaches them by address has its own conditions. `discard` needs a reference to

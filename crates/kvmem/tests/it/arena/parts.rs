@@ -20,7 +20,7 @@ fn mapped(at: usize) -> bool {
 fn regions_move_between_threads() {
     fn shared_by_threads<T: Send + Sync>() {}
     shared_by_threads::<Region>();
-    shared_by_threads::<kvmem::arena::Slice<'_>>();
+    shared_by_threads::<kvmem::arena::RegionSlice<'_>>();
     let mut region = base(MIB).map().expect("little memory");
     let region = std::thread::spawn(move || {
         region.as_mut_bytes().expect("private memory").fill(4);

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use kvmem::arena::{
-    ArenaSettings, BumpError, Errno, FreeError, Freed, ProcessAllocError, ProcessArena, SetupError,
+    ArenaSettings, BumpError, Errno, FreeError, FreeOutcome, ProcessAllocError, ProcessArena,
+    SetupError,
 };
 use kvmem_testkit::random::Random;
 
@@ -25,14 +26,14 @@ fn fill(bytes: NonNull<[u8]>, byte: u8) -> NonNull<u8> {
     bytes.cast()
 }
 
-fn unknown(address: NonNull<u8>) -> Result<Freed, FreeError> {
+fn unknown(address: NonNull<u8>) -> Result<FreeOutcome, FreeError> {
     Err(FreeError::Unknown { address: address.addr().get() })
 }
 
 /// # Safety
 ///
 /// The conditions of [`ProcessArena::free`].
-unsafe fn free(arena: &ProcessArena, address: NonNull<u8>) -> Result<Freed, FreeError> {
+unsafe fn free(arena: &ProcessArena, address: NonNull<u8>) -> Result<FreeOutcome, FreeError> {
     // SAFETY: the caller's guarantee.
     unsafe { arena.free(address) }
 }
@@ -49,7 +50,7 @@ fn without_a_pool_every_request_is_mapped() {
     assert_eq!(stats.mapped_bytes, page + (MIB + 1).next_multiple_of(page));
     // SAFETY: neither allocation is used afterwards.
     unsafe {
-        assert_eq!(free(&arena, first), Ok(Freed::Unmapped { bytes: page }));
+        assert_eq!(free(&arena, first), Ok(FreeOutcome::Unmapped { bytes: page }));
         assert_eq!(free(&arena, first), unknown(first));
         assert_eq!(free(&arena, second.add(page)), unknown(second.add(page)), "inside of one");
         assert!(free(&arena, second).is_ok());
@@ -72,9 +73,9 @@ fn a_full_pool_maps_and_still_serves_small_requests() {
     assert_eq!((stats.pool_allocations, stats.mapped_allocations), (2, 1));
     // SAFETY: no allocation is used afterwards.
     unsafe {
-        assert_eq!(free(&arena, pooled), Ok(Freed::Counted));
-        assert!(matches!(free(&arena, mapped), Ok(Freed::Unmapped { .. })));
-        assert_eq!(free(&arena, last), Ok(Freed::Counted));
+        assert_eq!(free(&arena, pooled), Ok(FreeOutcome::Counted));
+        assert!(matches!(free(&arena, mapped), Ok(FreeOutcome::Unmapped { .. })));
+        assert_eq!(free(&arena, last), Ok(FreeOutcome::Counted));
         let error = FreeError::AllFreed { address: last.addr().get(), allocations: 2 };
         assert_eq!(free(&arena, last), Err(error), "one too many");
     }
@@ -97,7 +98,7 @@ fn foreign_addresses_are_not_freed() {
             assert!(!arena.owns(stranger.as_ptr()));
         }
         assert_eq!(arena.stats().pool_frees, 0);
-        assert_eq!(free(&other, theirs), Ok(Freed::Counted));
+        assert_eq!(free(&other, theirs), Ok(FreeOutcome::Counted));
         assert!(free(&other, mapped).is_ok());
     }
 }
@@ -122,7 +123,7 @@ fn invalid_requests_fail_and_map_nothing() {
             (usize::MAX, 1, BumpError::Overflow { requested: usize::MAX, align: 1 }),
         ];
         for (size, align, error) in invalid {
-            assert_eq!(arena.allocate(size, align), Err(ProcessAllocError::Refused(error)));
+            assert_eq!(arena.allocate(size, align), Err(ProcessAllocError::Invalid(error)));
         }
         let requested = isize::MAX as usize;
         let error = arena.allocate(requested, 1).unwrap_err();
