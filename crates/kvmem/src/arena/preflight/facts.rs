@@ -160,7 +160,8 @@ impl<'a> Facts<'a> {
         let nodes = allowed_nodes(&status, &nodes_online);
         let wanted = nodes.clone().map(|mut nodes| {
             nodes.retain(|node| {
-                requirements.wanted_nodes().is_empty() || requirements.wanted_nodes().contains(node)
+                requirements.required_nodes().is_empty()
+                    || requirements.required_nodes().contains(node)
             });
             nodes
         });

@@ -100,7 +100,7 @@ impl Requirements {
 
     /// Returns the nodes that provide the memory, in ascending order; empty for any node.
     #[must_use]
-    pub fn wanted_nodes(&self) -> &[u32] {
+    pub fn required_nodes(&self) -> &[u32] {
         &self.nodes
     }
 

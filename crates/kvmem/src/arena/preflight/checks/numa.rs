@@ -8,7 +8,7 @@ use super::super::requirements::Requirements;
 use super::checked;
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
-    let wanted = requirements.wanted_nodes();
+    let wanted = requirements.required_nodes();
     let need = (!wanted.is_empty()).then(|| Value::Text(parse::span(wanted)));
     checks.push(checked("numa.nodes", need, nodes(facts, wanted)));
     let Ok(allowed) = &facts.nodes else { return };
