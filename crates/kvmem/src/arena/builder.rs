@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::map::{MappedSpan, map_pages};
+use super::map::{MappedSpan, Segment, map_pages};
 use super::mapping::{self, Mapping};
 use super::populate::{PopulateRange, Populated, populate};
 use super::{
@@ -218,8 +218,9 @@ impl RegionBuilder {
         let mapped = map_pages(options)?;
         for segment in &mapped.segments {
             for reason in &segment.fallbacks {
-                event!(WARN, range = ?segment.range, got = %segment.got, %reason, "a rung of the ladder was passed");
-                let _ = reason;
+                let Segment { range, got, .. } = segment;
+                event!(WARN, ?range, %got, %reason, "a rung of the ladder was skipped");
+                let _ = (range, got, reason);
             }
         }
         let parts = mapping::parts(&mapped);

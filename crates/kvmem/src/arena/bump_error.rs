@@ -12,7 +12,8 @@ use thiserror::Error;
 /// let arena = BumpArena::new(HeapMemory::new(1024, 64)?);
 /// assert_eq!(arena.alloc_bytes(0, 8), Err(BumpError::Zero));
 /// assert_eq!(arena.alloc_bytes(8, 3), Err(BumpError::BadAlign { align: 3 }));
-/// assert_eq!(arena.alloc_bytes(usize::MAX, 8), Err(BumpError::Overflow { requested: usize::MAX, align: 8 }));
+/// let overflow = BumpError::Overflow { requested: usize::MAX, align: 8 };
+/// assert_eq!(arena.alloc_bytes(usize::MAX, 8), Err(overflow));
 /// assert_eq!(arena.alloc_bytes(1025, 8), Err(BumpError::Full { requested: 1025, left: 1024 }));
 /// # Ok::<(), BumpError>(())
 /// ```
@@ -30,7 +31,8 @@ pub enum BumpError {
     },
     /// No object can be that large: rounded up to its alignment, it exceeds `isize::MAX` bytes.
     #[error(
-        "cannot allocate {requested} bytes at alignment {align}: an object has at most {} bytes; request less",
+        "cannot allocate {requested} bytes at alignment {align}: an object has at most {} bytes; \
+         request less",
         isize::MAX
     )]
     Overflow {
@@ -41,7 +43,8 @@ pub enum BumpError {
     },
     /// Fewer bytes are left than were requested.
     #[error(
-        "cannot allocate {requested} bytes: {left} are left at this alignment; make the arena larger, or reset it"
+        "cannot allocate {requested} bytes: {left} are left at this alignment; make the arena larger, \
+         or reset it"
     )]
     Full {
         /// The requested size in bytes.

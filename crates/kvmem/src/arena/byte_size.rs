@@ -22,8 +22,8 @@ pub struct ByteSize(pub u64);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{text:?} is not a size: {fault}; give a number of bytes, or one with KiB, MiB, GiB, TiB (powers of 1024, as K, M, G, T) or \
-     KB, MB, GB, TB (powers of 1000), such as 64GiB"
+    "{text:?} is not a size: {fault}; give a number of bytes, or one with KiB, MiB, GiB, TiB \
+     (powers of 1024, as K, M, G, T) or KB, MB, GB, TB (powers of 1000), such as 64GiB"
 )]
 pub struct SizeError {
     /// The text.
@@ -38,8 +38,8 @@ pub struct SizeError {
 /// use kvmem::arena::{ArenaSettings, SettingError, SizeFault};
 ///
 /// let variable = |name: &str| (name == "KVMEM_ARENA_POOL_SIZE").then(|| "0GB".into());
-/// let Err(SettingError::Size { fault, .. }) = ArenaSettings::from_lookup(variable) else { panic!("it is wrong") };
-/// assert_eq!(fault, SizeFault::Zero);
+/// let error = ArenaSettings::from_lookup(variable).unwrap_err();
+/// assert!(matches!(error, SettingError::Size { fault: SizeFault::Zero, .. }));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -67,11 +67,13 @@ impl Limit {
             Limit::Machine(_) => "request less, or free memory on the machine".to_owned(),
             Limit::Cgroup { group, .. } => {
                 format!(
-                    "raise the memory limit of the container or of the cgroup {group}, or request less"
+                    "raise the memory limit of the container or of the cgroup {group}, or request \
+                     less"
                 )
             }
             Limit::Pool { page, .. } => format!(
-                "reserve more: echo N > /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages; or allow smaller pages",
+                "reserve more: echo N > /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages; or \
+                 allow smaller pages",
                 page.bytes() >> 10
             ),
             Limit::Commit(_) => {
@@ -195,7 +197,8 @@ pub enum ArenaError {
     },
     /// Populating took longer than its time budget.
     #[error(
-        "populating exceeded the time budget of {budget:?} with {done} of {total} bytes resident: allow more time"
+        "populating exceeded the time budget of {budget:?} with {done} of {total} bytes resident: \
+         allow more time"
     )]
     OverBudget {
         /// The budget.
@@ -221,8 +224,8 @@ pub enum ArenaError {
     },
     /// The kernel did not accept the NUMA policy.
     #[error(
-        "cannot set the NUMA policy for the nodes {nodes}: {call} failed: {errno}; in a container, allow {call} in its \
-         seccomp profile (CAP_SYS_NICE), or use no policy"
+        "cannot set the NUMA policy for the nodes {nodes}: {call} failed: {errno}; in a container, \
+         allow {call} in its seccomp profile (CAP_SYS_NICE), or use no policy"
     )]
     PolicyRefused {
         /// The requested nodes.
@@ -233,7 +236,8 @@ pub enum ArenaError {
         errno: Errno,
     },
     /// Pages are on other nodes than the policy says.
-    #[error("offsets {}..{} are on node {found} instead of {wanted}: check whether that node has enough free memory", range.start, range.end)]
+    #[error("offsets {}..{} are on node {found} instead of {wanted}: check whether that node has \
+        enough free memory", range.start, range.end)]
     Misplaced {
         /// The range, as offsets into the region.
         range: Range<usize>,
@@ -254,7 +258,8 @@ pub enum ArenaError {
     },
     /// The range does not begin and end on page boundaries.
     #[error(
-        "the addresses of the range {start}..{end} do not begin and end at multiples of {page} bytes"
+        "the addresses of the range {start}..{end} do not begin and end at multiples of {page} \
+         bytes"
     )]
     Misaligned {
         /// First offset.
@@ -266,8 +271,9 @@ pub enum ArenaError {
     },
     /// Pages of a hugetlb pool cannot be given back one by one.
     #[error(
-        "cannot discard offsets {}..{}: they are {page} pages of a hugetlb pool; a later touch could find the pool empty and \
-         kill the process; drop the whole region, or map memory to be discarded with THP or base pages",
+        "cannot discard offsets {}..{}: they are {page} pages of a hugetlb pool; a later touch \
+         could find the pool empty and kill the process; drop the whole region, or map memory to \
+         be discarded with THP or base pages",
         range.start, range.end
     )]
     Pooled {
@@ -278,7 +284,8 @@ pub enum ArenaError {
     },
     /// The range is registered with a device.
     #[error(
-        "cannot discard offsets {}..{}: the range {}..{} of the mapping is registered with a device, which would keep \
+        "cannot discard offsets {}..{}: the range {}..{} of the mapping is registered with a \
+         device, which would keep \
          using the old pages; deregister it first", range.start, range.end, held.start, held.end
     )]
     Registered {
@@ -289,7 +296,8 @@ pub enum ArenaError {
     },
     /// The operation is not possible with memory of another owner.
     #[error(
-        "{what} is not possible: the memory belongs to another owner, which lent it to this region; use the owner's own functions"
+        "{what} is not possible: the memory belongs to another owner, which lent it to this \
+         region; use the owner's own functions"
     )]
     Foreign {
         /// The operation.
@@ -297,18 +305,20 @@ pub enum ArenaError {
     },
     /// The memory is shared, so no caller has exclusive access.
     #[error(
-        "cannot make a plain slice of shared memory: other processes can write to it; use `Region::slice`"
+        "cannot make a plain slice of shared memory: other processes can write to it; use \
+         `Region::slice`"
     )]
     Shared,
     /// The descriptor is not a memory file.
     #[error(
-        "the descriptor is not a memory file: attach one that `Region::fd` of another process returned"
+        "the descriptor is not a memory file: attach one that `Region::fd` of another process \
+         returned"
     )]
     NotMemory,
     /// The size of the file can still change: a touch beyond its end would kill the process.
     #[error(
-        "the memory file lacks seals: it has {seals:#x} and needs {wanted:#x}, otherwise its size could change; seal it \
-         with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL"
+        "the memory file lacks seals: it has {seals:#x} and needs {wanted:#x}, otherwise its size \
+         could change; seal it with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL"
     )]
     Unsealed {
         /// The seals of the file.
@@ -318,7 +328,8 @@ pub enum ArenaError {
     },
     /// The file has another size than expected.
     #[error(
-        "the memory file has {found} bytes instead of the expected {expected}: pass the size that the other process mapped"
+        "the memory file has {found} bytes instead of the expected {expected}: pass the size that \
+         the other process mapped"
     )]
     WrongSize {
         /// Its size in bytes.

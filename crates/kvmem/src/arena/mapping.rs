@@ -241,7 +241,9 @@ pub(crate) fn verify(
                 limit: None,
             });
         }
-        event!(WARN, range = ?range.range, got = %range.got, %reason, "a rung of the ladder was passed");
+        let RangeReceipt { range: offsets, got, .. } = &*range;
+        event!(WARN, range = ?offsets, %got, %reason, "a rung of the ladder was skipped");
+        let _ = (offsets, got);
         range.fallbacks.push(reason);
     }
     Ok(())

@@ -54,7 +54,8 @@ impl FromStr for Numa {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{text}` is not a NUMA policy: use none, bind:NODES or interleave:NODES, with nodes below 1024 such as 0, 0-3 or 0,2-3"
+    "`{text}` is not a NUMA policy: use none, bind:NODES or interleave:NODES, with nodes below \
+     1024 such as 0, 0-3 or 0,2-3"
 )]
 pub struct ParseNumaError {
     /// The text.

@@ -156,7 +156,7 @@ impl PopulateRange {
         self.range.len()
     }
 
-    /// Returns the last page boundary in memory that is not after `offset`, but not before `minimum`.
+    /// Returns the last page boundary in memory up to `offset`, but not before `minimum`.
     fn boundary(&self, offset: usize, minimum: usize) -> usize {
         (offset - ((self.at.addr().get() + offset) % self.page.bytes()).min(offset)).max(minimum)
     }
@@ -432,16 +432,20 @@ fn touch(at: NonNull<u8>, len: usize, page: PageSize) -> Result<(), (Call, Errno
 fn remedy(errno: Errno, page: PageSize) -> &'static str {
     match errno {
         Errno::EHWPOISON => {
-            "a page has a hardware memory error and the kernel has taken it out of use: map the region again"
+            "a page has a hardware memory error and the kernel has taken it out of use: map the \
+             region again"
         }
         Errno::EFAULT | Errno::ENOMEM if page.is_pooled() => {
-            "the hugetlb pool, its cgroup or the bound NUMA nodes have no page left: reserve more, or allow smaller pages"
+            "the hugetlb pool, its cgroup or the bound NUMA nodes have no page left: reserve more, \
+             or allow smaller pages"
         }
         Errno::EFAULT => {
-            "a store there would kill the process, because the memory is not writable or none is left: check the limits"
+            "a store there would kill the process, because the memory is not writable or none is \
+             left: check the limits"
         }
         Errno::ENOMEM => {
-            "the kernel has no memory of the requested kind: request less, or bind to more NUMA nodes"
+            "the kernel has no memory of the requested kind: request less, or bind to more NUMA \
+             nodes"
         }
         Errno::EINTR | Errno::EAGAIN => "the call was interrupted 100 times: try again",
         _ => "the kernel cannot make these pages resident: use ordinary writable memory",

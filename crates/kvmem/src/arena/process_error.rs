@@ -38,8 +38,9 @@ pub enum ProcessAllocError {
     Invalid(BumpError),
     /// The pool is off or full, and the kernel could not map separate pages.
     #[error(
-        "cannot map {requested} bytes at alignment {align}: {errno}; request less, free something, raise the limit on address \
-         space (ulimit -v) or on the number of mappings (sysctl vm.max_map_count)"
+        "cannot map {requested} bytes at alignment {align}: {errno}; request less, free something, \
+         raise the limit on address space (ulimit -v) or on the number of mappings (sysctl \
+         vm.max_map_count)"
     )]
     Map {
         /// The requested size in bytes.
@@ -58,8 +59,8 @@ pub enum FreeError {
     /// No allocation of this arena begins at the address: it was freed before, lies inside an
     /// allocation, or belongs to another allocator.
     #[error(
-        "cannot free {address:#x}: no allocation of this arena begins there; it was freed before, lies inside an \
-         allocation, or belongs to another allocator"
+        "cannot free {address:#x}: no allocation of this arena begins there; it was freed before, \
+         lies inside an allocation, or belongs to another allocator"
     )]
     Unknown {
         /// The address.
@@ -67,7 +68,8 @@ pub enum FreeError {
     },
     /// All allocations of the pool have been freed already: one of them was freed twice.
     #[error(
-        "cannot free {address:#x}: all {allocations} allocations of the pool were freed before; one was freed twice"
+        "cannot free {address:#x}: all {allocations} allocations of the pool were freed before; \
+         one was freed twice"
     )]
     AllFreed {
         /// The address.
@@ -77,8 +79,8 @@ pub enum FreeError {
     },
     /// The kernel could not unmap the allocation, which stays allocated.
     #[error(
-        "cannot unmap {bytes} bytes at {address:#x}: {errno}; raise the limit on the number of mappings \
-         (sysctl vm.max_map_count) and free it again"
+        "cannot unmap {bytes} bytes at {address:#x}: {errno}; raise the limit on the number of \
+         mappings (sysctl vm.max_map_count) and free it again"
     )]
     Unmap {
         /// The address.

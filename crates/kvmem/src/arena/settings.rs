@@ -35,7 +35,8 @@ const DISABLE: [&str; 2] = ["KVMEM_DISABLE_ARENA", "MC_DISABLE_MMAP_ARENA"];
 /// // An error names the variable and its value.
 /// let variable = |name: &str| (name == "KVMEM_ARENA_POOL_SIZE").then(|| "8 gigs".into());
 /// let error = ArenaSettings::from_lookup(variable).unwrap_err();
-/// assert!(error.to_string().starts_with(r#"KVMEM_ARENA_POOL_SIZE="8 gigs" is not a size"#), "{error}");
+/// let begin = r#"KVMEM_ARENA_POOL_SIZE="8 gigs" is not a size"#;
+/// assert!(error.to_string().starts_with(begin), "{error}");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaSettings {
@@ -50,14 +51,16 @@ pub struct ArenaSettings {
 ///
 /// let variable = |name: &str| (name == "KVMEM_DISABLE_ARENA").then(|| "maybe".into());
 /// let error = ArenaSettings::from_lookup(variable).unwrap_err();
-/// assert_eq!(error, SettingError::Switch { variable: "KVMEM_DISABLE_ARENA", value: "maybe".to_owned() });
+/// let (variable, value) = ("KVMEM_DISABLE_ARENA", "maybe".to_owned());
+/// assert_eq!(error, SettingError::Switch { variable, value });
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SettingError {
     /// The value is not a size.
     #[error(
-        "{variable}={value:?} is not a size: {fault}; give a number of bytes, or one with K, M, G or T, such as 8GiB, or unset it"
+        "{variable}={value:?} is not a size: {fault}; give a number of bytes, or one with K, M, G \
+         or T, such as 8GiB, or unset it"
     )]
     Size {
         /// The name that was set.
@@ -69,7 +72,8 @@ pub enum SettingError {
     },
     /// The value is neither on nor off.
     #[error(
-        "{variable}={value:?} is neither on nor off: use 1, true, yes or on, or 0, false, no or off, or unset it"
+        "{variable}={value:?} is neither on nor off: use 1, true, yes or on, or 0, false, no or \
+         off, or unset it"
     )]
     Switch {
         /// The name that was set.

@@ -191,7 +191,8 @@ fn errors_name_the_call_and_the_reason() {
         let _guard = fault::fail(call, 1, Errno::ENOMEM);
         let error = map().expect_err("made to fail");
         assert!(
-            matches!(error, ArenaError::Refused { call: failed, errno: Errno::ENOMEM, .. } if failed == call),
+            matches!(&error, ArenaError::Refused { call: failed, errno, .. }
+                if *failed == call && *errno == Errno::ENOMEM),
             "{error}"
         );
     }

@@ -46,7 +46,8 @@ fn too_few_addresses() {
     set_limit(libc::RLIMIT_AS, 512 << 20);
     let error = ordinary(1 << 30).map().expect_err("more than the limit");
     assert!(
-        matches!(error, ArenaError::Refused { call: Call::Reserve, limit: Some(Limit::AddressSpace(limit)), .. } if limit == 512 << 20),
+        matches!(&error, ArenaError::Refused { call: Call::Reserve, limit, .. }
+            if *limit == Some(Limit::AddressSpace(512 << 20))),
         "{error}"
     );
     assert!(error.to_string().contains("RLIMIT_AS"), "{error}");

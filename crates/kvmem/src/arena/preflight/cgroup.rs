@@ -107,7 +107,8 @@ impl Cgroups {
         let mut mounts = self.mounts.iter().filter(fits).peekable();
         if mounts.peek().is_none() {
             return Err(Unread::new(format!(
-                "no file system of cgroups with `{controller}` is mounted, so the limits of {path} cannot be read"
+                "no file system of cgroups with `{controller}` is mounted, so the limits of {path} \
+                 cannot be read"
             )));
         }
         // A later mount hides an earlier one at the same place, and the whole hierarchy shows more

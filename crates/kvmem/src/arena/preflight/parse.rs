@@ -242,7 +242,8 @@ mod tests {
 
     #[test]
     fn fields() {
-        let meminfo = "MemTotal:       24684092 kB\nMemFree:  1 kB\nHugePages_Total:       7\nHuge: 99999999999999999999 kB\n";
+        let meminfo = "MemTotal:       24684092 kB\nMemFree:  1 kB\nHugePages_Total:       \
+            7\nHuge: 99999999999999999999 kB\n";
         assert_eq!(field_bytes(meminfo, "MemTotal"), Some(24_684_092 << 10));
         assert_eq!(field(meminfo, "HugePages_Total"), Some("7"));
         assert_eq!(field_bytes(meminfo, "HugePages_Total"), None, "no unit, no bytes");
@@ -284,7 +285,8 @@ mod tests {
     #[test]
     fn mounts_and_memberships() {
         let text = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
-                    35 31 0:32 /docker/a\\040b /sys/fs/cgroup/memory rw,relatime shared:5 master:1 - cgroup cgroup rw,memory\n\
+                    35 31 0:32 /docker/a\\040b /sys/fs/cgroup/memory rw,relatime shared:5 \
+                    master:1 - cgroup cgroup rw,memory\n\
                     nonsense\n36 31 0:32 / /x\\9 rw - cgroup2 none rw\n";
         let found = mounts(text);
         assert_eq!(found.len(), 2, "{found:?}");
@@ -303,18 +305,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_a_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), key in ".{0,8}") {
+        fn no_text_makes_a_parser_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            key in ".{0,8}",
+        ) {
             let text = String::from_utf8_lossy(&bytes);
             every_parser(&text, &key);
         }
 
         #[test]
-        fn nor_does_text_that_is_nearly_right(text in "([0-9]{1,20}|[a-z]{1,3}|max|kB|[-:,./ \\[\\]\\\\\n]){0,30}") {
+        fn nearly_valid_text_makes_no_parser_panic(
+            text in "([0-9]{1,20}|[a-z]{1,3}|max|kB|[-:,./ \\[\\]\\\\\n]){0,30}",
+        ) {
             every_parser(&text, "a");
         }
 
         #[test]
-        fn spans_are_what_the_parser_reads(all in proptest::collection::btree_set(0u32..64, 1..20)) {
+        fn spans_are_what_the_parser_reads(
+            all in proptest::collection::btree_set(0u32..64, 1..20),
+        ) {
             let all: Vec<u32> = all.into_iter().collect();
             prop_assert_eq!(list(&span(&all)), Some(all));
         }

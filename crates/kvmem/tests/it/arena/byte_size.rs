@@ -60,7 +60,8 @@ proptest! {
         let printed = ByteSize(bytes).to_string();
         prop_assert_eq!(printed.parse(), Ok(ByteSize(bytes)), "{}", printed);
         // Other notations parse to the same number.
-        for text in [printed.to_lowercase(), printed.to_uppercase(), printed.replace("iB", "i"), printed.replace("iB", "")] {
+        let (lower, upper) = (printed.to_lowercase(), printed.to_uppercase());
+        for text in [lower, upper, printed.replace("iB", "i"), printed.replace("iB", "")] {
             prop_assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{}", text);
         }
         prop_assert_eq!(format!(" {bytes} b ").parse(), Ok(ByteSize(bytes)));
@@ -68,7 +69,12 @@ proptest! {
 
     /// Compares with integer arithmetic in thousandths of a unit.
     #[test]
-    fn fractions_are_exact(whole in 0u64..5000, thousandths in 0u64..1000, power in 0u32..5, decimal: bool) {
+    fn fractions_are_exact(
+        whole in 0u64..5000,
+        thousandths in 0u64..1000,
+        power in 0u32..5,
+        decimal: bool,
+    ) {
         let (base, end) = if decimal { (1000u128, "B") } else { (1024, "iB") };
         let unit = ["", "K", "M", "G", "T"][power as usize];
         let end = if power == 0 { "" } else { end };

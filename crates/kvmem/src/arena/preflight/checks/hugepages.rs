@@ -43,8 +43,8 @@ fn free(facts: &Facts<'_>, requirements: &Requirements, pool: &HugetlbPool, page
     let surplus = if last { pool.surplus.clone()? } else { 0 };
     let (verdict, why) = if last && surplus >= missing {
         let why = format!(
-            "{usable} pages of {size} are free; the other {missing} are surplus, which the kernel makes only if it finds \
-             contiguous memory"
+            "{usable} pages of {size} are free; the other {missing} are surplus, which the kernel \
+             makes only if it finds contiguous memory"
         );
         (Verdict::Warn, why)
     } else if last {
@@ -93,7 +93,8 @@ fn on_node(pool: &HugetlbPool, node: u32, free: u64, share: u64) -> Check {
     if free >= share {
         return check.judge(Verdict::Ok, "enough for an even share of the nodes that may be used");
     }
-    let why = "fewer than an even share of the nodes that may be used: interleaved memory is not even, bound memory falls short";
+    let why = "fewer than an even share of the nodes that may be used: interleaved memory is not \
+        even, bound memory falls short";
     let folder = pool.folder();
     let path = format!("/sys/devices/system/node/node{node}/hugepages/{folder}/nr_hugepages");
     let more = share - free;
@@ -121,7 +122,8 @@ pub(super) fn in_cgroups(facts: &Facts<'_>, requirements: &Requirements, checks:
         let fix = |folder: &str, file: &str, limit: u64| {
             let amount = setting_ceil(need, "Gi", "Mi");
             format!(
-                "echo {limit} > {folder}/{file}; Kubernetes: resources.limits hugepages-{resource}: {amount}"
+                "echo {limit} > {folder}/{file}; Kubernetes: resources.limits \
+                 hugepages-{resource}: {amount}"
             )
         };
         checks.push(super::cgroups::judge(name, limits, need, if_short, "hugepages", fix));

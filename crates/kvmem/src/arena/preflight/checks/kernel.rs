@@ -47,11 +47,13 @@ fn io_uring(facts: &Facts<'_>) -> Read<Check> {
         ),
         _ if errno == Errno::ENOSYS => (
             "the kernel has no io_uring, or a seccomp profile hides it".to_owned(),
-            "run a kernel of 5.1 or later; docker run --security-opt seccomp=PROFILE with io_uring_setup, io_uring_enter and io_uring_register allowed",
+            "run a kernel of 5.1 or later; docker run --security-opt seccomp=PROFILE with \
+             io_uring_setup, io_uring_enter and io_uring_register allowed",
         ),
         _ => (
             format!("the call fails, probably because of a seccomp profile: {errno}"),
-            "docker run --security-opt seccomp=PROFILE with io_uring_setup, io_uring_enter and io_uring_register allowed",
+            "docker run --security-opt seccomp=PROFILE with io_uring_setup, io_uring_enter and \
+             io_uring_register allowed",
         ),
     };
     let why = format!("{why}; registering with io_uring is not possible, other registrars are");

@@ -76,10 +76,12 @@ fn overcommit(facts: &Facts<'_>) -> Read<Check> {
             if all >= need {
                 return Ok(check.judge(
                     Verdict::Ok,
-                    "vm.overcommit_memory=0: one mapping may have as much as memory and swap together",
+                    "vm.overcommit_memory=0: one mapping may have as much as memory and swap \
+                     together",
                 ));
             }
-            let why = "vm.overcommit_memory=0 denies a mapping larger than memory and swap, except with MAP_NORESERVE; \
+            let why = "vm.overcommit_memory=0 denies a mapping larger than memory and swap, \
+                except with MAP_NORESERVE; \
                        the whole of it cannot be touched";
             let fix = format!(
                 "request at most {}; sysctl vm.overcommit_memory=1",

@@ -52,7 +52,8 @@ fn nodes(facts: &Facts<'_>, wanted: &[u32]) -> Read<Check> {
     let list = parse::span(wanted);
     let why = format!("the cpuset does not allow node {}", parse::span(&forbidden));
     let fix = format!(
-        "docker run --cpuset-mems={list}; systemd: AllowedMemoryNodes={list}; echo {list} > cpuset.mems of the cgroup"
+        "docker run --cpuset-mems={list}; systemd: AllowedMemoryNodes={list}; echo {list} > \
+         cpuset.mems of the cgroup"
     );
     Ok(check.judge(Verdict::Fail, why).fix(fix))
 }
@@ -69,7 +70,8 @@ fn on_node(facts: &Facts<'_>, name: String, node: u32, share: u64) -> Read<Check
     if free >= share {
         return Ok(check.judge(Verdict::Ok, "enough for an even share"));
     }
-    let why = "less than an even share of the nodes that may be used: bound memory fails, interleaved memory is not even";
+    let why = "less than an even share of the nodes that may be used: bound memory fails, \
+        interleaved memory is not even";
     let fix = format!("free {} on node {node}; choose other nodes", human_bytes(share - free));
     Ok(check.judge(Verdict::Warn, why).fix(fix))
 }

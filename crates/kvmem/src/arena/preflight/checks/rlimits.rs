@@ -69,8 +69,10 @@ fn memlock(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
         human_bytes(used)
     );
     let fix = format!(
-        "{}; docker run --ulimit memlock=-1; systemd: LimitMEMLOCK=infinity; /etc/security/limits.conf: * - memlock unlimited; \
-         Kubernetes: securityContext.capabilities.add: [IPC_LOCK], or LimitMEMLOCK=infinity for the container runtime",
+        "{}; docker run --ulimit memlock=-1; systemd: LimitMEMLOCK=infinity; \
+         /etc/security/limits.conf: * - memlock unlimited; Kubernetes: \
+         securityContext.capabilities.add: [IPC_LOCK], or LimitMEMLOCK=infinity for the container \
+         runtime",
         ulimit('l', limit, used.saturating_add(need))
     );
     Ok(check.judge(Verdict::Fail, why).fix(fix))

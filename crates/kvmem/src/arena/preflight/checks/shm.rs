@@ -30,9 +30,11 @@ fn free(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
         return Ok(check.judge(Verdict::Ok, "the same size could be shared by name"));
     }
     let size = space.total_bytes.saturating_sub(space.free_bytes).saturating_add(need);
-    let why = "it does not limit kvmem's memfds, but shared memory of that size under /dev/shm would end in SIGBUS";
+    let why = "it does not limit kvmem's memfds, but shared memory of that size under /dev/shm \
+        would end in SIGBUS";
     let fix = format!(
-        "mount -o remount,size={} /dev/shm; docker run --shm-size={}; Kubernetes: an emptyDir with medium: Memory and sizeLimit: {} at /dev/shm",
+        "mount -o remount,size={} /dev/shm; docker run --shm-size={}; Kubernetes: an emptyDir with \
+         medium: Memory and sizeLimit: {} at /dev/shm",
         setting_ceil(size, "g", "m"),
         setting_ceil(size, "g", "m"),
         setting_ceil(size, "Gi", "Mi")

@@ -38,7 +38,8 @@ fn enabled(facts: &Facts<'_>, requested: bool, if_short: Verdict) -> Read<Check>
         "always" | "madvise" if !process_may && requested => check
             .judge(
                 if_short,
-                "this process or its parent has disabled transparent hugepages: the memory will be in base pages",
+                "this process or its parent has disabled transparent hugepages: the memory will be \
+                 in base pages",
             )
             .fix("start it without prctl(PR_SET_THP_DISABLE)"),
         "always" | "madvise" => {
@@ -49,7 +50,10 @@ fn enabled(facts: &Facts<'_>, requested: bool, if_short: Verdict) -> Read<Check>
             check.judge(if_short, why).fix(format!("echo madvise > {path}"))
         }
         "never" => check.judge(Verdict::Ok, "off, and not requested"),
-        _ => check.judge(Verdict::Unknown, format!("{path} has a word that this version of kvmem does not know")),
+        _ => check.judge(
+            Verdict::Unknown,
+            format!("{path} has a word that this version of kvmem does not know"),
+        ),
     })
 }
 
@@ -60,7 +64,8 @@ fn defrag(facts: &Facts<'_>, requested: bool) -> Read<Check> {
         "always" | "madvise" | "defer+madvise" => check
             .judge(Verdict::Ok, "the kernel makes room for hugepages where memory requests them"),
         "defer" | "never" if requested => {
-            let why = "the kernel does not make room for hugepages when memory is touched: fragmented memory will be in base pages";
+            let why = "the kernel does not make room for hugepages when memory is touched: \
+                fragmented memory will be in base pages";
             check.judge(Verdict::Warn, why).fix(format!("echo defer+madvise > {FOLDER}/defrag"))
         }
         "defer" | "never" => check.judge(Verdict::Ok, "off, and not requested"),

@@ -233,7 +233,10 @@ fn numa() -> Tree {
             .pool(&format!("{folder}/hugepages"), 1 << 30, 0, 0)
             .file(
                 &format!("{folder}/meminfo"),
-                format!("Node {node} MemTotal: 33554432 kB\nNode {node} MemFree: {kib} kB\nNode {node} Inactive(file): 1048576 kB\n"),
+                format!(
+                    "Node {node} MemTotal: 33554432 kB\nNode {node} MemFree: {kib} kB\nNode {node} \
+                     Inactive(file): 1048576 kB\n"
+                ),
             );
     }
     tree
@@ -246,7 +249,8 @@ fn allowed_nodes() {
     expect(&report, "numa.nodes", Value::Text("1-2".into()), Verdict::Ok);
     // The pool has 32,768 free pages, but half of them are on other nodes.
     let check = expect(&report, "hugepages.2M", Value::Count(16_384), Verdict::Warn);
-    let command = "numactl -m 1-2 sh -c 'echo 49152 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages_mempolicy'";
+    let command = "numactl -m 1-2 sh -c \
+        'echo 49152 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages_mempolicy'";
     assert_fixes(check, &[command]);
     expect(&report, "hugepages.2M.node1", Value::Count(12_288), Verdict::Warn);
     expect(&report, "hugepages.2M.node2", Value::Count(4096), Verdict::Warn);

@@ -129,7 +129,10 @@ impl Tree {
         self.file("proc/self/cgroup", format!("0::{path}\n"));
         self.file(
             "proc/self/mountinfo",
-            format!("22 1 0:21 / /proc rw - proc proc rw\n30 23 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"),
+            format!(
+                "22 1 0:21 / /proc rw - proc proc rw\n30 23 0:26 {root} /sys/fs/cgroup rw,nosuid \
+                 shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+            ),
         );
         self.folders("sys/fs/cgroup", folders)
     }
@@ -148,7 +151,8 @@ impl Tree {
         for (n, controllers) in ["memory", "hugetlb", "cpu,cpuacct"].iter().enumerate() {
             cgroup += &format!("{}:{controllers}:{path}\n", n + 2);
             mountinfo += &format!(
-                "3{n} 23 0:3{n} {root} /sys/fs/cgroup/{controllers} rw,relatime - cgroup cgroup rw,{controllers}\n"
+                "3{n} 23 0:3{n} {root} /sys/fs/cgroup/{controllers} rw,relatime - cgroup cgroup \
+                 rw,{controllers}\n"
             );
             self.folders(&format!("sys/fs/cgroup/{controllers}"), folders);
         }
