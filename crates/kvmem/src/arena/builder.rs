@@ -219,7 +219,7 @@ impl RegionBuilder {
         for segment in &mapped.segments {
             for reason in &segment.fallbacks {
                 let Segment { range, got, .. } = segment;
-                event!(WARN, ?range, %got, %reason, "a rung of the ladder was skipped");
+                event!(WARN, ?range, %got, %reason, "a rung of the ladder was passed");
                 let _ = (range, got, reason);
             }
         }

@@ -45,7 +45,7 @@ use super::{BumpError, Exclusive, Memory};
 ///
 /// let mut arena = BumpArena::new(HeapMemory::new(1 << 20, 4096)?);
 ///
-/// Eight threads, each with its own piece.
+/// // Eight threads, each with its own piece.
 /// std::thread::scope(|scope| {
 ///     for byte in 0..8 {
 ///         let arena = &arena;
@@ -58,11 +58,11 @@ use super::{BumpError, Exclusive, Memory};
 /// });
 /// assert!(arena.stats().used >= 800_000);
 ///
-/// A request that does not fit returns an error value.
+/// // A request that does not fit returns an error value.
 /// let full = arena.alloc_bytes(1 << 20, 1).expect_err("most of it is used");
 /// assert!(matches!(full, BumpError::Full { requested: 1_048_576, left } if left <= 248_576));
 ///
-/// Nothing is borrowed any more: the whole memory can be handed out again.
+/// // Nothing is borrowed any more: the whole memory can be handed out again.
 /// arena.reset();
 /// assert_eq!(arena.stats().left, 1 << 20);
 /// # Ok::<(), BumpError>(())
@@ -162,7 +162,8 @@ impl<M: Memory> BumpArena<M> {
     /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
     /// let page = arena.alloc_bytes(100, 4096)?.cast::<u8>();
     /// assert_eq!(page.addr().get() % 4096, 0);
-    /// SAFETY: these 100 bytes belong to this caller alone, and the arena is not reset meanwhile.
+    /// // SAFETY: these 100 bytes belong to this caller alone, and the arena is not reset
+    /// // meanwhile.
     /// unsafe { page.write_bytes(7, 100) };
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```

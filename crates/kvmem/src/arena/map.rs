@@ -161,8 +161,8 @@ fn plain(
         .map_err(|errno| call_failed(Call::Protect, len, errno))?;
     if !transparent {
         // Where the machine uses hugepages for everything, base pages need this advice. A kernel
-        // without transparent hugepages rejects it and uses base pages anyway. SAFETY: the part
-        // lies in the span, which the caller owns; no byte changes.
+        // without transparent hugepages rejects it and uses base pages anyway.
+        // SAFETY: the part lies in the span, which the caller owns; no byte changes.
         let _ = unsafe { sys::madvise(span.at(at), len, libc::MADV_NOHUGEPAGE) };
     }
     Ok(len)
@@ -356,7 +356,8 @@ pub(crate) fn map_whole(
     let span = AddressSpan::reserve(len, align, guards)?;
     if page.is_pooled() {
         // The pool promises pages to the file, not to the mapping: the second mapping gets the
-        // pages of the first. SAFETY: no address is given, so no existing mapping is replaced.
+        // pages of the first.
+        // SAFETY: no address is given, so no existing mapping is replaced.
         let trial = unsafe { sys::map_file(None, len, file, write) }.map_err(error)?;
         unmap(trial, len);
     }

@@ -242,7 +242,7 @@ pub(crate) fn verify(
             });
         }
         let RangeReceipt { range: offsets, got, .. } = &*range;
-        event!(WARN, range = ?offsets, %got, %reason, "a rung of the ladder was skipped");
+        event!(WARN, range = ?offsets, %got, %reason, "a rung of the ladder was passed");
         let _ = (offsets, got);
         range.fallbacks.push(reason);
     }

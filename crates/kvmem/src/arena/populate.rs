@@ -361,7 +361,8 @@ impl PopulateJob<'_> {
         // Relaxed: it bounds the work of one call; any value is correct.
         self.near.store(more < NEAR, Ordering::Relaxed);
         // Other processes use the remaining bytes too: this call takes a quarter, at most a
-        // second's worth. Relaxed: a number of bytes that guards nothing.
+        // second's worth.
+        // Relaxed: a number of bytes that guards nothing.
         self.credit.store((more / 4).min(CREDIT), Ordering::Relaxed);
         Ok(())
     }

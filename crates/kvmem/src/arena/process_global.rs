@@ -19,7 +19,7 @@ impl ProcessArena {
     /// use kvmem::arena::ProcessArena;
     ///
     /// let arena = ProcessArena::get()?;
-    /// Off by default.
+    /// // Off by default.
     /// assert!(arena.stats().pool.is_none() || arena.settings().pool_bytes.is_some());
     /// # Ok::<(), kvmem::arena::SetupError>(())
     /// ```
