@@ -40,9 +40,8 @@ fn a_second_process_attaches_and_both_see_the_same() {
     let region =
         base(LEN).backing(Backing::Shared).populate(Populate::Auto).map().expect("little memory");
     // SAFETY: the child does not exist yet.
-    for (n, byte) in
-        unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.iter_mut().enumerate()
-    {
+    let bytes = unsafe { region.slice(..).expect("all of it").as_mut_bytes() };
+    for (n, byte) in bytes.iter_mut().enumerate() {
         *byte = n as u8;
     }
     let fd = region.share().expect("a descriptor").expect("shared memory has one");
