@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use super::diagnose::call_failed;
 use super::populate::{PopulateRange, populate};
 use super::residency::measure;
-use super::{ArenaError, Call, PageSize, Populate, Region, ProgressOptions};
+use super::{ArenaError, Call, PageSize, Populate, ProgressOptions, Region};
 use crate::sys::{self, FileId};
 
 impl Region {
@@ -27,7 +27,11 @@ impl Region {
     /// # Errors
     /// The errors of [`populate`](Self::populate). A mapping that its owner removes meanwhile
     /// causes no error.
-    pub fn populate_aliases(&self, how: Populate, watch: &ProgressOptions) -> Result<u64, ArenaError> {
+    pub fn populate_aliases(
+        &self,
+        how: Populate,
+        watch: &ProgressOptions,
+    ) -> Result<u64, ArenaError> {
         let Some(file) = self.mapping().file() else { return Ok(0) };
         let file =
             sys::file_id(file).map_err(|errno| call_failed(Call::FileSize, self.len(), errno))?;

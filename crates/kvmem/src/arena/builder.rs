@@ -13,7 +13,8 @@ use super::map::{MappedSpan, Segment, map_pages};
 use super::mapping::{self, Mapping};
 use super::populate::{PopulateRange, Populated, populate};
 use super::{
-    ArenaError, CancelToken, Ladder, Numa, PageSize, Populate, Progress, Receipt, Region, ProgressOptions,
+    ArenaError, CancelToken, Ladder, Numa, PageSize, Populate, Progress, ProgressOptions, Receipt,
+    Region,
 };
 use crate::trace::{event, span};
 

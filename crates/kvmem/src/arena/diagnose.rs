@@ -96,8 +96,9 @@ mod tests {
 
     #[test]
     fn the_longest_free_range_lies_between_mappings_or_at_an_end() {
-        let maps = "10000-11000 r-xp 0 0:0 1 a\n21000-22000 rw-p 0 0:0 \
-            0\nffffffffff600000-ffffffffff601000 --xp 0 0:0 0 [vsyscall]\n";
+        let maps = "10000-11000 r-xp 0 0:0 1 a\n\
+                    21000-22000 rw-p 0 0:0 0\n\
+                    ffffffffff600000-ffffffffff601000 --xp 0 0:0 0 [vsyscall]\n";
         assert_eq!(longest_gap(maps), Some(0x40000 - 0x22000));
         assert_eq!(
             longest_gap("10000-11000 r-xp 0 0:0 1 a\n3f000-40000 rw-p 0 0:0 0\n"),

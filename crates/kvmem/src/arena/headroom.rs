@@ -6,10 +6,10 @@
 //! each chunk, far from it after a quarter of the remaining bytes is used (see `populate.rs`). Each
 //! reading is a snapshot, and other processes may take the memory, so a margin stays free.
 //!
-//! Other users of this library do not take it: each call first reserves its bytes under all
-//! applicable limits, and counts the reservations of others as used (see `reservations.rs`). If
-//! only those reservations are in the way, the call waits a little: a reservation shrinks as its
-//! pages become resident, and its call may fail.
+//! Calls of this library, in any process, do not compete for the same bytes: each call first
+//! reserves its bytes under all applicable limits, and counts the reservations of others as used
+//! (see `reservations.rs`). If only those reservations are in the way, the call waits a little: a
+//! reservation shrinks as its pages become resident, and its call may fail.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -25,7 +25,7 @@ use crate::sys;
 /// counted separately.
 const MARGIN: u64 = 2 << 20;
 /// Stays free beside all reservations, for processes that start meanwhile: this fraction of the
-/// limit, but at most [`SPARE_MAX`].
+/// limit, at least [`MARGIN`] and at most [`SPARE_MAX`].
 const SPARE_PART: u64 = 64;
 const SPARE_MAX: u64 = 32 << 20;
 /// The longest wait for other reservations while they change, and while they do not change.

@@ -66,7 +66,7 @@ pub use populate::{ParsePopulateError, Populate, Populated};
 pub use process::{FreeOutcome, ProcessArena, ProcessStats};
 #[cfg(not(loom))]
 pub use process_error::{FreeError, ProcessAllocError, SetupError};
-pub use progress::{CancelToken, WorkUnit, Progress, ProgressOptions};
+pub use progress::{CancelToken, Progress, ProgressOptions, WorkUnit};
 #[cfg(not(loom))]
 pub use read_only::ReadOnlyRegion;
 pub use receipt::{Fallback, RangeReceipt, Receipt};

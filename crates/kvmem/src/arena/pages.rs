@@ -96,7 +96,9 @@ impl FromStr for PageSize {
 
 /// A text that names no kind of page.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{requested}` is not a kind of page: use 1G, 2M, thp or 4k, or several separated by commas")]
+#[error(
+    "`{requested}` is not a kind of page: use 1G, 2M, thp or 4k, or several separated by commas"
+)]
 pub struct ParsePagesError {
     /// The text.
     pub requested: String,
@@ -117,6 +119,7 @@ pub struct Ladder {
 
 impl Ladder {
     /// Makes a ladder of these rungs, not strict.
+    #[must_use]
     pub fn new(rungs: impl Into<Vec<PageSize>>) -> Ladder {
         Ladder { rungs: rungs.into(), strict: false }
     }

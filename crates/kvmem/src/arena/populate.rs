@@ -28,7 +28,7 @@ use thiserror::Error;
 use super::collapse::collapse;
 use super::diagnose::limit_behind;
 use super::headroom::Headroom;
-use super::progress::{ProgressTracker, ProgressOptions};
+use super::progress::{ProgressOptions, ProgressTracker};
 use super::residency::measure;
 use super::thread_team::with_team;
 use super::{ArenaError, Call, Errno, Limit, PageSize, cores, hugetlb};

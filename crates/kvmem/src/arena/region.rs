@@ -16,7 +16,8 @@ use super::pinned::PinnedRange;
 use super::populate::{PopulateRange, Populated, populate};
 use super::residency::{Residency, glance, measure};
 use super::{
-    ArenaError, Backing, Call, Numa, PageSize, Populate, Receipt, RegionBuilder, ProgressOptions, file, map,
+    ArenaError, Backing, Call, Numa, PageSize, Populate, ProgressOptions, Receipt, RegionBuilder,
+    file, map,
 };
 use crate::sys;
 

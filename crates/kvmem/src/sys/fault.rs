@@ -62,11 +62,13 @@ impl Guard {
     }
 
     /// Returns the number of calls of this kind since the plan was made, including failed ones.
+    #[must_use]
     pub fn made(&self, call: Call) -> u64 {
         plan().as_ref().and_then(|plan| plan.made.get(&call).copied()).unwrap_or(0)
     }
 
     /// Returns the number of calls that the plan has made fail.
+    #[must_use]
     pub fn failed(&self) -> u64 {
         plan().as_ref().map_or(0, |plan| plan.failed)
     }

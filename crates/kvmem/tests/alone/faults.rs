@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use super::pools::Pool;
 use super::{MIB, alone, descriptors, maps};
 use kvmem::arena::{
-    Advice, ArenaError, Backing, Call, Errno, Ladder, Method, Numa, PageSize, Populate, Region,
-    ProgressOptions,
+    Advice, ArenaError, Backing, Call, Errno, Ladder, Method, Numa, PageSize, Populate,
+    ProgressOptions, Region,
 };
 use kvmem::fault;
 
@@ -277,7 +277,9 @@ fn kernels_without_populate_touch_pages() {
                 }
             });
             for _ in 0..50 {
-                region.populate(..4096, Populate::threads(1), &ProgressOptions::new()).expect("it is there");
+                region
+                    .populate(..4096, Populate::threads(1), &ProgressOptions::new())
+                    .expect("it is there");
             }
         });
         // Relaxed: the thread has ended.
@@ -298,7 +300,8 @@ fn kernels_without_populate_touch_pages() {
     let at = NonNull::new(at.cast::<u8>()).expect("an address");
     // SAFETY: the page is only populated, and stays mapped.
     let region = unsafe { Region::from_raw(at, 4096, ()) }.expect("a page");
-    let error = region.populate(.., Populate::threads(1), &ProgressOptions::new()).expect_err("read-only");
+    let error =
+        region.populate(.., Populate::threads(1), &ProgressOptions::new()).expect_err("read-only");
     assert!(
         matches!(error, ArenaError::Populate { call: Call::Touch, errno: Errno::EFAULT, .. }),
         "{error}"
@@ -309,7 +312,9 @@ fn kernels_without_populate_touch_pages() {
 fn every_method_finds_the_same_residency() {
     let _alone = alone();
     let region = Region::builder(4 * MIB).ladder(PageSize::Base).map().expect("little memory");
-    region.populate(MIB..2 * MIB, Populate::threads(1), &ProgressOptions::new()).expect("little memory");
+    region
+        .populate(MIB..2 * MIB, Populate::threads(1), &ProgressOptions::new())
+        .expect("little memory");
     let measure = || region.residency(..).expect("one method works");
     let mut methods = vec![measure()];
     {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::{MIB, again, alone, role};
 use kvmem::arena::{
-    ArenaError, Backing, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, ProgressOptions,
+    ArenaError, Backing, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region,
+    RegionBuilder,
 };
 
 fn ordinary(size: usize) -> RegionBuilder {
@@ -221,7 +222,9 @@ fn a_small_memory_cgroup() {
             for _ in 0..3 {
                 let region =
                     ordinary(64 * MIB).populate(Populate::Auto).map().expect("below the limit");
-                region.populate(.., Populate::threads(2), &ProgressOptions::new()).expect("it is there");
+                region
+                    .populate(.., Populate::threads(2), &ProgressOptions::new())
+                    .expect("it is there");
             }
             // The limit is reached in the middle, because other code uses the rest meanwhile.
             let region = ordinary(60 * MIB).map().expect("addresses");

@@ -242,8 +242,8 @@ mod tests {
 
     #[test]
     fn fields() {
-        let meminfo = "MemTotal:       24684092 kB\nMemFree:  1 kB\nHugePages_Total:       \
-            7\nHuge: 99999999999999999999 kB\n";
+        let meminfo = "MemTotal:       24684092 kB\nMemFree:  1 kB\n\
+                       HugePages_Total:       7\nHuge: 99999999999999999999 kB\n";
         assert_eq!(field_bytes(meminfo, "MemTotal"), Some(24_684_092 << 10));
         assert_eq!(field(meminfo, "HugePages_Total"), Some("7"));
         assert_eq!(field_bytes(meminfo, "HugePages_Total"), None, "no unit, no bytes");

@@ -8,13 +8,14 @@ mod process;
 mod tree;
 
 use kvmem::arena::Ladder;
-use kvmem::arena::preflight::{Check, Report, Value, Verdict, Requirements};
+use kvmem::arena::preflight::{Check, Report, Requirements, Value, Verdict};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 fn requirements(size_bytes: u64, ladder: &str) -> Requirements {
-    Requirements::new(size_bytes, ladder.parse::<Ladder>().expect("a ladder")).expect("valid requirements")
+    Requirements::new(size_bytes, ladder.parse::<Ladder>().expect("a ladder"))
+        .expect("valid requirements")
 }
 
 /// Compares the value and the verdict of a check, and returns the check.

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use super::{MIB, base, ordinary, page};
 use kvmem::arena::{
-    ArenaError, Backing, Call, Errno, Fallback, Numa, PageSize, Populate, ReadOnlyRegion, Region,
-    ProgressOptions,
+    ArenaError, Backing, Call, Errno, Fallback, Numa, PageSize, Populate, ProgressOptions,
+    ReadOnlyRegion, Region,
 };
 
 /// Runs the test again in another process, as a child.
@@ -210,7 +210,9 @@ fn collapsing_changes_no_byte_and_fills_discarded_ranges() {
         region.discard(hole.clone()).expect("not in use");
     }
     for range in [3..LEN - 3, MIB..5 * MIB, 0..LEN] {
-        region.populate(range, Populate::threads(2), &ProgressOptions::new()).expect("little memory");
+        region
+            .populate(range, Populate::threads(2), &ProgressOptions::new())
+            .expect("little memory");
     }
     assert!(region.is_resident(..).expect("measured"));
     for (at, byte) in bytes().iter().enumerate() {
@@ -276,10 +278,7 @@ fn page_tables_of_aliases_are_filled() {
     // For each part: the whole file is populated, but no private copy of it.
     let (left, right) = region.split_at(MIB).expect("within");
     for part in [&left, &right] {
-        assert_eq!(
-            part.populate_aliases(Populate::threads(2), &watch).expect("resident"),
-            2 << 20
-        );
+        assert_eq!(part.populate_aliases(Populate::threads(2), &watch).expect("resident"), 2 << 20);
     }
     assert_eq!(view.residency(..).expect("measured").resident_bytes, 2 << 20);
     drop(view);

@@ -24,7 +24,12 @@ pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mu
     }
 }
 
-fn free(facts: &Facts<'_>, requirements: &Requirements, pool: &HugetlbPool, pages: u64) -> Read<Check> {
+fn free(
+    facts: &Facts<'_>,
+    requirements: &Requirements,
+    pool: &HugetlbPool,
+    pages: u64,
+) -> Read<Check> {
     let usable = pool.usable()?;
     let check = Check::new(format!("hugepages.{}", pool.page), Value::Count(usable));
     if !requirements.has(pool.page) {

@@ -53,7 +53,10 @@ fn sizes_at_the_end() {
         assert_eq!(arena.alloc_bytes(1, 1), Err(BumpError::Full { requested: 1, left: 0 }));
     }
     let arena = arena(LEN);
-    assert_eq!(arena.alloc_bytes(LEN + 1, 1), Err(BumpError::Full { requested: LEN + 1, left: LEN }));
+    assert_eq!(
+        arena.alloc_bytes(LEN + 1, 1),
+        Err(BumpError::Full { requested: LEN + 1, left: LEN })
+    );
 }
 
 /// `left` does not count bytes that only padding could use.

@@ -157,8 +157,8 @@ fn both_versions_at_once() {
     tree.file("proc/self/cgroup", "4:memory:/a\n0::/b\n");
     tree.file(
         "proc/self/mountinfo",
-        "31 1 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n32 1 0:32 / \
-         /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+        "31 1 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+         32 1 0:32 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
     );
     tree.file("sys/fs/cgroup/unified/b/hugetlb.2MB.max", "max\n");
     tree.file("sys/fs/cgroup/unified/b/hugetlb.2MB.rsvd.max", "536870912\n");

@@ -234,8 +234,9 @@ fn numa() -> Tree {
             .file(
                 &format!("{folder}/meminfo"),
                 format!(
-                    "Node {node} MemTotal: 33554432 kB\nNode {node} MemFree: {kib} kB\nNode {node} \
-                     Inactive(file): 1048576 kB\n"
+                    "Node {node} MemTotal: 33554432 kB\n\
+                     Node {node} MemFree: {kib} kB\n\
+                     Node {node} Inactive(file): 1048576 kB\n"
                 ),
             );
     }
