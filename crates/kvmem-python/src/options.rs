@@ -43,9 +43,7 @@ pub(crate) fn ladder(py: Python<'_>, pages: Option<&Words>, strict: bool) -> PyR
 
 /// `None`, or a policy in words.
 pub(crate) fn numa(py: Python<'_>, numa: Option<&str>) -> PyResult<Numa> {
-    numa.map_or(Ok(Numa::None), |numa| {
-        numa.parse().map_err(|error: String| error::bad_value(py, error))
-    })
+    numa.map_or(Ok(Numa::None), |numa| numa.parse().map_err(|error| error::bad_value(py, error)))
 }
 
 /// A number of threads, or a text.
@@ -90,9 +88,7 @@ pub(crate) fn populate<'py>(
             let threads = threads.within(py, name, 0..=MOST_THREADS)?;
             Ok(Populate::threads(usize::try_from(threads).unwrap_or(usize::MAX)))
         }
-        Some(Threads::Word(word)) => {
-            word.parse().map_err(|error: String| error::bad_value(py, error))
-        }
+        Some(Threads::Word(word)) => word.parse().map_err(|error| error::bad_value(py, error)),
     }
 }
 

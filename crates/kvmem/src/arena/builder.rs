@@ -1,24 +1,24 @@
-//! *Builder*: what is wished for, and the order in which it is done.
+//! *Builder*: the description of a region, and the order of the steps that map it.
 //!
-//! Map, then policy, then populate, then look: a policy decides only about pages that are not there
-//! yet, and a receipt says only what was found. Whatever fails, the span is dropped and nothing is
-//! left.
+//! The order is: map, set the NUMA policy, populate, verify. A policy applies only to pages that do
+//! not exist yet, and a receipt contains only what was found afterwards. If a step fails, the span
+//! is dropped and nothing remains mapped.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::lay::{Laid, lay};
+use super::map::{MappedSpan, Segment, map_pages};
 use super::mapping::{self, Mapping};
-use super::populate::{Part, Populated, populate};
+use super::populate::{PopulateRange, Populated, populate};
 use super::{
     ArenaError, CancelToken, Ladder, Numa, PageSize, Populate, Progress, ProgressOptions, Receipt,
     Region,
 };
 use crate::trace::{event, span};
 
-/// What is behind the addresses.
+/// The kind of memory behind the addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backing {
@@ -38,26 +38,26 @@ impl fmt::Display for Backing {
     }
 }
 
-/// What laying needs to know.
+/// The options of a mapping.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct MapOptions {
     pub(crate) requested: usize,
     pub(crate) ladder: Ladder,
     pub(crate) numa: Numa,
     pub(crate) backing: Backing,
-    /// Nobody else maps a shared region for writing.
+    /// No other mapping of a shared region can write.
     pub(crate) readers_only: bool,
     pub(crate) guard_pages: bool,
     pub(crate) dont_fork: bool,
     pub(crate) dont_dump: bool,
-    /// All of it will be populated, now or later, before it is used.
+    /// All of it will be populated, now or later, before its first use.
     pub(crate) populated: bool,
 }
 
-impl Wish {
-    /// Whether hugepages of shared memory may come by collapsing: not those of a small region,
-    /// which would be rounded up to one, and not where pages are dealt out to nodes, since a
-    /// hugepage lies where its first page lay, and those are often dealt to the same node.
+impl MapOptions {
+    /// Returns whether collapsing may provide hugepages of shared memory. Not for a region smaller
+    /// than a hugepage, which would be rounded up to one. Not with interleaved pages: a hugepage
+    /// lies on the node of its first page, and the first pages often all lie on the same node.
     pub(crate) fn can_collapse(&self) -> bool {
         self.populated
             && self.requested >= PageSize::Thp.bytes()
@@ -65,18 +65,18 @@ impl Wish {
     }
 }
 
-/// A region to be. See [`Region::builder`].
+/// A description of a region to map. See [`Region::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is mapped before `map`"]
 pub struct RegionBuilder {
-    wish: Wish,
+    options: MapOptions,
     populate: Populate,
     watch: ProgressOptions,
 }
 
 impl RegionBuilder {
     pub(crate) fn new(size_bytes: usize) -> RegionBuilder {
-        let wish = Wish {
+        let options = MapOptions {
             requested: size_bytes,
             ladder: Ladder::default(),
             numa: Numa::None,
@@ -87,103 +87,103 @@ impl RegionBuilder {
             dont_dump: true,
             populated: false,
         };
-        RegionBuilder { wish, populate: Populate::None, watch: ProgressOptions::new() }
+        RegionBuilder { options, populate: Populate::None, watch: ProgressOptions::new() }
     }
 
-    /// Kinds of pages to try. Default: 2 MiB, then THP, then base pages.
+    /// Sets the kinds of pages to try. Default: 2 MiB, then THP, then base pages.
     pub fn ladder(mut self, ladder: impl Into<Ladder>) -> RegionBuilder {
-        self.wish.ladder = ladder.into();
+        self.options.ladder = ladder.into();
         self
     }
 
-    /// Whether to fail if the first rung cannot take everything. Default: as the ladder says, which
-    /// is no.
+    /// Sets whether mapping fails if the first rung cannot take everything. Default: the ladder's
+    /// own setting, which is `false` for most ladders.
     ///
-    /// Of transparent hugepages nothing is promised, so strictness is checked after populating: if
-    /// the kernel used base pages for a part, and tells so (Linux 6.7), mapping fails. Without
-    /// populating there is nothing to check.
+    /// The kernel promises nothing about transparent hugepages, so strictness is checked after
+    /// populating: mapping fails if the kernel used base pages for a part and reports it (Linux
+    /// 6.7). Without populating there is nothing to check.
     pub fn strict(mut self, strict: bool) -> RegionBuilder {
-        self.wish.ladder.strict = strict;
+        self.options.ladder.strict = strict;
         self
     }
 
-    /// Where pages are to lie. Default: wherever the kernel puts them.
+    /// Sets the NUMA nodes of the pages. Default: the kernel chooses.
     ///
-    /// Pages of a pool that are bound to nodes are populated when they are mapped, whatever
-    /// [`populate`](Self::populate) says: the pool promises pages, but not where they are, and
-    /// a later touch could kill the process.
+    /// Pages of a hugetlb pool that are bound to nodes are populated by `map`, whatever
+    /// [`populate`](Self::populate) says: the pool promises pages, but not their nodes, and a later
+    /// touch could kill the process.
     pub fn numa(mut self, numa: Numa) -> RegionBuilder {
-        self.wish.numa = numa;
+        self.options.numa = numa;
         self
     }
 
-    /// What is to be behind the addresses. Default: private memory.
+    /// Sets the kind of memory behind the addresses. Default: private memory.
     ///
     /// A shared region consists of pages of one kind: the first rung that can take all of it,
     /// rounded up to whole pages.
     pub fn backing(mut self, backing: Backing) -> RegionBuilder {
-        self.wish.backing = backing;
+        self.options.backing = backing;
         self
     }
 
-    /// `true` is [`Backing::Shared`], `false` is [`Backing::Private`].
+    /// Sets [`Backing::Shared`] for `true` and [`Backing::Private`] for `false`. Use
+    /// [`backing`](Self::backing) instead.
     pub fn memfd(self, memfd: bool) -> RegionBuilder {
         self.backing(if memfd { Backing::Shared } else { Backing::Private })
     }
 
-    /// Whether nobody but this region writes to shared memory, ever: the file is sealed against
-    /// every later mapping for writing (`F_SEAL_FUTURE_WRITE`, Linux 5.1), of whichever process and
-    /// user. Default: no. Private memory is not concerned.
+    /// Sets whether this mapping of shared memory stays the only one that can write. The file is
+    /// sealed against every later mapping for writing (`F_SEAL_FUTURE_WRITE`, Linux 5.1), of all
+    /// processes and users. Default: no. Has no effect on private memory.
     ///
-    /// That holds for this process too: an engine that maps the descriptor by itself can only read,
-    /// and [`Region::attach`] fails with [`Refused`](ArenaError::Refused). The kernel then takes no
-    /// page out of the file, so [`Region::discard`] fails as well.
+    /// This applies to this process too: an engine that maps the descriptor itself can only read,
+    /// and [`Region::attach`] fails with [`Refused`](ArenaError::Refused). The kernel then removes
+    /// no page from the file, so [`Region::discard`] fails as well.
     pub fn readers_only(mut self, readers_only: bool) -> RegionBuilder {
-        self.wish.readers_only = readers_only;
+        self.options.readers_only = readers_only;
         self
     }
 
-    /// Whether a base page without access lies before and behind the region, so that running over
-    /// its end is a fault at once. Default: no.
+    /// Sets whether an inaccessible base page lies before and after the region. An access beyond
+    /// its ends then faults at once. Default: no.
     pub fn guard_pages(mut self, guard_pages: bool) -> RegionBuilder {
-        self.wish.guard_pages = guard_pages;
+        self.options.guard_pages = guard_pages;
         self
     }
 
-    /// Whether a forked child has nothing at these addresses. Default: yes.
+    /// Sets whether the region is absent in forked children. Default: yes.
     ///
-    /// If it does inherit private memory, writes of either process are paid with a copy of the
-    /// page: then a device that was given the old page sees the parent's data no more. Private
-    /// pages of a pool are not used if this is off: the pool promises them to the parent alone,
-    /// and a child that writes could be killed.
+    /// If a child inherits private memory, the first write of either process copies the page; a
+    /// device that was given the old page then no longer sees the parent's data. Private pages of a
+    /// hugetlb pool are not used if this is off: the pool promises them to the parent alone, and a
+    /// child that writes could be killed.
     pub fn dont_fork(mut self, dont_fork: bool) -> RegionBuilder {
-        self.wish.dont_fork = dont_fork;
+        self.options.dont_fork = dont_fork;
         self
     }
 
-    /// Whether core dumps leave the region out. Default: yes.
+    /// Sets whether core dumps omit the region. Default: yes.
     pub fn dont_dump(mut self, dont_dump: bool) -> RegionBuilder {
-        self.wish.dont_dump = dont_dump;
+        self.options.dont_dump = dont_dump;
         self
     }
 
-    /// Whether, and by how many threads, all pages are made resident before the region is returned.
-    /// Default: not at all.
+    /// Sets whether `map` makes all pages resident, and with how many threads. Default: not at all.
     pub fn populate(mut self, populate: Populate) -> RegionBuilder {
         self.populate = populate;
-        self.wish.populated = populate != Populate::None;
+        self.options.populated = populate != Populate::None;
         self
     }
 
-    /// As [`populate`](Self::populate), but later: by [`Region::populate`], part by part, and all
-    /// of it before it is used.
+    /// Prepares for populating later by [`Region::populate`], part by part. The caller populates
+    /// the whole region before its first use.
     pub(crate) fn populate_later(mut self) -> RegionBuilder {
         self.populate = Populate::None;
-        self.wish.populated = true;
+        self.options.populated = true;
         self
     }
 
-    /// Who is told how far populating has come; see [`ProgressOptions::progress`].
+    /// Sets a callback for the progress of populating; see [`ProgressOptions::progress`].
     pub fn progress(
         mut self,
         listener: impl Fn(Progress) + Send + Sync + 'static,
@@ -192,70 +192,82 @@ impl RegionBuilder {
         self
     }
 
-    /// A token that ends populating early: then nothing is mapped.
+    /// Sets a token that ends populating early: `map` then fails and leaves nothing mapped.
     pub fn cancel(mut self, cancel: CancelToken) -> RegionBuilder {
         self.watch = self.watch.cancel(cancel);
         self
     }
 
-    /// How long populating may take: if that is not enough, nothing is mapped.
+    /// Sets the time limit of populating: if populating takes longer, `map` fails and leaves
+    /// nothing mapped.
     pub fn time_budget(mut self, budget: Duration) -> RegionBuilder {
         self.watch = self.watch.time_budget(budget);
         self
     }
 
-    /// Maps the region, whole or not at all.
+    /// Maps the region, all of it or nothing.
     ///
-    /// Without populating this takes some ten system calls, however large the region is. Populating
-    /// takes as long as the kernel needs to clear that much memory.
+    /// Without populating this takes about ten system calls, whatever the size. Populating takes as
+    /// long as the kernel needs to clear that much memory.
     ///
     /// # Errors
-    /// [`ArenaError`] says what was refused, which limit was hit, and what to do. Nothing is left
-    /// mapped.
+    /// [`ArenaError`] names the failed step, the limit that was reached, and the remedy. Nothing
+    /// remains mapped.
     pub fn map(&self) -> Result<Region, ArenaError> {
-        let wish = &self.wish;
-        span!(INFO, "map", bytes = wish.requested);
-        let laid = lay(wish)?;
-        for piece in &laid.pieces {
-            for reason in &piece.fallbacks {
-                event!(WARN, range = ?piece.range, got = %piece.got, %reason, "a rung of the ladder was passed");
-                let _ = reason;
+        let options = &self.options;
+        span!(INFO, "map", bytes = options.requested);
+        let mapped = map_pages(options)?;
+        for segment in &mapped.segments {
+            for reason in &segment.fallbacks {
+                let Segment { range, got, .. } = segment;
+                event!(WARN, ?range, %got, %reason, "a rung of the ladder was passed");
+                let _ = (range, got, reason);
             }
         }
-        let parts = mapping::parts(&laid);
+        let parts = mapping::parts(&mapped);
         let done = if self.populate == Populate::None {
             self.keep_promises(&parts)?
         } else {
             populate(&parts, self.populate, &self.watch, 0)?.into_iter().map(Some).collect()
         };
-        let receipt = self.receipt(&laid, &done)?;
-        Ok(Region::whole(Mapping::own(laid, wish.backing, wish.numa.clone(), receipt)))
+        let receipt = self.receipt(&mapped, &done)?;
+        Ok(Region::whole(Mapping::from_span(
+            mapped,
+            options.backing,
+            options.numa.clone(),
+            receipt,
+        )))
     }
 
-    /// Populates what would not be safe to touch later: pages of a pool that are bound to nodes.
-    fn keep_promises(&self, parts: &[Part]) -> Result<Vec<Option<Populated>>, ArenaError> {
-        let bound = matches!(self.wish.numa, Numa::Bind(_));
-        let promised = |part: &&Part| bound && part.page.is_pooled();
-        let urgent: Vec<Part> = parts.iter().filter(promised).cloned().collect();
+    /// Populates the pages that a later touch could not safely make: hugetlb pages that are bound
+    /// to nodes.
+    fn keep_promises(&self, parts: &[PopulateRange]) -> Result<Vec<Option<Populated>>, ArenaError> {
+        let bound = matches!(self.options.numa, Numa::Bind(_));
+        let promised = |part: &&PopulateRange| bound && part.page.is_pooled();
+        let urgent: Vec<PopulateRange> = parts.iter().filter(promised).cloned().collect();
         let mut done = populate(&urgent, Populate::Auto, &self.watch, 0)?.into_iter();
         Ok(parts.iter().map(|part| if promised(&part) { done.next() } else { None }).collect())
     }
 
-    fn receipt(&self, laid: &Laid, done: &[Option<Populated>]) -> Result<Receipt, ArenaError> {
-        let mut ranges = mapping::ranges(laid);
+    fn receipt(
+        &self,
+        mapped: &MappedSpan,
+        done: &[Option<Populated>],
+    ) -> Result<Receipt, ArenaError> {
+        let mut ranges = mapping::ranges(mapped);
         for (range, done) in ranges.iter_mut().zip(done) {
             if let Some(done) = done {
                 range.seconds = done.seconds;
                 range.gib_per_s = done.gib_per_s();
-                mapping::verify(range, &self.wish.numa, self.wish.ladder.strict)?;
+                mapping::verify(range, &self.options.numa, self.options.ladder.strict)?;
             }
         }
         Ok(Receipt {
-            requested_bytes: self.wish.requested,
-            mapped_bytes: laid.span.outer_len(),
-            usable_bytes: laid.span.len(),
-            backing: Some(self.wish.backing),
-            policy_verified: laid.policy_verified,
+            requested_bytes: self.options.requested,
+            mapped_bytes: mapped.span.outer_len(),
+            usable_bytes: mapped.span.len(),
+            backing: Some(self.options.backing),
+            policy_verified: mapped.policy_verified,
             threads: done.iter().flatten().map(|done| done.threads).max().unwrap_or(0),
             ranges,
         })

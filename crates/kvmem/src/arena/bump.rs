@@ -1,26 +1,27 @@
-//! *Bump arena*: bytes of one memory, handed out from the first to the last and never taken back
-//! one by one.
+//! *Bump arena*: hands out the bytes of one memory from the first to the last and frees none of
+//! them alone.
 //!
 //! ```text
 //!   base                          cursor                                  limit
-//!    │ handed out, and padding      │ padding │ the next request │ ...      │
+//!    │ handed out, with padding     │ padding │ the next request │ ...      │
 //!    ├──────────────────────────────┼─────────┼──────────────────┼──────────┤
-//!                                             └ a multiple of its alignment, as an address
+//!                                             └ this address is a multiple of the alignment
 //! ```
 //!
-//! Its whole state is the cursor (see `cursor.rs`); everything else is constant and stands on other
-//! cache lines, where the exchanges of other threads do not disturb it. That decides what the
-//! figures are: `used` and `left` come from one load of the cursor, so they always add up, and no
-//! allocation pays for them. How many allocations there were is not counted here: the count would
-//! be a second atomic operation for each of them. Who wants it, counts calls.
+//! The cursor is the only state (see `cursor.rs`). All other fields are constant and lie on other
+//! cache lines, where the exchanges of other threads do not disturb them. The statistics follow
+//! from that: `used` and `left` come from one load of the cursor, therefore they always add up to
+//! the capacity and cost the allocations nothing. The arena does not count its allocations: a
+//! counter would be a second atomic operation for each of them. A caller that needs this number
+//! counts its own calls.
 //!
-//! Alignment is of the *address*. Where the memory begins at a multiple of 4096 and 2 MiB are asked
-//! for, the offset within the memory is not a multiple of 2 MiB, and must not be.
+//! Alignment applies to the *address*. If the memory begins at a multiple of 4096 and a request
+//! asks for an alignment of 2 MiB, the offset of the result is in general not a multiple of 2 MiB.
 //!
-//! Two faces hand out the same bytes: the raw one for those who keep their own account of who uses
-//! what, and, where nobody else can reach the memory, a safe one whose slices borrow the arena.
-//! [`BumpArena::reset`] takes the arena exclusively, so it cannot be called while such a slice
-//! lives.
+//! Two interfaces hand out the same bytes. The raw one returns pointers; its callers keep track of
+//! which thread uses which bytes. The safe one exists where no other code can reach the memory; its
+//! slices borrow the arena. [`BumpArena::reset`] borrows the arena exclusively, so the compiler
+//! rejects a reset while such a slice lives.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -31,11 +32,11 @@ use std::slice;
 use super::cursor::Cursor;
 use super::{BumpError, Exclusive, Memory};
 
-/// Hands out bytes of `M` by moving a cursor. Shared by reference among any number of threads,
-/// without a lock.
+/// A lock-free allocator that hands out the bytes of `M` by moving a cursor. Any number of threads
+/// share it by reference.
 ///
-/// An allocation is one atomic read-modify-write, repeated only when another thread's came between.
-/// A refusal is a load and writes nothing. Nothing is logged.
+/// An allocation is one atomic read-modify-write, repeated only if another thread's exchange came
+/// in between. A failed allocation is one load and writes nothing. Neither logs anything.
 ///
 /// ```
 /// use std::mem::MaybeUninit;
@@ -44,7 +45,7 @@ use super::{BumpError, Exclusive, Memory};
 ///
 /// let mut arena = BumpArena::new(HeapMemory::new(1 << 20, 4096)?);
 ///
-/// // Eight threads, each with a piece of its own.
+/// // Eight threads, each with its own piece.
 /// std::thread::scope(|scope| {
 ///     for byte in 0..8 {
 ///         let arena = &arena;
@@ -57,18 +58,17 @@ use super::{BumpError, Exclusive, Memory};
 /// });
 /// assert!(arena.stats().used >= 800_000);
 ///
-/// // What does not fit is a value.
-/// let refused = arena.allocate_bytes(1 << 20, 1).expect_err("most of it is gone");
-/// assert!(matches!(refused, BumpError::Full { requested: 1_048_576, left } if left <= 248_576));
+/// // A request that does not fit returns an error value.
+/// let full = arena.alloc_bytes(1 << 20, 1).expect_err("most of it is used");
+/// assert!(matches!(full, BumpError::Full { requested: 1_048_576, left } if left <= 248_576));
 ///
-/// // Nothing is borrowed any more: all of it is free again.
+/// // Nothing is borrowed any more: the whole memory can be handed out again.
 /// arena.reset();
 /// assert_eq!(arena.stats().left, 1 << 20);
 /// # Ok::<(), BumpError>(())
 /// ```
 ///
-/// Drawback: nothing is freed alone. Memory that comes and goes is the business of
-/// [`offset`](crate::offset).
+/// Drawback: no allocation can be freed alone. For that, use [`offset`](crate::offset).
 pub struct BumpArena<M: Memory> {
     cursor: Cursor,
     base: NonNull<u8>,
@@ -77,14 +77,14 @@ pub struct BumpArena<M: Memory> {
     memory: M,
 }
 
-// SAFETY: the memory may go to other threads, and with it its base. The arena itself hands out
-// addresses, by an atomic exchange, and slices only of memory that any thread may use (`Exclusive`,
-// 1).
+// SAFETY: `M` may go to other threads, and its base address with it. The arena itself hands out
+// addresses by an atomic exchange, and slices only of memory that any thread may use (`Exclusive`,
+// condition 1).
 unsafe impl<M: Memory> Send for BumpArena<M> {}
-// SAFETY: as above.
+// SAFETY: a shared arena does no more than an owned one: see `Send`.
 unsafe impl<M: Memory> Sync for BumpArena<M> {}
 
-/// What an arena has handed out, at one moment. `used + left == capacity`, always.
+/// What an arena had handed out at one moment. `used + left == capacity`, always.
 ///
 /// ```
 /// use kvmem::arena::{BumpArena, BumpStats, HeapMemory};
@@ -97,32 +97,35 @@ unsafe impl<M: Memory> Sync for BumpArena<M> {}
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BumpStats {
-    /// Bytes of the memory.
+    /// Size of the memory in bytes.
     pub capacity: usize,
-    /// Bytes handed out since the beginning or the last reset, with the padding before them.
+    /// Bytes handed out since the arena was made or last reset, padding included.
     pub used: usize,
-    /// Bytes not handed out.
+    /// Bytes not handed out yet.
     pub left: usize,
 }
 
 impl<M: Memory> BumpArena<M> {
-    /// An arena on this memory, all of it free. O(1); the bytes are not touched.
+    /// Makes an arena over `memory`; all of it is free. O(1); the bytes are not touched.
+    #[must_use]
     pub fn new(memory: M) -> Self {
         let base = memory.base();
         let start = base.addr().get();
-        // Does not overflow (`Memory`, 2).
+        // `Memory`, condition 2, excludes an overflow.
         BumpArena { cursor: Cursor::new(start), base, limit: start + memory.len(), memory }
     }
 
-    /// Hands out `layout.size()` bytes at a multiple of `layout.align()`; the slice is as long as
-    /// was asked for. Lock-free, one atomic read-modify-write.
+    /// Allocates `layout.size()` bytes at a multiple of `layout.align()`; the slice has exactly the
+    /// requested length. Lock-free: one atomic read-modify-write.
     ///
-    /// The bytes are as the memory was, or as they were left before a reset. They may be used until
-    /// the arena is reset, dropped or taken apart; that is for the caller to see to.
+    /// The bytes have the contents that the memory had at the start or that earlier users left
+    /// before a reset. The caller may use them until the arena is reset, dropped or taken apart,
+    /// and has to ensure that no use comes later.
     ///
     /// # Errors
     ///
-    /// [`BumpError::Zero`] and [`BumpError::Full`], in the time of a load.
+    /// [`BumpError::Zero`] for a size of 0 and [`BumpError::Full`] if the request does not fit.
+    /// Either costs no more than a load.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
@@ -145,18 +148,22 @@ impl<M: Memory> BumpArena<M> {
         }
     }
 
-    /// As [`allocate`](Self::allocate), for callers that come with two numbers.
+    /// Allocates `size` bytes at a multiple of `align`, like [`alloc`](Self::alloc) for callers
+    /// that have two numbers and no `Layout`.
     ///
     /// # Errors
     ///
-    /// [`BumpError::BadAlign`] and [`BumpError::Overflow`] besides.
+    /// [`BumpError::Zero`] for a size of 0, [`BumpError::BadAlign`] if `align` is not a power of
+    /// two, [`BumpError::Overflow`] if no object can be that large, and [`BumpError::Full`] if the
+    /// request does not fit.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
     /// let arena = BumpArena::new(HeapMemory::new(1 << 16, 64)?);
     /// let page = arena.allocate_bytes(100, 4096)?.cast::<u8>();
     /// assert_eq!(page.addr().get() % 4096, 0);
-    /// // SAFETY: 100 bytes that nobody else has; the arena is not reset meanwhile.
+    /// // SAFETY: these 100 bytes belong to this caller alone, and the arena is not reset
+    /// // meanwhile.
     /// unsafe { page.write_bytes(7, 100) };
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```
@@ -165,7 +172,8 @@ impl<M: Memory> BumpArena<M> {
         self.allocate(BumpError::layout(size, align)?)
     }
 
-    /// Whether the address is one of this arena's memory, handed out or not. Reads constants only.
+    /// Returns whether the address lies in this arena's memory, handed out or not. Reads constants
+    /// only.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
@@ -175,18 +183,19 @@ impl<M: Memory> BumpArena<M> {
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```
     #[inline]
+    #[must_use]
     pub fn owns(&self, address: *const u8) -> bool {
         (self.base.addr().get()..self.limit).contains(&address.addr())
     }
 
-    /// Whether the address has been handed out (or is padding before what has been).
+    /// Returns whether the address lies in bytes that have been handed out, padding included.
     #[cfg(not(loom))]
     pub(super) fn has_handed_out(&self, address: *const u8) -> bool {
         (self.base.addr().get()..self.cursor.at()).contains(&address.addr())
     }
 
-    /// What is used and left, from one load. Whatever this thread knows to have been handed out is
-    /// in it.
+    /// Returns the used and remaining bytes, from one load. They include every allocation that
+    /// happened before this call on this thread.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
@@ -196,6 +205,7 @@ impl<M: Memory> BumpArena<M> {
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```
     #[inline]
+    #[must_use]
     pub fn stats(&self) -> BumpStats {
         let at = self.cursor.at();
         BumpStats {
@@ -205,23 +215,25 @@ impl<M: Memory> BumpArena<M> {
         }
     }
 
-    /// Bytes of the memory.
+    /// Returns the size of the memory in bytes.
     #[inline]
+    #[must_use]
     pub fn capacity(&self) -> usize {
         self.limit - self.base.addr().get()
     }
 
-    /// The first byte of the memory.
+    /// Returns the address of the first byte of the memory.
     #[inline]
+    #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Makes all of it free again. O(1); the bytes stay as they are.
+    /// Makes the whole memory available again. O(1); the bytes keep their contents.
     ///
-    /// Nothing that [`allocate_uninit`](Self::allocate_uninit) gave is borrowed any more: the compiler
-    /// sees to that. What the raw face gave will be handed out again, and must not be used from
-    /// here on.
+    /// The compiler ensures that no slice from [`alloc_uninit`](Self::alloc_uninit) is still
+    /// borrowed. Pointers from [`alloc`](Self::alloc) and [`alloc_bytes`](Self::alloc_bytes) must
+    /// not be used any more: their bytes will be handed out again.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
@@ -235,8 +247,8 @@ impl<M: Memory> BumpArena<M> {
         self.cursor.set(self.base.addr().get());
     }
 
-    /// Takes the arena apart. What the raw face gave must not be used from here on, unless the
-    /// memory says otherwise.
+    /// Takes the arena apart and returns its memory. Pointers that it handed out must not be used
+    /// any more, unless the memory's own documentation allows it.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
@@ -246,24 +258,25 @@ impl<M: Memory> BumpArena<M> {
     /// assert_eq!(arena.into_memory().len(), 1000);
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```
+    #[must_use]
     pub fn into_memory(self) -> M {
         self.memory
     }
 
-    /// `[start, start + size)`, which the cursor has just passed.
+    /// Returns the range `[start, start + size)`, which the cursor has just passed.
     #[inline]
     fn bytes(&self, start: usize, size: usize) -> NonNull<[u8]> {
         let offset = start - self.base.addr().get();
-        // SAFETY: `start` is between base and limit, so the offset is within the one allocation
-        // that the memory is.
+        // SAFETY: `start` is between base and limit, so the offset is within the memory, which is
+        // one allocation.
         let first = unsafe { self.base.add(offset) };
         NonNull::slice_from_raw_parts(first, size)
     }
 }
 
 impl<M: Exclusive> BumpArena<M> {
-    /// As [`allocate_bytes`](Self::allocate_bytes), as a slice that borrows the arena: it cannot outlive
-    /// it, nor a reset.
+    /// Allocates `size` bytes at a multiple of `align` and returns them as a slice that borrows the
+    /// arena. The slice can outlive neither the arena nor a reset.
     ///
     /// ```compile_fail
     /// # use kvmem::arena::{BumpArena, HeapMemory};
@@ -275,9 +288,9 @@ impl<M: Exclusive> BumpArena<M> {
     ///
     /// # Errors
     ///
-    /// Any [`BumpError`].
+    /// The same as for [`alloc_bytes`](Self::alloc_bytes).
     #[inline]
-    // Each call gives bytes that no other call gives.
+    // No two calls return the same bytes.
     #[allow(clippy::mut_from_ref)]
     pub fn allocate_uninit(
         &self,
@@ -286,10 +299,10 @@ impl<M: Exclusive> BumpArena<M> {
     ) -> Result<&mut [MaybeUninit<u8>], BumpError> {
         let bytes = self.allocate_bytes(size, align)?;
         // SAFETY: the bytes are within the memory, which is readable, writable and stays until
-        // `self` is dropped (`Exclusive`, 1, and `Memory`, 3); `MaybeUninit` asks nothing
-        // of their contents. No other call has them: the cursor has passed them and goes
-        // back only in `reset`, which no borrow of `self` survives; and nobody reaches them
-        // past the arena (`Exclusive`, 2).
+        // `self` is dropped (`Exclusive`, condition 1, and `Memory`, condition 3). `MaybeUninit`
+        // requires nothing of their contents. No other call has them: the cursor has passed them
+        // and moves back only in `reset`, which no borrow of `self` survives. No other code reaches
+        // them around the arena (`Exclusive`, condition 2).
         Ok(unsafe { slice::from_raw_parts_mut(bytes.as_ptr().cast(), bytes.len()) })
     }
 }
@@ -310,7 +323,8 @@ mod tests {
     use super::*;
     use crate::arena::HeapMemory;
 
-    /// What is written by every allocation shares no line with what each of them only reads.
+    /// The cursor, which every allocation writes, shares no cache line with the fields that every
+    /// allocation reads.
     #[test]
     fn constants_stand_apart_from_the_cursor() {
         type Arena = BumpArena<HeapMemory>;

@@ -1,6 +1,6 @@
-//! *Byte size*: a number of bytes as people write it, and the one reader of it.
+//! *Byte size*: a number of bytes as people write it, and its only parser.
 //!
-//! The rules, with examples, are in the documentation of [`ByteSize`]. The reckoning is exact: no
+//! The documentation of [`ByteSize`] has the rules, with examples. The arithmetic is exact: no
 //! number goes through floating point.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
-/// A text that is no size.
+/// A text that is not a size.
 ///
 /// ```
 /// use kvmem::arena::{ByteSize, SizeFault};
@@ -22,63 +22,63 @@ pub struct ByteSize(pub u64);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{text:?} is no size: {fault}; give a number of bytes, or one with KiB, MiB, GiB, TiB (powers of 1024, as K, M, G, T) or \
-     KB, MB, GB, TB (powers of 1000), such as 64GiB"
+    "{text:?} is not a size: {fault}; give a number of bytes, or one with KiB, MiB, GiB, TiB \
+     (powers of 1024, as K, M, G, T) or KB, MB, GB, TB (powers of 1000), such as 64GiB"
 )]
 pub struct SizeError {
     /// The text.
     pub text: Box<str>,
-    /// What is wrong with it.
+    /// The reason.
     pub fault: SizeFault,
 }
 
-/// Why a text is no size.
+/// The reason why a text is not a size.
 ///
 /// ```
 /// use kvmem::arena::{ArenaSettings, SettingError, SizeFault};
 ///
 /// let variable = |name: &str| (name == "KVMEM_ARENA_POOL_SIZE").then(|| "0GB".into());
-/// let Err(SettingError::Size { fault, .. }) = ArenaSettings::from_lookup(variable) else { panic!("it is wrong") };
-/// assert_eq!(fault, SizeFault::Zero);
+/// let error = ArenaSettings::from_lookup(variable).unwrap_err();
+/// assert!(matches!(error, SettingError::Size { fault: SizeFault::Zero, .. }));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SizeFault {
-    /// There is nothing but spaces.
+    /// The text is empty, or has only spaces.
     #[error("it is empty")]
     Empty,
-    /// It begins with a minus sign.
+    /// The text begins with a minus sign.
     #[error("it is negative")]
     Negative,
-    /// It does not begin with a decimal number.
+    /// The text does not begin with a decimal number.
     #[error("it does not begin with a number")]
     NoNumber,
-    /// What follows the number is no unit.
+    /// The text after the number is not a known unit.
     #[error("the unit {unit:?} is not known")]
     Unit {
-        /// What stands there.
+        /// The text after the number.
         unit: String,
     },
-    /// It comes to less than one byte.
+    /// The size is less than one byte.
     #[error("it comes to 0 bytes")]
     Zero,
-    /// It is more than this machine can address.
+    /// The size is more than this machine can address.
     #[error("it is more than {limit} bytes")]
     TooLarge {
-        /// The most that can be, in bytes.
+        /// The largest size, in bytes.
         limit: usize,
     },
 }
 
-/// The most bytes that one object can have.
+/// The size of the largest object, in bytes.
 const LIMIT: usize = isize::MAX as usize;
 
-/// What `KB` and its like are.
+/// The meaning of `KB` and similar units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Units {
-    /// Powers of 1000, as SI says.
+    /// Powers of 1000, as in SI.
     Standard,
-    /// Powers of 1024, as Mooncake says.
+    /// Powers of 1024, as in Mooncake.
     PowersOf1024,
 }
 
@@ -94,7 +94,7 @@ impl FromStr for ByteSize {
 }
 
 impl fmt::Display for ByteSize {
-    /// The largest unit of 1024 that gives a whole number.
+    /// Uses the largest unit of 1024 that gives a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 7] = ["", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
         let power = if self.0 == 0 { 0 } else { self.0.trailing_zeros() / 10 };
@@ -102,7 +102,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// Reads a size ≥ 1.
+/// Parses a size ≥ 1.
 pub(crate) fn parse(text: &str, units: Units) -> Result<usize, SizeFault> {
     let text = text.trim();
     if text.is_empty() {
@@ -132,7 +132,7 @@ pub(crate) fn parse(text: &str, units: Units) -> Result<usize, SizeFault> {
     }
 }
 
-/// Bytes of a unit.
+/// Returns the bytes of a unit.
 fn unit_len(unit: &str, units: Units) -> Result<u128, SizeFault> {
     const POWERS: &str = "kmgtpe";
     let lower = unit.to_ascii_lowercase();
@@ -157,11 +157,11 @@ fn digits(text: &str) -> Option<u128> {
     if text.is_empty() { Some(0) } else { text.parse().ok() }
 }
 
-/// `0.<digits> × unit`, rounded down.
+/// Returns `0.<digits> × unit`, rounded down.
 fn fraction_of(digits: &str, unit: u128) -> u128 {
-    // Written out, 1/2^60 has 60 digits, so digits far down may still decide. From the last to the
-    // first: what is
-    // carried is less than the unit, and floors nest: ⌊(d·u + x) / 10⌋ = ⌊(d·u + ⌊x⌋) / 10⌋.
+    // Written out, 1/2^60 has 60 digits, so digits far down can still decide. The loop goes from
+    // the last digit to the first. The carried value is less than the unit, and floors nest: ⌊(d·u
+    // + x) / 10⌋ = ⌊(d·u + ⌊x⌋) / 10⌋.
     digits.bytes().rev().fold(0, |carried, digit| (u128::from(digit - b'0') * unit + carried) / 10)
 }
 

@@ -1,34 +1,34 @@
-//! *Cgroups*: the directories whose limits hold for this process, in both versions of the
+//! *Cgroups*: finds the directories whose limits apply to this process, in both versions of the
 //! hierarchy.
 //!
-//! A group's limit holds for all groups below it, so each directory from the process's own up to
-//! the top is asked. In a container the path that the kernel tells can lie outside of what is
-//! mounted; then the mount's top is what there is to ask.
+//! A group's limit applies to all groups below it, so every directory from the process's own up to
+//! the top is read. In a container, the path that the kernel reports can lie outside the mounted
+//! part; then the top of the mount is read.
 
 use crate::sys;
 
-/// A directory with limits in it.
+/// A directory with limit files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) directory: String,
-    /// Whether its files are named as in version 2.
+    /// Whether its files have the names of version 2.
     pub(crate) unified: bool,
 }
 
 impl Group {
-    /// The whole text of one of its files.
+    /// Reads one of its files as text.
     pub(crate) fn text(&self, file: &str) -> Option<String> {
         sys::read_text(&format!("{}/{file}", self.directory)).ok()
     }
 
-    /// A number in one of its files. `max`, and numbers as large as version 1 uses to say so, are
-    /// none.
+    /// Reads a number from one of its files. Returns `None` for `max`, and for the huge numbers by
+    /// which version 1 says the same.
     pub(crate) fn number(&self, file: &str) -> Option<u64> {
         self.text(file)?.trim().parse().ok().filter(|number| *number < 1 << 60)
     }
 }
 
-/// The groups of a controller that hold for this process, the innermost first.
+/// Returns the groups of a controller that apply to this process, the innermost first.
 pub(crate) fn groups(controller: &str) -> Vec<Group> {
     match (sys::read_text("/proc/self/mountinfo"), sys::read_text("/proc/self/cgroup")) {
         (Ok(mounts), Ok(paths)) => find(&mounts, &paths, controller),
@@ -60,7 +60,7 @@ fn find(mounts: &str, paths: &str, controller: &str) -> Vec<Group> {
             };
             mine.then_some(path)
         });
-        // Relative to what is mounted; nothing if it lies elsewhere.
+        // Relative to the mounted directory; empty if the path lies outside it.
         let own = own.unwrap_or("/");
         let within = if root == "/" { Some(own) } else { own.strip_prefix(root) };
         let mut below =
@@ -90,7 +90,7 @@ mod tests {
             found(mounts, "0::/a.slice/b.scope\n", "memory"),
             ["/sys/fs/cgroup/a.slice/b.scope", "/sys/fs/cgroup/a.slice", "/sys/fs/cgroup"]
         );
-        // A container that sees only its own.
+        // A container that sees only its own group.
         assert_eq!(found(mounts, "0::/\n", "memory"), ["/sys/fs/cgroup"]);
         assert_eq!(found(mounts, "0::/../other\n", "memory"), ["/sys/fs/cgroup"]);
     }

@@ -1,32 +1,33 @@
-//! *Collapsing*: hugepages for shared memory on machines whose settings give it none.
+//! *Collapsing*: makes hugepages in shared memory on machines whose settings provide none.
 //!
-//! Whether a page fault in a memory file makes a hugepage is for a setting to say
-//! (`shmem_enabled`), and that is `never` unless somebody has changed it: in most containers there
-//! is nobody who could. But whoever has the memory may ask the kernel to collect what is there into
-//! hugepages (`MADV_COLLAPSE`, Linux 6.1), whatever that setting says, short of `deny`.
+//! The setting `shmem_enabled` decides whether a page fault in a memory file makes a hugepage. Its
+//! default is `never`, and most containers cannot change it. But any process that maps the memory
+//! may ask the kernel to collect the resident pages into hugepages (`MADV_COLLAPSE`, Linux 6.1),
+//! under every value of that setting except `deny`.
 //!
-//! What is collected need not be whole: one resident page of the 512 is enough, the rest of the
-//! hugepage is cleared. So a block of 2 MiB costs a fault and a share of a call, instead of 512
-//! faults:
+//! The collected pages need not be complete: one resident page of the 512 is enough, and the kernel
+//! clears the rest of the hugepage. A block of 2 MiB therefore costs one fault and a share of one
+//! call instead of 512 faults:
 //!
 //! ```text
-//!   seed      █ · · · · · · ·   █ · · · · · · ·   █ · · · · · · ·      a base page of each block is made resident
-//!   collapse  ███████████████   ███████████████   ███████████████      one call for many blocks
+//!   seed      █ · · · · · · ·   █ · · · · · · ·   █ · · · · · · ·   one page of each
+//!   collapse  ███████████████   ███████████████   ███████████████   one call for many
 //! ```
 //!
-//! On the machine this was written on, 512 MiB take 0.035 s so, and 0.37 s page by page.
+//! On the development machine, 512 MiB take 0.035 s this way and 0.37 s page by page.
 //!
-//! It is an attempt: if there is no free hugepage, or a page is pinned, the blocks stay as they are
-//! and are populated page by page; the receipt counts what became of them. No byte is changed.
+//! The collapse is an attempt. If no hugepage is free, or a page is pinned, the blocks stay as they
+//! are and are populated page by page; the receipt counts the hugepages that came out. No byte
+//! changes.
 
 use std::ptr::NonNull;
 
-use super::lay::map_whole;
+use super::map::map_whole;
 use super::{ArenaError, PageSize, file};
 use crate::sys;
 
-/// Whether the kernel collapses shared memory here: tried out with one hugepage, for what settings
-/// and kernels allow differs.
+/// Returns whether the kernel collapses shared memory here. Tries it with one hugepage, because
+/// settings and kernels differ.
 pub(crate) fn is_possible() -> bool {
     let tried = || -> Result<bool, ArenaError> {
         let len = PageSize::Thp.bytes();
@@ -36,8 +37,8 @@ pub(crate) fn is_possible() -> bool {
     tried().unwrap_or(false)
 }
 
-/// Makes the whole blocks of a range hugepages, as far as that goes; returns whether it went for
-/// all. The range must be of a mapped memory file.
+/// Turns the whole blocks of a range into hugepages where possible. Returns whether this worked for
+/// all of them. The range must be part of a mapped memory file.
 pub(crate) fn collapse(at: NonNull<u8>, len: usize) -> bool {
     let block = PageSize::Thp.bytes();
     let first = at.addr().get().next_multiple_of(block) - at.addr().get();
@@ -48,13 +49,13 @@ pub(crate) fn collapse(at: NonNull<u8>, len: usize) -> bool {
     // SAFETY: `first + whole ≤ len`.
     let at = unsafe { at.add(first) };
     for offset in (0..whole).step_by(block) {
-        // SAFETY: as above.
+        // SAFETY: `offset < whole`, and `first + whole ≤ len`.
         let seed = unsafe { at.add(offset) };
         if sys::populate_write(seed, sys::page_size()).is_err() {
             return false;
         }
     }
-    // SAFETY: the kernel puts the same bytes elsewhere, as when it migrates pages; no address and
-    // no byte changes.
+    // SAFETY: the kernel moves the same bytes to other pages, as in a page migration; no address
+    // and no byte changes.
     unsafe { sys::madvise(at, whole, libc::MADV_COLLAPSE) }.is_ok()
 }

@@ -1,18 +1,19 @@
-//! *Cores*: how many threads can run at once for this process.
+//! *Cores*: how many threads of this process can run at once.
 
 use std::sync::OnceLock;
 
 use super::cgroup::{Group, groups};
 use crate::sys;
 
-/// The cores that the process may use: those of its affinity mask, or less where a cgroup's CPU
-/// quota says so. At least 1.
+/// Returns the number of cores that the process may use: those of its affinity mask, or fewer if a
+/// cgroup's CPU quota is smaller. At least 1.
 pub(crate) fn usable() -> usize {
     let cores = sys::affinity().unwrap_or(1);
     quota().map_or(cores, |quota| cores.min(quota)).max(1)
 }
 
-/// Whole cores' worth of the tightest quota. More threads than that would be stopped by turns.
+/// Returns the tightest quota in whole cores. The kernel would throttle more threads than that in
+/// turn.
 fn quota() -> Option<usize> {
     static GROUPS: OnceLock<Vec<Group>> = OnceLock::new();
     let read = |group: &Group| -> Option<usize> {

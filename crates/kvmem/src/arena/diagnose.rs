@@ -1,14 +1,15 @@
-//! *Diagnosis*: which limit was behind a refusal. The kernel says ENOMEM for half a dozen of them.
+//! *Diagnosis*: finds the limit behind a failed system call. The kernel says ENOMEM for half a
+//! dozen limits.
 
 use super::{ArenaError, Call, Errno, Limit};
 use crate::sys::{self, Resource};
 
-/// The error of a call that was refused while mapping, with the limit that was hit.
-pub(crate) fn refused(call: Call, bytes: usize, errno: Errno) -> ArenaError {
+/// Returns the error for a call that failed while mapping, with the limit that was reached.
+pub(crate) fn call_failed(call: Call, bytes: usize, errno: Errno) -> ArenaError {
     ArenaError::Refused { call, bytes, errno, limit: limit_behind(errno, bytes as u64) }
 }
 
-/// The limit that a call for so many bytes more has hit, as far as it shows.
+/// Returns the limit that a call for `bytes` more bytes has reached, if it can be found.
 pub(crate) fn limit_behind(errno: Errno, bytes: u64) -> Option<Limit> {
     let limit = |resource| sys::resource_limit(resource).ok().flatten();
     match errno {
@@ -16,7 +17,7 @@ pub(crate) fn limit_behind(errno: Errno, bytes: u64) -> Option<Limit> {
         Errno::EFBIG => limit(Resource::FileSize).map(Limit::FileSize),
         Errno::ENOMEM => {
             let used = used().unwrap_or_default();
-            let exceeds = |used: u64| move |most: &u64| used.saturating_add(bytes) > *most;
+            let exceeds = |used: u64| move |max: &u64| used.saturating_add(bytes) > *max;
             let address_space = || limit(Resource::AddressSpace).filter(exceeds(used.total));
             let data = || limit(Resource::Data).filter(exceeds(used.data));
             address_space()
@@ -30,20 +31,20 @@ pub(crate) fn limit_behind(errno: Errno, bytes: u64) -> Option<Limit> {
     }
 }
 
-/// The longest range of addresses that the process has free, in bytes.
+/// Returns the length in bytes of the longest free address range of the process.
 fn longest_free() -> Option<u64> {
     longest_gap(&sys::read_text("/proc/self/maps").ok()?)
 }
 
-/// The longest range that `/proc/PID/maps` leaves out. The stack is mapped at the upper end, which
-/// is a power of two.
+/// Returns the length of the longest gap in the text of `/proc/PID/maps`. The stack is mapped at
+/// the upper end of the address space, which is a power of two.
 fn longest_gap(maps: &str) -> Option<u64> {
     let range = |line: &str| {
         let (from, to) = line.split(' ').next()?.split_once('-')?;
         Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
     };
     let (mut longest, mut end) = (0, 0);
-    // The kernel's own half has a mapping on some machines.
+    // On some machines the text lists a mapping in the kernel's half.
     for (from, to) in maps.lines().filter_map(range).filter(|(_, to)| *to < 1 << 63) {
         longest = longest.max(from.saturating_sub(end));
         end = end.max(to);
@@ -52,17 +53,17 @@ fn longest_gap(maps: &str) -> Option<u64> {
 }
 
 #[derive(Default)]
-struct Used {
+struct MemoryUse {
     total: u64,
     data: u64,
 }
 
-/// What the process has of addresses, and of private writable memory, in bytes.
-fn used() -> Option<Used> {
+/// Returns the bytes of addresses, and of private writable memory, that the process uses.
+fn used() -> Option<MemoryUse> {
     let text = sys::read_text("/proc/self/statm").ok()?;
     let pages: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let bytes = |field: usize| Some(pages.get(field)?.saturating_mul(sys::page_size() as u64));
-    Some(Used { total: bytes(0)?, data: bytes(5)? })
+    Some(MemoryUse { total: bytes(0)?, data: bytes(5)? })
 }
 
 fn commit_limit() -> Option<Limit> {
@@ -72,13 +73,13 @@ fn commit_limit() -> Option<Limit> {
 }
 
 fn map_limit() -> Option<Limit> {
-    let most: u64 = sys::read_text("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
+    let max: u64 = sys::read_text("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
     let now = sys::read_text("/proc/self/maps").ok()?.lines().count() as u64;
-    // One call can need two mappings more than there are.
-    (now + 3 > most).then_some(Limit::Maps(most))
+    // One call can need two more mappings.
+    (now + 3 > max).then_some(Limit::Maps(max))
 }
 
-/// The sum of some lines of `/proc/meminfo`, in bytes.
+/// Returns the sum of some lines of `/proc/meminfo`, in bytes.
 pub(crate) fn meminfo(lines: &[&str]) -> Option<u64> {
     let text = sys::read_text("/proc/meminfo").ok()?;
     let mut sum = 0;
@@ -95,7 +96,9 @@ mod tests {
 
     #[test]
     fn the_longest_free_range_lies_between_mappings_or_at_an_end() {
-        let maps = "10000-11000 r-xp 0 0:0 1 a\n21000-22000 rw-p 0 0:0 0\nffffffffff600000-ffffffffff601000 --xp 0 0:0 0 [vsyscall]\n";
+        let maps = "10000-11000 r-xp 0 0:0 1 a\n\
+                    21000-22000 rw-p 0 0:0 0\n\
+                    ffffffffff600000-ffffffffff601000 --xp 0 0:0 0 [vsyscall]\n";
         assert_eq!(longest_gap(maps), Some(0x40000 - 0x22000));
         assert_eq!(
             longest_gap("10000-11000 r-xp 0 0:0 1 a\n3f000-40000 rw-p 0 0:0 0\n"),

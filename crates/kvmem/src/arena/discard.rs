@@ -1,30 +1,31 @@
-//! *Discarding*: giving pages back while the addresses stay, and advice about the rest.
+//! *Discarding*: gives pages back while the addresses stay, and gives the kernel advice about
+//! pages.
 
 use std::ops::{Range, RangeBounds};
 
-use super::diagnose::refused;
+use super::diagnose::call_failed;
 use super::{ArenaError, Backing, Call, Region};
 use crate::sys;
 
-/// Advice that changes neither bytes nor what a touch can lead to.
+/// Advice that changes neither the bytes nor the possible results of a touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advice {
-    /// No special pattern.
+    /// No special access pattern.
     Normal,
-    /// Accessed in any order: reading ahead is of no use.
+    /// Accessed in random order: reading ahead is useless.
     Random,
     /// Accessed in order.
     Sequential,
-    /// To be used soon.
+    /// Used soon.
     WillNeed,
-    /// Not to be used for a while: may be swapped out first (Linux 5.4).
+    /// Not used for a while: may be swapped out first (Linux 5.4).
     Cold,
-    /// Transparent hugepages from now on.
+    /// Use transparent hugepages from now on.
     HugePages,
-    /// Base pages from now on.
+    /// Use base pages from now on.
     BasePages,
-    /// What is resident in base pages is to be collected into hugepages now (Linux 6.1).
+    /// Collect resident base pages into hugepages now (Linux 6.1).
     Collapse,
 }
 
@@ -44,23 +45,27 @@ impl Advice {
 }
 
 impl Region {
-    /// Gives the pages of a range back to the kernel. The addresses stay; what is read there from
-    /// now on is zero, until it is written again. Of shared memory the pages are taken out of
-    /// the file, for all processes.
+    /// Gives the pages of a range back to the kernel. The addresses stay valid and read as zero
+    /// until they are written again. For shared memory, the kernel removes the pages from the file,
+    /// for all processes.
     ///
-    /// The range begins and ends on base page boundaries. A hugepage is given back whole, or is
-    /// split first.
+    /// The range begins and ends on base page boundaries. The kernel gives a hugepage back whole,
+    /// or splits it first.
     ///
-    /// Whoever holds a plain slice of the range (see [`bytes`](Region::bytes)) has promised that
-    /// nobody discards it. What is registered with a device is not discarded: the device would
-    /// go on with the old pages, and nobody would see what it writes.
+    /// A caller that holds a plain slice of the range (see [`bytes`](Region::bytes)) has promised
+    /// that no thread discards it. A range that is registered with a device cannot be discarded:
+    /// the device would keep writing to the old pages, where no reader sees the data.
     ///
     /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds); [`Misaligned`](ArenaError::Misaligned);
-    /// [`Foreign`](ArenaError::Foreign); [`Pooled`](ArenaError::Pooled): pages of a pool are not
-    /// given back one by one, since a later touch could find the pool empty and kill the
-    /// process; [`Registered`](ArenaError::Registered). Nothing is discarded then. If the
-    /// kernel refuses ([`Refused`](ArenaError::Refused)), a part may have been discarded.
+    /// - [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
+    /// - [`Misaligned`](ArenaError::Misaligned) if it does not begin and end on base page
+    ///   boundaries.
+    /// - [`Foreign`](ArenaError::Foreign) if the memory belongs to another owner.
+    /// - [`Pooled`](ArenaError::Pooled) for pages of a hugetlb pool: after a discard, a later touch
+    ///   could find the pool empty and kill the process.
+    /// - [`Registered`](ArenaError::Registered) if a part of the range is registered with a device.
+    /// - [`Refused`](ArenaError::Refused) if the kernel's call fails. Then a part may be discarded;
+    ///   after every other error nothing is.
     pub fn discard(&self, range: impl RangeBounds<usize>) -> Result<(), ArenaError> {
         let range = self.aligned(range)?;
         let advice = match self.mapping().backing() {
@@ -68,15 +73,15 @@ impl Region {
             Some(Backing::Shared) => libc::MADV_REMOVE,
             None => return Err(ArenaError::Foreign { what: "discarding" }),
         };
-        if let Some((piece, part)) =
-            self.pieces(range.clone()).find(|(piece, _)| piece.got.is_pooled())
+        if let Some((segment, part)) =
+            self.segments(range.clone()).find(|(segment, _)| segment.got.is_pooled())
         {
-            return Err(ArenaError::Pooled { range: part, page: piece.got });
+            return Err(ArenaError::Pooled { range: part, page: segment.got });
         }
         let in_mapping = range.start + self.start_in_mapping()..range.end + self.start_in_mapping();
-        let (held, _nobody_else) = self.mapping().holds().look(&in_mapping);
-        if let Some(held) = held {
-            return Err(ArenaError::Registered { range, held });
+        let (pinned, _lock) = self.mapping().pinned().overlapping(&in_mapping);
+        if let Some(pinned) = pinned {
+            return Err(ArenaError::Registered { range, held: pinned });
         }
         self.mapping().set_discarded();
         self.call(range, advice)
@@ -85,9 +90,12 @@ impl Region {
     /// Gives the kernel advice about a range, which begins and ends on base page boundaries.
     ///
     /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds), [`Misaligned`](ArenaError::Misaligned),
-    /// [`Foreign`](ArenaError::Foreign), and [`Refused`](ArenaError::Refused) if the kernel does
-    /// not know the advice, or cannot follow it.
+    /// - [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
+    /// - [`Misaligned`](ArenaError::Misaligned) if it does not begin and end on base page
+    ///   boundaries.
+    /// - [`Foreign`](ArenaError::Foreign) if the memory belongs to another owner.
+    /// - [`Refused`](ArenaError::Refused) if the kernel does not know the advice or cannot follow
+    ///   it.
     pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<(), ArenaError> {
         let range = self.aligned(range)?;
         if self.mapping().backing().is_none() {
@@ -102,10 +110,10 @@ impl Region {
         }
         // SAFETY: the offset is within the region.
         let at = unsafe { self.base().add(range.start) };
-        // SAFETY: the range is part of a mapping of ours. What drops bytes was asked for by
-        // `discard`, under whose conditions nobody relies on them.
+        // SAFETY: the range is part of a mapping that this region owns. Only `discard` asks for
+        // advice that drops bytes, and by its contract no caller relies on them.
         unsafe { sys::madvise(at, range.len(), advice) }
-            .map_err(|errno| refused(Call::Advise, range.len(), errno))
+            .map_err(|errno| call_failed(Call::Advise, range.len(), errno))
     }
 
     fn aligned(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>, ArenaError> {

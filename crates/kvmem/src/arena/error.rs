@@ -1,4 +1,4 @@
-//! *Errors*: what can go wrong with memory, with the numbers in it and the way out.
+//! *Errors*: typed reasons for failures, with their numbers and remedies.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,71 +11,73 @@ use super::numa::Nodes;
 use super::{Fallback, PageSize};
 use crate::sys::{Call, Errno};
 
-/// A limit that stood in the way, with its value in bytes unless it says otherwise.
+/// A limit that was reached, with its value in bytes unless the variant says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Limit {
     /// `RLIMIT_AS`, `ulimit -v`.
     AddressSpace(u64),
-    /// The longest range of addresses that this process has free. Machine and kernel set it: 128
-    /// TiB in all is usual.
+    /// The longest free address range of this process. The machine and the kernel determine it;
+    /// usually a process has 128 TiB of addresses in total.
     Addresses(u64),
     /// `RLIMIT_DATA`, `ulimit -d`.
     Data(u64),
-    /// `RLIMIT_MEMLOCK`, `ulimit -l`; it counts for mappings after `mlockall(MCL_FUTURE)`.
+    /// `RLIMIT_MEMLOCK`, `ulimit -l`; it applies to mappings after `mlockall(MCL_FUTURE)`.
     Locked(u64),
     /// `RLIMIT_FSIZE`, `ulimit -f`.
     FileSize(u64),
-    /// What the machine has left to give: `MemAvailable` and free swap, less what other calls and
-    /// processes have reserved.
+    /// The machine's available memory: `MemAvailable` and free swap, minus the bytes that other
+    /// calls and processes have reserved.
     Machine(u64),
-    /// A memory cgroup: the directory, its limit, and what is left of it.
+    /// A memory cgroup: its directory, its limit, and the remaining bytes.
     Cgroup {
         /// Directory of the group.
         group: String,
         /// Its limit in bytes.
         limit: u64,
-        /// What was left of it in bytes, less what other calls and processes have reserved.
+        /// The remaining bytes, minus those that other calls and processes have reserved.
         left: u64,
     },
-    /// The pool of hugepages of this size: free and promised to nobody, in pages.
+    /// The hugetlb pool of this page size: its pages that are neither used nor promised.
     Pool {
         /// Size of the pages.
         page: PageSize,
-        /// Pages free.
+        /// Free pages.
         free: u64,
     },
-    /// `vm.overcommit_memory` is 2 and the commit limit is this.
+    /// The commit limit, while `vm.overcommit_memory` is 2.
     Commit(u64),
-    /// `vm.max_map_count`: mappings of a process.
+    /// `vm.max_map_count`, the number of mappings of a process.
     Maps(u64),
 }
 
 impl Limit {
-    /// What to do about it.
+    /// Returns what to do about the limit.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
             Limit::AddressSpace(_) => "raise RLIMIT_AS (ulimit -v unlimited)".to_owned(),
             Limit::Addresses(free) => {
-                format!("ask for less than {free} bytes: no setting raises this")
+                format!("request less than {free} bytes: no setting raises this limit")
             }
             Limit::Data(_) => "raise RLIMIT_DATA (ulimit -d unlimited)".to_owned(),
             Limit::Locked(_) => "raise RLIMIT_MEMLOCK (ulimit -l unlimited)".to_owned(),
             Limit::FileSize(_) => "raise RLIMIT_FSIZE (ulimit -f unlimited)".to_owned(),
-            Limit::Machine(_) => "ask for less, or free memory of the machine".to_owned(),
+            Limit::Machine(_) => "request less, or free memory on the machine".to_owned(),
             Limit::Cgroup { group, .. } => {
                 format!(
-                    "raise the memory limit of the container or of the cgroup {group}, or ask for less"
+                    "raise the memory limit of the container or of the cgroup {group}, or request \
+                     less"
                 )
             }
             Limit::Pool { page, .. } => format!(
-                "reserve more: echo N > /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages; or allow smaller pages",
+                "reserve more: echo N > /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages; or \
+                 allow smaller pages",
                 page.bytes() >> 10
             ),
             Limit::Commit(_) => {
-                "set vm.overcommit_memory to 0 or 1, raise vm.overcommit_ratio, or ask for less"
+                "set vm.overcommit_memory to 0 or 1, raise vm.overcommit_ratio, or request less"
                     .to_owned()
             }
             Limit::Maps(_) => "raise vm.max_map_count".to_owned(),
@@ -88,10 +90,7 @@ impl fmt::Display for Limit {
         match self {
             Limit::AddressSpace(bytes) => write!(f, "RLIMIT_AS is {bytes} bytes"),
             Limit::Addresses(bytes) => {
-                write!(
-                    f,
-                    "the longest range of addresses that is free in this process has {bytes} bytes"
-                )
+                write!(f, "the longest free address range of this process has {bytes} bytes")
             }
             Limit::Data(bytes) => write!(f, "RLIMIT_DATA is {bytes} bytes"),
             Limit::Locked(bytes) => write!(f, "RLIMIT_MEMLOCK is {bytes} bytes"),
@@ -100,150 +99,155 @@ impl fmt::Display for Limit {
             Limit::Cgroup { group, limit, left } => {
                 write!(f, "cgroup {group} has {left} bytes left of {limit}")
             }
-            Limit::Pool { page, free } => write!(f, "the pool of {page} pages has {free} left"),
+            Limit::Pool { page, free } => {
+                write!(f, "the hugetlb pool of {page} pages has {free} free")
+            }
             Limit::Commit(bytes) => write!(f, "the commit limit is {bytes} bytes"),
             Limit::Maps(count) => write!(f, "vm.max_map_count is {count}"),
         }
     }
 }
 
-/// "; the limit: the remedy", or nothing.
-struct Tail<'a>(&'a Option<Limit>);
+/// Shows "; the limit: the remedy", or nothing.
+struct LimitAndRemedy<'a>(&'a Option<Limit>);
 
-impl fmt::Display for Tail<'_> {
+impl fmt::Display for LimitAndRemedy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.as_ref().map_or(Ok(()), |limit| write!(f, "; {limit}: {}", limit.remedy()))
     }
 }
 
-/// Why a region could not be had, or something not be done with it.
+/// The reason why mapping a region, or an operation on one, failed.
 ///
-/// When mapping fails nothing is left behind. When something fails on a region that stands, it
-/// stands as it was, except that some of its pages may have become resident.
+/// A failed mapping leaves nothing behind. A failed operation leaves the region as it was, except
+/// that some of its pages may have become resident.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// No bytes were asked for.
-    #[error("a region of 0 bytes was asked for: ask for at least 1")]
+    /// The requested size is 0.
+    #[error("cannot map a region of 0 bytes: request at least 1")]
     ZeroSize,
-    /// More bytes than there are addresses.
-    #[error("{requested} bytes are more than the {most} a region can have: ask for less")]
+    /// The requested size exceeds the address space.
+    #[error("cannot map {requested} bytes: a region has at most {most}; request less")]
     TooLarge {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         requested: usize,
-        /// The most a region can have with this alignment.
+        /// The largest size of a region with this alignment, in bytes.
         most: usize,
     },
-    /// A ladder without rungs.
-    #[error("the page ladder is empty: name at least one kind of page")]
+    /// The ladder has no rungs.
+    #[error("cannot map with an empty page ladder: name at least one kind of page")]
     EmptyLadder,
-    /// No rung of the ladder, or the only one of a strict ladder, could take all of the rest.
-    #[error("{} bytes could not be had in {page} pages: {reason}{}", range.len(), Tail(limit))]
+    /// The last rung of the ladder, or the only one of a strict ladder, could not take the rest.
+    #[error("cannot map {} bytes in {page} pages: {reason}{}", range.len(), LimitAndRemedy(limit))]
     NoPages {
-        /// What is missing, as offsets into the region.
+        /// The part without pages, as offsets into the region.
         range: Range<usize>,
         /// The rung that was tried last.
         page: PageSize,
-        /// Why it could not take more.
+        /// The reason why it could not take more.
         reason: Fallback,
-        /// The limit that was hit, if it is known.
+        /// The limit that was reached, if it is known.
         limit: Option<Limit>,
     },
-    /// A system call was refused while mapping.
-    #[error("{call} of {bytes} bytes was refused: {errno}{}", Tail(limit))]
+    /// A system call failed.
+    #[error("{call} of {bytes} bytes failed: {errno}{}", LimitAndRemedy(limit))]
     Refused {
         /// The call.
         call: Call,
-        /// Bytes that it was about.
+        /// The number of bytes that it was called for.
         bytes: usize,
-        /// Why.
+        /// The error number.
         errno: Errno,
-        /// The limit that was hit, if it is known.
+        /// The limit that was reached, if it is known.
         limit: Option<Limit>,
     },
     /// Pages could not be made resident.
     #[error(
-        "offsets {}..{} could not be made resident ({call}): {errno}; {remedy}{}", range.start, range.end, Tail(limit)
+        "cannot make offsets {}..{} resident: {call} failed: {errno}; {remedy}{}",
+        range.start, range.end, LimitAndRemedy(limit)
     )]
     Populate {
         /// The chunk that failed, as offsets into the region.
         range: Range<usize>,
         /// The call that failed.
         call: Call,
-        /// Why.
+        /// The error number.
         errno: Errno,
-        /// The limit that was hit, if it is known.
+        /// The limit that was reached, if it is known.
         limit: Option<Limit>,
-        /// What this error number means here, and what to do.
+        /// The meaning of this error number here, and what to do.
         remedy: &'static str,
     },
-    /// Making these pages resident would have got the process killed, so it was not tried.
-    #[error("{need} bytes are to be made resident, but {limit}: {}", limit.remedy())]
+    /// Making these pages resident would have got the process killed, so kvmem did not try.
+    #[error("cannot make {need} bytes resident: {limit}; {}", limit.remedy())]
     NoHeadroom {
-        /// Bytes still needed, with what the kernel needs beside them.
+        /// Bytes still needed, including page tables and a margin.
         need: u64,
-        /// What does not have them.
+        /// The limit that is too low.
         limit: Limit,
     },
-    /// [`CancelToken::cancel`](super::CancelToken::cancel) was called.
-    #[error("cancelled with {done} of {total} bytes resident")]
+    /// [`CancelToken::cancel`](super::CancelToken::cancel) was called while populating.
+    #[error("populating was cancelled with {done} of {total} bytes resident")]
     Cancelled {
-        /// Bytes that had been populated.
+        /// Bytes populated before.
         done: u64,
-        /// Bytes that were to be.
+        /// Bytes to populate.
         total: u64,
     },
-    /// The time budget was used up.
+    /// Populating took longer than its time budget.
     #[error(
-        "the time budget of {budget:?} was used up with {done} of {total} bytes resident: allow more time"
+        "populating exceeded the time budget of {budget:?} with {done} of {total} bytes resident: \
+         allow more time"
     )]
     OverBudget {
         /// The budget.
         budget: Duration,
-        /// Bytes that had been populated.
+        /// Bytes populated before.
         done: u64,
-        /// Bytes that were to be.
+        /// Bytes to populate.
         total: u64,
     },
-    /// A NUMA policy without nodes.
+    /// The NUMA policy names no nodes.
     #[error("the NUMA policy names no node: name at least one of the nodes {online}")]
     NoNodes {
         /// Nodes with memory.
         online: Nodes,
     },
-    /// A node that the machine does not have.
-    #[error("NUMA node {node} has no memory here: choose from the nodes {online}")]
+    /// The machine has no such node, or the node has no memory.
+    #[error("NUMA node {node} has no memory: choose from the nodes {online}")]
     NoSuchNode {
-        /// The node asked for.
+        /// The requested node.
         node: u32,
         /// Nodes with memory.
         online: Nodes,
     },
-    /// The NUMA policy was refused.
+    /// The kernel did not accept the NUMA policy.
     #[error(
-        "the NUMA policy for the nodes {nodes} was refused ({call}): {errno}; in a container, allow {call} in its \
-         seccomp profile (CAP_SYS_NICE), or use no policy"
+        "cannot set the NUMA policy for the nodes {nodes}: {call} failed: {errno}; in a container, \
+         allow {call} in its seccomp profile (CAP_SYS_NICE), or use no policy"
     )]
     PolicyRefused {
-        /// Nodes asked for.
+        /// The requested nodes.
         nodes: Nodes,
-        /// The call that was refused.
+        /// The call that failed.
         call: Call,
-        /// Why.
+        /// The error number.
         errno: Errno,
     },
-    /// Pages are not where the policy put them.
-    #[error("offsets {}..{} lie on node {found}, wanted {wanted}: is that node out of memory?", range.start, range.end)]
+    /// Pages are on other nodes than the policy says.
+    #[error("offsets {}..{} are on node {found} instead of {wanted}: check whether that node has \
+        enough free memory", range.start, range.end)]
     Misplaced {
         /// The range, as offsets into the region.
         range: Range<usize>,
-        /// Nodes found.
+        /// The nodes of the pages.
         found: Nodes,
-        /// Nodes wanted.
+        /// The nodes of the policy.
         wanted: Nodes,
     },
-    /// A range that is not within the region.
-    #[error("{start}..{end} is not a range within this region of {len} bytes")]
+    /// The range is not within the region.
+    #[error("the range {start}..{end} does not lie within this region of {len} bytes")]
     OutOfBounds {
         /// First offset.
         start: usize,
@@ -252,8 +256,11 @@ pub enum ArenaError {
         /// Length of the region.
         len: usize,
     },
-    /// A range that does not begin and end on a page boundary.
-    #[error("{start}..{end} does not begin and end on a multiple of {page} bytes in memory")]
+    /// The range does not begin and end on page boundaries.
+    #[error(
+        "the addresses of the range {start}..{end} do not begin and end at multiples of {page} \
+         bytes"
+    )]
     Misaligned {
         /// First offset.
         start: usize,
@@ -262,64 +269,72 @@ pub enum ArenaError {
         /// The page size in bytes.
         page: usize,
     },
-    /// Pages of a pool cannot be given back one by one.
+    /// Pages of a hugetlb pool cannot be given back one by one.
     #[error(
-        "offsets {}..{} are {page} pages of a pool: were they given back, a later touch could find the pool empty and \
-         kill the process; drop the whole region, or map what is to be discarded with THP or base pages",
+        "cannot discard offsets {}..{}: they are {page} pages of a hugetlb pool; a later touch \
+         could find the pool empty and kill the process; drop the whole region, or map memory to \
+         be discarded with THP or base pages",
         range.start, range.end
     )]
     Pooled {
         /// The range, as offsets into the region.
         range: Range<usize>,
-        /// What it is made of.
+        /// Its kind of page.
         page: PageSize,
     },
-    /// Pages that a device was given.
+    /// The range is registered with a device.
     #[error(
-        "offsets {}..{} have a part in what is registered with a device ({}..{} of the mapping): it would go on with the old \
-         pages; deregister first", range.start, range.end, held.start, held.end
+        "cannot discard offsets {}..{}: the range {}..{} of the mapping is registered with a \
+         device, which would keep \
+         using the old pages; deregister it first", range.start, range.end, held.start, held.end
     )]
     Registered {
         /// The range, as offsets into the region.
         range: Range<usize>,
-        /// What is registered, as offsets into the mapping.
+        /// The registered range, as offsets into the mapping.
         held: Range<usize>,
     },
-    /// This is not possible with memory of another owner.
+    /// The operation is not possible with memory of another owner.
     #[error(
-        "the memory was made elsewhere and only lent to this region: {what} is up to its owner"
+        "{what} is not possible: the memory belongs to another owner, which lent it to this \
+         region; use the owner's own functions"
     )]
     Foreign {
-        /// What was asked for.
+        /// The operation.
         what: &'static str,
     },
-    /// The memory is shared, so nobody has it alone.
+    /// The memory is shared, so no caller has exclusive access.
     #[error(
-        "the memory is shared: a plain slice of it would promise that nobody else writes to it"
+        "cannot make a plain slice of shared memory: other processes can write to it; use \
+         `Region::slice`"
     )]
     Shared,
-    /// A file that is not memory.
+    /// The descriptor is not a memory file.
     #[error(
-        "the descriptor is no memory file: attach one that `Region::fd` of another process gave"
+        "the descriptor is not a memory file: attach one that `Region::fd` of another process \
+         returned"
     )]
     NotMemory,
-    /// A file whose size may still change: a touch beyond its end would kill.
+    /// The size of the file can still change: a touch beyond its end would kill the process.
     #[error(
-        "the memory file lacks seals (it has {seals:#x}, needed are {wanted:#x}): its size could change under us; seal it \
-         with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL"
+        "the memory file lacks seals: it has {seals:#x} and needs {wanted:#x}, otherwise its size \
+         could change; seal it with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL"
     )]
     Unsealed {
-        /// Seals it has.
+        /// The seals of the file.
         seals: i32,
-        /// Seals needed.
+        /// The required seals.
         wanted: i32,
     },
-    /// A file of another size than expected.
-    #[error("the memory file has {found} bytes, expected were {expected}")]
+    /// The file has another size than expected.
+    #[error(
+        "the memory file has {found} bytes instead of the expected {expected}: pass the size that \
+         the other process mapped"
+    )]
     WrongSize {
         /// Its size in bytes.
         found: u64,
-        /// The size that was said.
+        /// The expected size in bytes.
         expected: u64,
     },
 }

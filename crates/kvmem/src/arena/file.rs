@@ -1,34 +1,36 @@
-//! *Memory files*: memory with a descriptor, which another process can attach.
+//! *Memory files*: memory with a descriptor that another process can attach.
 //!
-//! The file has no name in any file system: when the last descriptor and mapping of it are gone,
-//! however that came about, so is the memory. Its size is sealed. Without that, whoever holds the
-//! descriptor could shrink it, and a touch beyond its new end would kill every process that has it
-//! mapped.
+//! The file has no name in any file system. The kernel frees the memory when the last descriptor
+//! and the last mapping are gone, even after a crash. The file's size is sealed. Without the seals,
+//! any process with the descriptor could shrink the file, and a touch beyond its new end would kill
+//! every process that maps it.
 
 use std::fs::File;
 
-use super::diagnose::refused;
+use super::diagnose::call_failed;
 use super::{ArenaError, Call, Errno, PageSize};
 use crate::sys::{self, Resource};
 
-/// Seals of a file whose size does not change.
+/// The seals of a file whose size cannot change.
 const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-/// Seals of a file that is safe to map: it can neither shrink nor grow, nor can that be changed.
+/// The seals of a file that is safe to map: its size cannot change, and its seals cannot be
+/// changed.
 const SEALS: i32 = SIZE_SEALS | libc::F_SEAL_SEAL;
 
-/// Who may open the file anew, by `/proc/PID/fd`. The kernel would make it writable for all users,
-/// and a descriptor for reading would be a way to write. Engines in this process open it so for
-/// writing, so its owner may. A descriptor for writing stays one.
+/// The permissions to reopen the file through `/proc/PID/fd`. The kernel's default lets all users
+/// write, so any user could turn a read-only descriptor into a writable one. The owner keeps the
+/// right to write because engines in this process reopen the file for writing. A descriptor that is
+/// already open for writing stays writable.
 const MODE: u32 = 0o644;
 
-/// Makes a memory file of `len` bytes, which can neither shrink nor grow. It takes [`seal`] to be
-/// one that others attach.
+/// Makes a memory file of `len` bytes that can neither shrink nor grow. Call [`seal`] before other
+/// processes attach it.
 pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
-    // The kernel would answer a file longer than this with a deadly signal.
-    if let Ok(Some(most)) = sys::resource_limit(Resource::FileSize)
-        && most < len as u64
+    // The kernel would kill the process by SIGXFSZ if the file exceeded this limit.
+    if let Ok(Some(max)) = sys::resource_limit(Resource::FileSize)
+        && max < len as u64
     {
-        return Err(refused(Call::Truncate, len, Errno::EFBIG));
+        return Err(call_failed(Call::Truncate, len, Errno::EFBIG));
     }
     let flags = if page.is_pooled() {
         libc::MFD_HUGETLB | page.bytes().ilog2() << libc::MFD_HUGE_SHIFT
@@ -36,51 +38,51 @@ pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
         0
     };
     let file = sys::memfd_create(c"kvmem", flags)
-        .map_err(|errno| refused(Call::MemfdCreate, len, errno))?;
-    sys::set_mode(&file, MODE).map_err(|errno| refused(Call::SetMode, len, errno))?;
-    sys::truncate(&file, len).map_err(|errno| refused(Call::Truncate, len, errno))?;
-    sys::set_seals(&file, SIZE_SEALS).map_err(|errno| refused(Call::SetSeals, len, errno))?;
+        .map_err(|errno| call_failed(Call::MemfdCreate, len, errno))?;
+    sys::set_mode(&file, MODE).map_err(|errno| call_failed(Call::SetMode, len, errno))?;
+    sys::truncate(&file, len).map_err(|errno| call_failed(Call::Truncate, len, errno))?;
+    sys::set_seals(&file, SIZE_SEALS).map_err(|errno| call_failed(Call::SetSeals, len, errno))?;
     Ok(file)
 }
 
-/// Seals a file for good. With `readers_only` no process maps it for writing any more; mappings
-/// that are there stay as they are.
+/// Adds the final seals to a file. With `readers_only`, no process can map it for writing any more;
+/// existing mappings stay as they are.
 pub(crate) fn seal(file: &File, len: usize, readers_only: bool) -> Result<(), ArenaError> {
     let seals = if readers_only { SEALS | libc::F_SEAL_FUTURE_WRITE } else { SEALS };
-    sys::set_seals(file, seals).map_err(|errno| refused(Call::SetSeals, len, errno))
+    sys::set_seals(file, seals).map_err(|errno| call_failed(Call::SetSeals, len, errno))
 }
 
-/// Lets nobody but its owner and root open the file for writing; what was opened before stays as it
-/// is.
+/// Removes the permission of all users except the owner and root to open the file for writing.
+/// Descriptors that are already open stay as they are.
 #[cfg(not(loom))]
 pub(crate) fn forbid_writers(file: &File, len: usize) -> Result<(), ArenaError> {
-    let mode = sys::mode(file).map_err(|errno| refused(Call::FileSize, len, errno))?;
+    let mode = sys::mode(file).map_err(|errno| call_failed(Call::FileSize, len, errno))?;
     if mode & !MODE != 0 {
-        // A file that somebody else made, or opened up again.
-        sys::set_mode(file, mode & MODE).map_err(|errno| refused(Call::SetMode, len, errno))?;
+        // Another process made the file or widened its permissions.
+        sys::set_mode(file, mode & MODE).map_err(|errno| call_failed(Call::SetMode, len, errno))?;
     }
     Ok(())
 }
 
-/// Looks at a file that another process made: its length in bytes and the pages it is made of.
+/// Checks a file that another process made; returns its length in bytes and its kind of page.
 pub(crate) fn inspect(
     file: &File,
     expected: Option<usize>,
 ) -> Result<(usize, PageSize), ArenaError> {
-    let system = sys::file_system(file).map_err(|errno| refused(Call::FileSystem, 0, errno))?;
+    let system = sys::file_system(file).map_err(|errno| call_failed(Call::FileSystem, 0, errno))?;
     if !system.memory {
         return Err(ArenaError::NotMemory);
     }
     let seals = match sys::get_seals(file) {
         Ok(seals) => seals,
-        // A file of a tmpfs that was not made to be sealed.
+        // A file on a tmpfs, which does not support seals.
         Err(Errno::EINVAL) => 0,
-        Err(errno) => return Err(refused(Call::GetSeals, 0, errno)),
+        Err(errno) => return Err(call_failed(Call::GetSeals, 0, errno)),
     };
     if seals & SEALS != SEALS {
         return Err(ArenaError::Unsealed { seals, wanted: SEALS });
     }
-    let found = sys::file_size(file).map_err(|errno| refused(Call::FileSize, 0, errno))?;
+    let found = sys::file_size(file).map_err(|errno| call_failed(Call::FileSize, 0, errno))?;
     if let Some(expected) = expected.filter(|expected| *expected as u64 != found) {
         return Err(ArenaError::WrongSize { found, expected: expected as u64 });
     }

@@ -1,4 +1,4 @@
-//! *Mapping*: what all parts of a region share, and what ends with the last of them.
+//! *Mapping*: the state that all parts of a region share; it ends with the last part.
 
 use std::any::Any;
 use std::fmt;
@@ -7,54 +7,59 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::hold::Holds;
-use super::lay::{Laid, Piece};
+use super::map::{MappedSpan, Segment};
 use super::numa::nodes_found;
-use super::populate::Part;
+use super::pinned::PinnedRanges;
+use super::populate::PopulateRange;
 use super::residency::measure;
-use super::span::Span;
+use super::span::AddressSpan;
 use super::{ArenaError, Backing, Fallback, Numa, PageSize, RangeReceipt, Receipt};
 use crate::sys;
 use crate::trace::event;
 
-/// Where the addresses come from.
-enum Memory {
-    /// Ours.
-    Own { span: Span, file: Option<File>, backing: Backing },
-    /// Another's, who lives as long as this.
+/// The origin of a mapping's addresses.
+enum MappingOrigin {
+    /// Mapped by kvmem.
+    Own { span: AddressSpan, file: Option<File>, backing: Backing },
+    /// Lent by an owner, which is dropped with this value.
     Foreign { at: NonNull<u8>, len: usize, _owner: Box<dyn Any + Send + Sync> },
 }
 
-// SAFETY: the address of foreign memory is only a number here; whoever made the region promised
-// that it may be used by all threads.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
+// SAFETY: the address of foreign memory is only a number here. The caller that made the region
+// promised that all threads may use it.
+unsafe impl Send for MappingOrigin {}
+// SAFETY: a shared reference gives no more access than an owned value.
+unsafe impl Sync for MappingOrigin {}
 
-/// Memory with its receipt.
+/// Memory with its receipt and its pins.
 pub(crate) struct Mapping {
-    memory: Memory,
+    origin: MappingOrigin,
     numa: Numa,
-    pieces: Vec<Piece>,
+    segments: Vec<Segment>,
     receipt: Receipt,
-    holds: Holds,
-    /// Whether anything was given back since the receipt was written.
+    pinned: PinnedRanges,
+    /// Whether any pages were given back after the receipt was written.
     discarded: AtomicBool,
 }
 
 impl Mapping {
-    pub(crate) fn own(laid: Laid, backing: Backing, numa: Numa, receipt: Receipt) -> Mapping {
-        let Laid { span, pieces, file, .. } = laid;
-        Mapping::new(Memory::Own { span, file, backing }, numa, pieces, receipt)
+    pub(crate) fn from_span(
+        mapped: MappedSpan,
+        backing: Backing,
+        numa: Numa,
+        receipt: Receipt,
+    ) -> Mapping {
+        let MappedSpan { span, segments, file, .. } = mapped;
+        Mapping::new(MappingOrigin::Own { span, file, backing }, numa, segments, receipt)
     }
 
-    pub(crate) fn foreign(
+    pub(crate) fn from_owner(
         at: NonNull<u8>,
         len: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Mapping {
         let page = page_of(at);
-        let piece = Piece {
+        let segment = Segment {
             range: 0..len,
             requested: page,
             got: page,
@@ -68,42 +73,47 @@ impl Mapping {
             backing: None,
             policy_verified: false,
             threads: 0,
-            ranges: vec![range_receipt(&piece, at)],
+            ranges: vec![range_receipt(&segment, at)],
         };
-        Mapping::new(Memory::Foreign { at, len, _owner: owner }, Numa::None, vec![piece], receipt)
+        Mapping::new(
+            MappingOrigin::Foreign { at, len, _owner: owner },
+            Numa::None,
+            vec![segment],
+            receipt,
+        )
     }
 
-    fn new(memory: Memory, numa: Numa, pieces: Vec<Piece>, receipt: Receipt) -> Mapping {
-        let (holds, discarded) = (Holds::default(), AtomicBool::new(false));
-        Mapping { memory, numa, pieces, receipt, holds, discarded }
+    fn new(origin: MappingOrigin, numa: Numa, segments: Vec<Segment>, receipt: Receipt) -> Mapping {
+        let (pinned, discarded) = (PinnedRanges::default(), AtomicBool::new(false));
+        Mapping { origin, numa, segments, receipt, pinned, discarded }
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
-        match &self.memory {
-            Memory::Own { span, .. } => span.base(),
-            Memory::Foreign { at, .. } => *at,
+        match &self.origin {
+            MappingOrigin::Own { span, .. } => span.base(),
+            MappingOrigin::Foreign { at, .. } => *at,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        match &self.memory {
-            Memory::Own { span, .. } => span.len(),
-            Memory::Foreign { len, .. } => *len,
+        match &self.origin {
+            MappingOrigin::Own { span, .. } => span.len(),
+            MappingOrigin::Foreign { len, .. } => *len,
         }
     }
 
     pub(crate) fn file(&self) -> Option<&File> {
-        match &self.memory {
-            Memory::Own { file, .. } => file.as_ref(),
-            Memory::Foreign { .. } => None,
+        match &self.origin {
+            MappingOrigin::Own { file, .. } => file.as_ref(),
+            MappingOrigin::Foreign { .. } => None,
         }
     }
 
-    /// What is behind the addresses; `None` if that is another's.
+    /// Returns the kind of memory behind the addresses; `None` for foreign memory.
     pub(crate) fn backing(&self) -> Option<Backing> {
-        match &self.memory {
-            Memory::Own { backing, .. } => Some(*backing),
-            Memory::Foreign { .. } => None,
+        match &self.origin {
+            MappingOrigin::Own { backing, .. } => Some(*backing),
+            MappingOrigin::Foreign { .. } => None,
         }
     }
 
@@ -111,17 +121,18 @@ impl Mapping {
         &self.receipt
     }
 
-    pub(crate) fn holds(&self) -> &Holds {
-        &self.holds
+    pub(crate) fn pinned(&self) -> &PinnedRanges {
+        &self.pinned
     }
 
-    /// Notes that the receipt says more than there is.
+    /// Notes that the receipt may count pages that were given back.
     pub(crate) fn set_discarded(&self) {
-        // Relaxed: it guards nothing; who must know has been told by other means.
+        // Relaxed: it guards nothing; threads that depend on it synchronize by other means.
         self.discarded.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the receipt says that all of a range was resident, and nothing was given back since.
+    /// Returns whether all of a range was resident according to the receipt, and no pages were
+    /// given back since.
     pub(crate) fn was_populated(&self, range: &Range<usize>) -> bool {
         let whole = |part: &RangeReceipt| {
             part.resident_error_bytes == 0 && part.resident_bytes == part.range.len() as u64
@@ -134,19 +145,19 @@ impl Mapping {
             })
     }
 
-    /// The policy it was made with.
+    /// Returns the policy that the mapping was made with.
     pub(crate) fn numa(&self) -> &Numa {
         &self.numa
     }
 
-    /// The pieces that have a part in `range`, each with that part.
-    pub(crate) fn pieces_in(
+    /// Returns the segments that overlap `range`, each with the common part.
+    pub(crate) fn segments_in(
         &self,
         range: Range<usize>,
-    ) -> impl Iterator<Item = (&Piece, Range<usize>)> {
-        self.pieces.iter().filter_map(move |piece| {
-            let common = range.start.max(piece.range.start)..range.end.min(piece.range.end);
-            (!common.is_empty()).then_some((piece, common))
+    ) -> impl Iterator<Item = (&Segment, Range<usize>)> {
+        self.segments.iter().filter_map(move |segment| {
+            let common = range.start.max(segment.range.start)..range.end.min(segment.range.end);
+            (!common.is_empty()).then_some((segment, common))
         })
     }
 }
@@ -157,51 +168,57 @@ impl fmt::Debug for Mapping {
             .field("base", &self.base())
             .field("len", &self.len())
             .field("backing", &self.backing())
-            .field("pieces", &self.pieces)
+            .field("segments", &self.segments)
             .finish_non_exhaustive()
     }
 }
 
-/// The parts of a mapping that populating works on.
-pub(crate) fn parts(laid: &Laid) -> Vec<Part> {
-    laid.pieces
+/// Returns the ranges of a mapping for populating.
+pub(crate) fn parts(mapped: &MappedSpan) -> Vec<PopulateRange> {
+    mapped
+        .segments
         .iter()
-        .map(|piece| Part {
-            at: laid.span.at(piece.range.start),
-            range: piece.range.clone(),
-            page: piece.got,
-            by_collapse: piece.by_collapse,
+        .map(|segment| PopulateRange {
+            at: mapped.span.at(segment.range.start),
+            range: segment.range.clone(),
+            page: segment.got,
+            by_collapse: segment.by_collapse,
         })
         .collect()
 }
 
-/// What is to be said of a piece that begins at `at`.
-fn range_receipt(piece: &Piece, at: NonNull<u8>) -> RangeReceipt {
-    let (start, len) = outward(at, piece.range.len());
+/// Describes a segment that begins at `at`.
+fn range_receipt(segment: &Segment, at: NonNull<u8>) -> RangeReceipt {
+    let (start, len) = outward(at, segment.range.len());
     let found = measure(start, len).ok();
-    let unit = if piece.got == PageSize::Thp { sys::page_size() } else { piece.got.bytes() };
+    let unit = if segment.got == PageSize::Thp { sys::page_size() } else { segment.got.bytes() };
     RangeReceipt {
-        range: piece.range.clone(),
-        requested: piece.requested,
-        got: piece.got,
+        range: segment.range.clone(),
+        requested: segment.requested,
+        got: segment.got,
         nodes: nodes_found(start, len, unit).unwrap_or_default(),
-        resident_bytes: found.map_or(0, |found| found.resident_bytes.min(piece.range.len() as u64)),
-        // Not knowing anything is an error of everything.
-        resident_error_bytes: found.map_or(piece.range.len() as u64, |found| found.error_bytes),
+        resident_bytes: found
+            .map_or(0, |found| found.resident_bytes.min(segment.range.len() as u64)),
+        // Without any reading, the error is the whole range.
+        resident_error_bytes: found.map_or(segment.range.len() as u64, |found| found.error_bytes),
         huge_bytes: found.and_then(|found| found.huge_bytes),
         seconds: 0.0,
         gib_per_s: 0.0,
-        fallbacks: piece.fallbacks.clone(),
+        fallbacks: segment.fallbacks.clone(),
     }
 }
 
-/// What is to be said of what was laid, before it is known how long populating took.
-pub(crate) fn ranges(laid: &Laid) -> Vec<RangeReceipt> {
-    laid.pieces.iter().map(|piece| range_receipt(piece, laid.span.at(piece.range.start))).collect()
+/// Describes all segments, before the time of populating is known.
+pub(crate) fn ranges(mapped: &MappedSpan) -> Vec<RangeReceipt> {
+    mapped
+        .segments
+        .iter()
+        .map(|segment| range_receipt(segment, mapped.span.at(segment.range.start)))
+        .collect()
 }
 
-/// Compares what was populated with what was asked for: placement, and hugepages where they are
-/// only tried for.
+/// Compares populated pages with the request: their placement, and hugepages where the kernel
+/// promised none.
 pub(crate) fn verify(
     range: &mut RangeReceipt,
     numa: &Numa,
@@ -224,21 +241,23 @@ pub(crate) fn verify(
                 limit: None,
             });
         }
-        event!(WARN, range = ?range.range, got = %range.got, %reason, "a rung of the ladder was passed");
+        let RangeReceipt { range: offsets, got, .. } = &*range;
+        event!(WARN, range = ?offsets, %got, %reason, "a rung of the ladder was passed");
+        let _ = (offsets, got);
         range.fallbacks.push(reason);
     }
     Ok(())
 }
 
-/// The whole base pages that a range has a part in.
+/// Extends a range to whole base pages.
 pub(crate) fn outward(at: NonNull<u8>, len: usize) -> (NonNull<u8>, usize) {
     let page = sys::page_size();
     let before = at.addr().get() % page;
-    // SAFETY: pages are mapped whole, so the beginning of the page is part of the same memory.
+    // SAFETY: pages are mapped whole, so the beginning of the page belongs to the same memory.
     (unsafe { at.sub(before) }, (before + len).next_multiple_of(page))
 }
 
-/// The size of the pages at an address of another's, as the kernel tells it.
+/// Returns the page size at an address of foreign memory, as the kernel reports it.
 fn page_of(at: NonNull<u8>) -> PageSize {
     let address = at.addr().get();
     let text = sys::read_text("/proc/self/smaps").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! *Memory*: bytes that an arena may hand out.
+//! *Memory*: bytes that an arena can hand out.
 
 use std::alloc::{self, Layout};
 use std::fmt;
@@ -7,36 +7,37 @@ use std::sync::Arc;
 
 use super::{ArenaError, BumpError, Region};
 
-/// Bytes that stay where they are.
+/// Bytes at a fixed address.
 ///
-/// An arena takes such a thing in, and from then on is the one who hands out its bytes. What it
-/// hands out are addresses: whoever uses them knows what this memory is, and who else may reach it
-/// (another process, a device). That nobody else does, and that the bytes can be used as any
-/// others, is what [`Exclusive`] says.
+/// An arena takes the value in and hands out its bytes as addresses. The code that uses them must
+/// know what this memory is, and which other processes or devices can reach it. [`Exclusive`] adds
+/// the promise that nothing else reaches the bytes and that they can be used like any other memory.
 ///
 /// # Safety
 ///
-/// Whoever implements this vouches, for as long as the value lives and wherever it is moved, that
+/// The implementation guarantees, while the value lives and wherever it is moved:
 ///
-/// 1. `base` and `len` always return the same;
-/// 2. the addresses `[base, base + len)` are one allocation of this process, at most `isize::MAX`
-///    bytes long;
-/// 3. they belong to the value: until it is dropped nothing else is put there.
+/// 1. `base` and `len` always return the same values.
+/// 2. The addresses `[base, base + len)` are one allocation of this process, at most `isize::MAX`
+///    bytes long.
+/// 3. The addresses belong to the value: until it is dropped, nothing else is mapped or allocated
+///    there.
 ///
 /// ```
 /// use std::ptr::NonNull;
 ///
 /// use kvmem::arena::{BumpArena, Memory};
 ///
-/// /// Bytes that are never given back.
+/// /// Bytes that are never freed.
 /// struct Leaked(NonNull<[u8]>);
 ///
-/// // SAFETY: nobody else has the pointer, and the bytes are anybody's, in any thread.
+/// // SAFETY: no other code has the pointer, and any thread may use the bytes.
 /// unsafe impl Send for Leaked {}
 /// // SAFETY: a shared reference gives only address and length.
 /// unsafe impl Sync for Leaked {}
 ///
-/// // SAFETY: 1. the field does not change; 2. and 3. they are one box of bytes that is never dropped.
+/// // SAFETY: 1. the field does not change; 2. and 3. they are one box of bytes that is never
+/// // dropped.
 /// unsafe impl Memory for Leaked {
 ///     fn base(&self) -> NonNull<u8> {
 ///         self.0.cast()
@@ -53,28 +54,29 @@ use super::{ArenaError, BumpError, Region};
 /// # Ok::<(), kvmem::arena::BumpError>(())
 /// ```
 pub unsafe trait Memory: Send + Sync {
-    /// The first byte.
+    /// Returns the address of the first byte.
     fn base(&self) -> NonNull<u8>;
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Memory that its owner has alone: its bytes may be lent out as slices.
+/// Memory that only its owner can reach: its bytes may be lent out as slices.
 ///
 /// # Safety
 ///
-/// Whoever implements this vouches that, as long as the value lives,
+/// The implementation guarantees, while the value lives:
 ///
-/// 1. any thread may read and write the bytes through `base`. They need not be initialized, nor
-///    resident;
-/// 2. nobody else does: no other process, no device, and no safe method that is reached through a
-///    shared reference to the value.
+/// 1. Any thread may read and write the bytes through `base`. They need not be initialized or
+///    resident.
+/// 2. Nothing else reads or writes them: no other process, no device, and no safe method that is
+///    called on a shared reference to the value.
+///
 ///
 /// ```compile_fail
 /// # use std::ptr::NonNull;
@@ -90,10 +92,10 @@ pub unsafe trait Memory: Send + Sync {
 /// ```
 pub unsafe trait Exclusive: Memory {}
 
-/// Bytes of the process's ordinary heap, aligned as one likes.
+/// Bytes of the process's ordinary heap, with any alignment.
 ///
-/// For tests, small arenas, and machines where nothing may be mapped. Nothing is known of its
-/// pages.
+/// For tests, small arenas, and machines where the process may not map memory. The kinds of its
+/// pages are unknown.
 ///
 /// ```
 /// use kvmem::arena::{BumpArena, HeapMemory, Memory};
@@ -109,22 +111,23 @@ pub struct HeapMemory {
     layout: Layout,
 }
 
-// SAFETY: the value owns its bytes as a `Box` does; they are reached through it from any thread
-// alike.
+// SAFETY: the value owns its bytes as a `Box` does; every thread reaches them through the value
+// alone.
 unsafe impl Send for HeapMemory {}
 // SAFETY: a shared reference gives only address and length.
 unsafe impl Sync for HeapMemory {}
 
 impl HeapMemory {
-    /// Zeroed bytes, the first at a multiple of `align`.
+    /// Allocates zeroed bytes, the first at a multiple of `align`.
     ///
     /// # Errors
     ///
-    /// [`BumpError::Zero`], [`BumpError::BadAlign`] and [`BumpError::Overflow`] as for a request to
-    /// an arena; [`BumpError::Full`] with `left` 0 if the heap has no such room.
+    /// [`BumpError::Zero`] for a length of 0, [`BumpError::BadAlign`] if `align` is not a power of
+    /// two, [`BumpError::Overflow`] if no object can be that long, and [`BumpError::Full`] with
+    /// `left` 0 if the heap cannot provide the bytes.
     pub fn new(len_bytes: usize, align: usize) -> Result<Self, BumpError> {
         let layout = BumpError::layout(len_bytes, align)?;
-        // SAFETY: `layout` found the length not to be 0.
+        // SAFETY: `BumpError::layout` returns only layouts with a size greater than 0.
         let base = unsafe { alloc::alloc_zeroed(layout) };
         let base = NonNull::new(base).ok_or(BumpError::Full { requested: len_bytes, left: 0 })?;
         Ok(HeapMemory { base, layout })
@@ -133,13 +136,14 @@ impl HeapMemory {
 
 impl Drop for HeapMemory {
     fn drop(&mut self) {
-        // SAFETY: `new` got these bytes with this layout, and nobody may use them after the value.
+        // SAFETY: `new` got these bytes with this layout, and no code may use them after the value
+        // is dropped.
         unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) };
     }
 }
 
-// SAFETY: 1. both come from fields that never change. 2. The allocator gave them in one piece, for
-// a layout. 3. They are given back in `drop` and nowhere else.
+// SAFETY: 1. both come from fields that never change. 2. The allocator returned the bytes as one
+// block for a layout. 3. Only `drop` frees them.
 unsafe impl Memory for HeapMemory {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -150,11 +154,12 @@ unsafe impl Memory for HeapMemory {
     }
 }
 
-// SAFETY: 1. it is ordinary memory. 2. `base` is the only way to it.
+// SAFETY: 1. heap memory is readable and writable from any thread. 2. `base` is the only way to
+// reach it.
 unsafe impl Exclusive for HeapMemory {}
 
-// SAFETY: 1. a region never moves or changes its length. 2. It is mapped in one piece. 3. The
-// mapping ends with its last part at the earliest.
+// SAFETY: 1. a region never moves or changes its length. 2. It is one mapping. 3. The mapping ends
+// with the last part of the region, not before.
 unsafe impl Memory for Region {
     fn base(&self) -> NonNull<u8> {
         self.base()
@@ -165,8 +170,8 @@ unsafe impl Memory for Region {
     }
 }
 
-/// A [`Region`] whose bytes no other process and no foreign owner can reach, so that an arena may
-/// hand them out as slices.
+/// A [`Region`] that no other process and no foreign owner can reach. An arena can therefore hand
+/// out its bytes as slices.
 #[derive(Debug)]
 pub struct ExclusiveRegion(Region);
 
@@ -175,11 +180,11 @@ impl ExclusiveRegion {
     ///
     /// # Errors
     ///
-    /// [`ArenaError::Shared`] for one that another process may have attached,
-    /// [`ArenaError::Foreign`] for one over memory of somebody else's.
+    /// [`ArenaError::Shared`] for a region that another process may have attached,
+    /// [`ArenaError::Foreign`] for a region over memory of another owner.
     ///
     /// ```
-    /// use kvmem::arena::{ArenaError, BumpArena, ExclusiveRegion, Region};
+    /// use kvmem::arena::{ArenaError, Backing, BumpArena, ExclusiveRegion, Region};
     ///
     /// let mut arena = BumpArena::new(ExclusiveRegion::new(Region::builder(1 << 20).map()?)?);
     /// assert_eq!(arena.allocate_uninit(1000, 64)?.len(), 1000);
@@ -187,7 +192,7 @@ impl ExclusiveRegion {
     /// let region = arena.into_memory().into_region();
     /// assert_eq!(region.requested(), 1 << 20);
     ///
-    /// let shared = Region::builder(1 << 20).memfd(true).map()?;
+    /// let shared = Region::builder(1 << 20).backing(Backing::Shared).map()?;
     /// assert_eq!(ExclusiveRegion::new(shared).err(), Some(ArenaError::Shared));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -196,14 +201,15 @@ impl ExclusiveRegion {
         Ok(ExclusiveRegion(region))
     }
 
-    /// The region, as it was.
+    /// Returns the region unchanged.
+    #[must_use]
     pub fn into_region(self) -> Region {
         self.0
     }
 }
 
-// SAFETY: 1., 2. and 3. as for the memory that is shared: it does not move, and does not go before
-// the last of its owners.
+// SAFETY: 1., 2. and 3. follow from those of the shared memory: it does not move, and it lives
+// until the last `Arc` is dropped.
 unsafe impl<M: Memory> Memory for Arc<M> {
     fn base(&self) -> NonNull<u8> {
         M::base(self)
@@ -214,7 +220,7 @@ unsafe impl<M: Memory> Memory for Arc<M> {
     }
 }
 
-// SAFETY: as for the region in it.
+// SAFETY: 1., 2. and 3. follow from those of the region in it.
 unsafe impl Memory for ExclusiveRegion {
     fn base(&self) -> NonNull<u8> {
         self.0.base()
@@ -225,9 +231,9 @@ unsafe impl Memory for ExclusiveRegion {
     }
 }
 
-// SAFETY: 1. it is mapped for reading and writing. 2. `new` has seen that no other process and no
-// owner reaches it; the region is reached by giving up this value only, and parts that were split
-// off have other bytes.
+// SAFETY: 1. it is mapped for reading and writing. 2. `new` checked that no other process and no
+// owner reaches it. The region is accessible only by giving up this value, and parts that were
+// split off have other bytes.
 unsafe impl Exclusive for ExclusiveRegion {}
 
 impl fmt::Debug for HeapMemory {

@@ -1,5 +1,7 @@
 #![doc = include_str!("../../docs/arena.md")]
 
+#[cfg(not(loom))]
+mod aliases;
 mod builder;
 mod bump;
 mod bump_error;
@@ -7,32 +9,30 @@ mod byte_size;
 mod cgroup;
 mod collapse;
 mod cores;
-mod crew;
 mod cursor;
 mod diagnose;
 mod discard;
-#[cfg(not(loom))]
-mod elsewhere;
 mod error;
 mod file;
-#[cfg(not(loom))]
-mod global;
 mod headroom;
-mod hold;
-mod lay;
+mod hugetlb;
+mod map;
 mod mapping;
 mod memory;
 mod numa;
 #[cfg(not(loom))]
 mod own_pages;
 mod pages;
-mod pool;
+mod pinned;
 mod populate;
 pub mod preflight;
 #[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
 mod process_error;
+#[cfg(not(loom))]
+mod process_global;
+mod progress;
 #[cfg(not(loom))]
 mod read_only;
 mod receipt;
@@ -41,15 +41,15 @@ mod reservations;
 mod residency;
 mod settings;
 mod span;
+mod thread_team;
 mod views;
-mod watch;
 
 pub(crate) use cores::usable as usable_cores;
-pub(crate) use crew::{Crew, lead};
 pub(crate) use headroom::{headroom, reserve as reserve_headroom};
-pub(crate) use hold::Hold;
-pub(crate) use receipt::Size;
-pub(crate) use watch::Watched;
+pub(crate) use pinned::PinnedRange as Hold;
+pub(crate) use progress::ProgressTracker as Watched;
+pub(crate) use receipt::HumanBytes as Size;
+pub(crate) use thread_team::{ThreadTeam as Crew, with_team as lead};
 
 pub use crate::sys::{Call, Errno};
 pub use builder::{Backing, RegionBuilder};
@@ -59,18 +59,18 @@ pub use byte_size::{ByteSize, SizeError, SizeFault};
 pub use discard::Advice;
 pub use error::{ArenaError, Limit};
 pub use memory::{Exclusive, ExclusiveRegion, HeapMemory, Memory};
-pub use numa::{Nodes, Numa};
+pub use numa::{Nodes, Numa, ParseNumaError};
 pub use pages::{Ladder, PageSize, ParsePagesError};
-pub use populate::{Populate, Populated};
+pub use populate::{ParsePopulateError, Populate, Populated};
 #[cfg(not(loom))]
-pub use process::{Freed, ProcessArena, ProcessStats};
+pub use process::{FreeOutcome, ProcessArena, ProcessStats};
 #[cfg(not(loom))]
 pub use process_error::{FreeError, ProcessAllocError, SetupError};
+pub use progress::{CancelToken, Progress, ProgressOptions, WorkUnit};
 #[cfg(not(loom))]
 pub use read_only::ReadOnlyRegion;
 pub use receipt::{Fallback, RangeReceipt, Receipt};
 pub use region::Region;
 pub use residency::{Method, Residency};
 pub use settings::{ArenaSettings, SettingError};
-pub use views::Slice;
-pub use watch::{CancelToken, Progress, ProgressOptions, WorkUnit};
+pub use views::RegionSlice;

@@ -1,8 +1,8 @@
-//! *NUMA*: on which nodes pages are to lie, and whether they do.
+//! *NUMA*: sets the nodes of pages, and verifies them.
 //!
-//! A policy decides where pages go that are not there yet, so it is set before the first touch.
-//! What was set is read back, and once pages are resident, a sample of them is asked for where it
-//! lies.
+//! A policy applies only to pages that do not exist yet, so it is set before the first touch. kvmem
+//! reads the policy back, and once pages are resident, asks the kernel for the nodes of a sample of
+//! them.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,43 +10,59 @@ use std::ptr::NonNull;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::{ArenaError, Call, Errno};
 use crate::sys;
 
-/// Where pages are to lie.
+/// The NUMA policy of pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Numa {
-    /// Wherever the kernel puts them: usually on the node of the thread that touches first.
+    /// The kernel chooses: usually the node of the first thread that touches the page.
     #[default]
     None,
-    /// On these nodes and on no other.
+    /// On these nodes and no others.
     Bind(Vec<u32>),
-    /// On these nodes in turn, page by page; on others when they are full.
+    /// On these nodes in turn, page by page; on other nodes if these are full.
     Interleave(Vec<u32>),
 }
 
 impl FromStr for Numa {
-    type Err = String;
+    type Err = ParseNumaError;
 
-    /// `none`, `bind:NODES` or `interleave:NODES`, where nodes are written as the kernel does:
+    /// Parses `none`, `bind:NODES` or `interleave:NODES`. Node lists have the kernel's format:
     /// `0,2-3`.
-    fn from_str(text: &str) -> Result<Numa, String> {
-        let nodes = |list: &str| {
-            nodes(list)
-                .ok_or_else(|| format!("{list:?} is no list of nodes; examples: 0, 0-3, 0,2-3"))
-        };
-        match text.split_once(':') {
-            None if text == "none" => Ok(Numa::None),
+    fn from_str(text: &str) -> Result<Numa, ParseNumaError> {
+        let policy = match text.split_once(':') {
+            None if text == "none" => Some(Numa::None),
             Some(("bind", list)) => nodes(list).map(Numa::Bind),
             Some(("interleave", list)) => nodes(list).map(Numa::Interleave),
-            _ => Err(format!("{text:?} is no policy: say none, bind:NODES or interleave:NODES")),
-        }
+            _ => None,
+        };
+        policy.ok_or_else(|| ParseNumaError { text: text.to_owned() })
     }
 }
 
-/// The nodes of `0,2-3`. No kernel has more than 1024.
+/// A text that is not a NUMA policy.
+///
+/// ```
+/// use kvmem::arena::Numa;
+///
+/// let error = "bind:3-1".parse::<Numa>().unwrap_err();
+/// assert_eq!(error.text, "bind:3-1");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "`{text}` is not a NUMA policy: use none, bind:NODES or interleave:NODES, with nodes below \
+     1024 such as 0, 0-3 or 0,2-3"
+)]
+pub struct ParseNumaError {
+    /// The text.
+    pub text: String,
+}
+
+/// Parses a list of nodes such as `0,2-3`. No kernel has more than 1024 nodes.
 fn nodes(list: &str) -> Option<Vec<u32>> {
     let node = |text: &str| text.parse::<u32>().ok().filter(|node| *node < 1024);
     let mut nodes = Vec::new();
@@ -61,7 +77,7 @@ fn nodes(list: &str) -> Option<Vec<u32>> {
     Some(nodes)
 }
 
-/// A set of nodes, shown the way the kernel does: `0-3,8`.
+/// A set of nodes, displayed in the kernel's format: `0-3,8`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nodes(pub Vec<u32>);
@@ -82,7 +98,7 @@ impl fmt::Display for Nodes {
 }
 
 impl Nodes {
-    /// From the kernel's text.
+    /// Parses the kernel's text.
     fn parse(text: &str) -> Option<Nodes> {
         let mut nodes = Vec::new();
         for run in text.trim().split(',').filter(|run| !run.is_empty()) {
@@ -93,12 +109,12 @@ impl Nodes {
         Some(Nodes(nodes))
     }
 
-    /// The nodes that have memory. A kernel without NUMA has one.
+    /// Returns the nodes that have memory. A kernel without NUMA has one.
     pub(crate) fn with_memory() -> Nodes {
         Nodes::read("/sys/devices/system/node/has_memory")
     }
 
-    /// The nodes that have cores. A kernel without NUMA has one.
+    /// Returns the nodes that have cores. A kernel without NUMA has one.
     pub(crate) fn with_cores() -> Nodes {
         Nodes::read("/sys/devices/system/node/has_cpu")
     }
@@ -112,7 +128,7 @@ impl Nodes {
 }
 
 impl Numa {
-    /// The nodes it names, in order and once each.
+    /// Returns the nodes of the policy, in order and without duplicates.
     pub(crate) fn nodes(&self) -> Nodes {
         let mut nodes = match self {
             Numa::None => Vec::new(),
@@ -131,7 +147,7 @@ impl Numa {
         }
     }
 
-    /// Refuses a policy that names no node, or one that is not there.
+    /// Fails for a policy that names no node, or a node that does not exist.
     pub(crate) fn check(&self) -> Result<(), ArenaError> {
         if *self == Numa::None {
             return Ok(());
@@ -147,18 +163,18 @@ impl Numa {
         }
     }
 
-    /// Sets the policy of a range and reads it back. Says whether there was one to set.
+    /// Sets the policy of a range and reads it back. Returns whether there was a policy to set.
     pub(crate) fn apply(&self, at: NonNull<u8>, len: usize) -> Result<bool, ArenaError> {
         if *self == Numa::None {
             return Ok(false);
         }
         let nodes = self.nodes();
-        let refused = |call| {
+        let call_failed = |call| {
             let nodes = nodes.clone();
             move |errno| ArenaError::PolicyRefused { nodes, call, errno }
         };
-        sys::bind(at, len, self.mode(), &nodes.0).map_err(refused(Call::Bind))?;
-        let (mode, found) = sys::policy_at(at).map_err(refused(Call::GetPolicy))?;
+        sys::bind(at, len, self.mode(), &nodes.0).map_err(call_failed(Call::Bind))?;
+        let (mode, found) = sys::policy_at(at).map_err(call_failed(Call::GetPolicy))?;
         // The kernel may add flags above the mode.
         if mode & 0xfff != self.mode() || found != nodes.0 {
             return Err(ArenaError::Misplaced {
@@ -170,7 +186,7 @@ impl Numa {
         Ok(true)
     }
 
-    /// Refuses pages that lie on other nodes than they were bound to.
+    /// Fails if pages are on other nodes than the policy binds them to.
     pub(crate) fn verify(&self, range: &Range<usize>, found: &Nodes) -> Result<(), ArenaError> {
         match self {
             Numa::Bind(_) => {
@@ -180,16 +196,16 @@ impl Numa {
                 }
                 Err(ArenaError::Misplaced { range: range.clone(), found: found.clone(), wanted })
             }
-            // Interleaving is a preference: the kernel may use others when these are full.
+            // Interleaving is a preference: the kernel may use other nodes when these are full.
             Numa::None | Numa::Interleave(_) => Ok(()),
         }
     }
 }
 
-/// Pages that are asked where they lie, at most.
+/// The largest number of pages in a placement sample.
 const SAMPLE: usize = 64;
 
-/// The nodes of the resident pages among a sample, spread evenly over the range.
+/// Returns the nodes of the resident pages among a sample, spread evenly over the range.
 pub(crate) fn nodes_found(at: NonNull<u8>, len: usize, unit: usize) -> Result<Nodes, Errno> {
     let pages = len / unit;
     let count = pages.min(SAMPLE);
@@ -215,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_name_their_nodes() {
+    fn policies_parse_with_their_nodes() {
         let numa = str::parse::<Numa>;
         assert_eq!(numa("none"), Ok(Numa::None));
         assert_eq!(numa("bind:0"), Ok(Numa::Bind(vec![0])));
@@ -226,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_read_as_they_are_shown() {
+    fn nodes_parse_what_they_display() {
         for text in ["0", "0-3", "0-1,4,6-7"] {
             assert_eq!(Nodes::parse(text).map(|nodes| nodes.to_string()).as_deref(), Some(text));
         }

@@ -1,4 +1,4 @@
-//! *Pages*: their sizes, and the ladder of those to try.
+//! *Pages*: their sizes, and the ladder of kinds to try.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,17 +9,17 @@ use thiserror::Error;
 
 use crate::sys;
 
-/// A kind of page. The order is that of the usual ladder: the largest comes first.
+/// A kind of page, in the order of the usual ladder: the largest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum PageSize {
-    /// 1 GiB, from the pool that the administrator reserved.
+    /// 1 GiB, from the hugetlb pool that the administrator reserved.
     #[serde(rename = "1G")]
     Huge1G,
-    /// 2 MiB, from such a pool.
+    /// 2 MiB, from the hugetlb pool that the administrator reserved.
     #[serde(rename = "2M")]
     Huge2M,
-    /// Transparent hugepages: ordinary memory in which the kernel uses hugepages where it can.
-    /// Nothing is promised.
+    /// Transparent hugepages: ordinary memory in which the kernel uses hugepages where it can,
+    /// without a promise.
     #[serde(rename = "thp")]
     Thp,
     /// Base pages, 4 KiB on most machines.
@@ -28,8 +28,8 @@ pub enum PageSize {
 }
 
 impl PageSize {
-    /// Its size in bytes. Of [`Thp`](PageSize::Thp) that of the hugepage the kernel tries for, of
-    /// [`Base`](PageSize::Base) that of the machine's page.
+    /// Returns its size in bytes: for [`Thp`](PageSize::Thp) the size of the hugepages that the
+    /// kernel tries to use, for [`Base`](PageSize::Base) the machine's page size.
     #[must_use]
     pub fn bytes(self) -> usize {
         match self {
@@ -40,13 +40,14 @@ impl PageSize {
         }
     }
 
-    /// Whether its pages come from a pool, which promises them when they are mapped.
+    /// Returns whether its pages come from a hugetlb pool, which promises them when they are
+    /// mapped.
     #[must_use]
     pub fn is_pooled(self) -> bool {
         matches!(self, PageSize::Huge1G | PageSize::Huge2M)
     }
 
-    /// The kind of pooled page with this size.
+    /// Returns the kind of hugetlb page with this size.
     pub(crate) fn pooled(bytes: u64) -> Option<PageSize> {
         [PageSize::Huge1G, PageSize::Huge2M].into_iter().find(|page| page.bytes() as u64 == bytes)
     }
@@ -61,8 +62,8 @@ impl PageSize {
     }
 }
 
-/// The kernel's size of a transparent hugepage: 2 MiB where base pages are 4 KiB, more on some
-/// other machines.
+/// Returns the kernel's size of a transparent hugepage: 2 MiB where base pages are 4 KiB, more on
+/// some other machines.
 fn thp_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     *SIZE.get_or_init(|| {
@@ -81,7 +82,7 @@ impl fmt::Display for PageSize {
 impl FromStr for PageSize {
     type Err = ParsePagesError;
 
-    /// `1G`, `2M`, `thp` or `4k`, in any case; `base` is `4k`.
+    /// Parses `1G`, `2M`, `thp` or `4k`, in any case; `base` is `4k`.
     fn from_str(text: &str) -> Result<PageSize, ParsePagesError> {
         match text.trim().to_ascii_lowercase().as_str() {
             "1g" | "1gib" => Ok(PageSize::Huge1G),
@@ -96,7 +97,7 @@ impl FromStr for PageSize {
 /// A text that names no kind of page.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{requested}` is no kind of page: say 1G, 2M, thp or 4k, or several with commas between them"
+    "`{requested}` is not a kind of page: use 1G, 2M, thp or 4k, or several separated by commas"
 )]
 pub struct ParsePagesError {
     /// The text.
@@ -105,36 +106,37 @@ pub struct ParsePagesError {
 
 /// The kinds of pages to try, first choice first.
 ///
-/// As much of a region as possible goes to the first rung, as much of the rest as possible to the
-/// second, and so on. A strict ladder has its first rung only: where that cannot take everything,
+/// The first rung takes as much of a region as possible, the second as much of the rest as
+/// possible, and so on. A strict ladder has its first rung only: if that cannot take everything,
 /// mapping fails.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ladder {
     /// The rungs, tried in this order.
     pub rungs: Vec<PageSize>,
-    /// Whether to fail instead of stepping down.
+    /// Whether mapping fails instead of going down to the next rung.
     pub strict: bool,
 }
 
 impl Ladder {
-    /// A ladder of these rungs, not strict.
+    /// Makes a ladder of these rungs, not strict.
+    #[must_use]
     pub fn new(rungs: impl Into<Vec<PageSize>>) -> Ladder {
         Ladder { rungs: rungs.into(), strict: false }
     }
 
-    /// One kind of page and no other.
+    /// Makes a strict ladder of one kind of page.
     #[must_use]
     pub fn only(page: PageSize) -> Ladder {
         Ladder { rungs: vec![page], strict: true }
     }
 
-    /// The same rungs, strict or not.
+    /// Returns the same rungs, strict or not.
     #[must_use]
     pub fn strict(self, strict: bool) -> Ladder {
         Ladder { strict, ..self }
     }
 
-    /// The rungs that may be used at all.
+    /// Returns the rungs that mapping may use.
     pub(crate) fn usable(&self) -> &[PageSize] {
         let count = if self.strict { 1.min(self.rungs.len()) } else { self.rungs.len() };
         &self.rungs[..count]
@@ -142,15 +144,16 @@ impl Ladder {
 }
 
 impl Default for Ladder {
-    /// 2 MiB, then THP, then base pages. 1 GiB is for those who ask: a pool of such pages is seldom
-    /// there by chance.
+    /// Returns 2 MiB, then THP, then base pages. Name 1 GiB explicitly: few machines have a pool of
+    /// such pages by chance.
     fn default() -> Ladder {
         Ladder::new([PageSize::Huge2M, PageSize::Thp, PageSize::Base])
     }
 }
 
 impl From<PageSize> for Ladder {
-    /// A ladder of one rung, not strict: with nothing to step down to, that is much the same.
+    /// Makes a ladder of one rung, not strict. Without a second rung this differs little from a
+    /// strict one.
     fn from(page: PageSize) -> Ladder {
         Ladder::new([page])
     }
@@ -168,7 +171,7 @@ impl fmt::Display for Ladder {
 impl FromStr for Ladder {
     type Err = ParsePagesError;
 
-    /// Kinds of pages with commas between them, such as `2M,thp,4k`.
+    /// Parses kinds of pages separated by commas, such as `2M,thp,4k`.
     fn from_str(text: &str) -> Result<Ladder, ParsePagesError> {
         text.split(',').map(str::parse).collect::<Result<Vec<_>, _>>().map(Ladder::new)
     }
@@ -179,12 +182,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_read_as_they_are_shown() {
+    fn page_kinds_parse_what_they_display() {
         for page in [PageSize::Huge1G, PageSize::Huge2M, PageSize::Thp, PageSize::Base] {
             assert_eq!(page.to_string().parse(), Ok(page));
             let json = serde_json::to_string(&page).expect("plain data");
             assert_eq!(json, format!("\"{page}\""));
-            assert_eq!(serde_json::from_str::<PageSize>(&json).expect("what was written"), page);
+            assert_eq!(serde_json::from_str::<PageSize>(&json).expect("valid JSON"), page);
             assert!(page.bytes().is_power_of_two());
         }
         assert_eq!("2m,THP, base".parse(), Ok(Ladder::default()));

@@ -1,20 +1,21 @@
-//! *Process arena*: one pool for a whole process, and a mapping of its own for whatever the pool
-//! does not serve.
+//! *Process arena*: one pool for a whole process, and a separate mapping for each request that the
+//! pool cannot serve.
 //!
-//! Whoever replaces `mmap` in an engine has two calls, allocate and free, and wants each of them to
-//! do the right thing:
+//! A program that replaces `mmap` in an engine needs two calls, allocate and free:
 //!
-//! - If the pool is on and has room, an allocation is a piece of it, got by moving a cursor
-//!   ([`BumpArena`]). Freeing it is counted and no more: the pool gives its memory back as a whole.
-//! - Else the allocation is a mapping of its own, as aligned as was asked for (the kernel aligns to
-//!   pages only). Freeing it unmaps it.
+//! - If the pool is on and has room, an allocation is a piece of the pool, taken by moving a cursor
+//!   ([`BumpArena`]). Freeing it only counts the free: the pool gives its memory back as a whole.
+//! - Otherwise the allocation is a mapping of its own with the requested alignment (the kernel
+//!   itself aligns to pages only). Freeing it unmaps it.
 //!
-//! Mappings stand in a list under a lock; a system call is at hand on that way, so the lock costs
-//! nothing. The list is what makes a free safe to get wrong: nothing is unmapped that was not
-//! mapped here, and its length need not be said again. The pool keeps no list. Of its addresses it
-//! knows whether they were handed out at all, and how many.
+//! The mappings are in a list under a lock. Both calls make a system call on this path anyway, so
+//! the lock costs nothing noticeable. The list makes a wrong free harmless: only addresses that
+//! were mapped here are unmapped, and the caller need not repeat the length. The pool keeps no
+//! list. It knows only whether an address was handed out, and how many allocations and frees there
+//! were.
 //!
-//! No silent fallback: [`ProcessArena::stats`] says how many requests the pool did not serve.
+//! There is no silent fallback: [`ProcessArena::stats`] counts the requests that the pool did not
+//! serve.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,13 +28,13 @@ use super::{
 };
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// Hands out pieces of one pool, or mappings where the pool is off or full.
+/// An allocator that hands out pieces of one pool, or mappings where the pool is off or full.
 ///
-/// [`get`](Self::get) is the one of the process; others can be made, for tests or for parts of a
-/// process.
+/// [`get`](Self::get) returns the arena of the process. Further arenas can be made for tests or for
+/// parts of a process.
 ///
 /// ```
-/// use kvmem::arena::{ArenaSettings, Freed, ProcessArena};
+/// use kvmem::arena::{ArenaSettings, FreeOutcome, ProcessArena};
 ///
 /// let arena = ProcessArena::new(ArenaSettings::pool(1 << 20))?;
 /// let small = arena.allocate(100_000, 64)?.cast();
@@ -41,11 +42,11 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 /// let stats = arena.stats();
 /// assert_eq!((stats.pool_allocations, stats.mapped_allocations), (1, 1));
 ///
-/// // SAFETY: neither is used after this.
+/// // SAFETY: neither allocation is used after this.
 /// unsafe {
-///     assert_eq!(arena.free(small)?, Freed::Counted);
-///     assert_eq!(arena.free(large)?, Freed::Unmapped { bytes: 2 << 20 });
-///     assert!(arena.free(large).is_err(), "it is gone already");
+///     assert_eq!(arena.free(small)?, FreeOutcome::Counted);
+///     assert_eq!(arena.free(large)?, FreeOutcome::Unmapped { bytes: 2 << 20 });
+///     assert!(arena.free(large).is_err(), "it was freed before");
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -54,54 +55,55 @@ pub struct ProcessArena {
     pool: Option<BumpArena<Region>>,
     allocations: Counter,
     frees: Counter,
-    mapped: Mutex<Mapped>,
+    mapped: Mutex<LiveMappings>,
 }
 
-/// A counter on cache lines of its own.
+/// A counter on its own cache lines.
 #[repr(align(128))]
 struct Counter(AtomicU64);
 
-/// The mappings that are allocated, and how many there were.
-struct Mapped {
+/// The live mappings, and how many there have been.
+struct LiveMappings {
     live: BTreeMap<usize, OwnPages>,
     allocations: u64,
     frees: u64,
     bytes: usize,
 }
 
-/// What a free did.
+/// The effect of a free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freed {
-    /// The address was the pool's: the free was counted.
+pub enum FreeOutcome {
+    /// The address belonged to the pool: the free was counted.
     Counted,
-    /// The address was a mapping, which is gone.
+    /// The address was a mapping, which was unmapped.
     Unmapped {
-        /// Bytes that were mapped: what was asked for, in whole pages.
+        /// The length of the mapping: the requested bytes in whole pages.
         bytes: usize,
     },
 }
 
-/// What an arena has done so far. Frees never exceed allocations, also while threads go on.
+/// The counters of a process arena. Frees never exceed allocations, even while other threads use
+/// the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessStats {
     /// The pool, if there is one.
     pub pool: Option<BumpStats>,
-    /// Requests that the pool has served.
+    /// Requests served by the pool.
     pub pool_allocations: u64,
-    /// Of those, how many were freed. Their memory is not used again.
+    /// Frees of pool allocations. Their memory is not used again.
     pub pool_frees: u64,
-    /// Requests that got a mapping of their own: all of them if there is no pool, else those for
-    /// which it had no room.
+    /// Requests served by a mapping of their own: all of them without a pool, otherwise those for
+    /// which the pool had no room.
     pub mapped_allocations: u64,
-    /// Of those, how many were freed.
+    /// Frees of such mappings.
     pub mapped_frees: u64,
-    /// Bytes mapped for those that were not, in whole pages.
+    /// Bytes of the live mappings, in whole pages.
     pub mapped_bytes: usize,
 }
 
 impl ProcessArena {
-    /// An arena as the settings say. The pool is mapped now; its length is what was asked for, in
-    /// whole pages.
+    /// Makes an arena with these settings. Maps the pool now, with the requested length in whole
+    /// pages.
     ///
     /// # Errors
     ///
@@ -111,7 +113,7 @@ impl ProcessArena {
     /// # use kvmem::arena::{ArenaSettings, ProcessArena};
     /// let arena = ProcessArena::new(ArenaSettings::pool(1 << 20))?;
     /// assert_eq!(arena.stats().pool.map(|pool| pool.left), Some(1 << 20));
-    /// // More than there are addresses.
+    /// // The address space is too small.
     /// assert!(ProcessArena::new(ArenaSettings::pool(usize::MAX)).is_err());
     /// # Ok::<(), kvmem::arena::SetupError>(())
     /// ```
@@ -127,7 +129,7 @@ impl ProcessArena {
             pool: pool.map(BumpArena::new),
             allocations: Counter(AtomicU64::new(0)),
             frees: Counter(AtomicU64::new(0)),
-            mapped: Mutex::new(Mapped {
+            mapped: Mutex::new(LiveMappings {
                 live: BTreeMap::new(),
                 allocations: 0,
                 frees: 0,
@@ -136,20 +138,21 @@ impl ProcessArena {
         })
     }
 
-    /// The settings it was made with.
+    /// Returns the settings that the arena was made with.
+    #[must_use]
     pub fn settings(&self) -> ArenaSettings {
         self.settings
     }
 
-    /// `size` bytes at a multiple of `align`, all zero, until they are freed or the arena is
-    /// dropped.
+    /// Allocates `size` bytes at a multiple of `align`, all zero, until they are freed or the arena
+    /// is dropped.
     ///
-    /// From the pool: lock-free, two atomic read-modify-writes on different lines, the second of
-    /// which counts. Else the time of a system call.
+    /// From the pool this is lock-free: two atomic read-modify-writes on different cache lines, the
+    /// second of which counts. A mapping takes the time of a system call.
     ///
     /// # Errors
     ///
-    /// [`ProcessAllocError`]; never because the pool is full.
+    /// [`ProcessAllocError`]; a full pool alone is no error.
     ///
     /// ```
     /// # use kvmem::arena::{ArenaSettings, ProcessArena};
@@ -159,11 +162,12 @@ impl ProcessArena {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn allocate(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, ProcessAllocError> {
-        let layout = BumpError::layout(size, align).map_err(ProcessAllocError::Refused)?;
+        let layout = BumpError::layout(size, align).map_err(ProcessAllocError::Invalid)?;
         if let Some(pool) = &self.pool
             && let Ok(bytes) = pool.allocate(layout)
         {
-            // Relaxed: whoever frees these bytes was given them after this; see `free_in_pool`.
+            // Relaxed: a thread that frees these bytes received them after this count; see
+            // `free_in_pool`.
             self.allocations.0.fetch_add(1, Ordering::Relaxed);
             return Ok(bytes);
         }
@@ -180,30 +184,30 @@ impl ProcessArena {
         Ok(NonNull::slice_from_raw_parts(base, size))
     }
 
-    /// Frees what begins at `address`, and says which kind it was.
+    /// Frees the allocation that begins at `address`, and returns its kind.
     ///
     /// # Errors
     ///
-    /// [`FreeError`]. A mapping that was freed before, an address inside of one, and one from
-    /// elsewhere are always found out. In the pool, what was never handed out is found out, and
-    /// a free too many in all.
+    /// [`FreeError`]. A second free of a mapping, an address inside a mapping, and an address of
+    /// another allocator are always detected. In the pool, addresses that were never handed out are
+    /// detected, and one free more than there were allocations.
     ///
     /// # Safety
     ///
-    /// If a live allocation begins at `address`, nobody uses it from here on.
+    /// If a live allocation begins at `address`, no thread uses it any more.
     ///
     /// ```
     /// # use kvmem::arena::{ArenaSettings, FreeError, ProcessArena};
     /// use std::ptr::NonNull;
     ///
     /// let arena = ProcessArena::new(ArenaSettings::off())?;
-    /// let stranger = NonNull::from(&mut 0u8);
+    /// let foreign = NonNull::from(&mut 0u8);
     /// // SAFETY: no allocation begins there.
-    /// let refused = unsafe { arena.free(stranger) };
-    /// assert_eq!(refused, Err(FreeError::Unknown { address: stranger.addr().get() }));
+    /// let result = unsafe { arena.free(foreign) };
+    /// assert_eq!(result, Err(FreeError::Unknown { address: foreign.addr().get() }));
     /// # Ok::<(), kvmem::arena::SetupError>(())
     /// ```
-    pub unsafe fn free(&self, address: NonNull<u8>) -> Result<Freed, FreeError> {
+    pub unsafe fn free(&self, address: NonNull<u8>) -> Result<FreeOutcome, FreeError> {
         match &self.pool {
             Some(pool) if pool.owns(address.as_ptr()) => self.free_in_pool(pool, address),
             _ => self.free_mapping(address.addr().get()),
@@ -214,17 +218,17 @@ impl ProcessArena {
         &self,
         pool: &BumpArena<Region>,
         address: NonNull<u8>,
-    ) -> Result<Freed, FreeError> {
+    ) -> Result<FreeOutcome, FreeError> {
         if !pool.has_handed_out(address.as_ptr()) {
             return Err(FreeError::Unknown { address: address.addr().get() });
         }
-        // Acquire, here and where the exchange fails, pairs with the Release of the exchange: who
-        // sees so many frees, sees the allocations they belong to. The caller's own, which
-        // is not freed yet, was counted before it was given the address. So a free that is
-        // due never finds too few.
+        // Acquire, here and where the exchange fails, pairs with the Release of the exchange: a
+        // thread that sees N frees also sees the allocations that they belong to. The caller's own
+        // allocation, which is not freed yet, was counted before the caller received its address. A
+        // valid free therefore always finds more allocations than frees.
         let mut frees = self.frees.0.load(Ordering::Acquire);
         loop {
-            // Relaxed: ordered by the Acquire before it.
+            // Relaxed: ordered by the preceding Acquire.
             let allocations = self.allocations.0.load(Ordering::Relaxed);
             if frees >= allocations {
                 return Err(FreeError::AllFreed { address: address.addr().get(), allocations });
@@ -236,24 +240,24 @@ impl ProcessArena {
                 Ordering::Release,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Ok(Freed::Counted),
+                Ok(_) => return Ok(FreeOutcome::Counted),
                 Err(now) => frees = now,
             }
         }
     }
 
-    fn free_mapping(&self, address: usize) -> Result<Freed, FreeError> {
+    fn free_mapping(&self, address: usize) -> Result<FreeOutcome, FreeError> {
         let mut mapped = self.mapped.lock();
         let mapping = mapped.live.remove(&address).ok_or(FreeError::Unknown { address })?;
         let bytes = mapping.len();
         mapped.frees += 1;
         mapped.bytes -= bytes;
         drop(mapped);
-        // Out of the lock: to unmap gigabytes takes a while.
+        // Outside the lock: unmapping gigabytes takes a while.
         match mapping.unmap() {
-            Ok(()) => Ok(Freed::Unmapped { bytes }),
+            Ok(()) => Ok(FreeOutcome::Unmapped { bytes }),
             Err((mapping, errno)) => {
-                // The range is still mapped, so nobody else can have been given this address.
+                // The range is still mapped, so no other allocation can have this address.
                 let mut mapped = self.mapped.lock();
                 mapped.frees -= 1;
                 mapped.bytes += bytes;
@@ -263,7 +267,7 @@ impl ProcessArena {
         }
     }
 
-    /// Whether the pool has handed out this address, or a mapping of this arena that is live
+    /// Returns whether the pool has handed out this address, or a live mapping of this arena
     /// contains it. O(log n) in the number of mappings.
     ///
     /// ```
@@ -273,6 +277,7 @@ impl ProcessArena {
     /// assert!(arena.owns(bytes.as_ptr().cast()) && !arena.owns(&0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[must_use]
     pub fn owns(&self, address: *const u8) -> bool {
         if let Some(pool) = &self.pool
             && pool.owns(address)
@@ -284,7 +289,7 @@ impl ProcessArena {
         below.is_some_and(|(start, mapping)| address.addr() - start < mapping.len())
     }
 
-    /// What has been done so far. Takes the lock of the mappings; the pool goes on meanwhile.
+    /// Returns the counters. Takes the lock of the mappings; the pool stays usable meanwhile.
     ///
     /// ```
     /// # use kvmem::arena::{ArenaSettings, ProcessArena};
@@ -294,9 +299,10 @@ impl ProcessArena {
     /// assert_eq!((stats.pool, stats.mapped_allocations), (None, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[must_use]
     pub fn stats(&self) -> ProcessStats {
-        // Acquire pairs with the Release in `free_in_pool`. Frees are read first: the allocations
-        // of all that are seen are then seen as well.
+        // Acquire pairs with the Release in `free_in_pool`. The frees are read first, so the
+        // allocations of all counted frees are counted as well.
         let pool_frees = self.frees.0.load(Ordering::Acquire);
         let pool_allocations = self.allocations.0.load(Ordering::Relaxed);
         let mapped = self.mapped.lock();
@@ -311,9 +317,9 @@ impl ProcessArena {
     }
 }
 
-/// The memory of the pool: plain memory of the process, which children and core dumps have as well,
-/// in transparent hugepages if there is enough for one. What it is made of is decided here and
-/// nowhere else.
+/// Maps the memory of the pool: ordinary memory, inherited by children and included in core dumps,
+/// in transparent hugepages if it is at least one hugepage long. Only this function chooses its
+/// kind.
 fn map_pool(bytes: usize) -> Result<Region, ArenaError> {
     let page = if bytes < PageSize::Thp.bytes() { PageSize::Base } else { PageSize::Thp };
     Region::builder(bytes).ladder(Ladder::from(page)).dont_fork(false).dont_dump(false).map()

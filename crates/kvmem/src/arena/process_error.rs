@@ -1,90 +1,93 @@
-//! *Process arena errors*: what can go wrong with the arena of a process, with the numbers and the
-//! remedy.
+//! *Process arena errors*: typed reasons for failures of the process-wide arena, with numbers and
+//! remedies.
 
 use thiserror::Error;
 
 use super::{ArenaError, BumpError, Errno, SettingError};
 
-/// Why there is no arena of the process.
+/// The reason why the arena of the process could not be made.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// A setting cannot be understood.
+    /// A setting has a wrong value.
     #[error(transparent)]
     Setting(#[from] SettingError),
     /// The memory of the arena cannot be mapped.
     #[error(
-        "an arena of {pool_bytes} bytes cannot be mapped: {source}; make KVMEM_ARENA_POOL_SIZE less, or set \
+        "cannot map an arena of {pool_bytes} bytes: {source}; reduce KVMEM_ARENA_POOL_SIZE, or set \
          KVMEM_DISABLE_ARENA=1"
     )]
     Map {
-        /// Size asked for, in bytes.
+        /// The requested size in bytes.
         pool_bytes: usize,
-        /// Why not.
+        /// The reason.
         source: ArenaError,
     },
-    /// The process has an arena already: its settings count from its first use on.
+    /// The process has an arena already; its settings are fixed at its first use.
     #[error("the arena of the process is in use already: configure it before its first use")]
     InUse,
 }
 
-/// Why a request to the arena of a process was refused. Nothing was changed.
+/// The reason why a request to a process arena failed. The arena is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProcessAllocError {
-    /// The request makes no sense: [`BumpError::Zero`], [`BumpError::BadAlign`] or
+    /// The request itself is wrong: [`BumpError::Zero`], [`BumpError::BadAlign`] or
     /// [`BumpError::Overflow`].
     #[error(transparent)]
-    Refused(BumpError),
-    /// The arena is off or has no room, and a mapping could not be had either.
+    Invalid(BumpError),
+    /// The pool is off or full, and the kernel could not map separate pages.
     #[error(
-        "{requested} bytes at alignment {align} cannot be mapped: {errno}; ask for less, free something, raise the limit on address \
-         space (ulimit -v) or on the number of mappings (sysctl vm.max_map_count)"
+        "cannot map {requested} bytes at alignment {align}: {errno}; request less, free something, \
+         raise the limit on address space (ulimit -v) or on the number of mappings (sysctl \
+         vm.max_map_count)"
     )]
     Map {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         requested: usize,
-        /// The alignment asked for.
+        /// The requested alignment.
         align: usize,
-        /// What the kernel said.
+        /// The kernel's error number.
         errno: Errno,
     },
 }
 
-/// Why an address was not freed. Nothing was changed.
+/// The reason why an address was not freed. The arena is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FreeError {
-    /// Nothing that begins at this address is allocated here: it was freed before, lies inside of
-    /// an allocation, or comes from elsewhere.
+    /// No allocation of this arena begins at the address: it was freed before, lies inside an
+    /// allocation, or belongs to another allocator.
     #[error(
-        "no allocation of this arena begins at {address:#x}: it was freed before, lies inside of one, or comes from elsewhere"
+        "cannot free {address:#x}: no allocation of this arena begins there; it was freed before, \
+         lies inside an allocation, or belongs to another allocator"
     )]
     Unknown {
         /// The address.
         address: usize,
     },
-    /// As many allocations of the pool have been freed as there were: one of them was freed twice.
+    /// All allocations of the pool have been freed already: one of them was freed twice.
     #[error(
-        "{address:#x} is in the pool, but all {allocations} allocations of the pool were freed before"
+        "cannot free {address:#x}: all {allocations} allocations of the pool were freed before; \
+         one was freed twice"
     )]
     AllFreed {
         /// The address.
         address: usize,
-        /// Allocations that the pool has served.
+        /// The number of allocations that the pool has served.
         allocations: u64,
     },
-    /// The kernel would not unmap it. It stays allocated.
+    /// The kernel could not unmap the allocation, which stays allocated.
     #[error(
-        "{bytes} bytes at {address:#x} cannot be unmapped: {errno}; raise the limit on the number of mappings \
-         (sysctl vm.max_map_count) and free it again"
+        "cannot unmap {bytes} bytes at {address:#x}: {errno}; raise the limit on the number of \
+         mappings (sysctl vm.max_map_count) and free it again"
     )]
     Unmap {
         /// The address.
         address: usize,
-        /// Bytes mapped.
+        /// The length of the mapping in bytes.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error number.
         errno: Errno,
     },
 }

@@ -1,4 +1,4 @@
-//! *Read-only region*: another process's memory, to be looked at.
+//! *Read-only region*: memory of another process, mapped for reading.
 
 use std::fs::File;
 use std::ops::RangeBounds;
@@ -6,19 +6,20 @@ use std::os::fd::OwnedFd;
 
 use super::{ArenaError, Region};
 
-/// The memory of another process, mapped so that it cannot be written.
+/// The memory of another process, mapped read-only.
 ///
-/// It has none of a [`Region`]'s ways to change pages, nor can it be registered: devices are given
-/// what they may write.
+/// It has no operations that change pages, and cannot be registered: a device could write to
+/// registered memory.
 ///
 /// ```
-/// use kvmem::arena::{PageSize, ReadOnlyRegion, Region};
+/// use kvmem::arena::{Backing, PageSize, ReadOnlyRegion, Region};
 ///
-/// let region = Region::builder(1 << 20).ladder(PageSize::Base).memfd(true).map()?;
-/// let fd = region.share_read_only()?.expect("shared memory has one");
-/// // Elsewhere, in a process that got the descriptor over a socket:
+/// let builder = Region::builder(1 << 20).ladder(PageSize::Base).backing(Backing::Shared);
+/// let region = builder.map()?;
+/// let fd = region.share_read_only()?.expect("shared memory has a descriptor");
+/// // In another process, which received the descriptor over a socket:
 /// let seen = ReadOnlyRegion::attach(fd, Some(1 << 20))?;
-/// // SAFETY: nobody writes meanwhile.
+/// // SAFETY: no thread writes meanwhile.
 /// assert_eq!(unsafe { seen.bytes(..16) }?, [0; 16]);
 /// # Ok::<(), kvmem::arena::ArenaError>(())
 /// ```
@@ -26,11 +27,13 @@ use super::{ArenaError, Region};
 pub struct ReadOnlyRegion(Region);
 
 impl ReadOnlyRegion {
-    /// Maps the memory of another process: `fd` is what its
-    /// [`share_read_only`](Region::share_read_only) or [`share`](Region::share) gave.
+    /// Maps the memory of another process: `fd` comes from that process's
+    /// [`share_read_only`](Region::share_read_only) or [`share`](Region::share).
     ///
     /// # Errors
-    /// As [`Region::attach`].
+    /// [`NotMemory`](ArenaError::NotMemory), [`Unsealed`](ArenaError::Unsealed),
+    /// [`WrongSize`](ArenaError::WrongSize), and the errors of mapping. The descriptor is closed
+    /// then.
     pub fn attach(
         fd: impl Into<OwnedFd>,
         expected_bytes: Option<usize>,
@@ -38,25 +41,25 @@ impl ReadOnlyRegion {
         Region::map_file(File::from(fd.into()), expected_bytes, false).map(ReadOnlyRegion)
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it has no bytes: never.
+    /// Returns whether the region has no bytes, which never happens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The bytes of a range.
+    /// Returns the bytes of a range.
     ///
     /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds).
+    /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
     ///
     /// # Safety
-    /// While the result is used nobody writes to these bytes: no process and no device. Nobody
+    /// While the result is used, no process and no device writes to these bytes, and no thread
     /// discards them.
     pub unsafe fn bytes(&self, range: impl RangeBounds<usize>) -> Result<&[u8], ArenaError> {
         // SAFETY: the caller's promise.

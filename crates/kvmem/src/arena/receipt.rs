@@ -1,4 +1,4 @@
-//! *Receipt*: what was asked for and what was got, range by range.
+//! *Receipt*: what was requested and what the kernel provided, range by range.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 use super::numa::Nodes;
 use super::{ArenaError, Backing, Errno, PageSize};
 
-/// What a region is made of, as it was found when it was mapped. Ranges are offsets into the
-/// region, lengths are bytes.
+/// The composition of a region, as found when it was mapped. Ranges are offsets into the region,
+/// lengths are bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Receipt {
-    /// Bytes asked for.
+    /// The requested bytes.
     pub requested_bytes: usize,
-    /// Bytes of addresses held, guard pages included.
+    /// The reserved addresses in bytes, guard pages included.
     pub mapped_bytes: usize,
-    /// Bytes that may be used: what was asked for, in whole pages.
+    /// The usable bytes: the requested bytes in whole pages.
     pub usable_bytes: usize,
-    /// What is behind the addresses; `None`: memory of another owner.
+    /// The kind of memory behind the addresses; `None` for memory of another owner.
     pub backing: Option<Backing>,
-    /// Whether a NUMA policy was set and was read back from the kernel as it was set.
+    /// Whether a NUMA policy was set and read back unchanged from the kernel.
     pub policy_verified: bool,
-    /// Threads that populated; 0 where nothing was populated.
+    /// The number of threads that populated; 0 if nothing was populated.
     pub threads: usize,
     /// The parts of the region, in order and without gaps.
     pub ranges: Vec<RangeReceipt>,
@@ -33,106 +33,105 @@ pub struct Receipt {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RangeReceipt {
-    /// Where it lies, as offsets into the region.
+    /// Its offsets in the region.
     pub range: Range<usize>,
     /// The first rung of the ladder.
     pub requested: PageSize,
-    /// The rung it is on.
+    /// The rung that provided its pages.
     pub got: PageSize,
-    /// The nodes on which its resident pages were found (a sample of up to 64). Empty: none is
-    /// resident, or the kernel does not say.
+    /// The nodes of its resident pages, from a sample of up to 64. Empty if none is resident, or if
+    /// the kernel does not report nodes.
     pub nodes: Nodes,
-    /// Bytes of it that were resident.
+    /// The resident bytes.
     pub resident_bytes: u64,
-    /// Greatest error of the former in bytes; 0 where every page was looked at.
+    /// The largest error of `resident_bytes`; 0 if every page was checked.
     pub resident_error_bytes: u64,
-    /// Bytes of it that were resident in hugepages, where the kernel says.
+    /// The bytes resident in hugepages, if the kernel reports them.
     pub huge_bytes: Option<u64>,
-    /// Seconds that populating took; 0 where nothing was populated.
+    /// The seconds that populating took; 0 if nothing was populated.
     pub seconds: f64,
-    /// Speed of populating; 0 where nothing was populated.
+    /// The speed of populating; 0 if nothing was populated.
     pub gib_per_s: f64,
-    /// Why it is not on the first rung: a reason for each rung that was passed. A range of
-    /// transparent hugepages can have one more, if the kernel used base pages for some of it.
+    /// The reasons why it is not on the first rung, one for each skipped rung. A range of
+    /// transparent hugepages can have one more, if the kernel used base pages for a part of it.
     pub fallbacks: Vec<Fallback>,
 }
 
-/// Why a range is one step down the ladder.
+/// The reason why a range is one step down the ladder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fallback {
-    /// The kernel has no pool of this page size.
+    /// The kernel has no hugetlb pool of this page size.
     NoPool {
         /// The page size.
         page: PageSize,
     },
-    /// The pool has too few pages that are free and not promised to others.
+    /// The pool has too few pages that are neither used nor promised.
     PoolShort {
         /// The page size.
         page: PageSize,
-        /// Pages wanted.
+        /// The number of pages needed.
         wanted: u64,
-        /// Pages the pool could give.
+        /// The number of pages that the pool could provide.
         free: u64,
     },
     /// The nodes of the policy have too few free pages of this size.
     NodesShort {
         /// The page size.
         page: PageSize,
-        /// Pages wanted.
+        /// The number of pages needed.
         wanted: u64,
-        /// Pages free on those nodes.
+        /// The number of free pages on those nodes.
         free: u64,
     },
     /// A hugetlb cgroup allows too few pages.
     CgroupShort {
         /// The page size.
         page: PageSize,
-        /// Pages wanted.
+        /// The number of pages needed.
         wanted: u64,
-        /// Pages left in the group.
+        /// The number of pages that the group still allows.
         left: u64,
     },
-    /// The pool refused, though it seemed to have the pages.
+    /// The kernel could not map the pages, although the pool seemed to have them.
     PoolRefused {
         /// The page size.
         page: PageSize,
-        /// Why.
+        /// The error number.
         errno: Errno,
     },
-    /// The rest is shorter than one page of this size.
+    /// The remaining bytes are fewer than one page of this size.
     Tail {
         /// The page size.
         page: PageSize,
     },
-    /// In a ladder that does not descend: pages this large do not fit behind the smaller ones.
+    /// In a ladder that does not descend: pages this large do not fit after the smaller ones.
     Unaligned {
         /// The page size.
         page: PageSize,
     },
-    /// Private pages of a pool cannot be inherited by a child: it would be killed if it wrote when
-    /// the pool is empty.
+    /// Children cannot safely inherit private hugetlb pages: a child that writes while the pool is
+    /// empty would be killed.
     Inherited {
         /// The page size.
         page: PageSize,
     },
-    /// Transparent hugepages are switched off, for the machine or for this process or this kind of
-    /// memory.
+    /// Transparent hugepages are off for the machine, for this process or for this kind of memory.
     ThpOff {
-        /// The setting that says so.
+        /// The setting that turns them off.
         setting: String,
     },
-    /// The kernel refused the advice to use transparent hugepages.
+    /// The kernel did not accept the advice to use transparent hugepages.
     ThpRefused {
-        /// Why.
+        /// The error number.
         errno: Errno,
     },
-    /// Not all of the range is in hugepages: the kernel had too few that were contiguous.
+    /// A part of the range is not in hugepages: the kernel had too few contiguous ones.
     ThpPartial {
         /// Bytes in hugepages.
         huge: u64,
-        /// Bytes wanted.
+        /// The bytes of the range.
         wanted: u64,
     },
 }
@@ -140,9 +139,11 @@ pub enum Fallback {
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fallback::NoPool { page } => write!(f, "the kernel has no pool of {page} pages"),
+            Fallback::NoPool { page } => {
+                write!(f, "the kernel has no hugetlb pool of {page} pages")
+            }
             Fallback::PoolShort { page, wanted, free } => {
-                write!(f, "the pool has {free} of {wanted} {page} pages")
+                write!(f, "the hugetlb pool has {free} of {wanted} {page} pages")
             }
             Fallback::NodesShort { page, wanted, free } => {
                 write!(f, "the nodes have {free} of {wanted} {page} pages free")
@@ -151,44 +152,44 @@ impl fmt::Display for Fallback {
                 write!(f, "the hugetlb cgroup has {left} of {wanted} {page} pages left")
             }
             Fallback::PoolRefused { page, errno } => {
-                write!(f, "the pool of {page} pages refused: {errno}")
+                write!(f, "the kernel could not map {page} pages of the hugetlb pool: {errno}")
             }
             Fallback::Tail { page } => write!(f, "shorter than one {page} page"),
             Fallback::Unaligned { page } => {
-                write!(f, "{page} pages do not fit behind smaller ones")
+                write!(f, "{page} pages do not fit after smaller ones")
             }
             Fallback::Inherited { page } => {
-                write!(f, "private {page} pages cannot be inherited by a child safely")
+                write!(f, "children cannot safely inherit private {page} pages")
             }
             Fallback::ThpOff { setting } => write!(f, "transparent hugepages are off: {setting}"),
             Fallback::ThpRefused { errno } => {
-                write!(f, "transparent hugepages were refused: {errno}")
+                write!(f, "the kernel does not accept advice for transparent hugepages: {errno}")
             }
             Fallback::ThpPartial { huge, wanted } => {
-                write!(f, "the kernel gave hugepages for {huge} of {wanted} bytes")
+                write!(f, "the kernel provided hugepages for {huge} of {wanted} bytes")
             }
         }
     }
 }
 
 impl Receipt {
-    /// Bytes that were resident, over all ranges.
+    /// Returns the resident bytes of all ranges.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.resident_bytes).sum()
     }
 
-    /// Bytes of the region on this rung.
+    /// Returns the bytes of the region on this rung.
     #[must_use]
     pub fn bytes_on(&self, page: PageSize) -> usize {
         self.ranges.iter().filter(|range| range.got == page).map(|range| range.range.len()).sum()
     }
 
-    /// Refuses transparent hugepages that are resident as base pages: what a strict ladder means by
-    /// them, which shows only once the memory is resident.
+    /// Checks that transparent hugepages are not resident as base pages. A strict ladder requires
+    /// this, and it can be checked only after the memory is resident.
     ///
     /// # Errors
-    /// [`NoPages`](ArenaError::NoPages) with the first such range.
+    /// [`NoPages`](ArenaError::NoPages) with the first range that is partly in base pages.
     pub fn check_hugepages(&self) -> Result<(), ArenaError> {
         for part in self.ranges.iter().filter(|part| part.got == PageSize::Thp) {
             let wanted = part.range.len() as u64;
@@ -204,17 +205,17 @@ impl Receipt {
         Ok(())
     }
 
-    /// Seconds that populating took.
+    /// Returns the seconds that populating took.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.ranges.iter().map(|range| range.seconds).sum()
     }
 }
 
-/// Bytes for people, in the largest unit that leaves at least 1.
-pub(crate) struct Size(pub(crate) u64);
+/// A number of bytes, displayed in the largest unit that leaves at least 1.
+pub(crate) struct HumanBytes(pub(crate) u64);
 
-impl fmt::Display for Size {
+impl fmt::Display for HumanBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
         let unit = (self.0.max(1).ilog2() as usize / 10).min(UNITS.len() - 1);
@@ -232,12 +233,12 @@ impl fmt::Display for Receipt {
         writeln!(
             f,
             "asked {}, mapped {}, usable {}, {}{}; {} resident",
-            Size(self.requested_bytes as u64),
-            Size(self.mapped_bytes as u64),
-            Size(self.usable_bytes as u64),
+            HumanBytes(self.requested_bytes as u64),
+            HumanBytes(self.mapped_bytes as u64),
+            HumanBytes(self.usable_bytes as u64),
             self.backing.map_or("foreign".to_owned(), |backing| backing.to_string()),
             if self.policy_verified { ", NUMA policy verified" } else { "" },
-            Size(self.resident_bytes()),
+            HumanBytes(self.resident_bytes()),
         )?;
         for part in &self.ranges {
             write!(
@@ -245,17 +246,17 @@ impl fmt::Display for Receipt {
                 "  {:#x}..{:#x}  {:>10}  asked {}, got {}, {}{} resident",
                 part.range.start,
                 part.range.end,
-                Size(part.range.len() as u64),
+                HumanBytes(part.range.len() as u64),
                 part.requested,
                 part.got,
                 if part.resident_error_bytes == 0 { "" } else { "about " },
-                Size(part.resident_bytes),
+                HumanBytes(part.resident_bytes),
             )?;
             if let Some(huge) = part.huge_bytes
                 && part.got == PageSize::Thp
                 && part.resident_bytes > 0
             {
-                write!(f, " ({} in hugepages)", Size(huge))?;
+                write!(f, " ({} in hugepages)", HumanBytes(huge))?;
             }
             if !part.nodes.0.is_empty() {
                 write!(f, ", node {}", part.nodes)?;
@@ -280,8 +281,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_for_people() {
-        let shown = |bytes| Size(bytes).to_string();
+    fn byte_counts_display_in_the_largest_unit() {
+        let shown = |bytes| HumanBytes(bytes).to_string();
         assert_eq!(shown(0), "0 B");
         assert_eq!(shown(1023), "1023 B");
         assert_eq!(shown(4096), "4 KiB");

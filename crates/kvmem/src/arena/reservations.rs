@@ -1,34 +1,35 @@
-//! *Reservations*: bytes that a call is about to make resident, told to all processes under the
+//! *Reservations*: announce the bytes that a call will make resident to all processes under the
 //! same limit.
 //!
-//! Several processes that start together each see the same free bytes of their cgroup. If each of
-//! them took those bytes for its own, the kernel would kill some of them. So a call reserves its
-//! bytes before it populates, and counts what others have reserved as taken.
+//! Several processes that start together see the same free bytes of their cgroup. If each of them
+//! used those bytes, the kernel would kill some of them. A call therefore reserves its bytes before
+//! it populates, and counts the reservations of others as used.
 //!
-//! A reservation is a read lock on a range of the cgroup's directory, as long as the bytes it
-//! stands for:
+//! A reservation is a read lock on a byte range of the cgroup's directory. The range is as long as
+//! the number of reserved bytes:
 //!
 //! ```text
 //!   /sys/fs/cgroup/...   ├── process A ──────┤├── process B ───┤├─ C ─┤
 //!                        0                   │                 │
-//!                        └ A unlocks from its end what has become resident
+//!                        └ A unlocks from its end the bytes that became resident
 //! ```
 //!
-//! - The lock needs no right to write, so a read-only `/sys/fs/cgroup` and any user will do. It
+//! - The lock needs no write permission: a read-only `/sys/fs/cgroup` and any user suffice. It
 //!   belongs to the directory and not to a path, so containers and namespaces that mount the same
 //!   cgroup see the same reservations.
 //! - The kernel removes the lock when the open file is closed: a killed process leaves no
 //!   reservation.
-//! - Looking and reserving are one step under `flock` on the directory, which takes some 100 µs.
-//!   Populating itself is under no lock: processes populate at the same time if there is room for
-//!   all.
-//! - A reservation is lowered after its pages are resident, and a reader adds up the reservations
-//!   before it reads the usage. So a page can be counted twice for a moment, and is never missed.
+//! - Checking and reserving are one step under `flock` on the directory, which takes some 100 µs.
+//!   Populating itself needs no lock: processes populate at the same time if there is room for all
+//!   of them.
+//! - A reservation shrinks after its pages are resident, and a reader adds up the reservations
+//!   before it reads the usage. A page can therefore be counted twice for a moment, and is never
+//!   missed.
 //!
-//! Locks are taken from the innermost group to the outermost, in every process, so no two processes
-//! wait for each other; and none waits for longer than [`TURN_MAX`]. Where the file cannot be
-//! opened or locked, one counter keeps the threads of this process apart, and other processes are
-//! not seen.
+//! Every process takes the locks from the innermost group to the outermost, so no two processes
+//! wait for each other, and none waits longer than [`LOCK_TIMEOUT`]. Where the file cannot be
+//! opened or locked, a counter coordinates the threads of this process; other processes are not
+//! seen.
 
 use std::fs::File;
 use std::path::Path;
@@ -38,40 +39,42 @@ use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// The longest time to wait for the lock under which bytes are reserved. Then the call goes on
-/// without it.
-const TURN_MAX: Duration = Duration::from_secs(1);
-/// Between two attempts to lock.
-const TURN_PAUSE: Duration = Duration::from_micros(500);
-/// The most reservations that are added up. More than this many processes do not populate at once.
+/// The longest wait for the lock under which bytes are reserved. After it the call continues
+/// without the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The pause between two attempts to lock.
+const LOCK_PAUSE: Duration = Duration::from_micros(500);
+/// The largest number of reservations that are added up. No more processes than this populate at
+/// once.
 const RESERVATIONS_MAX: usize = 10_000;
 
-/// The thread that looks and reserves is of this process; 0: none does. A forked child takes the
-/// turn from a parent that held it.
-static TURN_OF: AtomicU32 = AtomicU32::new(0);
-/// The process that [`RESERVED_HERE`] is about. A forked child has no reservations of its own yet.
+/// The process of the thread that holds the [`TableLock`]; 0 if none does. A forked child takes the
+/// lock over from a parent that held it.
+static LOCK_HOLDER: AtomicU32 = AtomicU32::new(0);
+/// The process that [`RESERVED_HERE`] belongs to. A forked child has no reservations of its own
+/// yet.
 static COUNTED_IN: AtomicU32 = AtomicU32::new(0);
-/// Bytes that all calls of this process have reserved.
+/// The bytes that all calls of this process have reserved.
 static RESERVED_HERE: AtomicU64 = AtomicU64::new(0);
 
 /// The reservations under one limit: ranges of an open file.
 #[derive(Debug)]
 pub(super) struct ReservationTable {
-    /// `None`: it cannot be opened here.
+    /// `None` if it cannot be opened.
     file: Option<File>,
 }
 
 impl ReservationTable {
-    /// The table of a limit that stands in this directory or file.
+    /// Opens the table of a limit, which is this directory or file.
     pub(super) fn open(path: &str) -> ReservationTable {
         ReservationTable { file: sys::open_to_lock(Path::new(path)).ok() }
     }
 
-    /// Bytes that other open files have reserved, and the end of the last range.
+    /// Returns the bytes that other open files have reserved, and the end of the last range.
     fn others(&self) -> (u64, u64) {
         let Some(file) = &self.file else { return (0, 0) };
         let (mut bytes, mut end, mut count) = (0u64, 0, 0);
-        // The kernel names any one of the locks in a range. The rest lie before it and behind it.
+        // The kernel reports any one of the locks in a range. The others lie before and after it.
         let mut ranges = Vec::new();
         ranges.push(0..sys::LOCK_END);
         while let Some(range) = ranges.pop() {
@@ -92,58 +95,58 @@ impl ReservationTable {
     }
 }
 
-/// What one call has reserved, the same number of bytes in each table. All of it is given back when
-/// this is dropped.
+/// The reservation of one call, the same number of bytes in each table. Dropping it gives all of it
+/// back.
 #[derive(Debug, Default)]
-pub(super) struct Reserved {
+pub(super) struct BytesReserved {
     bytes: u64,
-    /// Where its range begins in each table; `None` where it could not be locked.
+    /// The start of its range in each table; `None` where the lock failed.
     starts: Vec<Option<u64>>,
-    /// The process that made it: a forked child has a copy, and nothing to give back.
+    /// The process that made it: a forked child has a copy and gives nothing back.
     process: u32,
 }
 
-impl Reserved {
-    /// Bytes reserved now.
+impl BytesReserved {
+    /// Returns the reserved bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes that others have reserved in a table: other processes, and other calls of this one.
+    /// Returns the bytes that other processes, and other calls of this one, reserved in a table.
     pub(super) fn others_in(&self, table: &ReservationTable) -> u64 {
-        // Relaxed: a count that guards nothing by itself; under a turn the turn orders it.
+        // Relaxed: a count that guards nothing by itself; the table lock orders it.
         let counted = COUNTED_IN.load(Ordering::Relaxed) == sys::process_id();
-        // Relaxed: as above.
+        // Relaxed: the table lock orders it.
         let here = if counted { RESERVED_HERE.load(Ordering::Relaxed) } else { 0 };
         let own = if self.process == sys::process_id() { self.bytes } else { 0 };
-        // The locks include those of this process, where locks work.
+        // Where locks work, they include those of this process.
         table.others().0.max(here.saturating_sub(own))
     }
 
-    /// Reserves bytes in all tables. The caller has the [`Turn`] and has found room.
+    /// Reserves bytes in all tables. The caller holds the [`TableLock`] and has found enough bytes.
     pub(super) fn take<'a>(
         bytes: u64,
         tables: impl Iterator<Item = &'a ReservationTable>,
-    ) -> Reserved {
+    ) -> BytesReserved {
         let lock = |table: &ReservationTable| {
             let (file, start) = (table.file.as_ref()?, table.others().1);
             let end = start.checked_add(bytes).filter(|end| *end <= sys::LOCK_END)?;
             sys::lock_range(file, &(start..end)).ok().map(|()| start)
         };
         let process = sys::process_id();
-        // Relaxed: only the thread that has the turn starts the count of a process.
+        // Relaxed: only the thread that holds the table lock starts the count of a process.
         if COUNTED_IN.load(Ordering::Relaxed) != process {
-            // Relaxed: as above.
+            // Relaxed: the table lock orders it.
             RESERVED_HERE.store(0, Ordering::Relaxed);
-            // Relaxed: as above.
+            // Relaxed: the table lock orders it.
             COUNTED_IN.store(process, Ordering::Relaxed);
         }
-        // Relaxed: the turn orders it with the next thread's look.
+        // Relaxed: the table lock orders it with the next thread's check.
         RESERVED_HERE.fetch_add(bytes, Ordering::Relaxed);
-        Reserved { bytes, starts: tables.map(lock).collect(), process }
+        BytesReserved { bytes, starts: tables.map(lock).collect(), process }
     }
 
-    /// Lowers the reservation, whose tables these are, to at most `bytes`.
+    /// Lowers the reservation to at most `bytes`. `tables` are those that it was made in.
     pub(super) fn lower_to<'a>(
         &mut self,
         bytes: u64,
@@ -154,7 +157,7 @@ impl Reserved {
         }
         for (table, start) in tables.zip(&self.starts) {
             if let (Some(file), Some(start)) = (&table.file, start) {
-                // What stays locked makes others wait, and goes when the file is closed.
+                // A range that stays locked makes others wait; closing the file unlocks it.
                 let _ = sys::unlock_range(file, &(start + bytes..start + self.bytes));
             }
         }
@@ -165,13 +168,13 @@ impl Reserved {
     fn give_back_here(&self, bytes: u64) {
         // Relaxed: see `others_in`. A call that reads the higher count waits once more.
         if COUNTED_IN.load(Ordering::Relaxed) == self.process {
-            // Relaxed: as above.
+            // Relaxed: the table lock orders it.
             RESERVED_HERE.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for Reserved {
+impl Drop for BytesReserved {
     fn drop(&mut self) {
         if self.bytes > 0 && self.process == sys::process_id() {
             self.give_back_here(self.bytes);
@@ -179,42 +182,44 @@ impl Drop for Reserved {
     }
 }
 
-/// The right to look at tables and reserve in them, until this is dropped.
-pub(super) struct Turn<'a> {
+/// The exclusive right to check tables and reserve in them, until it is dropped.
+pub(super) struct TableLock<'a> {
     locked: Vec<&'a File>,
     here: bool,
 }
 
-/// Tries until it is known how it went, or the deadline has passed.
+/// Repeats `done` until it returns a result or the deadline passes.
 fn until(deadline: Instant, mut done: impl FnMut() -> Option<bool>) -> bool {
     loop {
         match done() {
             Some(done) => return done,
             None if Instant::now() >= deadline => return false,
-            None => thread::sleep(TURN_PAUSE),
+            None => thread::sleep(LOCK_PAUSE),
         }
     }
 }
 
-impl<'a> Turn<'a> {
-    /// Waits for the turn, at most [`TURN_MAX`]: a process that holds it for longer is none of
-    /// kvmem's.
-    pub(super) fn take(tables: impl Iterator<Item = &'a ReservationTable>) -> Turn<'a> {
-        let deadline = Instant::now() + TURN_MAX;
+impl<'a> TableLock<'a> {
+    /// Takes the lock; waits at most [`LOCK_TIMEOUT`]. A process that holds it longer does not
+    /// belong to kvmem.
+    pub(super) fn take(tables: impl Iterator<Item = &'a ReservationTable>) -> TableLock<'a> {
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         let process = sys::process_id();
         let here = until(deadline, || {
             // Relaxed: the exchange decides.
-            let holder = TURN_OF.load(Ordering::Relaxed);
-            // A thread of another process is a thread of the parent, which a fork has left behind.
+            let holder = LOCK_HOLDER.load(Ordering::Relaxed);
+            // A holder in another process was a thread of the parent that does not exist after the
+            // fork.
             let free = holder != process;
-            // Acquire pairs with the Release in `drop`: the counts of the last turn are seen.
+            // Acquire pairs with the Release in `drop`: this thread sees the counts of the previous
+            // holder.
             let taken = free
-                && TURN_OF
+                && LOCK_HOLDER
                     .compare_exchange(holder, process, Ordering::Acquire, Ordering::Relaxed)
                     .is_ok();
             taken.then_some(true)
         });
-        let mut turn = Turn { locked: Vec::new(), here };
+        let mut table_lock = TableLock { locked: Vec::new(), here };
         for file in tables.filter_map(|table| table.file.as_ref()) {
             let locked = until(deadline, || match sys::try_lock(file) {
                 Ok(true) => Some(true),
@@ -222,22 +227,22 @@ impl<'a> Turn<'a> {
                 Err(_) => Some(false),
             });
             if locked {
-                turn.locked.push(file);
+                table_lock.locked.push(file);
             }
         }
-        turn
+        table_lock
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TableLock<'_> {
     fn drop(&mut self) {
         for file in &self.locked {
-            // Closing the file unlocks it, too.
+            // Closing the file also unlocks it.
             let _ = sys::unlock(file);
         }
         if self.here {
             // Release pairs with the Acquire in `take`.
-            TURN_OF.store(0, Ordering::Release);
+            LOCK_HOLDER.store(0, Ordering::Release);
         }
     }
 }
@@ -248,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of its own.
+    /// A directory for one test.
     struct Folder(std::path::PathBuf);
 
     impl Folder {
@@ -270,37 +275,37 @@ mod tests {
     }
 
     #[test]
-    fn reservations_add_up_shrink_and_go() {
+    fn reservations_add_up_shrink_and_end() {
         let folder = Folder::new("reservations");
         let tables: Vec<ReservationTable> = (0..20).map(|_| folder.table()).collect();
-        let look = || folder.table().others().0;
-        let mut all: Vec<Reserved> = Vec::new();
+        let sum = || folder.table().others().0;
+        let mut all: Vec<BytesReserved> = Vec::new();
         for (n, table) in tables.iter().enumerate() {
-            let _turn = Turn::take([table].into_iter());
-            all.push(Reserved::take(n as u64 + 1, [table].into_iter()));
+            let _lock = TableLock::take([table].into_iter());
+            all.push(BytesReserved::take(n as u64 + 1, [table].into_iter()));
         }
-        assert_eq!(look(), 210);
-        // One lowers, one is refused to rise, one goes with its open file.
+        assert_eq!(sum(), 210);
+        // One shrinks, one cannot grow, one ends with its open file.
         all[19].lower_to(5, [&tables[19]].into_iter());
         all[0].lower_to(7, [&tables[0]].into_iter());
-        assert_eq!((look(), all[19].bytes(), all[0].bytes()), (195, 5, 1));
-        // A new one lies behind the last.
+        assert_eq!((sum(), all[19].bytes(), all[0].bytes()), (195, 5, 1));
+        // A new one lies after the last.
         let table = folder.table();
-        let more = Reserved::take(1000, [&table].into_iter());
-        assert_eq!(look(), 1195);
+        let more = BytesReserved::take(1000, [&table].into_iter());
+        assert_eq!(sum(), 1195);
         assert!(more.others_in(&table) >= 195);
         all[18].lower_to(0, [&tables[18]].into_iter());
-        assert_eq!(look(), 1176);
+        assert_eq!(sum(), 1176);
         drop((tables, table));
-        assert_eq!(look(), 0);
+        assert_eq!(sum(), 0);
     }
 
     #[test]
-    fn where_files_cannot_be_locked_threads_see_each_other() {
+    fn without_file_locks_threads_see_each_other() {
         let table = || ReservationTable::open("/no/such/directory");
         let (one, two) = (table(), table());
-        let first = Reserved::take(1 << 40, [&one].into_iter());
-        let mut second = Reserved::take(1 << 41, [&two].into_iter());
+        let first = BytesReserved::take(1 << 40, [&one].into_iter());
+        let mut second = BytesReserved::take(1 << 41, [&two].into_iter());
         // Other tests reserve some MiB meanwhile.
         assert!(first.others_in(&one) >= 1 << 41 && second.others_in(&two) >= 1 << 40);
         second.lower_to(1 << 30, [&two].into_iter());
@@ -310,16 +315,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_somebody_else_keeps_locked_is_waited_for_but_not_for_ever() {
-        let folder = Folder::new("turn");
+    fn waiting_for_a_locked_file_ends() {
+        let folder = Folder::new("table_lock");
         let (theirs, ours) = (folder.table(), folder.table());
         assert!(sys::try_lock(theirs.file.as_ref().expect("opened")).expect("no error"));
         let start = Instant::now();
-        let turn = Turn::take([&ours].into_iter());
-        assert!(turn.locked.is_empty() && start.elapsed() >= TURN_MAX);
-        assert!(start.elapsed() < 20 * TURN_MAX);
-        drop(turn);
+        let table_lock = TableLock::take([&ours].into_iter());
+        assert!(table_lock.locked.is_empty() && start.elapsed() >= LOCK_TIMEOUT);
+        assert!(start.elapsed() < 20 * LOCK_TIMEOUT);
+        drop(table_lock);
         drop(theirs);
-        assert_eq!(Turn::take([&ours].into_iter()).locked.len(), 1);
+        assert_eq!(TableLock::take([&ours].into_iter()).locked.len(), 1);
     }
 }

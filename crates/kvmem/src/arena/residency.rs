@@ -1,9 +1,9 @@
-//! *Residency*: how much of a range is in memory, and how sure that is.
+//! *Residency*: how much of a range is in memory, and how exact the answer is.
 //!
-//! Three ways of asking, the best that the kernel has: a scan of the page tables (Linux 6.7), which
-//! is exact and quick; the page table as a file; `mincore`. The last two are asked page by page, so
-//! of a long range only a sample is asked: the range is cut into as many strata as there are
-//! samples, and one page is asked in each.
+//! There are three methods, in order of preference: a scan of the page tables (Linux 6.7), which is
+//! exact and quick; the page table as a file; `mincore`. The last two work page by page, so a long
+//! range is sampled: it is divided into as many strata as there are samples, and one page of each
+//! is checked.
 //!
 //! The error of a sample of n pages is at most √(ln(2/0.01) / 2n) of the range in 99 cases of 100
 //! (Hoeffding 1963): 1.3 % for 16,384 pages.
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 use super::Errno;
 use crate::sys::{self, PageRegion};
 
-/// Pages that are asked one by one at most; of more, a sample is taken.
+/// The largest number of pages that are checked one by one; longer ranges are sampled.
 const EXACT: usize = 1 << 20;
-/// Pages in a sample.
+/// The number of pages in a sample.
 const SAMPLE: usize = 1 << 14;
 
-/// How residency was found.
+/// The method that measured residency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -30,7 +30,7 @@ pub enum Method {
     Scan,
     /// `/proc/self/pagemap`.
     Pagemap,
-    /// `mincore`. Of shared memory it says what is in memory for anybody, mapped here or not.
+    /// `mincore`. For shared memory it counts pages in memory for any process, mapped here or not.
     Mincore,
 }
 
@@ -39,55 +39,55 @@ pub enum Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Residency {
-    /// Bytes of the range.
+    /// The length of the range.
     pub len_bytes: u64,
-    /// Bytes of it that are resident; an estimate if there is an error.
+    /// The resident bytes; an estimate if `error_bytes` is not 0.
     pub resident_bytes: u64,
-    /// Greatest error of the former in bytes, in 99 cases of 100; 0 where every page was asked.
+    /// The largest error of `resident_bytes` in 99 cases of 100; 0 if every page was checked.
     pub error_bytes: u64,
-    /// Bytes that are mapped by hugepages, where the kernel says.
+    /// The bytes mapped by hugepages, if the kernel reports them.
     pub huge_bytes: Option<u64>,
-    /// How it was found.
+    /// The method.
     pub method: Method,
 }
 
 impl Residency {
-    /// Whether every page that was asked is resident.
+    /// Returns whether every checked page is resident.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.resident_bytes == self.len_bytes
     }
 }
 
-/// Asks about a range of whole pages.
+/// Measures a range of whole pages.
 pub(crate) fn measure(at: NonNull<u8>, len: usize) -> Result<Residency, Errno> {
     if let Ok(pagemap) = sys::open_pagemap() {
         if let Ok(found) = scan(&pagemap, at, len) {
             return Ok(found);
         }
-        if let Ok(found) =
-            ask(len, Method::Pagemap, |first, pages| read_table(&pagemap, at, first, pages))
-        {
+        if let Ok(found) = count_resident(len, Method::Pagemap, |first, pages| {
+            read_table(&pagemap, at, first, pages)
+        }) {
             return Ok(found);
         }
     }
-    ask(len, Method::Mincore, |first, pages| {
+    count_resident(len, Method::Mincore, |first, pages| {
         let page = sys::page_size();
-        // SAFETY: the caller asks about pages of the range.
+        // SAFETY: the pages lie within the range.
         let from = unsafe { at.add(first * page) };
         sys::mincore(from, pages.len() * page, pages)
     })
 }
 
-/// About how many bytes of a range of whole pages are resident, from a sample that takes some
-/// microseconds: enough to tell memory that has been populated from memory that has not. A common
-/// page of zeros, which reading gives, is not resident where the kernel can scan page tables.
+/// Estimates the resident bytes of a range of whole pages from a sample that takes some
+/// microseconds: enough to distinguish populated memory from unpopulated memory. Where the kernel
+/// can scan page tables, the shared zero page that reading maps does not count as resident.
 pub(crate) fn glance(at: NonNull<u8>, len: usize) -> Result<u64, Errno> {
     let page = sys::page_size();
     let strata = (len >> 21).clamp(16, 64).min(len / page);
     let pagemap = sys::open_pagemap();
     let found = sample(len / page, strata, |number| {
-        // SAFETY: the page is one of the range.
+        // SAFETY: the page lies within the range.
         let at = unsafe { at.add(number * page) };
         let mut answer = [0u8];
         if let Ok(pagemap) = &pagemap {
@@ -104,17 +104,18 @@ pub(crate) fn glance(at: NonNull<u8>, len: usize) -> Result<u64, Errno> {
     Ok((len as u128 * found as u128 / strata.max(1) as u128) as u64)
 }
 
-/// In how many of `strata` parts of a range, one page of which is looked at, that page is resident.
+/// Divides a range into `strata` parts, checks one page in each, and returns how many of these are
+/// resident.
 fn sample(
     pages: usize,
     strata: usize,
-    mut look: impl FnMut(usize) -> Result<bool, Errno>,
+    mut is_resident: impl FnMut(usize) -> Result<bool, Errno>,
 ) -> Result<usize, Errno> {
     let edge = |n: usize| (pages as u128 * n as u128 / strata as u128) as usize;
     let mut found = 0;
     for stratum in 0..strata {
         let (from, to) = (edge(stratum), edge(stratum + 1));
-        found += usize::from(look(from + scatter(stratum as u64) as usize % (to - from))?);
+        found += usize::from(is_resident(from + scatter(stratum as u64) as usize % (to - from))?);
     }
     Ok(found)
 }
@@ -144,8 +145,8 @@ fn scan(pagemap: &File, at: NonNull<u8>, len: usize) -> Result<Residency, Errno>
     })
 }
 
-/// Reads the entries of some pages; the lowest bit of each of `pages` then says whether the page is
-/// resident.
+/// Reads the page table entries of some pages; the lowest bit of each byte of `pages` then says
+/// whether the page is resident.
 fn read_table(
     pagemap: &File,
     at: NonNull<u8>,
@@ -168,11 +169,11 @@ fn read_table(
     Ok(())
 }
 
-/// Asks page by page: all of them, or a sample.
-fn ask(
+/// Checks page by page: all pages, or a sample.
+fn count_resident(
     len: usize,
     method: Method,
-    look: impl Fn(usize, &mut [u8]) -> Result<(), Errno>,
+    read: impl Fn(usize, &mut [u8]) -> Result<(), Errno>,
 ) -> Result<Residency, Errno> {
     let page = sys::page_size();
     let pages = len / page;
@@ -182,7 +183,7 @@ fn ask(
         let mut first = 0;
         while first < pages {
             let count = answers.len().min(pages - first);
-            look(first, &mut answers[..count])?;
+            read(first, &mut answers[..count])?;
             found += answers[..count].iter().filter(|answer| **answer & 1 == 1).count();
             first += count;
         }
@@ -190,24 +191,24 @@ fn ask(
     } else {
         found = sample(pages, SAMPLE, |number| {
             let mut answer = [0u8];
-            look(number, &mut answer)?;
+            read(number, &mut answer)?;
             Ok(answer[0] & 1 == 1)
         })?;
         let error = ((2.0f64 / 0.01).ln() / (2.0 * SAMPLE as f64)).sqrt();
         (len as f64 * error) as u64
     };
-    let requested = if error_bytes == 0 { pages } else { SAMPLE };
+    let checked = if error_bytes == 0 { pages } else { SAMPLE };
     Ok(Residency {
         len_bytes: len as u64,
-        resident_bytes: (len as u128 * found as u128 / requested.max(1) as u128) as u64,
+        resident_bytes: (len as u128 * found as u128 / checked.max(1) as u128) as u64,
         error_bytes,
         huge_bytes: None,
         method,
     })
 }
 
-/// A number that looks like chance, so that no pattern of pages can hide between samples
-/// (splitmix64).
+/// Returns a pseudorandom number (splitmix64), so that no regular pattern of pages hides between
+/// the samples.
 fn scatter(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -223,8 +224,8 @@ mod tests {
     fn a_sample_is_within_its_stated_error() {
         let page = sys::page_size();
         let pages = 3 * EXACT;
-        // Every other page, a third, and one half of the range: patterns that a regular sample
-        // would get wrong.
+        // Every other page, a third of each 192, and one half of the range: patterns that a regular
+        // sample would measure wrongly.
         type Pattern = (fn(usize) -> bool, f64);
         let patterns: [Pattern; 3] = [
             (|n| n % 2 == 0, 1.0 / 2.0),
@@ -232,7 +233,7 @@ mod tests {
             (|n| n < 3 << 19, 1.0 / 2.0),
         ];
         for (pattern, share) in patterns {
-            let found = ask(pages * page, Method::Pagemap, |first, answers| {
+            let found = count_resident(pages * page, Method::Pagemap, |first, answers| {
                 for (n, answer) in answers.iter_mut().enumerate() {
                     *answer = u8::from(pattern(first + n));
                 }

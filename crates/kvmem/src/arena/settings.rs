@@ -1,16 +1,16 @@
-//! *Arena settings*: whether a process shares an arena, and of what size.
+//! *Arena settings*: whether a process has a process-wide arena, and its size.
 //!
 //! | variable | alias | meaning |
 //! |---|---|---|
 //! | `KVMEM_ARENA_POOL_SIZE` | `MC_MMAP_ARENA_POOL_SIZE` | [size](super::ByteSize) of the arena, such as `8GiB`; setting it turns the arena on |
-//! | `KVMEM_DISABLE_ARENA` | `MC_DISABLE_MMAP_ARENA` | `1`, `true`, `yes` or `on` turns it off whatever its size says; `0`, `false`, `no` or `off` does not |
+//! | `KVMEM_DISABLE_ARENA` | `MC_DISABLE_MMAP_ARENA` | `1`, `true`, `yes` or `on` turns it off whatever the size; `0`, `false`, `no` or `off` does not |
 //!
-//! In Mooncake's variable all units are powers of 1024, as there: `8gb` is 8 GiB. In kvmem's own
-//! `8GB` is 8,000,000,000 bytes.
+//! In Mooncake's variable all units are powers of 1024, as in Mooncake itself: `8gb` is 8 GiB. In
+//! kvmem's own variable `8GB` is 8,000,000,000 bytes.
 //!
-//! The first name that is set and not blank counts; its alias is then not read. A value that cannot
-//! be understood is an error and not a default: a pool of another size than asked for would be
-//! found out only when memory is short. If the arena is turned off, its size is not read.
+//! The first name that is set and not blank counts; its alias is then ignored. A wrong value is an
+//! error and does not select a default, because a pool of an unexpected size would be noticed only
+//! when memory is short. If the arena is turned off, its size is not read.
 
 use std::ffi::OsString;
 
@@ -21,7 +21,7 @@ use super::byte_size::{self, SizeFault, Units};
 const POOL_SIZE: [&str; 2] = ["KVMEM_ARENA_POOL_SIZE", "MC_MMAP_ARENA_POOL_SIZE"];
 const DISABLE: [&str; 2] = ["KVMEM_DISABLE_ARENA", "MC_DISABLE_MMAP_ARENA"];
 
-/// What a process-wide arena is to be.
+/// The settings of a process-wide arena.
 ///
 /// ```
 /// use kvmem::arena::ArenaSettings;
@@ -29,81 +29,87 @@ const DISABLE: [&str; 2] = ["KVMEM_DISABLE_ARENA", "MC_DISABLE_MMAP_ARENA"];
 /// let variable = |name: &str| (name == "MC_MMAP_ARENA_POOL_SIZE").then(|| "8gb".into());
 /// assert_eq!(ArenaSettings::from_lookup(variable), Ok(ArenaSettings::pool(8 << 30)));
 ///
-/// // Nobody requested for one.
+/// // Neither variable is set.
 /// assert_eq!(ArenaSettings::from_lookup(|_| None), Ok(ArenaSettings::off()));
 ///
-/// // A mistake is told, with its place.
+/// // An error names the variable and its value.
 /// let variable = |name: &str| (name == "KVMEM_ARENA_POOL_SIZE").then(|| "8 gigs".into());
 /// let error = ArenaSettings::from_lookup(variable).unwrap_err();
-/// assert!(error.to_string().starts_with(r#"KVMEM_ARENA_POOL_SIZE="8 gigs" is no size"#), "{error}");
+/// let begin = r#"KVMEM_ARENA_POOL_SIZE="8 gigs" is not a size"#;
+/// assert!(error.to_string().starts_with(begin), "{error}");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaSettings {
-    /// Size of the arena in bytes; `None` if nobody asked for one, or it was turned off.
+    /// The size of the arena in bytes; `None` if no variable sets it, or the arena is turned off.
     pub pool_bytes: Option<usize>,
 }
 
-/// A setting that cannot be understood.
+/// A setting with a wrong value.
 ///
 /// ```
 /// use kvmem::arena::{ArenaSettings, SettingError};
 ///
 /// let variable = |name: &str| (name == "KVMEM_DISABLE_ARENA").then(|| "maybe".into());
 /// let error = ArenaSettings::from_lookup(variable).unwrap_err();
-/// assert_eq!(error, SettingError::Switch { variable: "KVMEM_DISABLE_ARENA", value: "maybe".to_owned() });
+/// let (variable, value) = ("KVMEM_DISABLE_ARENA", "maybe".to_owned());
+/// assert_eq!(error, SettingError::Switch { variable, value });
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SettingError {
-    /// A size is none.
+    /// The value is not a size.
     #[error(
-        "{variable}={value:?} is no size: {fault}; give a number of bytes, or one with K, M, G or T, such as 8GiB, or unset it"
+        "{variable}={value:?} is not a size: {fault}; give a number of bytes, or one with K, M, G \
+         or T, such as 8GiB, or unset it"
     )]
     Size {
-        /// The variable, by the name that was set.
+        /// The name that was set.
         variable: &'static str,
-        /// Its value. What is not Unicode is replaced by U+FFFD.
+        /// Its value. Bytes that are not Unicode are replaced by U+FFFD.
         value: String,
-        /// What is wrong with it.
+        /// The reason.
         fault: SizeFault,
     },
-    /// A switch is neither on nor off.
+    /// The value is neither on nor off.
     #[error(
-        "{variable}={value:?} is neither on nor off: give 1, true, yes or on, or 0, false, no or off, or unset it"
+        "{variable}={value:?} is neither on nor off: use 1, true, yes or on, or 0, false, no or \
+         off, or unset it"
     )]
     Switch {
-        /// The variable, by the name that was set.
+        /// The name that was set.
         variable: &'static str,
-        /// Its value. What is not Unicode is replaced by U+FFFD.
+        /// Its value. Bytes that are not Unicode are replaced by U+FFFD.
         value: String,
     },
 }
 
 impl ArenaSettings {
-    /// No arena: every request gets a mapping of its own.
+    /// Returns the settings without an arena: every request gets a mapping of its own.
+    #[must_use]
     pub fn off() -> Self {
         ArenaSettings { pool_bytes: None }
     }
 
-    /// An arena of this size. Of no bytes it cannot be made.
+    /// Returns the settings of an arena of this size. Making an arena of 0 bytes fails.
+    #[must_use]
     pub fn pool(bytes: usize) -> Self {
         ArenaSettings { pool_bytes: Some(bytes) }
     }
 
-    /// What the environment says.
+    /// Reads the settings from the environment.
     ///
     /// # Errors
     ///
-    /// [`SettingError`] names the variable, its value and what may stand there.
+    /// [`SettingError`] names the variable, its value and the accepted values.
     pub fn from_env() -> Result<Self, SettingError> {
         Self::from_lookup(|name| std::env::var_os(name))
     }
 
-    /// What these variables say: as [`from_env`](Self::from_env), but from anywhere.
+    /// Reads the settings from `variable`, which returns the value of a name.
     ///
     /// # Errors
     ///
-    /// As [`from_env`](Self::from_env).
+    /// [`SettingError`] names the variable, its value and the accepted values.
     pub fn from_lookup(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingError> {
         let first = |names: [&'static str; 2]| {
             names.into_iter().find_map(|name| {

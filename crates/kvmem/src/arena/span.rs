@@ -1,8 +1,8 @@
-//! *Span*: a range of addresses that is ours until it is dropped.
+//! *Address span*: a reserved range of addresses.
 //!
-//! The range is reserved in one piece, without access and without memory behind it; what it is to
-//! consist of is put into it afterwards. So a region of several kinds of pages is contiguous, and
-//! nothing else of the process can come to lie between them.
+//! The range is reserved at once, without access and without memory; pages are mapped into it
+//! afterwards. A region of several kinds of pages is therefore contiguous, and no other mapping of
+//! the process can lie between its segments.
 //!
 //! ```text
 //!   outer                base, a multiple of the alignment
@@ -12,58 +12,62 @@
 
 use std::ptr::NonNull;
 
-use super::diagnose::refused;
+use super::diagnose::call_failed;
 use super::{ArenaError, Call};
 use crate::sys;
 
-/// Addresses, reserved in one piece.
+/// Reserved addresses; dropping the value unmaps them.
 #[derive(Debug)]
-pub(crate) struct Span {
+pub(crate) struct AddressSpan {
     outer: NonNull<u8>,
     outer_len: usize,
     base: NonNull<u8>,
     len: usize,
-    /// Whose addresses they are: a forked child has a copy of this value, but perhaps not of the
-    /// range.
+    /// The process that owns the addresses: a forked child has a copy of this value, but perhaps
+    /// not the mapping.
     process: u32,
 }
 
-// SAFETY: a span is a range of addresses; it does not touch what is there except to unmap it when
-// dropped, once.
-unsafe impl Send for Span {}
-// SAFETY: nothing is changed through a shared reference.
-unsafe impl Sync for Span {}
+// SAFETY: a span is a range of addresses; it does not access the memory, and unmaps it once, when
+// dropped.
+unsafe impl Send for AddressSpan {}
+// SAFETY: a shared reference changes nothing.
+unsafe impl Sync for AddressSpan {}
 
-/// Gives a range back that is the caller's and not in use.
+/// Unmaps a range that the caller owns and no code uses.
 pub(crate) fn unmap(at: NonNull<u8>, len: usize) {
-    // The kernel may refuse for want of memory for its own books, which passes. Beyond that nothing
-    // can be done, and addresses without an owner do no harm.
+    // The call can fail while the kernel lacks memory for its own structures, which passes. After
+    // three failures the addresses leak, which is harmless.
     for _ in 0..3 {
-        // SAFETY: the caller's promise: nobody uses the range.
+        // SAFETY: the caller guarantees that no code uses the range.
         if unsafe { sys::munmap(at, len) }.is_ok() {
             return;
         }
     }
 }
 
-impl Span {
-    /// Reserves `len` bytes of addresses, beginning at a multiple of `align`, with a page without
-    /// access on either side if `guards` says so. `len` and `align` are multiples of the base
-    /// page, `align` a power of two.
-    pub(crate) fn reserve(len: usize, align: usize, guards: bool) -> Result<Span, ArenaError> {
+impl AddressSpan {
+    /// Reserves `len` bytes of addresses beginning at a multiple of `align`; `guards` adds an
+    /// inaccessible page on either side. `len` and `align` are multiples of the base page, `align`
+    /// a power of two.
+    pub(crate) fn reserve(
+        len: usize,
+        align: usize,
+        guards: bool,
+    ) -> Result<AddressSpan, ArenaError> {
         let page = sys::page_size();
         let guard = if guards { page } else { 0 };
         let slack = align - page;
-        let most = isize::MAX as usize - slack - 2 * guard;
-        if len > most {
-            return Err(ArenaError::TooLarge { requested: len, most });
+        let max = isize::MAX as usize - slack - 2 * guard;
+        if len > max {
+            return Err(ArenaError::TooLarge { requested: len, most: max });
         }
         let whole = len + 2 * guard + slack;
-        let at = sys::reserve(whole).map_err(|errno| refused(Call::Reserve, whole, errno))?;
+        let at = sys::reserve(whole).map_err(|errno| call_failed(Call::Reserve, whole, errno))?;
         let head = (at.addr().get() + guard).next_multiple_of(align) - guard - at.addr().get();
-        // SAFETY: `head ≤ slack`, so this and what follows it lie within the range.
+        // SAFETY: `head ≤ slack`, so this address and the following ones lie within the range.
         let outer = unsafe { at.add(head) };
-        // SAFETY: as above.
+        // SAFETY: both addresses lie within the range, or one past its end.
         let (base, end) = unsafe { (outer.add(guard), outer.add(guard + len + guard)) };
         let tail = slack - head;
         if head > 0 {
@@ -72,7 +76,7 @@ impl Span {
         if tail > 0 {
             unmap(end, tail);
         }
-        Ok(Span { outer, outer_len: len + 2 * guard, base, len, process: sys::process_id() })
+        Ok(AddressSpan { outer, outer_len: len + 2 * guard, base, len, process: sys::process_id() })
     }
 
     /// The first usable address.
@@ -98,7 +102,7 @@ impl Span {
     }
 }
 
-impl Drop for Span {
+impl Drop for AddressSpan {
     fn drop(&mut self) {
         // In a forked child the range is absent (`dont_fork`), and what the child has mapped since
         // may lie there.
@@ -117,7 +121,8 @@ mod tests {
         let page = sys::page_size();
         for align in [page, 2 << 20, 1 << 30] {
             for guards in [false, true] {
-                let span = Span::reserve(3 * page, align, guards).expect("addresses are plenty");
+                let span =
+                    AddressSpan::reserve(3 * page, align, guards).expect("addresses are plenty");
                 assert_eq!(span.base().addr().get() % align, 0);
                 assert_eq!(span.outer_len(), 3 * page + if guards { 2 * page } else { 0 });
             }
@@ -125,16 +130,19 @@ mod tests {
     }
 
     #[test]
-    fn sizes_beyond_all_addresses_are_refused() {
+    fn sizes_beyond_all_addresses_fail() {
         for len in [usize::MAX, isize::MAX as usize, isize::MAX as usize - sys::page_size()] {
             assert!(
-                matches!(Span::reserve(len, 1 << 30, true), Err(ArenaError::TooLarge { .. })),
+                matches!(
+                    AddressSpan::reserve(len, 1 << 30, true),
+                    Err(ArenaError::TooLarge { .. })
+                ),
                 "{len}"
             );
         }
-        let most = (isize::MAX as usize - (4 << 30)) & !4095;
+        let max = (isize::MAX as usize - (4 << 30)) & !4095;
         assert!(matches!(
-            Span::reserve(most, 4096, false),
+            AddressSpan::reserve(max, 4096, false),
             Err(ArenaError::Refused { call: Call::Reserve, .. })
         ));
     }

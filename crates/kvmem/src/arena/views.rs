@@ -1,4 +1,4 @@
-//! *Views*: the bytes of a region, by address or as slices, for no longer than the region lives.
+//! *Views*: the bytes of a region, by address or as slices that borrow the region.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,123 +8,125 @@ use std::slice;
 
 use super::{ArenaError, Backing, Region};
 
-/// A range of a region's memory by address and length. It cannot outlive the region, and promises
-/// nothing about who else reads or writes: to touch the bytes is up to the holder, as with a
-/// pointer.
+/// A range of a region's memory as address and length. It cannot outlive the region, and does not
+/// prevent other code from reading or writing the bytes. Like the owner of a pointer, its holder is
+/// responsible for each access.
 #[derive(Clone, Copy)]
-pub struct Slice<'a> {
+pub struct RegionSlice<'a> {
     at: NonNull<u8>,
     len: usize,
     region: PhantomData<&'a Region>,
 }
 
-// SAFETY: a slice is an address and a length; using it is unsafe and has its own conditions. The
-// memory may be used by any thread.
-unsafe impl Send for Slice<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for Slice<'_> {}
+// SAFETY: a slice is an address and a length; accesses through it are unsafe and have their own
+// conditions. Any thread may use the memory.
+unsafe impl Send for RegionSlice<'_> {}
+// SAFETY: any thread may use the memory; a shared reference gives only address and length.
+unsafe impl Sync for RegionSlice<'_> {}
 
-impl<'a> Slice<'a> {
-    /// The first address.
+impl<'a> RegionSlice<'a> {
+    /// Returns the first address.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.at.as_ptr()
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it is empty.
+    /// Returns whether the slice has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The addresses.
+    /// Returns the addresses.
     #[must_use]
     pub fn as_ptr_range(&self) -> Range<*mut u8> {
         let first = self.as_ptr();
         first..first.wrapping_add(self.len)
     }
 
-    /// The bytes, to read.
+    /// Returns the bytes for reading.
     ///
     /// # Safety
-    /// While the result is used nobody writes to these bytes: no thread, no other process, no
-    /// device. Nobody discards them.
+    /// While the result is used, no thread, process or device writes to these bytes, and no thread
+    /// discards them.
     #[must_use]
     pub unsafe fn as_bytes(&self) -> &'a [u8] {
-        // SAFETY: the range is mapped as long as the region is borrowed, all of its bytes have a
-        // value (the kernel gives zeros), and the caller answers for the rest.
+        // SAFETY: the range stays mapped while the region is borrowed, all of its bytes are
+        // initialized (the kernel provides zeros), and the caller guarantees the rest.
         unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 
-    /// The bytes, to read and write.
+    /// Returns the bytes for reading and writing.
     ///
     /// # Safety
-    /// While the result is used nobody else reads or writes these bytes: no thread, no other
-    /// process, no device. Nobody discards them.
+    /// While the result is used, no other thread, process or device reads or writes these bytes,
+    /// and no thread discards them.
     #[must_use]
     pub unsafe fn as_mut_bytes(&self) -> &'a mut [u8] {
-        // SAFETY: as for `as_bytes`; that there is no other reference is the caller's promise.
+        // SAFETY: the range stays mapped while the region is borrowed, and all of its bytes are
+        // initialized; the caller guarantees that no other reference exists.
         unsafe { slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
     }
 }
 
-impl fmt::Debug for Slice<'_> {
+impl fmt::Debug for RegionSlice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slice({:?}, {} bytes)", self.at, self.len)
+        write!(f, "RegionSlice({:?}, {} bytes)", self.at, self.len)
     }
 }
 
 impl Region {
-    /// The addresses of the region.
+    /// Returns the addresses of the region.
     #[must_use]
     pub fn as_ptr_range(&self) -> Range<*mut u8> {
         let first = self.base().as_ptr();
         first..first.wrapping_add(self.len())
     }
 
-    /// A range of the region, by address.
+    /// Returns a range of the region by address.
     ///
     /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds).
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Slice<'_>, ArenaError> {
+    /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RegionSlice<'_>, ArenaError> {
         let range = self.resolve(range)?;
-        // SAFETY: the offset is within the region.
+        // SAFETY: the offset lies within the region.
         let at = unsafe { self.base().add(range.start) };
-        Ok(Slice { at, len: range.len(), region: PhantomData })
+        Ok(RegionSlice { at, len: range.len(), region: PhantomData })
     }
 
-    /// All bytes, to read.
+    /// Returns all bytes for reading.
     ///
     /// # Safety
-    /// As for [`Slice::as_bytes`].
+    /// While the result is used, no thread, process or device writes to these bytes, and no thread
+    /// discards them.
     #[must_use]
     pub unsafe fn bytes(&self) -> &[u8] {
-        let all = Slice { at: self.base(), len: self.len(), region: PhantomData };
+        let all = RegionSlice { at: self.base(), len: self.len(), region: PhantomData };
         // SAFETY: the caller's promise.
         unsafe { all.as_bytes() }
     }
 
-    /// All bytes, to read and write. Whoever has the region alone has its bytes alone, if they are
-    /// private: parts that were split off have other bytes.
+    /// Returns all bytes for reading and writing. Exclusive access to a private region is exclusive
+    /// access to its bytes: parts that were split off have other bytes.
     ///
     /// # Errors
-    /// [`Shared`](ArenaError::Shared) if another process can write to them;
-    /// [`Foreign`](ArenaError::Foreign) if they belong to somebody who can. Take a
+    /// [`Shared`](ArenaError::Shared) if another process can write to the bytes;
+    /// [`Foreign`](ArenaError::Foreign) if they belong to another owner, which can. Use
     /// [`slice`](Region::slice) then.
     pub fn as_mut_bytes(&mut self) -> Result<&mut [u8], ArenaError> {
         match self.mapping().backing() {
             Some(Backing::Private) => {
-                let all = Slice { at: self.base(), len: self.len(), region: PhantomData };
-                // SAFETY: regions are not cloned and parts do not overlap, so these bytes are
-                // reached through this region alone, which is borrowed for as long
-                // as the slice is used. Who reaches them by address, in unsafe code,
-                // has made promises. `discard` needs the region too.
+                let all = RegionSlice { at: self.base(), len: self.len(), region: PhantomData };
+                // SAFETY: regions are not cloned and parts do not overlap, so only this region
+                // reaches these bytes, and it is borrowed while the slice is used. Unsafe code that
+                // reaches them by address has its own conditions. `discard` needs a reference to
+                // the region too.
                 Ok(unsafe { all.as_mut_bytes() })
             }
             Some(Backing::Shared) => Err(ArenaError::Shared),

@@ -1,4 +1,4 @@
-//! *Barriers*: a memory barrier on all threads of the process.
+//! *Barriers*: memory barriers on all threads of the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,13 +12,13 @@ use super::{Call, Result, gate};
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// Whether this process has announced itself. A forked child inherits it.
+/// Whether this process has registered. A forked child inherits the registration.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Announces that this process uses [`barrier`]; once is enough. The kernel has it since 4.14.
+/// Registers this process for [`barrier`]; once is enough. Linux 4.14.
 pub(crate) fn register_barrier() -> Result<()> {
     gate(Call::RegisterMembarrier)?;
-    // Relaxed: two that announce at once do no harm.
+    // Relaxed: registering twice is harmless.
     if !REGISTERED.load(Ordering::Relaxed) {
         membarrier(REGISTER_PRIVATE_EXPEDITED)?;
         REGISTERED.store(true, Ordering::Relaxed);
@@ -26,14 +26,14 @@ pub(crate) fn register_barrier() -> Result<()> {
     Ok(())
 }
 
-/// When it returns, every running thread of the process has gone through a full memory barrier
-/// since it was called; and those that do not run go through one before they run again.
+/// Runs a full memory barrier on every running thread of the process before it returns. Threads
+/// that do not run pass a barrier before they run again.
 pub(crate) fn barrier() -> Result<()> {
     gate(Call::Membarrier)?;
     membarrier(PRIVATE_EXPEDITED)
 }
 
-/// Miri does not know this call: to it the kernel is one that refuses.
+/// Miri does not know this call and acts like a kernel without it.
 #[cfg(miri)]
 fn membarrier(_: libc::c_int) -> Result<()> {
     Err(Errno::new(libc::ENOSYS))

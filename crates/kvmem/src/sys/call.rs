@@ -1,10 +1,11 @@
-//! *Call*: the name of a system call, for errors and for tests.
+//! *Call*: names of system calls, for errors and for tests.
 
 use std::fmt;
 
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident => $shown:literal,)*) => {
-        /// A system call of this library, as its errors name it. One kind of use is one name: `mmap` has several.
+        /// A system call of this library, as named in errors. Each kind of use has its own name:
+        /// `mmap` has several.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum Call {
@@ -12,7 +13,7 @@ macro_rules! calls {
         }
 
         impl Call {
-            /// All of them.
+            /// All calls.
             pub const ALL: &[Call] = &[$(Call::$name,)*];
         }
 
@@ -27,100 +28,100 @@ macro_rules! calls {
 }
 
 calls! {
-    /// Reserving a range of addresses, with no access.
+    /// Reserves a range of addresses without access.
     Reserve => "mmap(PROT_NONE)",
-    /// Mapping private pages.
+    /// Maps private pages.
     MapAnonymous => "mmap(MAP_ANONYMOUS)",
-    /// Putting hugepages into a range.
+    /// Maps hugepages into a range.
     MapHuge => "mmap(MAP_HUGETLB)",
-    /// Putting a file into a range.
+    /// Maps a file into a range.
     MapFile => "mmap(MAP_SHARED)",
-    /// Opening a reserved range for reading and writing.
+    /// Makes a reserved range readable and writable.
     Protect => "mprotect",
-    /// Giving addresses back.
+    /// Unmaps addresses.
     Unmap => "munmap",
-    /// Advice about a range, discarding included.
+    /// Gives advice about a range; discarding is one kind of advice.
     Advise => "madvise",
-    /// Making a range resident.
+    /// Makes a range resident.
     PopulateWrite => "madvise(MADV_POPULATE_WRITE)",
-    /// Making one page resident on kernels without the former.
+    /// Makes one page resident on kernels without `MADV_POPULATE_WRITE`.
     Touch => "futex(FUTEX_WAKE_OP)",
-    /// Asking which pages are resident.
+    /// Reports which pages are resident.
     Mincore => "mincore",
-    /// Setting the NUMA policy of a range.
+    /// Sets the NUMA policy of a range.
     Bind => "mbind",
-    /// Reading it back.
+    /// Reads the NUMA policy of a page.
     GetPolicy => "get_mempolicy",
-    /// Asking on which nodes pages lie.
+    /// Reports the nodes of pages.
     NodesOf => "move_pages",
-    /// Asking on which node the thread runs.
+    /// Reports the node of the calling thread.
     NodeHere => "getcpu",
-    /// Making an anonymous file.
+    /// Makes an anonymous file.
     MemfdCreate => "memfd_create",
-    /// Setting its size.
+    /// Sets the size of a file.
     Truncate => "ftruncate",
-    /// Setting who may open it, and for what.
+    /// Sets the permissions of a file.
     SetMode => "fchmod",
-    /// Sealing it.
+    /// Adds seals to a file.
     SetSeals => "fcntl(F_ADD_SEALS)",
-    /// Reading the seals of a file.
+    /// Reads the seals of a file.
     GetSeals => "fcntl(F_GET_SEALS)",
-    /// A second descriptor of a file.
+    /// Duplicates a descriptor.
     Duplicate => "fcntl(F_DUPFD_CLOEXEC)",
-    /// A descriptor of a file that can only be read from.
+    /// Opens a read-only descriptor of an open file.
     Reopen => "open(/proc/self/fd)",
-    /// Opening a file to lock ranges of it.
+    /// Opens a file whose ranges will be locked.
     OpenToLock => "open",
-    /// Locking and unlocking a range of a file.
+    /// Locks or unlocks a range of a file.
     LockRange => "fcntl(F_OFD_SETLK)",
-    /// Looking for a range that another open file has locked.
+    /// Finds a range that another open file has locked.
     FindLock => "fcntl(F_OFD_GETLK)",
-    /// Locking and unlocking a file as a whole.
+    /// Locks or unlocks a whole file.
     LockFile => "flock",
-    /// Reading the size of a file.
+    /// Reads the size of a file.
     FileSize => "fstat",
-    /// Reading the kind of file system and the page size of a file.
+    /// Reads the kind of file system and the page size of a file.
     FileSystem => "fstatfs",
-    /// Reading how much room a file system has.
+    /// Reads the size and the free bytes of a file system.
     SpaceAt => "statvfs",
-    /// Opening `/proc/self/pagemap`.
+    /// Opens `/proc/self/pagemap`.
     OpenPagemap => "open(/proc/self/pagemap)",
-    /// Reading from it.
+    /// Reads from `/proc/self/pagemap`.
     Pread => "pread",
-    /// Scanning page tables.
+    /// Scans page tables.
     PagemapScan => "ioctl(PAGEMAP_SCAN)",
-    /// Reading a small text file of `/proc` or `/sys`.
+    /// Reads a small text file of `/proc` or `/sys`.
     ReadText => "read",
-    /// Asking what a path is.
+    /// Reads the kind of a path.
     Stat => "stat",
-    /// Reading a resource limit.
+    /// Reads a resource limit.
     GetLimit => "getrlimit",
-    /// Reading which cores the process may use.
+    /// Reads the cores that the process may use.
     Affinity => "sched_getaffinity",
-    /// Making a ring, or asking whether one may be made.
+    /// Makes an io_uring, or checks whether one may be made.
     IoUringSetup => "io_uring_setup",
-    /// Giving it an empty table of fixed buffers.
+    /// Gives an io_uring an empty table of fixed buffers.
     RingTable => "io_uring_register(IORING_REGISTER_BUFFERS2)",
-    /// Pinning a buffer into a slot of that table.
+    /// Pins a buffer into a slot of that table.
     RingFill => "io_uring_register(IORING_REGISTER_BUFFERS_UPDATE)",
-    /// Taking it out.
+    /// Removes a buffer from that table.
     RingEmpty => "io_uring_register(IORING_REGISTER_BUFFERS_UPDATE) of no buffer",
-    /// Putting a buffer of one ring into another.
+    /// Copies a buffer of one ring to another.
     RingClone => "io_uring_register(IORING_REGISTER_CLONE_BUFFERS)",
-    /// Locking a range into memory.
+    /// Locks a range into memory.
     Lock => "mlock",
-    /// Letting go of it.
+    /// Unlocks a range.
     Unlock => "munlock",
-    /// Announcing barriers on all threads.
+    /// Registers for barriers on all threads.
     RegisterMembarrier => "membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)",
-    /// A barrier on all threads.
+    /// Runs a barrier on all threads.
     Membarrier => "membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)",
-    /// Saying what runs around a fork.
+    /// Registers functions that run around a fork.
     AtFork => "pthread_atfork",
-    /// Starting a thread.
+    /// Starts a thread.
     Spawn => "clone",
-    /// Loading a library.
+    /// Loads a library.
     OpenLibrary => "dlopen",
-    /// Looking for a function of it.
+    /// Looks up a function of a library.
     Symbol => "dlsym",
 }

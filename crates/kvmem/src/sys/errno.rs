@@ -1,12 +1,12 @@
-//! *Errno*: why the kernel refused.
+//! *Errno*: error numbers of the kernel.
 
 use std::fmt;
 use std::io;
 
 use serde::{Deserialize, Serialize};
 
-/// An error number of the kernel. Shown with its name, where it is one that this library meets, and
-/// its meaning.
+/// An error number of the kernel. It is displayed with its meaning, and with its name if this
+/// library knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Errno(i32);
@@ -14,9 +14,12 @@ pub struct Errno(i32);
 macro_rules! names {
     ($($name:ident)*) => {
         impl Errno {
-            $(#[doc = concat!("`", stringify!($name), "`.")] pub const $name: Errno = Errno(libc::$name);)*
+            $(
+                #[doc = concat!("`", stringify!($name), "`.")]
+                pub const $name: Errno = Errno(libc::$name);
+            )*
 
-            /// Its name in C, where it is one of those above.
+            /// Returns its name in C, if it is one of the constants above.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self.0 {
@@ -29,30 +32,30 @@ macro_rules! names {
 }
 
 names! {
-    EACCES EAGAIN EBADF EBUSY EEXIST EFAULT EFBIG EHWPOISON EINTR EINVAL EIO EMFILE ENFILE ENODEV ENOENT ENOMEM ENOSPC ENOSYS
-    ENOTTY ENXIO EOPNOTSUPP EOVERFLOW EPERM ESRCH
+    EACCES EAGAIN EBADF EBUSY EEXIST EFAULT EFBIG EHWPOISON EINTR EINVAL EIO EMFILE ENFILE ENODEV
+    ENOENT ENOMEM ENOSPC ENOSYS ENOTTY ENXIO EOPNOTSUPP EOVERFLOW EPERM ESRCH
 }
 
 impl Errno {
-    /// From its number.
+    /// Makes an error from its number.
     #[must_use]
     pub const fn new(number: i32) -> Errno {
         Errno(number)
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub const fn number(self) -> i32 {
         self.0
     }
 
-    /// What the last call of this thread left behind.
+    /// Returns the error of this thread's last call.
     pub(crate) fn last() -> Errno {
         Errno::of(&io::Error::last_os_error())
     }
 
-    /// Forgets what the last call of this thread left behind. Before functions of foreign libraries
-    /// that say that they set it: what is found afterwards is theirs.
+    /// Clears the error of this thread's last call. For calls of foreign libraries that claim to
+    /// set `errno`: a value found afterwards is theirs.
     #[cfg(not(loom))]
     pub(crate) fn clear() {
         // SAFETY: the address is that of this thread's own variable.
@@ -66,7 +69,7 @@ impl Errno {
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The text ends with "(os error N)", which says it all when there is no name.
+        // The text ends with "(os error N)", which is enough if the error has no name.
         let text = io::Error::from_raw_os_error(self.0).to_string();
         match self.name() {
             Some(name) => write!(f, "{name}: {}", text.split(" (os error").next().unwrap_or(&text)),
@@ -95,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_named_and_explained() {
+    fn errors_display_name_and_meaning() {
         assert_eq!(Errno::ENOMEM.to_string(), "ENOMEM: Cannot allocate memory");
         assert_eq!(format!("{:?}", Errno::EHWPOISON), "EHWPOISON");
         assert!(Errno::new(libc::EXDEV).to_string().contains("os error"));

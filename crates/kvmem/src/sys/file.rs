@@ -1,5 +1,4 @@
-//! *File calls*: memory with a descriptor, page tables as a file, and the small files of `/proc`
-//! and `/sys`.
+//! *File calls*: memory files, page tables as files, and the small files of `/proc` and `/sys`.
 
 use std::ffi::CStr;
 use std::fs::{self, File, Permissions};
@@ -13,7 +12,7 @@ use std::path::Path;
 
 use super::{Call, Errno, Result, check, gate};
 
-/// Makes an anonymous file that can be sealed; `flags` are more of `MFD_*`. It is closed on exec.
+/// Makes an anonymous file that can be sealed, closed on exec. `flags` are further `MFD_*` flags.
 pub(crate) fn memfd_create(name: &CStr, flags: u32) -> Result<File> {
     gate(Call::MemfdCreate)?;
     // SAFETY: the name ends with a zero.
@@ -21,7 +20,7 @@ pub(crate) fn memfd_create(name: &CStr, flags: u32) -> Result<File> {
         libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags)
     };
     check(fd.into())?;
-    // SAFETY: the descriptor was made just now and is nobody else's.
+    // SAFETY: the descriptor was made just now; no other code has it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -37,7 +36,7 @@ pub(crate) fn set_mode(file: &File, mode: u32) -> Result<()> {
     file.set_permissions(Permissions::from_mode(mode)).map_err(|error| Errno::of(&error))
 }
 
-/// The permission bits of a file.
+/// Returns the permission bits of a file.
 #[cfg(not(loom))]
 pub(crate) fn mode(file: &File) -> Result<u32> {
     gate(Call::FileSize)?;
@@ -47,26 +46,25 @@ pub(crate) fn mode(file: &File) -> Result<u32> {
 /// Adds seals (`F_SEAL_*`) to a file.
 pub(crate) fn set_seals(file: &File, seals: i32) -> Result<()> {
     gate(Call::SetSeals)?;
-    // SAFETY: takes a number.
+    // SAFETY: the call takes a number, no pointer.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }.into()).map(drop)
 }
 
-/// The seals of a file; `EINVAL` where it cannot have any.
+/// Returns the seals of a file; `EINVAL` if it cannot have any.
 pub(crate) fn get_seals(file: &File) -> Result<i32> {
     gate(Call::GetSeals)?;
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no argument.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     check(seals.into()).map(|_| seals)
 }
 
-/// A second descriptor of the same file, closed on exec.
+/// Duplicates a descriptor; the new one is closed on exec.
 pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     gate(Call::Duplicate)?;
     fd.try_clone_to_owned().map_err(|error| Errno::of(&error))
 }
 
-/// A descriptor of the same file that can only be read from, closed on exec. Goes by way of
-/// `/proc`.
+/// Opens a read-only descriptor of the same file through `/proc`, closed on exec.
 #[cfg(not(loom))]
 pub(crate) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     gate(Call::Reopen)?;
@@ -74,25 +72,26 @@ pub(crate) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     file.map(OwnedFd::from).map_err(|error| Errno::of(&error))
 }
 
-/// The number of a file: that of no other memory file as long as this one is there.
+/// Returns the inode number of a file, which is unique among the memory files that exist at the
+/// same time.
 #[cfg(not(loom))]
 pub(crate) fn file_number(file: &File) -> Result<u64> {
     gate(Call::FileSize)?;
     file.metadata().map(|data| data.ino()).map_err(|error| Errno::of(&error))
 }
 
-/// What a file is called in `/proc/PID/maps`.
+/// The identity of a file in `/proc/PID/maps`.
 #[cfg(not(loom))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
-    /// Numbers of the device of its file system.
+    /// The device numbers of its file system.
     pub(crate) major: u32,
     pub(crate) minor: u32,
-    /// Its number there.
+    /// Its inode number.
     pub(crate) number: u64,
 }
 
-/// See [`FileId`].
+/// Returns the identity of a file.
 #[cfg(not(loom))]
 pub(crate) fn file_id(file: &File) -> Result<FileId> {
     gate(Call::FileSize)?;
@@ -101,24 +100,24 @@ pub(crate) fn file_id(file: &File) -> Result<FileId> {
     Ok(FileId { major, minor, number: data.ino() })
 }
 
-/// The size of a file in bytes.
+/// Returns the size of a file in bytes.
 pub(crate) fn file_size(file: &File) -> Result<u64> {
     gate(Call::FileSize)?;
     file.metadata().map(|data| data.len()).map_err(|error| Errno::of(&error))
 }
 
-/// What a file's file system says of itself.
+/// The properties of a file's file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSystem {
-    /// Whether it is made of hugepages of a pool.
+    /// Whether it consists of hugetlb pages.
     pub(crate) huge: bool,
-    /// Whether it is memory at all: that, or tmpfs.
+    /// Whether it is memory: hugetlb pages or tmpfs.
     pub(crate) memory: bool,
-    /// Its block size in bytes: for hugepages, that of a page.
+    /// Its block size in bytes: for hugetlb pages the page size.
     pub(crate) block: u64,
 }
 
-/// The file system of a file.
+/// Returns the properties of a file's file system.
 pub(crate) fn file_system(file: &File) -> Result<FileSystem> {
     gate(Call::FileSystem)?;
     let mut data = MaybeUninit::<libc::statfs>::uninit();
@@ -134,19 +133,19 @@ pub(crate) fn file_system(file: &File) -> Result<FileSystem> {
     })
 }
 
-/// Opens this process's page table as a file: eight bytes for each base page.
+/// Opens this process's page table as a file, with eight bytes per base page.
 pub(crate) fn open_pagemap() -> Result<File> {
     gate(Call::OpenPagemap)?;
     File::open("/proc/self/pagemap").map_err(|error| Errno::of(&error))
 }
 
-/// Reads from a file at an offset; returns how many bytes were read.
+/// Reads from a file at an offset; returns the number of bytes read.
 pub(crate) fn pread(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
     gate(Call::Pread)?;
     file.read_at(buffer, offset).map_err(|error| Errno::of(&error))
 }
 
-/// A run of pages that are alike, found by [`pagemap_scan`].
+/// A run of pages with equal properties, found by [`pagemap_scan`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PageRegion {
@@ -158,7 +157,7 @@ pub(crate) struct PageRegion {
 }
 
 impl PageRegion {
-    /// Whether these pages are mapped as huge ones.
+    /// Returns whether these pages are mapped as hugepages.
     pub(crate) fn huge(&self) -> bool {
         self.categories & PAGE_IS_HUGE != 0
     }
@@ -166,7 +165,7 @@ impl PageRegion {
 
 // From the kernel's include/uapi/linux/fs.h.
 const PAGE_IS_PRESENT: u64 = 1 << 3;
-/// The one page of zeros that stands for all that were only read.
+/// The kernel's shared zero page, mapped by pages that were only read.
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
@@ -188,8 +187,8 @@ struct ScanArguments {
     return_mask: u64,
 }
 
-/// Finds the runs of resident pages from address `start` on. Returns how many of `runs` were
-/// filled, and the address up to which was looked. Exact, and quick where runs are long.
+/// Finds the runs of resident pages between `start` and `end`. Returns the number of filled `runs`
+/// and the address up to which the kernel scanned. Exact, and quick for long runs.
 ///
 /// Source: the kernel's `Documentation/admin-guide/mm/pagemap.rst`, Linux 6.7.
 pub(crate) fn pagemap_scan(
@@ -205,14 +204,14 @@ pub(crate) fn pagemap_scan(
         end,
         vec: runs.as_mut_ptr() as u64,
         vec_len: runs.len() as u64,
-        // Present, and not the page of zeros.
+        // Present, and not the zero page.
         category_inverted: PAGE_IS_PFNZERO,
         category_mask: PAGE_IS_PRESENT | PAGE_IS_PFNZERO,
         return_mask: PAGE_IS_HUGE,
         ..ScanArguments::default()
     };
-    // SAFETY: the arguments have the layout of the kernel's `pm_scan_arg`, and name a vector with
-    // its length.
+    // SAFETY: the arguments have the layout of the kernel's `pm_scan_arg`, with a vector and its
+    // length.
     let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
     Ok((check(found.into())?.min(runs.len()), arguments.walk_end))
 }
@@ -223,20 +222,19 @@ pub(crate) fn read_text(path: &str) -> Result<String> {
     fs::read_to_string(path).map_err(|error| Errno::of(&error))
 }
 
-/// Opens a file of `/proc` or `/sys` to be read piece by piece.
+/// Opens a file of `/proc` or `/sys` to read it in parts.
 pub(crate) fn open_text(path: &Path) -> Result<File> {
     gate(Call::ReadText)?;
     File::open(path).map_err(|error| Errno::of(&error))
 }
 
-/// Whether a path is a folder; an error if it is not there at all.
+/// Returns whether a path is a folder; fails if it does not exist.
 pub(crate) fn is_folder(path: &Path) -> Result<bool> {
     gate(Call::Stat)?;
     fs::metadata(path).map(|found| found.is_dir()).map_err(|error| Errno::of(&error))
 }
 
-/// Size of the file system at `path`, and what an ordinary user may still write to it, both in
-/// bytes.
+/// Returns the size of the file system at `path` and the free bytes for ordinary users.
 pub(crate) fn space_at(path: &CStr) -> Result<(u64, u64)> {
     gate(Call::SpaceAt)?;
     let mut space = MaybeUninit::<libc::statvfs>::uninit();

@@ -1,20 +1,20 @@
-//! *Forks*: what each layer does around a fork.
+//! *Forks*: runs each layer's hooks around a fork.
 //!
 //! A forked child has one thread. A lock that another thread of the parent holds at the fork stays
-//! held in the child, and no thread releases it there. So each layer takes its locks before the
-//! fork, and releases them after it in the parent and in the child: the child finds every lock
-//! free, and what the locks protect is whole.
+//! held in the child, and no thread releases it there. Each layer therefore takes its locks before
+//! the fork, and releases them after it in the parent and in the child. The child finds every lock
+//! free and the protected data consistent.
 //!
-//! **Order.** A thread that holds a lock of one layer may ask for one of another. The forking
-//! thread takes them in the order in which all threads do, or two threads wait for each other.
-//! `pthread_atfork` runs handlers in the order in which they were registered, which depends on the
-//! layer that is used first. So there is one handler for all layers, and it runs by [`Stage`].
+//! **Order.** A thread that holds a lock of one layer may take a lock of another. The forking
+//! thread takes the locks in the same order as all other threads; otherwise two threads could wait
+//! for each other. `pthread_atfork` runs handlers in the order in which they were registered, which
+//! depends on the layer that is used first. There is therefore one handler for all layers, and it
+//! runs them by [`ForkStage`].
 //!
-//! **Late layers.** A layer may come into use while another thread forks. It waits until that fork
-//! is over; so a stage that did not run before the fork does not run after it.
+//! **Late layers.** A layer may be used for the first time while another thread forks. It waits
+//! until that fork is over, so a stage that did not run before the fork does not run after it.
 //!
-//! Three ways to make a child run no handlers: `vfork`, `_Fork` and `clone`. Their children must
-//! not use the library.
+//! Children of `vfork`, `_Fork` and `clone` run no handlers. They must not use the library.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,12 +22,13 @@ use std::thread;
 
 use super::{Call, Errno, Result, gate};
 
-/// When a layer's hooks run. Before the fork in this order, after it in the opposite one.
+/// The position of a layer's hooks. Before a fork the stages run in this order, after it in
+/// reverse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// The list of threads with caches: a thread that ends holds it and gives ranges back.
+pub(crate) enum ForkStage {
+    /// The list of threads with caches: an exiting thread locks it and frees ranges.
     Threads,
-    /// Spaces of offsets: a thread that holds one may ask for heap memory, which may come from
+    /// Spaces of offsets: a thread that locks one may allocate heap memory, which may come from
     /// slabs.
     Spaces,
     /// Caches and slabs.
@@ -36,46 +37,46 @@ pub(crate) enum Stage {
 
 const STAGES: usize = 3;
 
-/// What a layer does around a fork, all of it in the forking thread or its copy in the child.
+/// The hooks of a layer. They run in the forking thread, or in its copy in the child.
 #[derive(Clone, Copy)]
-pub(crate) struct Hooks {
+pub(crate) struct ForkHooks {
     /// Takes the locks.
     pub(crate) prefork: fn(),
-    /// Releases them, in the parent and in the child.
+    /// Releases the locks, in the parent and in the child.
     pub(crate) postfork: fn(),
-    /// Mends what the threads that the child does not have left undone. In the child, when all
-    /// stages have released their locks.
+    /// Repairs, in the child, the data that missing threads left unfinished. Runs after all stages
+    /// have released their locks.
     pub(crate) postfork_child: fn(),
 }
 
-/// What is to run, and whether it is running. One lock for both: held from before a fork until
-/// after it.
+/// The registered hooks. One lock protects them and excludes forks: it is held from before a fork
+/// until after it.
 struct Forks {
     held: AtomicBool,
-    hooks: UnsafeCell<State>,
+    hooks: UnsafeCell<ForkState>,
 }
 
-struct State {
-    hooks: [Option<Hooks>; STAGES],
-    /// Whether `pthread_atfork` knows of this.
+struct ForkState {
+    hooks: [Option<ForkHooks>; STAGES],
+    /// Whether `pthread_atfork` has registered the handlers.
     registered: bool,
 }
 
-// SAFETY: `hooks` is used only by the thread that holds `held`, or by its copy in a forked child.
+// SAFETY: only the thread that holds `held`, or its copy in a forked child, uses `hooks`.
 unsafe impl Sync for Forks {}
 
 static FORKS: Forks = Forks {
     held: AtomicBool::new(false),
-    hooks: UnsafeCell::new(State { hooks: [None; STAGES], registered: false }),
+    hooks: UnsafeCell::new(ForkState { hooks: [None; STAGES], registered: false }),
 };
 
-/// Bit `1 << stage`: the stage's hooks are in place. Read without the lock.
-static IN_PLACE: AtomicU32 = AtomicU32::new(0);
+/// Bit `1 << stage`: the stage's hooks are registered. Read without the lock.
+static REGISTERED: AtomicU32 = AtomicU32::new(0);
 
 impl Forks {
     fn lock(&self) {
-        // Acquire pairs with the Release in `unlock`. A holder forks, or adds hooks: both are rare,
-        // so waiters only yield.
+        // Acquire pairs with the Release in `unlock`. A holder forks or adds hooks, and both are
+        // rare, so waiting threads only yield.
         while self.held.swap(true, Ordering::Acquire) {
             thread::yield_now();
         }
@@ -87,11 +88,11 @@ impl Forks {
     }
 }
 
-/// Has the hooks of a stage run around each fork from now on. A second time does nothing. The
-/// caller holds no lock that a hook takes: the call waits for a fork that is under way.
-pub(crate) fn around_fork(stage: Stage, hooks: Hooks) -> Result<()> {
+/// Registers the hooks of a stage for all future forks. A second call does nothing. The caller
+/// holds no lock that a hook takes, because this call waits for a fork in progress.
+pub(crate) fn around_fork(stage: ForkStage, hooks: ForkHooks) -> Result<()> {
     // Relaxed: a thread that misses the bit takes the lock below.
-    if IN_PLACE.load(Ordering::Relaxed) & 1 << stage as u32 != 0 {
+    if REGISTERED.load(Ordering::Relaxed) & 1 << stage as u32 != 0 {
         return Ok(());
     }
     gate(Call::AtFork)?;
@@ -101,28 +102,28 @@ pub(crate) fn around_fork(stage: Stage, hooks: Hooks) -> Result<()> {
     FORKS.lock();
     // SAFETY: this thread holds the lock.
     let state = unsafe { &mut *FORKS.hooks.get() };
-    let mut refused = 0;
+    let mut errno = 0;
     if !state.registered {
-        // SAFETY: the functions live as long as the process, and may be called from any thread.
-        refused = unsafe {
+        // SAFETY: the functions exist until the process ends, and any thread may call them.
+        errno = unsafe {
             libc::pthread_atfork(Some(prefork), Some(postfork_parent), Some(postfork_child))
         };
-        state.registered = refused == 0;
+        state.registered = errno == 0;
     }
-    if refused == 0 {
+    if errno == 0 {
         state.hooks[stage as usize] = Some(hooks);
-        // Relaxed: as above.
-        IN_PLACE.fetch_or(1 << stage as u32, Ordering::Relaxed);
+        // Relaxed: a thread that misses the bit takes the lock.
+        REGISTERED.fetch_or(1 << stage as u32, Ordering::Relaxed);
     }
     FORKS.unlock();
-    if refused == 0 { Ok(()) } else { Err(Errno::new(refused)) }
+    if errno == 0 { Ok(()) } else { Err(Errno::new(errno)) }
 }
 
-/// The hooks that are in place.
+/// Returns the registered hooks.
 ///
 /// # Safety
-/// The caller holds the lock of `FORKS`, or is the copy of the thread that does.
-unsafe fn hooks() -> impl DoubleEndedIterator<Item = Hooks> {
+/// The caller holds the lock of `FORKS`, or is the copy of a thread that holds it.
+unsafe fn hooks() -> impl DoubleEndedIterator<Item = ForkHooks> {
     // SAFETY: the caller's promise.
     let state = unsafe { &*FORKS.hooks.get() };
     state.hooks.iter().copied().flatten()
@@ -141,9 +142,9 @@ extern "C" fn postfork_parent() {
 }
 
 extern "C" fn postfork_child() {
-    // SAFETY: `prefork` took the lock in the thread of which this is the copy.
+    // SAFETY: `prefork` took the lock in the thread that this one is a copy of.
     unsafe { hooks() }.rev().for_each(|hooks| (hooks.postfork)());
-    // SAFETY: as above.
+    // SAFETY: this thread still holds the lock.
     unsafe { hooks() }.for_each(|hooks| (hooks.postfork_child)());
     FORKS.unlock();
 }

@@ -1,12 +1,12 @@
-//! *Library*: a shared library, loaded while the process runs.
+//! *Library*: a shared library that is loaded at run time.
 //!
-//! It is found by the loader's rules: a bare name in the usual folders and those of
-//! `LD_LIBRARY_PATH`, a path as it is. All of its functions are bound at once, so one that a
-//! dependency lacks is found out here and not in the middle of a transfer; none of its names become
-//! visible to other libraries.
+//! The loader's rules apply: a bare name is looked up in the usual folders and those of
+//! `LD_LIBRARY_PATH`, and a path is used as it is. All functions are bound at once, so a missing
+//! function of a dependency is found here and not in the middle of a transfer. None of the
+//! library's names become visible to other libraries.
 //!
-//! The library is unloaded when the last [`Library`] that holds it is dropped. Whoever keeps
-//! functions of it keeps the [`Library`] beside them.
+//! The library is unloaded when the last [`Library`] is dropped. Code that keeps functions of it
+//! also keeps the [`Library`].
 
 use std::error::Error;
 use std::ffi::{CStr, c_void};
@@ -17,8 +17,7 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
 use super::{Call, gate};
 
-/// A library that is loaded as long as this lives. What goes wrong is said by the loader in words,
-/// so that is the error.
+/// A loaded library. Errors are the loader's texts, because the loader has no error numbers.
 #[derive(Debug)]
 pub(crate) struct Library(Handle);
 
@@ -26,40 +25,40 @@ impl Library {
     /// Loads a library.
     ///
     /// # Safety
-    /// What runs when it is loaded and unloaded does no harm.
+    /// The library's code that runs when it is loaded and unloaded is harmless.
     pub(crate) unsafe fn open(path: &Path) -> Result<Library, String> {
         gate(Call::OpenLibrary).map_err(|errno| errno.to_string())?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that loading is harmless.
         let opened = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-        opened.map(Library).map_err(|error| said(&error))
+        opened.map(Library).map_err(|error| message(&error))
     }
 
-    /// A function of it, in its default version.
+    /// Returns a function of the library, in its default version.
     ///
     /// # Safety
     /// `F` is the function's type, an `extern "C" fn`, and the function is not called after the
-    /// library is gone.
+    /// library is unloaded.
     pub(crate) unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Result<F, String> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         gate(Call::Symbol).map_err(|errno| errno.to_string())?;
-        // SAFETY: the type is not made use of: only the address is taken.
-        let found = unsafe { self.0.get::<F>(name) }.map_err(|error| said(&error))?;
+        // SAFETY: only the address is taken; the type is not used.
+        let found = unsafe { self.0.get::<F>(name) }.map_err(|error| message(&error))?;
         let address = found.into_raw();
         if address.is_null() {
-            return Err("it is there, but nowhere".to_owned());
+            return Err("the symbol exists, but its address is null".to_owned());
         }
-        // SAFETY: `F` is a function pointer of the same size, the caller promises, and the address
-        // is not null.
+        // SAFETY: `F` is a function pointer of the same size, as the caller guarantees, and the
+        // address is not null.
         Ok(unsafe { mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 
-    /// Keeps the library loaded for the life of the process.
+    /// Keeps the library loaded until the process ends.
     pub(crate) fn keep(self) {
         mem::forget(self);
     }
 }
 
-/// What the loader says. The error itself only tells which of its functions that was.
-fn said(error: &libloading::Error) -> String {
+/// Returns the loader's text. The error itself only names the loader's function.
+fn message(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }

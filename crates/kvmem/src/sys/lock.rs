@@ -1,8 +1,9 @@
-//! *Locks on files*: numbers that the kernel keeps with an open file and forgets with its process.
+//! *File locks*: byte ranges that the kernel keeps with an open file and releases when its process
+//! ends.
 //!
-//! A read lock on a range of bytes needs no right to write, and the range need not exist. So a
-//! process can lock a range of a directory of a read-only file system. Every process that can open
-//! the same file can see the range.
+//! A read lock on a byte range needs no write permission, and the bytes need not exist. A process
+//! can therefore lock a range of a directory on a read-only file system. Every process that can
+//! open the same file can see the range.
 
 use std::fs::{File, TryLockError};
 use std::ops::Range;
@@ -25,14 +26,14 @@ fn lock(kind: libc::c_int, range: &Range<u64>) -> libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: range.start.min(LOCK_END) as i64,
-        // A length of 0 is a range without end.
+        // A length of 0 would mean a range without end.
         l_len: range.end.min(LOCK_END).saturating_sub(range.start).max(1) as i64,
         l_pid: 0,
     }
 }
 
-/// Locks a range for reading; a second lock of the same open file adds to the first. The lock ends
-/// with the open file.
+/// Locks a range for reading; further locks of the same open file add to it. Closing the file
+/// unlocks it.
 pub(crate) fn lock_range(file: &File, range: &Range<u64>) -> Result<()> {
     gate(Call::LockRange)?;
     let lock = lock(libc::F_RDLCK, range);
@@ -41,19 +42,19 @@ pub(crate) fn lock_range(file: &File, range: &Range<u64>) -> Result<()> {
         .map(drop)
 }
 
-/// Unlocks a range of what this open file has locked.
+/// Unlocks a range that this open file has locked.
 pub(crate) fn unlock_range(file: &File, range: &Range<u64>) -> Result<()> {
     gate(Call::LockRange)?;
     let lock = lock(libc::F_UNLCK, range);
-    // SAFETY: as above.
+    // SAFETY: the kernel reads the structure.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }.into())
         .map(drop)
 }
 
-/// A range within `range` that another open file has locked, if there is one.
+/// Returns a range within `range` that another open file has locked, if there is one.
 pub(crate) fn find_lock(file: &File, range: &Range<u64>) -> Result<Option<Range<u64>>> {
     gate(Call::FindLock)?;
-    // A lock for writing would conflict with each lock for reading.
+    // A write lock would conflict with every read lock.
     let mut found = lock(libc::F_WRLCK, range);
     // SAFETY: the kernel reads and fills the structure.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut found) }.into())?;
@@ -66,8 +67,8 @@ pub(crate) fn find_lock(file: &File, range: &Range<u64>) -> Result<Option<Range<
     Ok(Some(start.max(range.start)..end.min(range.end)))
 }
 
-/// Locks the file as a whole against others that call this; returns whether it has. It takes no
-/// notice of ranges.
+/// Locks the whole file against other callers of this function; returns whether it succeeded.
+/// Independent of range locks.
 pub(crate) fn try_lock(file: &File) -> Result<bool> {
     gate(Call::LockFile)?;
     match file.try_lock() {
@@ -77,7 +78,7 @@ pub(crate) fn try_lock(file: &File) -> Result<bool> {
     }
 }
 
-/// Unlocks what [`try_lock`] has locked.
+/// Releases the lock of [`try_lock`].
 pub(crate) fn unlock(file: &File) -> Result<()> {
     gate(Call::LockFile)?;
     file.unlock().map_err(|error| Errno::of(&error))
@@ -88,17 +89,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_a_directory_are_seen_by_other_open_files() {
-        let open = || open_to_lock(Path::new("/")).expect("a directory that everybody may read");
+    fn other_open_files_see_the_ranges_of_a_directory() {
+        let open = || open_to_lock(Path::new("/")).expect("a readable directory");
         let (one, two) = (open(), open());
         let range = (1 << 50)..(1 << 50) + 100;
-        lock_range(&one, &range).expect("no right to write is needed");
-        assert_eq!(find_lock(&one, &range).expect("asked"), None, "its own");
-        let seen = |range: Range<u64>| find_lock(&two, &range).expect("asked");
+        lock_range(&one, &range).expect("no write permission is needed");
+        assert_eq!(find_lock(&one, &range).expect("measured"), None, "its own");
+        let seen = |range: Range<u64>| find_lock(&two, &range).expect("measured");
         assert_eq!(seen((1 << 50) - 5..LOCK_END), Some(range.clone()));
         unlock_range(&one, &((1 << 50) + 40..LOCK_END)).expect("its own");
         assert_eq!(seen(1 << 50..LOCK_END), Some(1 << 50..(1 << 50) + 40));
         drop(one);
-        assert_eq!(seen(1 << 50..LOCK_END), None, "gone with the open file");
+        assert_eq!(seen(1 << 50..LOCK_END), None, "unlocked by closing the file");
     }
 }

@@ -1,15 +1,14 @@
-//! *The kernel*: every system call of the library, one function for each; and the loader of shared
-//! libraries.
+//! *System calls*: all system calls of the library, one function for each kind of call; and the
+//! loader of shared libraries.
 //!
-//! Nothing else in the crate speaks to the kernel. A function here checks nothing and decides
-//! nothing: it makes its call and turns a refusal into an [`Errno`]. What the refusal means is
-//! decided above.
+//! No other code in the crate calls the kernel. A function here checks nothing and decides nothing:
+//! it makes its call and turns a failure into an [`Errno`]. Its caller interprets the error.
 //!
-//! ## The seam
+//! ## The seam for tests
 //!
-//! Each function asks [`gate`] first. In ordinary builds that is an empty inlined function. With
-//! the feature `fault-injection` it looks into a plan that a test has made, and the call may fail
-//! without having been made; so each way out of the code above can be walked, not only those that a
+//! Each function calls [`gate`] first. In ordinary builds that is an empty inlined function. With
+//! the feature `fault-injection` it looks up a plan that a test has made, and the call may fail
+//! without having been made. Tests can therefore reach every error path, not only those that a
 //! healthy machine shows.
 
 mod barrier;
@@ -40,7 +39,7 @@ pub(crate) use file::{
     open_pagemap, open_text, pagemap_scan, pread, read_text, set_mode, set_seals, space_at,
     truncate,
 };
-pub(crate) use fork::{Hooks, Stage, around_fork};
+pub(crate) use fork::{ForkHooks as Hooks, ForkStage as Stage, around_fork};
 #[cfg(not(loom))]
 pub(crate) use generation::{count_forks, generation};
 #[cfg(not(loom))]
@@ -49,8 +48,8 @@ pub(crate) use lock::{
     LOCK_END, find_lock, lock_range, open_to_lock, try_lock, unlock, unlock_range,
 };
 pub(crate) use memory::{
-    madvise, map_anonymous, map_file, map_huge, mincore, mlock, munlock, munmap, page_size,
-    populate_is_known, populate_write, protect, refill, reserve, touch,
+    has_populate_write, madvise, map_anonymous, map_file, map_huge, mincore, mlock, munlock,
+    munmap, page_size, populate_write, protect, refill, reserve, touch,
 };
 pub(crate) use placement::{bind, node_here, nodes_of, policy_at};
 pub(crate) use process::{
@@ -62,23 +61,23 @@ pub(crate) use ring::{
     io_uring_allowed, ring_clone, ring_empty, ring_fill, ring_setup, ring_table,
 };
 
-/// What a call of this module gives.
+/// The result of a call of this module.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
-/// Says whether the call is to be made at all.
+/// Returns an error if a test's plan makes this call fail.
 #[cfg(feature = "fault-injection")]
 fn gate(call: Call) -> Result<()> {
     fault::check(call)
 }
 
-/// Says whether the call is to be made at all: yes.
+/// Lets every call through.
 #[cfg(not(feature = "fault-injection"))]
 #[inline(always)]
 fn gate(_: Call) -> Result<()> {
     Ok(())
 }
 
-/// The result of a C function that returns −1 and sets `errno`.
+/// Converts the result of a C function that returns −1 and sets `errno`.
 fn check(returned: libc::c_long) -> Result<usize> {
     usize::try_from(returned).map_err(|_| Errno::last())
 }

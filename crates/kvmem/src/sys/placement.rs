@@ -1,13 +1,14 @@
-//! *Placement calls*: on which NUMA nodes pages are to lie, and lie; on which one a thread runs.
+//! *Placement calls*: NUMA policies, the nodes of pages, and the node of a thread.
 
 use std::ptr::NonNull;
 
 use super::{Call, Result, check, gate};
 
-/// Words of a node mask: 1024 nodes, the most that Linux can be built for.
+/// The words of a node mask: 1024 nodes, the maximum of any Linux build.
 const WORDS: usize = 1024 / 64;
 
-/// Ask about an address, not about the thread: from the kernel's include/uapi/linux/mempolicy.h.
+/// Selects the policy of an address, not of the thread; from the kernel's
+/// include/uapi/linux/mempolicy.h.
 const MPOL_F_ADDR: i32 = 1 << 1;
 
 fn mask(nodes: &[u32]) -> [u64; WORDS] {
@@ -20,11 +21,11 @@ fn mask(nodes: &[u32]) -> [u64; WORDS] {
     mask
 }
 
-/// Sets the policy (`MPOL_*`) of a range: it decides where pages go that are not there yet.
+/// Sets the policy (`MPOL_*`) of a range, which applies to pages that do not exist yet.
 pub(crate) fn bind(at: NonNull<u8>, len: usize, mode: i32, nodes: &[u32]) -> Result<()> {
     gate(Call::Bind)?;
     let mask = mask(nodes);
-    // The kernel reads one bit less than it is told.
+    // The kernel reads one bit fewer than the given number.
     // SAFETY: the mask has as many bits as the call says; no byte of the range is changed.
     let returned = unsafe {
         libc::syscall(libc::SYS_mbind, at.as_ptr(), len, mode, mask.as_ptr(), WORDS * 64 + 1, 0)
@@ -32,7 +33,7 @@ pub(crate) fn bind(at: NonNull<u8>, len: usize, mode: i32, nodes: &[u32]) -> Res
     check(returned).map(drop)
 }
 
-/// The policy of the page at `at`, and its nodes in ascending order.
+/// Returns the policy of the page at `at`, and its nodes in ascending order.
 pub(crate) fn policy_at(at: NonNull<u8>) -> Result<(i32, Vec<u32>)> {
     gate(Call::GetPolicy)?;
     let mut mode: i32 = 0;
@@ -54,7 +55,7 @@ pub(crate) fn policy_at(at: NonNull<u8>) -> Result<(i32, Vec<u32>)> {
     Ok((mode, nodes.collect()))
 }
 
-/// The node of the core that the calling thread runs on.
+/// Returns the node of the core that runs the calling thread.
 pub(crate) fn node_here() -> Result<u32> {
     gate(Call::NodeHere)?;
     let mut node: u32 = 0;
@@ -70,12 +71,11 @@ pub(crate) fn node_here() -> Result<u32> {
     check(returned).map(|_| node)
 }
 
-/// For each page its node, or a negative error number (−2: no page is there).
+/// Returns the node of each page, or a negative error number (−2 if there is no page).
 pub(crate) fn nodes_of(pages: &[NonNull<u8>]) -> Result<Vec<i32>> {
     gate(Call::NodesOf)?;
     let mut nodes = vec![-libc::ENOENT; pages.len()];
-    // SAFETY: both arrays have the length that the call says; without target nodes no page is
-    // moved.
+    // SAFETY: both arrays have the given length; without target nodes the kernel moves no page.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

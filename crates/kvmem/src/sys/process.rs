@@ -1,4 +1,4 @@
-//! *Process calls*: limits, cores, threads.
+//! *Process calls*: limits, cores, threads and the environment.
 
 #[cfg(not(loom))]
 use std::ffi::CStr;
@@ -21,12 +21,12 @@ pub(crate) enum Resource {
     FileSize,
 }
 
-/// The soft limit in bytes; `None` where there is none.
+/// Returns the soft limit in bytes; `None` if there is none.
 pub(crate) fn resource_limit(resource: Resource) -> Result<Option<u64>> {
     resource_limits(resource).map(|(soft, _)| soft)
 }
 
-/// The soft and the hard limit in bytes; `None` where there is none.
+/// Returns the soft and the hard limit in bytes; `None` if there is none.
 pub(crate) fn resource_limits(resource: Resource) -> Result<(Option<u64>, Option<u64>)> {
     gate(Call::GetLimit)?;
     let number = match resource {
@@ -44,11 +44,10 @@ pub(crate) fn resource_limits(resource: Resource) -> Result<(Option<u64>, Option
     Ok((finite(rlim_cur), finite(rlim_max)))
 }
 
-/// How many cores the process may run on.
+/// Returns the number of cores that the process may run on.
 pub(crate) fn affinity() -> Result<usize> {
     gate(Call::Affinity)?;
-    // The kernel refuses a mask that is shorter than its own; 64 Ki cores are more than it can be
-    // built for.
+    // The kernel rejects a mask shorter than its own; 64 Ki cores exceed every Linux build.
     let mut mask = vec![0u64; 1024];
     // SAFETY: the mask is as long as the call says.
     let bytes = unsafe {
@@ -70,8 +69,7 @@ pub(crate) fn add_to_environment(entry: &'static CStr) {
     use std::ptr::null_mut;
     use std::sync::atomic::{AtomicPtr, Ordering};
 
-    /// The newest table. `setenv` may put a table of its own in place of it; a tool that looks for
-    /// leaks still finds it here.
+    /// The newest table. `setenv` may replace it in `environ`; leak detectors still find it here.
     static NEWEST: AtomicPtr<*mut c_char> = AtomicPtr::new(null_mut());
 
     unsafe extern "C" {
@@ -80,7 +78,7 @@ pub(crate) fn add_to_environment(entry: &'static CStr) {
     // SAFETY: the C library's variable, aligned as a pointer. This function accesses it atomically,
     // the C library with plain loads and stores of one machine word.
     let table = unsafe { AtomicPtr::from_ptr(&raw mut environ) };
-    // Acquire pairs with the Release below, should two threads be here.
+    // Acquire pairs with the Release below, in case two threads are here.
     let old = table.load(Ordering::Acquire);
     let mut entries = Vec::new();
     if !old.is_null() {
@@ -99,16 +97,16 @@ pub(crate) fn add_to_environment(entry: &'static CStr) {
     table.store(entries, Ordering::Release);
 }
 
-/// The number of this process. After a fork it is another one.
+/// Returns the process id, which changes in a forked child.
 pub(crate) fn process_id() -> u32 {
     std::process::id()
 }
 
-/// Has a function called when the process ends in the ordinary way. If there is no room for it, it
-/// is not.
+/// Registers a function to be called when the process exits normally. Does nothing if the C library
+/// has no room for it.
 #[cfg(not(loom))]
 pub(crate) fn at_exit(call: extern "C" fn()) {
-    // SAFETY: the function is there as long as the process.
+    // SAFETY: the function exists until the process ends.
     let _ = unsafe { libc::atexit(call) };
 }
 
@@ -122,7 +120,7 @@ where
     builder(name).spawn(run).map_err(|error: io::Error| Errno::of(&error))
 }
 
-/// Starts a thread with a small stack that ends within the scope.
+/// Starts a thread with a small stack within a scope.
 pub(crate) fn spawn_scoped<'scope, 'env, T, F>(
     scope: &'scope Scope<'scope, 'env>,
     name: &str,

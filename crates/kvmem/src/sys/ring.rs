@@ -1,7 +1,7 @@
-//! *Ring calls*: making an io_uring, and its table of fixed buffers.
+//! *Ring calls*: makes an io_uring, and changes its table of fixed buffers.
 //!
-//! Two system calls are all that registering needs: the queues of a ring are never mapped here, and
-//! no work is submitted.
+//! Registering needs only two system calls: the queues of the ring are never mapped, and no work is
+//! submitted.
 //!
 //! Source: the kernel's `include/uapi/linux/io_uring.h` and `io_uring_register(2)`.
 
@@ -16,7 +16,7 @@ const REGISTER_BUFFERS_UPDATE: u32 = 16;
 const REGISTER_CLONE_BUFFERS: u32 = 30;
 /// All slots of the table are empty.
 const SPARSE: u32 = 1;
-/// What the destination has already is kept, but for the slots that are cloned into.
+/// Keeps the existing buffers of the destination, except in the slots that are cloned into.
 const REPLACE: u32 = 2;
 
 /// `struct io_uring_params`, all zero.
@@ -58,26 +58,27 @@ struct CloneBuffers {
 pub(crate) fn ring_setup(entries: u32) -> Result<OwnedFd> {
     gate(Call::IoUringSetup)?;
     let mut params: Params = [0; 15];
-    // SAFETY: the kernel reads and writes these 120 bytes alone.
+    // SAFETY: the kernel reads and writes only these 120 bytes.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, entries, params.as_mut_ptr()) };
     let ring = RawFd::try_from(check(ring)?).map_err(|_| Errno::EBADF)?;
-    // SAFETY: the descriptor was made just now and is nobody else's.
+    // SAFETY: the descriptor was made just now; no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(ring) })
 }
 
-/// Whether this process may make an io_uring, found out by asking for one that cannot be.
+/// Returns whether this process may make an io_uring, by requesting one that is impossible.
 pub(crate) fn io_uring_allowed() -> Result<()> {
     match ring_setup(0) {
-        // No ring has no entries: who is told that much has passed every check of permission.
+        // A ring without entries is invalid. The kernel says so only after every permission check
+        // has passed.
         Ok(_) | Err(Errno::EINVAL) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
-/// `io_uring_register`.
+/// Calls `io_uring_register`.
 ///
 /// # Safety
-/// `argument` is what `operation` reads, and what it names is the caller's to name.
+/// `argument` has the type that `operation` reads, and the caller may register what it names.
 unsafe fn register<T>(
     ring: BorrowedFd<'_>,
     operation: u32,
@@ -85,41 +86,41 @@ unsafe fn register<T>(
     count: usize,
 ) -> Result<usize> {
     let argument = ptr::from_ref(argument);
-    // SAFETY: the caller's promise; the kernel only reads it.
+    // SAFETY: the caller's guarantee; the kernel only reads the argument.
     check(unsafe {
         libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), operation, argument, count)
     })
 }
 
-/// Gives a ring a table of so many empty slots. `EBUSY` if it has one. Linux 5.19.
+/// Gives a ring a table of `slots` empty slots; fails with `EBUSY` if it has a table. Linux 5.19.
 pub(crate) fn ring_table(ring: BorrowedFd<'_>, slots: u32) -> Result<()> {
     gate(Call::RingTable)?;
     let table = Register { slots, flags: SPARSE, reserved: 0, data: 0, tags: 0 };
-    // SAFETY: the operation reads a `struct io_uring_rsrc_register` of the size that is given; it
-    // names no memory.
+    // SAFETY: the operation reads a `struct io_uring_rsrc_register` of the given size, which names
+    // no memory.
     unsafe { register(ring, REGISTER_BUFFERS2, &table, size_of::<Register>()) }.map(drop)
 }
 
 /// Puts one buffer into each slot from `first` on; an empty vector empties its slot.
 ///
 /// # Safety
-/// As for [`ring_fill`], of each vector.
+/// The conditions of [`ring_fill`] hold for each vector.
 unsafe fn update(ring: BorrowedFd<'_>, first: u32, vectors: &[libc::iovec]) -> Result<()> {
     let slots = u32::try_from(vectors.len()).map_err(|_| Errno::EINVAL)?;
     let data = vectors.as_ptr() as u64;
     let update = Update { first, reserved: 0, data, tags: 0, slots, reserved2: 0 };
-    // SAFETY: the operation reads a `struct io_uring_rsrc_update2` of the size that is given, which
-    // names vectors with their number; for the memory that they name the caller answers.
+    // SAFETY: the operation reads a `struct io_uring_rsrc_update2` of the given size, which names
+    // vectors and their number; the caller is responsible for the memory that they name.
     let done = unsafe { register(ring, REGISTER_BUFFERS_UPDATE, &update, size_of::<Update>()) }?;
-    // It stops at the first that it cannot do, and then says how many were done.
+    // The kernel stops at the first failure, and then returns the number of completed slots.
     if done == vectors.len() { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// Pins a range and puts it into a slot of the table; what was there before is taken out.
+/// Pins a range and puts it into a slot of the table; a previous buffer is removed.
 ///
 /// # Safety
-/// Whoever submits work on this slot answers for what it does to the bytes; they stay mapped until
-/// the slot is emptied.
+/// Code that submits work on this slot is responsible for its effect on the bytes. The bytes stay
+/// mapped until the slot is emptied.
 pub(crate) unsafe fn ring_fill(
     ring: BorrowedFd<'_>,
     slot: u32,
@@ -127,12 +128,11 @@ pub(crate) unsafe fn ring_fill(
     len: usize,
 ) -> Result<()> {
     gate(Call::RingFill)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's guarantee.
     unsafe { update(ring, slot, &[libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len }]) }
 }
 
-/// Empties slots of the table. The pages of a buffer are let go of when the last request that uses
-/// it is done.
+/// Empties slots of the table. The kernel unpins a buffer after the last request that uses it.
 pub(crate) fn ring_empty(ring: BorrowedFd<'_>, slots: Range<u32>) -> Result<()> {
     gate(Call::RingEmpty)?;
     let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
@@ -140,9 +140,9 @@ pub(crate) fn ring_empty(ring: BorrowedFd<'_>, slots: Range<u32>) -> Result<()> 
     unsafe { update(ring, slots.start, &vec![none; slots.len()]) }
 }
 
-/// Puts what is in slot `from` of `source`, pinned already, into slot `to` of `ring` as well, and
-/// makes the table longer where it ends before that. Linux 6.13; until it was mended in 6.18, what
-/// is in the slots after `to` is lost.
+/// Copies the buffer in slot `from` of `source`, which is pinned already, to slot `to` of `ring`,
+/// and extends a table that ends before `to`. Linux 6.13. Before the fix in Linux 6.18, the buffers
+/// in the slots after `to` are lost.
 pub(crate) fn ring_clone(
     ring: BorrowedFd<'_>,
     source: BorrowedFd<'_>,

@@ -1,4 +1,4 @@
-//! Every system call made to fail: nothing leaks, nothing hangs, and what is said is so.
+//! Every system call fails in turn: nothing leaks or hangs, and errors and receipts are correct.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ use kvmem::fault;
 
 const SIZE: usize = 5 * MIB + 1;
 
-/// What is true of every region that was mapped.
+/// Checks the properties of every mapped region.
 fn check(region: &Region) {
     let receipt = region.receipt();
     let mut end = 0;
@@ -25,15 +25,15 @@ fn check(region: &Region) {
     }
     assert_eq!((end, receipt.usable_bytes), (region.len(), region.len()));
     assert!(region.len() >= receipt.requested_bytes && receipt.mapped_bytes >= region.len());
-    // All of it can be used.
-    // SAFETY: nobody else knows of this memory.
+    // All of it can be written.
+    // SAFETY: no other code has this memory.
     let bytes = unsafe { region.slice(..).expect("all of it").as_mut_bytes() };
     for at in (0..bytes.len()).step_by(4096) {
         bytes[at] = 1;
     }
 }
 
-/// A policy, where policies may be set.
+/// Returns the policy, or none if the machine does not allow policies.
 fn policy(numa: Numa) -> Numa {
     let tried = Region::builder(1).ladder(PageSize::Base).numa(numa.clone()).map();
     if matches!(tried, Err(ArenaError::PolicyRefused { .. })) { Numa::None } else { numa }
@@ -73,7 +73,7 @@ fn shared(numa: Numa) -> Result<(), ArenaError> {
     Ok(())
 }
 
-/// Hugepages that faults need not make.
+/// Populates shared memory, by collapsing if faults make no hugepages.
 fn populated(numa: Numa) -> Result<(), ArenaError> {
     let region = Region::builder(SIZE)
         .ladder(Ladder::new([PageSize::Thp, PageSize::Base]))
@@ -82,7 +82,7 @@ fn populated(numa: Numa) -> Result<(), ArenaError> {
         .populate(Populate::threads(2))
         .map()?;
     check(&region);
-    // Whatever kind of pages it came to be.
+    // Any kind of page is allowed.
     assert_eq!(region.receipt().resident_bytes(), region.len() as u64);
     Ok(())
 }
@@ -105,15 +105,15 @@ fn foreign(_: Numa) -> Result<(), ArenaError> {
     Ok(())
 }
 
-/// Waits until what threads leave behind is gone, then compares.
+/// Asserts that mappings and descriptors are the same as before.
 pub(super) fn assert_clean(before: &(Vec<String>, usize), what: &str) {
     let now = (maps(), descriptors());
     if now == *before {
         return;
     }
     let new: Vec<_> = now.0.iter().filter(|line| !before.0.contains(line)).collect();
-    let gone: Vec<_> = before.0.iter().filter(|line| !now.0.contains(line)).collect();
-    panic!("{what}: {} descriptors, then {}; new {new:#?}, gone {gone:#?}", before.1, now.1);
+    let missing: Vec<_> = before.0.iter().filter(|line| !now.0.contains(line)).collect();
+    panic!("{what}: {} descriptors, then {}; new {new:#?}, missing {missing:#?}", before.1, now.1);
 }
 
 type Scenario<'a> = (&'static str, fn(Numa) -> Result<(), ArenaError>, &'a Numa);
@@ -121,9 +121,9 @@ type Scenario<'a> = (&'static str, fn(Numa) -> Result<(), ArenaError>, &'a Numa)
 #[test]
 fn any_call_may_fail_and_nothing_leaks() {
     let _alone = alone();
-    // Where we may, so that those calls are among them.
+    // Hugetlb pages, if the test may reserve them, so that their calls fail too.
     let _pool = Pool::with_free(PageSize::Huge2M, 6).inspect_err(|reason| {
-        println!("no hugepages, so their calls are not among those that fail: {reason}")
+        println!("no hugetlb pages, so their calls are not tested: {reason}")
     });
     let bind = policy(Numa::Bind(vec![0]));
     let interleave = policy(Numa::Interleave(vec![0]));
@@ -134,7 +134,7 @@ fn any_call_may_fail_and_nothing_leaks() {
         ("strict", strict, &bind),
         ("foreign", foreign, &bind),
     ];
-    // Until the allocator's and the threads' own mappings stay the same.
+    // Repeat until the mappings of the allocator and of threads stay the same.
     for _ in 0..10 {
         for (_, scenario, numa) in scenarios {
             let _ = scenario(numa.clone());
@@ -157,8 +157,7 @@ fn any_call_may_fail_and_nothing_leaks() {
                 for errno in [Errno::ENOMEM, Errno::EPERM, Errno::EINVAL, Errno::EHWPOISON] {
                     let what = format!("{name}: call {nth} of {call} fails with {errno:?}");
                     let guard = fault::fail(call, nth, errno);
-                    // An error or none: either way it says so itself, and `check` looks at the
-                    // rest.
+                    // Success and failure are both allowed; `check` verifies a mapped region.
                     let outcome = scenario();
                     assert!(guard.failed() <= 1, "{what}");
                     failed += guard.failed();
@@ -170,7 +169,7 @@ fn any_call_may_fail_and_nothing_leaks() {
                     tried += 1;
                 }
             }
-            // And all of that kind, from now on.
+            // All calls of this kind fail.
             if times > 0 && call != Call::Unmap {
                 let guard = fault::fail_all(call, Errno::ENOMEM);
                 let _ = scenario();
@@ -180,33 +179,36 @@ fn any_call_may_fail_and_nothing_leaks() {
         }
     }
     println!("{tried} plans, {failed} calls failed");
-    // The kernel may have fewer hugepages the second time, and then other calls are made.
+    // With fewer free hugepages the second time, other calls are made.
     assert!(failed > 200 && failed * 10 > tried * 9, "{tried} plans, {failed} calls failed");
 }
 
 #[test]
-fn refusals_name_the_call_and_the_reason() {
+fn errors_name_the_call_and_the_reason() {
     let _alone = alone();
     let map = || Region::builder(MIB).ladder(PageSize::Base).populate(Populate::threads(1)).map();
     for call in [Call::Reserve, Call::Protect] {
         let _guard = fault::fail(call, 1, Errno::ENOMEM);
         let error = map().expect_err("made to fail");
         assert!(
-            matches!(error, ArenaError::Refused { call: told, errno: Errno::ENOMEM, .. } if told == call),
+            matches!(&error, ArenaError::Refused { call: failed, errno, .. }
+                if *failed == call && *errno == Errno::ENOMEM),
             "{error}"
         );
     }
-    for (errno, word) in
-        [(Errno::ENOMEM, "ask for less"), (Errno::EHWPOISON, "broken"), (Errno::EFAULT, "deadly")]
-    {
-        // The first is the question whether the kernel knows the request.
+    for (errno, word) in [
+        (Errno::ENOMEM, "request less"),
+        (Errno::EHWPOISON, "hardware memory error"),
+        (Errno::EFAULT, "kill the process"),
+    ] {
+        // The first call only checks whether the kernel supports it.
         let _guard = fault::fail(Call::PopulateWrite, 2, errno);
         let error = map().expect_err("made to fail");
-        let ArenaError::Populate { range, call: Call::PopulateWrite, errno: told, .. } = &error
+        let ArenaError::Populate { range, call: Call::PopulateWrite, errno: found, .. } = &error
         else {
             panic!("{error}")
         };
-        assert_eq!((range.clone(), *told), (0..MIB, errno));
+        assert_eq!((range.clone(), *found), (0..MIB, errno));
         assert!(error.to_string().contains(word), "{error}");
     }
     for call in [Call::Bind, Call::GetPolicy] {
@@ -215,9 +217,9 @@ fn refusals_name_the_call_and_the_reason() {
             .ladder(PageSize::Base)
             .numa(Numa::Bind(vec![0]))
             .map()
-            .expect_err("refused");
+            .expect_err("made to fail");
         assert!(
-            matches!(&error, ArenaError::PolicyRefused { call: told, .. } if *told == call),
+            matches!(&error, ArenaError::PolicyRefused { call: failed, .. } if *failed == call),
             "{error}"
         );
         assert!(error.to_string().contains("seccomp"), "{error}");
@@ -225,7 +227,7 @@ fn refusals_name_the_call_and_the_reason() {
 }
 
 #[test]
-fn interruptions_are_no_errors() {
+fn interrupted_calls_are_repeated() {
     let _alone = alone();
     for errno in [Errno::EINTR, Errno::EAGAIN] {
         let guard = fault::count().and(Call::PopulateWrite, 2, 5, errno);
@@ -233,14 +235,14 @@ fn interruptions_are_no_errors() {
             .ladder(PageSize::Base)
             .populate(Populate::Auto)
             .map()
-            .expect("in the end");
+            .expect("after some attempts");
         assert_eq!(guard.failed(), 5);
         assert_eq!(region.receipt().resident_bytes(), 1 << 20);
     }
 }
 
 #[test]
-fn threads_that_cannot_be_had_are_done_without() {
+fn populating_works_without_more_threads() {
     let _alone = alone();
     let _guard = fault::fail_all(Call::Spawn, Errno::EAGAIN);
     let region = Region::builder(40 * MIB)
@@ -252,25 +254,25 @@ fn threads_that_cannot_be_had_are_done_without() {
 }
 
 #[test]
-fn kernels_that_cannot_populate_are_touched_without_harm() {
+fn kernels_without_populate_touch_pages() {
     let _alone = alone();
     let _guard = fault::fail_all(Call::PopulateWrite, Errno::EINVAL);
     for shared in [false, true] {
         let region = Region::builder(6 * MIB + 1)
             .ladder(Ladder::new([PageSize::Thp, PageSize::Base]))
-            .memfd(shared)
+            .backing(if shared { Backing::Shared } else { Backing::Private })
             .populate(Populate::threads(2))
             .map()
             .expect("by touching");
         assert_eq!(region.receipt().resident_bytes(), region.len() as u64);
-        // What is there stays as it is, while another thread writes.
+        // Existing contents stay, while another thread writes.
         let address = region.base();
-        // SAFETY: an aligned word that lives as long as the region, and is only used as an atomic.
+        // SAFETY: the word is aligned, lives as long as the region, and is used only as an atomic.
         let word = unsafe { std::sync::atomic::AtomicU32::from_ptr(address.as_ptr().cast()) };
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..100_000 {
-                    // Relaxed: only the sum matters, and it is read after the thread has ended.
+                    // Relaxed: only the sum matters, and it is read after the thread ended.
                     word.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
             });
@@ -280,10 +282,10 @@ fn kernels_that_cannot_populate_are_touched_without_harm() {
                     .expect("it is there");
             }
         });
-        // Relaxed: see above.
+        // Relaxed: the thread has ended.
         assert_eq!(word.load(std::sync::atomic::Ordering::Relaxed), 100_000);
     }
-    // What cannot be written to is an error there too, and no signal.
+    // A read-only page is an error there too, and raises no signal.
     // SAFETY: the kernel chooses the address.
     let at = unsafe {
         libc::mmap(
@@ -296,7 +298,7 @@ fn kernels_that_cannot_populate_are_touched_without_harm() {
         )
     };
     let at = NonNull::new(at.cast::<u8>()).expect("an address");
-    // SAFETY: it is only asked about and populated, and stays mapped.
+    // SAFETY: the page is only populated, and stays mapped.
     let region = unsafe { Region::from_raw(at, 4096, ()) }.expect("a page");
     let error =
         region.populate(.., Populate::threads(1), &ProgressOptions::new()).expect_err("read-only");
@@ -307,30 +309,30 @@ fn kernels_that_cannot_populate_are_touched_without_harm() {
 }
 
 #[test]
-fn residency_is_the_same_by_every_way_of_asking() {
+fn every_method_finds_the_same_residency() {
     let _alone = alone();
     let region = Region::builder(4 * MIB).ladder(PageSize::Base).map().expect("little memory");
     region
         .populate(MIB..2 * MIB, Populate::threads(1), &ProgressOptions::new())
         .expect("little memory");
-    let ask = || region.residency(..).expect("one way is left");
-    let mut methods = vec![ask()];
+    let measure = || region.residency(..).expect("one method works");
+    let mut methods = vec![measure()];
     {
         let _guard = fault::fail_all(Call::PagemapScan, Errno::ENOTTY);
-        let found = ask();
+        let found = measure();
         assert_eq!(found.method, Method::Pagemap);
         methods.push(found);
-        // Half of an answer is none.
+        // A partial answer is not used.
         let _guard = _guard.and(Call::Pread, 1, u64::MAX, Errno::EPERM);
-        assert_eq!(ask().method, Method::Mincore);
+        assert_eq!(measure().method, Method::Mincore);
     }
     {
         let guard = fault::fail_all(Call::OpenPagemap, Errno::EACCES);
-        let found = ask();
+        let found = measure();
         assert_eq!(found.method, Method::Mincore);
         methods.push(found);
         let _guard = guard.and(Call::Mincore, 1, u64::MAX, Errno::EPERM);
-        let error = region.residency(..).expect_err("no way is left");
+        let error = region.residency(..).expect_err("no method works");
         assert!(matches!(error, ArenaError::Refused { call: Call::Mincore, .. }), "{error}");
     }
     for found in methods {
@@ -339,7 +341,7 @@ fn residency_is_the_same_by_every_way_of_asking() {
 }
 
 #[test]
-fn a_receipt_that_knows_nothing_says_so() {
+fn a_receipt_without_data_says_so() {
     let _alone = alone();
     let _guard = fault::fail_all(Call::OpenPagemap, Errno::EACCES)
         .and(Call::Mincore, 1, u64::MAX, Errno::EPERM)
@@ -358,31 +360,34 @@ fn a_receipt_that_knows_nothing_says_so() {
 fn a_tebibyte_costs_less_than_a_mebibyte() {
     let _alone = alone();
     let resident = || {
-        let text = std::fs::read_to_string("/proc/self/statm").expect("our own figures");
+        let text = std::fs::read_to_string("/proc/self/statm").expect("this process's figures");
         text.split(' ').nth(1).expect("a field").parse::<u64>().expect("a number")
             * PageSize::Base.bytes() as u64
     };
     let map =
         || Region::builder(1 << 40).ladder(Ladder::new([PageSize::Thp, PageSize::Base])).map();
-    drop(map().expect("addresses are plenty"));
+    drop(map().expect("enough addresses"));
     let before = resident();
     let start = std::time::Instant::now();
-    let region = map().expect("addresses are plenty");
+    let region = map().expect("enough addresses");
     println!("1 TiB mapped in {:?}", start.elapsed());
     let cost = resident().saturating_sub(before);
     assert!(cost < 1 << 20, "{cost} bytes");
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+    assert_eq!(region.residency(..).expect("measured").resident_bytes, 0);
 }
 
 #[test]
 fn descriptors_are_closed_on_exec() {
     let _alone = alone();
-    let region =
-        Region::builder(MIB).memfd(true).ladder(PageSize::Base).map().expect("little memory");
+    let region = Region::builder(MIB)
+        .backing(Backing::Shared)
+        .ladder(PageSize::Base)
+        .map()
+        .expect("little memory");
     let copy = region.share().expect("a descriptor").expect("shared memory has one");
     for fd in [region.fd().expect("shared memory has one"), copy.as_fd()] {
         use std::os::fd::AsRawFd;
-        // SAFETY: takes nothing.
+        // SAFETY: the call takes no argument.
         let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
         assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
     }

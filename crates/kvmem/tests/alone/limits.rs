@@ -1,5 +1,5 @@
-//! Limits: an error, not a death. Each test runs in a child under the limit, whose exit status is
-//! asserted.
+//! Limits return errors and kill no process. Each test runs in a child under the limit; the parent
+//! asserts its exit status.
 
 use std::fs;
 use std::io::Write;
@@ -7,30 +7,35 @@ use std::path::{Path, PathBuf};
 
 use super::{MIB, again, alone, role};
 use kvmem::arena::{
-    ArenaError, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region, RegionBuilder,
+    ArenaError, Backing, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region,
+    RegionBuilder,
 };
 
 fn ordinary(size: usize) -> RegionBuilder {
     Region::builder(size).ladder(Ladder::new([PageSize::Thp, PageSize::Base]))
 }
 
+fn backing(shared: bool) -> Backing {
+    if shared { Backing::Shared } else { Backing::Private }
+}
+
 fn set_limit(resource: libc::__rlimit_resource_t, bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: reads a structure.
+    // SAFETY: the call reads a structure.
     assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
 }
 
 fn passes(test: &str, role: &str) {
     let output = again(&format!("limits::{test}"), role);
-    let told = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(
         output.status.code(),
         Some(0),
-        "{:?}: {told} {}",
+        "{:?}: {text} {}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(told.contains("1 passed"), "{told}");
+    assert!(text.contains("1 passed"), "{text}");
 }
 
 #[test]
@@ -42,20 +47,21 @@ fn too_few_addresses() {
     set_limit(libc::RLIMIT_AS, 512 << 20);
     let error = ordinary(1 << 30).map().expect_err("more than the limit");
     assert!(
-        matches!(error, ArenaError::Refused { call: Call::Reserve, limit: Some(Limit::AddressSpace(limit)), .. } if limit == 512 << 20),
+        matches!(&error, ArenaError::Refused { call: Call::Reserve, limit, .. }
+            if *limit == Some(Limit::AddressSpace(512 << 20))),
         "{error}"
     );
     assert!(error.to_string().contains("RLIMIT_AS"), "{error}");
-    // Below the limit all goes well, threads included.
+    // Below the limit everything works, including threads.
     let region = ordinary(128 * MIB).populate(Populate::threads(2)).map().expect("below the limit");
     assert_eq!(region.receipt().resident_bytes(), 128 << 20);
 }
 
 #[test]
-fn more_addresses_than_there_are() {
+fn sizes_beyond_the_address_space() {
     let _alone = alone();
     for shared in [false, true] {
-        let error = ordinary(1 << 50).memfd(shared).map().expect_err("1 PiB");
+        let error = ordinary(1 << 50).backing(backing(shared)).map().expect_err("1 PiB");
         let ArenaError::Refused {
             call: Call::Reserve, limit: Some(Limit::Addresses(free)), ..
         } = &error
@@ -63,9 +69,9 @@ fn more_addresses_than_there_are() {
             panic!("{error}")
         };
         assert!((1 << 40..1 << 50).contains(free), "{error}");
-        let told = error.to_string();
-        assert!(told.contains(&format!("{free} bytes: ask for less than {free} bytes")), "{told}");
-        // What is said to be free is so, but for what the alignment takes.
+        let text = error.to_string();
+        assert!(text.contains(&format!("{free} bytes: request less than {free} bytes")), "{text}");
+        // The reported range is free, except for the part that alignment takes.
         drop(
             Region::builder(*free as usize - (4 << 30))
                 .ladder(PageSize::Base)
@@ -104,17 +110,17 @@ fn too_small_files() {
     if role().is_none() {
         return passes("too_small_files", "child");
     }
-    // The kernel answers a file beyond this with a deadly signal.
+    // The kernel kills a process that exceeds this file size.
     set_limit(libc::RLIMIT_FSIZE, 1 << 20);
-    let error = ordinary(4 * MIB).memfd(true).map().expect_err("more than the limit");
+    let error = ordinary(4 * MIB).backing(Backing::Shared).map().expect_err("more than the limit");
     assert!(
         matches!(error, ArenaError::Refused { limit: Some(Limit::FileSize(_)), .. }),
         "{error}"
     );
-    ordinary(MIB).ladder(PageSize::Base).memfd(true).map().expect("below the limit");
+    ordinary(MIB).ladder(PageSize::Base).backing(Backing::Shared).map().expect("below the limit");
 }
 
-/// A memory cgroup below our own, with a limit.
+/// A memory cgroup with a limit, below this process's own.
 pub(super) struct Group(pub(super) PathBuf);
 
 impl Group {
@@ -129,11 +135,11 @@ impl Group {
                 "" => ("/sys/fs/cgroup", "memory.max"),
                 _ => continue,
             };
-            // In a container the path may not be what is mounted.
+            // In a container the path may lie outside the mounted part.
             for parent in [format!("{top}{path}"), top.to_owned()] {
                 let group =
                     Group(Path::new(&parent).join(format!("kvmem-test-{}", std::process::id())));
-                // Only a file that the kernel has put there is a limit.
+                // Only a file made by the kernel is a limit.
                 let limited = || {
                     let mut file = fs::OpenOptions::new().write(true).open(group.0.join(file))?;
                     file.write_all(limit.to_string().as_bytes())
@@ -150,8 +156,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Processes of a test that has failed may take a moment to go. A group that could not be
-        // made is not there to be removed.
+        // Processes of a failed test may take a moment to end. A group that could not be made need
+        // not be removed.
         for _ in 0..50 {
             match fs::remove_dir(&self.0) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -180,7 +186,7 @@ fn a_small_memory_cgroup() {
             };
             let path = group.0.to_str().expect("a plain path");
             passes(test, path);
-            // The same without the arena: the kernel kills, so the limit was real.
+            // Without the arena the kernel kills the process, so the limit is effective.
             let killed = again(&format!("limits::{test}"), &format!("touch {path}"));
             use std::os::unix::process::ExitStatusExt;
             assert_eq!(killed.status.signal(), Some(libc::SIGKILL), "{killed:?}");
@@ -198,7 +204,7 @@ fn a_small_memory_cgroup() {
             join(&role);
             for shared in [false, true] {
                 for populate in [Populate::threads(1), Populate::threads(2), Populate::Auto] {
-                    let builder = ordinary(256 * MIB).memfd(shared);
+                    let builder = ordinary(256 * MIB).backing(backing(shared));
                     let error = builder.populate(populate).map().expect_err("more than the limit");
                     let ArenaError::NoHeadroom {
                         need,
@@ -212,7 +218,7 @@ fn a_small_memory_cgroup() {
                     assert!(*left < *limit && *need > 256 << 20);
                 }
             }
-            // What fits, fits, again and again; and what is there needs no room.
+            // Sizes below the limit work repeatedly, and resident pages need no more memory.
             for _ in 0..3 {
                 let region =
                     ordinary(64 * MIB).populate(Populate::Auto).map().expect("below the limit");
@@ -220,7 +226,7 @@ fn a_small_memory_cgroup() {
                     .populate(.., Populate::threads(2), &ProgressOptions::new())
                     .expect("it is there");
             }
-            // A limit that is reached in the middle: the rest is taken by somebody else meanwhile.
+            // The limit is reached in the middle, because other code uses the rest meanwhile.
             let region = ordinary(60 * MIB).map().expect("addresses");
             let taken = std::sync::Mutex::new(Vec::new());
             let watch = ProgressOptions::new().progress(move |_| {
@@ -242,8 +248,8 @@ fn a_small_memory_cgroup() {
 #[test]
 fn more_than_the_machine_has() {
     let _alone = alone();
-    let region = ordinary(1 << 44).map().expect("addresses are plenty");
+    let region = ordinary(1 << 44).map().expect("enough addresses");
     let error = region.populate(.., Populate::Auto, &ProgressOptions::new()).expect_err("16 TiB");
     assert!(matches!(error, ArenaError::NoHeadroom { .. }), "{error}");
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+    assert_eq!(region.residency(..).expect("measured").resident_bytes, 0);
 }

@@ -1,8 +1,8 @@
-//! L1: bytes.
+//! L1: the arena.
 //!
-//! These tests run side by side, so they leave the pools of hugepages to `tests/alone`.
+//! These tests run in parallel, so tests of hugetlb pools are in `tests/alone`.
 
-use kvmem::arena::{Ladder, PageSize, Region, RegionBuilder};
+use kvmem::arena::{Backing, Ladder, PageSize, Region, RegionBuilder};
 
 mod bump;
 mod byte_size;
@@ -17,22 +17,27 @@ mod shared;
 
 const MIB: usize = 1 << 20;
 
-/// Base pages only.
+/// Returns a builder with base pages only.
 fn base(size: usize) -> RegionBuilder {
     Region::builder(size).ladder(Ladder::only(PageSize::Base))
 }
 
-/// What needs no pool.
+/// Returns a builder without hugetlb pages.
 fn ordinary(size: usize) -> RegionBuilder {
     Region::builder(size).ladder(Ladder::new([PageSize::Thp, PageSize::Base]))
 }
 
-/// The kernel's size of a base page.
+/// Returns the backing for a test that runs with both.
+fn backing(shared: bool) -> Backing {
+    if shared { Backing::Shared } else { Backing::Private }
+}
+
+/// Returns the size of a base page.
 fn page() -> usize {
     PageSize::Base.bytes()
 }
 
-/// Whether the kernel can use transparent hugepages where it is advised to.
+/// Returns whether the kernel follows advice for transparent hugepages.
 fn thp_works() -> bool {
     let read =
         std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();

@@ -1,11 +1,11 @@
-//! *Hierarchy*: the cgroups a process is in, innermost first, for one controller.
+//! *Hierarchy*: the cgroups of a process for one controller, innermost first.
 //!
-//! A limit of any level binds all below it, so each is read on the way up. `/proc/self/cgroup`
-//! names the cgroup for each v1 controller and, on the line that begins with `0::`, for v2; a
-//! controller is in one of the two. `mountinfo` says which folder shows it. In a container that
-//! folder may show only a part: levels above it bind too, but cannot be seen. A level without the
-//! file of a limit has no such limit: the root never has one, others not while their controller is
-//! off.
+//! The limit of each level applies to everything below it, so every level up to the top is read.
+//! `/proc/self/cgroup` names the cgroup for each v1 controller, and for v2 in the line that begins
+//! with `0::`; a controller belongs to one of the two versions. `mountinfo` names the folder of the
+//! cgroup. In a container that folder may show only a part of the hierarchy: the levels above it
+//! apply too, but cannot be read. A level without a limit file has no such limit: the root never
+//! has one, and other levels lack it while their controller is off.
 
 use super::machine::{Machine, Read, Unread};
 use super::parse::{self, Membership, Mount};
@@ -13,52 +13,52 @@ use super::parse::{self, Membership, Mount};
 /// The levels of one controller.
 #[derive(Clone, Debug)]
 pub(super) struct Hierarchy {
-    /// v2.
+    /// Whether it is the hierarchy of v2.
     pub(super) unified: bool,
-    /// Folders, innermost first; never empty.
+    /// The folders, innermost first; never empty.
     levels: Vec<String>,
-    /// Whether there are levels above the last that cannot be seen.
+    /// Whether there are invisible levels above the last one.
     hidden: bool,
-    /// Hugepages count as memory: an option of v2.
+    /// Whether hugepages count as memory, which is an option of v2.
     pub(super) counts_hugepages: bool,
 }
 
-/// What one level leaves.
+/// The limit of one level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Room {
-    /// Folder of the level.
+pub(super) struct CgroupLimit {
+    /// The folder of the level.
     pub(super) folder: String,
-    /// File of the limit.
+    /// The file of the limit.
     pub(super) file: String,
-    /// Bytes allowed.
+    /// The allowed bytes.
     pub(super) limit: u64,
-    /// Bytes that are in use and would not be given up.
+    /// The used bytes that the kernel would not reclaim.
     pub(super) used: u64,
 }
 
-impl Room {
-    pub(super) fn left(&self) -> u64 {
+impl CgroupLimit {
+    pub(super) fn remaining(&self) -> u64 {
         self.limit.saturating_sub(self.used)
     }
 }
 
-/// What all levels leave together.
+/// The limits of all levels together.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rooms {
-    /// The level that leaves least; `None` if none has a limit.
-    pub(super) tightest: Option<Room>,
+pub(super) struct CgroupLimits {
+    /// The level with the fewest remaining bytes; `None` if none has a limit.
+    pub(super) tightest: Option<CgroupLimit>,
     /// A level that could not be read.
     pub(super) unread: Option<Unread>,
-    /// Whether there are levels that cannot be seen.
+    /// Whether there are invisible levels.
     pub(super) hidden: bool,
 }
 
-/// A limit of memory or hugepages: the file of the limit and that of the use.
+/// The files of a limit of memory or hugepages, and of its usage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gauge<'a> {
+pub(super) struct LimitFiles<'a> {
     pub(super) limit: &'a str,
     pub(super) usage: &'a str,
-    /// What the kernel gives up by itself when room is needed: a file and a key in it.
+    /// The file and the key of the bytes that the kernel reclaims by itself.
     pub(super) reclaimable: Option<(&'a str, &'a str)>,
 }
 
@@ -70,11 +70,11 @@ pub(super) struct Cgroups {
 }
 
 impl Cgroups {
-    /// `None` where the kernel has no cgroups.
+    /// Reads the hierarchies; returns `None` if the kernel has no cgroups.
     pub(super) fn read(machine: &Machine) -> Read<Option<Self>> {
-        let Some(memberships) = machine.value_if_there("/proc/self/cgroup", parse::memberships)?
+        let Some(memberships) = machine.value_if_exists("/proc/self/cgroup", parse::memberships)?
         else {
-            // Without a /proc the absence of one file says nothing.
+            // Without `/proc`, the absence of one file means nothing.
             machine.text("/proc/self/status")?;
             return Ok(None);
         };
@@ -82,7 +82,7 @@ impl Cgroups {
         Ok(Some(Cgroups { memberships, mounts }))
     }
 
-    /// The levels that bind for `controller`; `None` if the kernel has no such controller.
+    /// Returns the levels that apply for `controller`; `None` if the kernel has no such controller.
     pub(super) fn hierarchy(&self, machine: &Machine, controller: &str) -> Read<Option<Hierarchy>> {
         let has =
             |membership: &&Membership| membership.controllers.iter().any(|name| name == controller);
@@ -101,18 +101,19 @@ impl Cgroups {
         let path = &membership.path;
         if path.split('/').any(|part| part == "..") {
             return Err(Unread::new(format!(
-                "the cgroup {path} is outside of what this namespace shows"
+                "the cgroup {path} is outside of the part that this namespace shows"
             )));
         }
         let mut mounts = self.mounts.iter().filter(fits).peekable();
         if mounts.peek().is_none() {
             return Err(Unread::new(format!(
-                "no file system of cgroups with `{controller}` is mounted, so the limits of {path} cannot be read"
+                "no file system of cgroups with `{controller}` is mounted, so the limits of {path} \
+                 cannot be read"
             )));
         }
-        // A later mount hides an earlier one at the same place, and the whole hierarchy tells more
+        // A later mount hides an earlier one at the same place, and the whole hierarchy shows more
         // than a part of it.
-        let shown = mounts.filter_map(|mount| Some((mount, below(path, &mount.root)?)));
+        let shown = mounts.filter_map(|mount| Some((mount, strip_root(path, &mount.root)?)));
         let Some((mount, inner)) = shown.min_by_key(|(mount, _)| mount.root.len()) else {
             return Err(Unread::new(format!(
                 "the mounted part of the cgroups does not show {path}"
@@ -129,7 +130,8 @@ impl Cgroups {
             return Err(Unread::new(format!("there is no folder {}", levels[0])));
         }
         let top = levels.last().map_or(point, String::as_str);
-        // Only the true root of a hierarchy has the one file, or lacks the other.
+        // Only the true root of a v2 hierarchy lacks `cgroup.type`; only that of v1 has
+        // `release_agent`.
         let hidden = match membership.unified {
             true => machine.is_file(&format!("{top}/cgroup.type"))?,
             false => !machine.is_file(&format!("{top}/release_agent"))?,
@@ -140,41 +142,44 @@ impl Cgroups {
     }
 }
 
-/// What is left of `path` below `root`: empty, or with a slash before it.
-fn below<'a>(path: &'a str, root: &str) -> Option<&'a str> {
+/// Returns the rest of `path` below `root`: empty, or beginning with a slash.
+fn strip_root<'a>(path: &'a str, root: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(root.trim_end_matches('/'))?;
     (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_end_matches('/'))
 }
 
 impl Hierarchy {
-    /// What the levels leave of what `gauge` measures.
-    pub(super) fn rooms(&self, machine: &Machine, gauge: Gauge<'_>) -> Rooms {
-        let mut rooms = Rooms { hidden: self.hidden, ..Rooms::default() };
+    /// Reads the limits of all levels.
+    pub(super) fn limits(&self, machine: &Machine, files: LimitFiles<'_>) -> CgroupLimits {
+        let mut limits = CgroupLimits { hidden: self.hidden, ..CgroupLimits::default() };
         for folder in &self.levels {
-            match room(machine, folder, gauge) {
-                Ok(Some(room)) => {
-                    if rooms.tightest.as_ref().is_none_or(|tightest| room.left() < tightest.left())
+            match read_limit(machine, folder, files) {
+                Ok(Some(level)) => {
+                    if limits
+                        .tightest
+                        .as_ref()
+                        .is_none_or(|tightest| level.remaining() < tightest.remaining())
                     {
-                        rooms.tightest = Some(room);
+                        limits.tightest = Some(level);
                     }
                 }
                 Ok(None) => {}
-                Err(unread) => rooms.unread = Some(unread),
+                Err(unread) => limits.unread = Some(unread),
             }
         }
-        rooms
+        limits
     }
 
-    /// The fewest processors that a quota of any level is worth, in thousandths; `None` is no
-    /// quota.
+    /// Returns the smallest CPU quota of all levels in thousandths of a processor; `None` if there
+    /// is no quota.
     pub(super) fn cpu_quota(&self, machine: &Machine) -> Read<Option<u64>> {
         let quota = |folder: &String| match self.unified {
             true => machine
-                .value_if_there(&format!("{folder}/cpu.max"), parse::cpu_max)
+                .value_if_exists(&format!("{folder}/cpu.max"), parse::cpu_max)
                 .map(Option::flatten),
             false => {
                 let quota =
-                    machine.value_if_there(&format!("{folder}/cpu.cfs_quota_us"), parse::limit)?;
+                    machine.value_if_exists(&format!("{folder}/cpu.cfs_quota_us"), parse::limit)?;
                 let Some(Some(quota)) = quota else { return Ok(None) };
                 let path = format!("{folder}/cpu.cfs_period_us");
                 machine
@@ -186,25 +191,25 @@ impl Hierarchy {
         Ok(quotas.into_iter().flatten().min())
     }
 
-    /// Whether some level forbids swap.
+    /// Returns whether a level forbids swap.
     pub(super) fn forbids_swap(&self, machine: &Machine) -> Read<bool> {
         let forbids = |folder: &String| {
             let limit =
-                machine.value_if_there(&format!("{folder}/memory.swap.max"), parse::limit)?;
+                machine.value_if_exists(&format!("{folder}/memory.swap.max"), parse::limit)?;
             Ok(limit == Some(Some(0)))
         };
         self.levels.iter().map(forbids).try_fold(false, |any, forbids| Ok(any | forbids?))
     }
 }
 
-fn room(machine: &Machine, folder: &str, gauge: Gauge<'_>) -> Read<Option<Room>> {
-    let limit = machine.value_if_there(&format!("{folder}/{}", gauge.limit), parse::limit)?;
+fn read_limit(machine: &Machine, folder: &str, files: LimitFiles<'_>) -> Read<Option<CgroupLimit>> {
+    let limit = machine.value_if_exists(&format!("{folder}/{}", files.limit), parse::limit)?;
     let Some(Some(limit)) = limit else { return Ok(None) };
-    let usage = machine.value(&format!("{folder}/{}", gauge.usage), parse::number)?;
-    // Where the kernel does not say what it would give up, nothing is.
-    let given_up = gauge.reclaimable.and_then(|(file, key)| {
+    let usage = machine.value(&format!("{folder}/{}", files.usage), parse::number)?;
+    // If the kernel does not report reclaimable bytes, none are assumed.
+    let reclaimable = files.reclaimable.and_then(|(file, key)| {
         machine.value(&format!("{folder}/{file}"), |text| parse::stat(text, key)).ok()
     });
-    let used = usage.saturating_sub(given_up.unwrap_or(0));
-    Ok(Some(Room { folder: folder.to_owned(), file: gauge.limit.to_owned(), limit, used }))
+    let used = usage.saturating_sub(reclaimable.unwrap_or(0));
+    Ok(Some(CgroupLimit { folder: folder.to_owned(), file: files.limit.to_owned(), limit, used }))
 }

@@ -1,4 +1,4 @@
-//! *Check*: one limit, what it is, what the requirements needs of it, and how to change it.
+//! *Check*: one limit with its value, the requirement, and the way to change it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,46 +7,46 @@ use serde::Serialize;
 
 use super::machine::Unread;
 
-/// One limit held against a requirements.
+/// One limit, compared with the requirements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Check {
     /// A stable name, such as `rlimit.memlock` or `hugepages.2M.node0`.
     pub name: Cow<'static, str>,
-    /// What there is. For limits that are used up, what is left of them.
+    /// The value of the limit; for limits that get used up, the remaining part.
     pub value: Value,
-    /// What the requirements takes of it; `None` where it takes nothing.
+    /// The required part; `None` if nothing is required.
     pub need: Option<Value>,
     /// Whether the value suffices.
     pub verdict: Verdict,
-    /// The reason of the verdict, in a sentence or two.
+    /// The reason for the verdict, in a sentence or two.
     pub why: String,
-    /// Commands or settings that would change the verdict; any one of those between semicolons.
+    /// Commands or settings that would change the verdict; semicolons separate alternatives.
     pub fix: Option<String>,
 }
 
-/// Whether a limit lets a requirements come true.
+/// Whether a limit allows the requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It does.
+    /// It allows them.
     Ok,
     /// It could not be read.
     Unknown,
-    /// It does, but with smaller pages, later or slower.
+    /// It allows them, but with smaller pages, later or slower.
     Warn,
-    /// It does not.
+    /// It does not allow them.
     Fail,
 }
 
-/// An amount, or a setting.
+/// An amount or a setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Value {
     /// Bytes.
     Bytes(u64),
-    /// Pieces: pages, mappings, processors.
+    /// A number of pages, mappings or processors.
     Count(u64),
     /// A setting or a version.
     Text(String),
@@ -57,7 +57,7 @@ pub enum Value {
 }
 
 impl Check {
-    /// A check that needs nothing yet and is fine.
+    /// Makes a check without a requirement, with the verdict `ok`.
     pub(super) fn new(name: impl Into<Cow<'static, str>>, value: Value) -> Self {
         Check {
             name: name.into(),
@@ -69,7 +69,7 @@ impl Check {
         }
     }
 
-    /// What could not be read.
+    /// Makes a check of a limit that could not be read.
     pub(super) fn unknown(
         name: impl Into<Cow<'static, str>>,
         need: Option<Value>,
@@ -124,7 +124,7 @@ const UNITS: [(&str, u64); 6] = [
     ("KiB", 1 << 10),
 ];
 
-/// Bytes for people: `64 GiB`, `23.4 MiB`, `12 B`.
+/// Formats bytes for people: `64 GiB`, `23.4 MiB`, `12 B`.
 pub(super) fn human_bytes(bytes: u64) -> String {
     match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
         Some((name, unit)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
@@ -133,7 +133,8 @@ pub(super) fn human_bytes(bytes: u64) -> String {
     }
 }
 
-/// Bytes for a setting, rounded up to whole GiB or, below that, MiB: `64Gi`, `64g`.
+/// Formats bytes for a setting, rounded up to whole GiB or, below 1 GiB, to whole MiB: `64Gi`,
+/// `64g`.
 pub(super) fn setting_ceil(bytes: u64, gib: &str, mib: &str) -> String {
     if bytes >= 1 << 30 {
         format!("{}{gib}", bytes.div_ceil(1 << 30))

@@ -1,59 +1,59 @@
-//! *Facts*: everything the checks look at, read once.
+//! *Facts*: all files that the checks use, each read once.
 
 use super::super::pages::PageSize;
-use super::cgroup::{Cgroups, Gauge, Hierarchy, Rooms};
-use super::cover::Cover;
+use super::cgroup::{CgroupLimits, Cgroups, Hierarchy, LimitFiles};
+use super::coverage::Coverage;
 use super::machine::{Machine, Read, Unread};
 use super::parse;
+use super::requirements::Requirements;
 use super::system::System;
-use super::wish::Requirements;
 
-/// Where the settings of transparent hugepages stand.
+/// The folder of the settings of transparent hugepages.
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// Everything that was read.
+/// All facts.
 pub(super) struct Facts<'a> {
     pub(super) machine: &'a Machine,
     pub(super) status: Read<String>,
     pub(super) meminfo: Read<String>,
-    /// Nodes that this process may use.
+    /// The nodes that this process may use.
     pub(super) nodes: Read<Vec<u32>>,
-    /// Nodes of the machine.
+    /// The nodes of the machine.
     pub(super) nodes_online: Read<Vec<u32>>,
-    pub(super) pools: [Pool; 2],
+    pub(super) pools: [HugetlbPool; 2],
     pub(super) memory: Read<Option<Hierarchy>>,
     pub(super) cpu: Read<Option<Hierarchy>>,
-    /// What of the requirements comes from where.
-    pub(super) cover: Cover,
+    /// Which rung provides which part of the requirements.
+    pub(super) coverage: Coverage,
 }
 
-/// The hugepages of one size.
-pub(super) struct Pool {
+/// The hugetlb pool of one page size.
+pub(super) struct HugetlbPool {
     pub(super) page: PageSize,
-    /// Pages the pool has, used or not, without surplus.
+    /// All pages of the pool, used or not, without surplus pages.
     pub(super) total: Read<u64>,
-    /// Free pages that nobody has reserved.
+    /// Free pages that are not reserved.
     pub(super) free: Read<u64>,
-    /// Pages beyond the pool that the kernel would try to make.
+    /// Pages beyond the pool's size that the kernel would try to make.
     pub(super) surplus: Read<u64>,
-    /// Free pages of each node that matters: allowed, and wished for if any are.
+    /// Free pages of each relevant node: the allowed ones, or those of them that are required.
     pub(super) nodes: Read<Vec<(u32, u64)>>,
-    /// What cgroups leave; `None` if there is no such controller.
-    pub(super) rooms: Read<Option<Rooms>>,
+    /// The limits of cgroups; `None` if the kernel has no such controller.
+    pub(super) limits: Read<Option<CgroupLimits>>,
 }
 
-/// The size of a page.
+/// Returns the size of a page.
 pub(super) fn bytes_of(page: PageSize) -> u64 {
     page.bytes() as u64
 }
 
-impl Pool {
-    /// The size of a page of it.
+impl HugetlbPool {
+    /// Returns the size of one of its pages.
     pub(super) fn bytes(&self) -> u64 {
         bytes_of(self.page)
     }
 
-    /// Pages that are certain to be had: free, on a node that may be used, and within the cgroup.
+    /// Returns the pages that are certainly available: free, and on a node that may be used.
     pub(super) fn usable(&self) -> Read<u64> {
         let mut usable = self.free.clone()?;
         match &self.nodes {
@@ -61,26 +61,26 @@ impl Pool {
                 usable =
                     usable.min(nodes.iter().map(|(_, free)| *free).fold(0, u64::saturating_add))
             }
-            // A kernel without NUMA has no files of nodes.
+            // A kernel without NUMA has no node files.
             Err(unread) if unread.absent => {}
             Err(unread) => return Err(unread.clone()),
         }
         Ok(usable)
     }
 
-    /// As [`usable`](Self::usable), within what cgroups leave.
+    /// Returns the usable pages that the cgroups also allow.
     pub(super) fn usable_in_cgroup(&self) -> Read<u64> {
         let usable = self.usable()?;
-        let room = self.rooms.clone()?.and_then(|rooms| rooms.tightest);
-        Ok(room.map_or(usable, |room| usable.min(room.left() / self.bytes())))
+        let tightest = self.limits.clone()?.and_then(|limits| limits.tightest);
+        Ok(tightest.map_or(usable, |tightest| usable.min(tightest.remaining() / self.bytes())))
     }
 
-    /// Name of the size in `/sys/kernel/mm/hugepages`.
+    /// Returns the name of the page size in `/sys/kernel/mm/hugepages`.
     pub(super) fn folder(&self) -> String {
         folder(self.page)
     }
 
-    /// Name of the size in the files of cgroups.
+    /// Returns the name of the page size in the files of cgroups.
     pub(super) fn cgroup_name(&self) -> &'static str {
         cgroup_name(self.page)
     }
@@ -102,30 +102,31 @@ impl Pool {
             );
             Ok((*node, machine.value(&path, parse::number)?))
         };
-        let rooms = |hierarchy: &Hierarchy| {
+        let limits = |hierarchy: &Hierarchy| {
             let name = cgroup_name(page);
-            // The limit of reservations is checked when memory is mapped, the other when it is
+            // The limit of reservations is checked when memory is mapped, the other one when it is
             // touched; either may be set.
             let (limit, usage) = match hierarchy.unified {
                 true => ("max", "current"),
                 false => ("limit_in_bytes", "usage_in_bytes"),
             };
-            let rooms = |infix: &str| {
+            let limits = |infix: &str| {
                 let (limit, usage) = (
                     format!("hugetlb.{name}.{infix}{limit}"),
                     format!("hugetlb.{name}.{infix}{usage}"),
                 );
-                hierarchy.rooms(machine, Gauge { limit: &limit, usage: &usage, reclaimable: None })
+                hierarchy
+                    .limits(machine, LimitFiles { limit: &limit, usage: &usage, reclaimable: None })
             };
-            rooms("").tighter(rooms("rsvd."))
+            limits("").tighter(limits("rsvd."))
         };
-        Pool {
+        HugetlbPool {
             page,
             total: less(number("nr_hugepages"), surplus.clone()),
             free: less(number("free_hugepages"), number("resv_hugepages")),
             surplus: less(number("nr_overcommit_hugepages"), surplus),
             nodes: nodes.clone().and_then(|nodes| nodes.iter().map(on_node).collect()),
-            rooms: hugetlb.clone().map(|hierarchy| hierarchy.as_ref().map(rooms)),
+            limits: hugetlb.clone().map(|hierarchy| hierarchy.as_ref().map(limits)),
         }
     }
 }
@@ -138,14 +139,14 @@ fn cgroup_name(page: PageSize) -> &'static str {
     if page == PageSize::Huge1G { "1GB" } else { "2MB" }
 }
 
-impl Rooms {
-    /// The tighter of two limits of the same thing.
-    fn tighter(self, other: Rooms) -> Rooms {
-        Rooms {
+impl CgroupLimits {
+    /// Combines two limits of the same pages; the tighter one counts.
+    fn tighter(self, other: CgroupLimits) -> CgroupLimits {
+        CgroupLimits {
             tightest: [self.tightest, other.tightest]
                 .into_iter()
                 .flatten()
-                .min_by_key(|room| room.left()),
+                .min_by_key(|level| level.remaining()),
             unread: self.unread.or(other.unread),
             hidden: self.hidden,
         }
@@ -159,7 +160,8 @@ impl<'a> Facts<'a> {
         let nodes = allowed_nodes(&status, &nodes_online);
         let wanted = nodes.clone().map(|mut nodes| {
             nodes.retain(|node| {
-                requirements.wanted_nodes().is_empty() || requirements.wanted_nodes().contains(node)
+                requirements.required_nodes().is_empty()
+                    || requirements.required_nodes().contains(node)
             });
             nodes
         });
@@ -171,8 +173,8 @@ impl<'a> Facts<'a> {
         };
         let hugetlb = hierarchy("hugetlb");
         let pools = [PageSize::Huge1G, PageSize::Huge2M]
-            .map(|page| Pool::read(machine, page, &wanted, &hugetlb));
-        let cover = Cover::of(requirements, &pools, machine.system().page_bytes);
+            .map(|page| HugetlbPool::read(machine, page, &wanted, &hugetlb));
+        let coverage = Coverage::of(requirements, &pools, machine.system().page_bytes);
         Facts {
             machine,
             meminfo: machine.text("/proc/meminfo"),
@@ -182,7 +184,7 @@ impl<'a> Facts<'a> {
             nodes,
             nodes_online,
             pools,
-            cover,
+            coverage,
         }
     }
 
@@ -190,17 +192,17 @@ impl<'a> Facts<'a> {
         self.machine.system()
     }
 
-    /// Whether the machine has more than one node.
+    /// Returns whether the machine has more than one node.
     pub(super) fn has_several_nodes(&self) -> bool {
         self.nodes_online.as_ref().is_ok_and(|nodes| nodes.len() > 1)
     }
 
-    /// Major and minor number of the kernel's release.
+    /// Returns the major and minor number of the kernel's release.
     pub(super) fn kernel(&self) -> Read<(u32, u32)> {
         self.machine.value("/proc/sys/kernel/osrelease", parse::release)
     }
 
-    /// A field of `/proc/self/status`.
+    /// Returns a field of `/proc/self/status`.
     pub(super) fn status<T>(
         &self,
         key: &str,
@@ -209,38 +211,40 @@ impl<'a> Facts<'a> {
         field(&self.status, "/proc/self/status", key, parse)
     }
 
-    /// A field of `/proc/meminfo`, in bytes.
+    /// Returns a field of `/proc/meminfo`, in bytes.
     pub(super) fn meminfo_bytes(&self, key: &str) -> Read<u64> {
         field(&self.meminfo, "/proc/meminfo", key, parse::field_bytes)
     }
 
-    /// The chosen word of a setting of transparent hugepages.
+    /// Returns the selected word of a setting of transparent hugepages.
     pub(super) fn thp(&self, file: &str) -> Read<String> {
-        self.machine.value(&format!("{THP}/{file}"), parse::chosen)
+        self.machine.value(&format!("{THP}/{file}"), parse::selected)
     }
 
-    /// As [`thp`](Self::thp), where a setting for pages of 2 MiB goes before the one for all.
+    /// Returns the selected word of a setting like [`thp`](Self::thp), and its file. A setting for
+    /// pages of 2 MiB takes precedence over the common one.
     pub(super) fn thp_2m(&self, file: &str) -> Read<(String, String)> {
         let own = format!("hugepages-2048kB/{file}");
-        match self.machine.value_if_there(&format!("{THP}/{own}"), parse::chosen)? {
+        match self.machine.value_if_exists(&format!("{THP}/{own}"), parse::selected)? {
             Some(word) if word != "inherit" => Ok((word, format!("{THP}/{own}"))),
             _ => Ok((self.thp(file)?, format!("{THP}/{file}"))),
         }
     }
 
-    /// A number in `/proc/sys`.
+    /// Returns a number in `/proc/sys`.
     pub(super) fn sysctl(&self, file: &str) -> Read<u64> {
         self.machine.value(&format!("/proc/sys/{file}"), parse::number)
     }
 
-    /// Whether this process has a capability where it counts: in the first namespace of users.
+    /// Returns whether this process has a capability in the initial user namespace, where it
+    /// counts.
     pub(super) fn has_capability(&self, bit: u32) -> Read<bool> {
         let has =
             self.status("CapEff", |text, key| parse::mask_bit(parse::field(text, key)?, bit))?;
         if !has {
             return Ok(false);
         }
-        // The first namespace maps every user to itself.
+        // The initial namespace maps every user to itself.
         let whole = |text: &str| text.split_whitespace().eq(["0", "0", "4294967295"]);
         self.machine.value("/proc/self/uid_map", |text| Some(whole(text)))
     }
@@ -253,10 +257,10 @@ fn field<T>(
     parse: impl FnOnce(&str, &str) -> Option<T>,
 ) -> Read<T> {
     let text = text.as_ref().map_err(Clone::clone)?;
-    parse(text, key).ok_or_else(|| Unread::new(format!("{path} has no good line `{key}`")))
+    parse(text, key).ok_or_else(|| Unread::new(format!("{path} has no valid line `{key}`")))
 }
 
-/// The online nodes that `Mems_allowed` lets this process use.
+/// Returns the online nodes that `Mems_allowed` lets this process use.
 fn allowed_nodes(status: &Read<String>, online: &Read<Vec<u32>>) -> Read<Vec<u32>> {
     let list = |text: &str, key: &str| parse::list(parse::field(text, key)?);
     let mut allowed: Vec<u32> = field(status, "/proc/self/status", "Mems_allowed_list", list)?;

@@ -1,4 +1,4 @@
-//! *Machine*: where the facts are read, file by file. What cannot be read says why.
+//! *Machine*: reads the facts file by file. A fact that cannot be read carries the reason.
 
 use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use super::check::Check;
 use super::checks;
 use super::facts::Facts;
 use super::report::Report;
+use super::requirements::Requirements;
 use super::system::System;
-use super::wish::Requirements;
 use crate::sys;
 use crate::trace::span;
 
-/// The most that is read of one file. The largest read whole is `mountinfo`; a thousand mounts are
-/// 200 KiB.
+/// The largest part of a file that is read. The largest file read whole is `mountinfo`: a thousand
+/// mounts take 200 KiB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// A machine: a folder that holds its `/proc` and `/sys`, and what the kernel answers.
+/// A machine: a folder with its `/proc` and `/sys`, and the kernel's answers.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
@@ -24,23 +24,26 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine this process runs on, as this process sees it.
+    /// Returns the machine of this process, as this process sees it.
+    #[must_use]
     pub fn here() -> Self {
         Machine::new("/", System::here())
     }
 
-    /// A machine whose files stand under `root`: `<root>/proc/meminfo` and so on. For tests, and
-    /// for what was copied from another machine.
+    /// Returns a machine whose files are under `root`: `<root>/proc/meminfo` and so on. For tests,
+    /// and for files copied from another machine.
+    #[must_use]
     pub fn new(root: impl Into<PathBuf>, system: System) -> Self {
         Machine { root: root.into(), system }
     }
 
-    /// Holds every limit of the machine against `requirements`. Maps nothing, changes nothing, needs no
-    /// privilege; takes a few milliseconds, in proportion to the mappings of the process and
-    /// the depth of its cgroup.
+    /// Compares every limit of the machine with the requirements. Maps nothing, changes nothing,
+    /// and needs no privilege. Takes a few milliseconds, in proportion to the mappings of the
+    /// process and the depth of its cgroup.
     ///
-    /// A limit that cannot be read is [`Verdict::Unknown`](super::Verdict::Unknown), so there is no
-    /// error.
+    /// A limit that cannot be read gets [`Verdict::Unknown`](super::Verdict::Unknown), so this
+    /// never fails.
+    #[must_use]
     pub fn preflight(&self, requirements: &Requirements) -> Report {
         span!(INFO, "preflight");
         let facts = Facts::read(self, requirements);
@@ -53,7 +56,7 @@ impl Machine {
         &self.system
     }
 
-    /// Where `path`, which begins with a slash, stands on this machine.
+    /// Returns the path of `path`, which begins with a slash, on this machine.
     fn place(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
@@ -62,7 +65,7 @@ impl Machine {
         match sys::is_folder(&self.place(path)).map_err(io::Error::from) {
             Ok(folder) => Ok(folder),
             Err(error) if is_absent(&error) => Ok(false),
-            Err(error) => Err(Unread::refused(path, &error)),
+            Err(error) => Err(Unread::io_error(path, &error)),
         }
     }
 
@@ -70,12 +73,12 @@ impl Machine {
         match sys::is_folder(&self.place(path)).map_err(io::Error::from) {
             Ok(_) => Ok(true),
             Err(error) if is_absent(&error) => Ok(false),
-            Err(error) => Err(Unread::refused(path, &error)),
+            Err(error) => Err(Unread::io_error(path, &error)),
         }
     }
 
-    /// A whole file as text. Bytes that are no text become replacement characters, which no parser
-    /// takes.
+    /// Reads a whole file as text. Invalid bytes become replacement characters, which no parser
+    /// accepts.
     pub(super) fn text(&self, path: &str) -> Read<String> {
         let read = |place: &Path| {
             let mut bytes = Vec::new();
@@ -84,18 +87,18 @@ impl Machine {
         };
         match read(&self.place(path)) {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(error) => Err(Unread::refused(path, &error)),
+            Err(error) => Err(Unread::io_error(path, &error)),
         }
     }
 
-    /// What `parse` makes of a file.
+    /// Reads a file and parses it.
     pub(super) fn value<T>(&self, path: &str, parse: impl FnOnce(&str) -> Option<T>) -> Read<T> {
         let text = self.text(path)?;
-        parse(&text).ok_or_else(|| Unread::odd(path, &text))
+        parse(&text).ok_or_else(|| Unread::malformed(path, &text))
     }
 
-    /// As [`value`](Self::value), but a file that is not there is `None`.
-    pub(super) fn value_if_there<T>(
+    /// Reads a file and parses it; returns `None` if the file does not exist.
+    pub(super) fn value_if_exists<T>(
         &self,
         path: &str,
         parse: impl FnOnce(&str) -> Option<T>,
@@ -107,7 +110,7 @@ impl Machine {
         }
     }
 
-    /// Lines of a file that may be long.
+    /// Counts the lines of a file, which may be long.
     pub(super) fn lines(&self, path: &str) -> Read<u64> {
         let count = |place: &Path| {
             let mut file = sys::open_text(place)?;
@@ -124,23 +127,23 @@ impl Machine {
                 }
             }
         };
-        count(&self.place(path)).map_err(|error: std::io::Error| Unread::refused(path, &error))
+        count(&self.place(path)).map_err(|error: std::io::Error| Unread::io_error(path, &error))
     }
 }
 
-/// Whether there is no such file. A component that is no folder means the same.
+/// Returns whether the file does not exist. A path component that is not a folder means the same.
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// A fact, or why it is not known.
+/// A fact, or the reason why it is unknown.
 pub(super) type Read<T> = Result<T, Unread>;
 
-/// Why a fact is not known.
+/// The reason why a fact is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unread {
     why: String,
-    /// There is no such file.
+    /// Whether the file does not exist.
     pub(super) absent: bool,
 }
 
@@ -149,15 +152,15 @@ impl Unread {
         Unread { why: why.into(), absent: false }
     }
 
-    fn refused(path: &str, error: &std::io::Error) -> Self {
+    fn io_error(path: &str, error: &std::io::Error) -> Self {
         Unread { why: format!("cannot read {path}: {error}"), absent: is_absent(error) }
     }
 
-    /// A file that says what nobody expects.
-    pub(super) fn odd(path: &str, text: &str) -> Self {
+    /// A file with an unexpected content.
+    pub(super) fn malformed(path: &str, text: &str) -> Self {
         let line = text.lines().next().unwrap_or_default();
         let begin: String = line.chars().take(40).collect();
-        Unread::new(format!("cannot make sense of {path}, which begins with {begin:?}"))
+        Unread::new(format!("cannot parse {path}, which begins with {begin:?}"))
     }
 
     pub(super) fn why(&self) -> &str {

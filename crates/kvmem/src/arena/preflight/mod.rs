@@ -3,16 +3,16 @@
 mod cgroup;
 mod check;
 mod checks;
-mod cover;
+mod coverage;
 mod facts;
 mod machine;
 mod parse;
 mod report;
+mod requirements;
 mod system;
-mod wish;
 
 pub use check::{Check, Value, Verdict};
 pub use machine::Machine;
-pub use report::{Report, Tally};
-pub use system::{Limit, Space, System};
-pub use wish::{Requirements, RequirementsError};
+pub use report::{Report, VerdictCounts};
+pub use requirements::{Requirements, RequirementsError};
+pub use system::{FileSystemSpace, Rlimit, System};

@@ -1,19 +1,19 @@
-//! *Parsers*: the handful of formats that the kernel writes. Each takes any text at all; what it
-//! does not understand is `None`.
+//! *Parsers*: the file formats of the kernel that preflight reads. Each parser accepts any text and
+//! returns `None` for text that it does not understand.
 
-/// The most members of a list such as `0-3,8`: more than the kernel can have of processors or
-/// nodes.
+/// The largest number of members of a list such as `0-3,8`: more than the kernel can have
+/// processors or nodes.
 const LIST_MAX: usize = 1 << 16;
 
-/// The least limit of cgroup v1 that means "none": half of what fits, far above any memory.
+/// The smallest limit of cgroup v1 that means "none": half of the range, far above any memory.
 const V1_UNLIMITED: u64 = 1 << 62;
 
-/// One number.
+/// Parses one number.
 pub(super) fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// A limit of cgroup v2 (`max`) or v1 (a huge number, or -1); `Some(None)` is no limit.
+/// Parses a limit of cgroup v2 (`max`) or v1 (a huge number, or -1); `Some(None)` means no limit.
 pub(super) fn limit(text: &str) -> Option<Option<u64>> {
     match text.trim() {
         "max" | "-1" => Some(None),
@@ -21,8 +21,8 @@ pub(super) fn limit(text: &str) -> Option<Option<u64>> {
     }
 }
 
-/// The word in brackets: `always [madvise] never`.
-pub(super) fn chosen(text: &str) -> Option<String> {
+/// Returns the word in brackets: `always [madvise] never`.
+pub(super) fn selected(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     let (word, _) = rest.split_once(']')?;
     Some(word)
@@ -30,7 +30,7 @@ pub(super) fn chosen(text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// A list of numbers, ascending: `0-3,8`. An empty line is an empty list.
+/// Parses a list of numbers, in ascending order: `0-3,8`. An empty line is an empty list.
 pub(super) fn list(text: &str) -> Option<Vec<u32>> {
     let mut all = Vec::new();
     let text = text.trim();
@@ -50,7 +50,7 @@ pub(super) fn list(text: &str) -> Option<Vec<u32>> {
     Some(all)
 }
 
-/// A list as the kernel writes it: `0-3,8`. `none` where it is empty.
+/// Formats a list like the kernel: `0-3,8`. An empty list is `none`.
 pub(super) fn span(list: &[u32]) -> String {
     let runs = list.chunk_by(|a, b| a.checked_add(1) == Some(*b));
     let run = |run: &[u32]| match run {
@@ -62,30 +62,30 @@ pub(super) fn span(list: &[u32]) -> String {
     if runs.is_empty() { "none".to_owned() } else { runs.join(",") }
 }
 
-/// The value of `key` in lines of `key: value`.
+/// Returns the value of `key` in lines of `key: value`.
 pub(super) fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     fields.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
 }
 
-/// The value of `key` in lines of `key: N kB`, in bytes.
+/// Returns the value of `key` in lines of `key: N kB`, in bytes.
 pub(super) fn field_bytes(text: &str, key: &str) -> Option<u64> {
     kib(field(text, key)?)
 }
 
-/// `N kB` in bytes.
+/// Parses `N kB` to bytes.
 fn kib(text: &str) -> Option<u64> {
     text.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The value of `key` in lines `Node 3 key: N kB` of a node's meminfo, in bytes.
+/// Returns the value of `key` in lines `Node 3 key: N kB` of a node's meminfo, in bytes.
 pub(super) fn node_field_bytes(text: &str, key: &str) -> Option<u64> {
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = fields.find(|(name, _)| name.split_whitespace().next_back() == Some(key))?;
     kib(value.trim())
 }
 
-/// The value of `key` in lines `key N`.
+/// Returns the value of `key` in lines `key N`.
 pub(super) fn stat(text: &str, key: &str) -> Option<u64> {
     text.lines()
         .filter_map(|line| line.split_once(' '))
@@ -96,26 +96,25 @@ pub(super) fn stat(text: &str, key: &str) -> Option<u64> {
         .ok()
 }
 
-/// A bit of a mask in hexadecimal, such as `CapEff`.
+/// Returns a bit of a hexadecimal mask, such as `CapEff`.
 pub(super) fn mask_bit(text: &str, bit: u32) -> Option<bool> {
     u64::from_str_radix(text.trim(), 16).ok().map(|mask| mask >> bit & 1 == 1)
 }
 
-/// Major and minor number of a kernel release: `6.18.44-fc` is (6, 18).
+/// Parses the major and minor number of a kernel release: `6.18.44-fc` is (6, 18).
 pub(super) fn release(text: &str) -> Option<(u32, u32)> {
     let (major, rest) = text.trim().split_once('.')?;
     let minor: &str = rest.split(|c: char| !c.is_ascii_digit()).next()?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Processors that a quota is worth, in thousandths: `cpu.max` (`max 100000`); `Some(None)` is no
-/// quota.
+/// Parses `cpu.max` (`max 100000`) to thousandths of a processor; `Some(None)` means no quota.
 pub(super) fn cpu_max(text: &str) -> Option<Option<u64>> {
     let (quota, period) = text.trim().split_once(' ')?;
     cpu_quota(limit(quota)?, number(period)?)
 }
 
-/// Processors that `quota` of each `period` is worth, in thousandths.
+/// Converts a `quota` of each `period` to thousandths of a processor.
 pub(super) fn cpu_quota(quota: Option<u64>, period: u64) -> Option<Option<u64>> {
     match quota {
         None => Some(None),
@@ -123,20 +122,20 @@ pub(super) fn cpu_quota(quota: Option<u64>, period: u64) -> Option<Option<u64>> 
     }
 }
 
-/// A mount, from a line of `mountinfo`.
+/// A mount, parsed from a line of `mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// The folder of the file system that is mounted.
+    /// The mounted folder of the file system.
     pub(super) root: String,
-    /// Where.
+    /// The mount point.
     pub(super) point: String,
-    /// Kind of file system.
+    /// The kind of file system.
     pub(super) kind: String,
-    /// Options of the file system: for cgroup v1 its controllers.
+    /// The options of the file system: for cgroup v1 its controllers.
     pub(super) options: Vec<String>,
 }
 
-/// The mounts of `mountinfo`; lines of another form are left out.
+/// Parses the mounts of `mountinfo`; skips lines of another form.
 pub(super) fn mounts(text: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let (left, right) = line.split_once(" - ")?;
@@ -152,7 +151,7 @@ pub(super) fn mounts(text: &str) -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
-/// Undoes the kernel's `\040` for characters that would break a line into pieces.
+/// Reverts the kernel's `\040` for characters that would split a line.
 fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -169,18 +168,19 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The cgroup of a process in one hierarchy, from a line of `/proc/self/cgroup`.
+/// The cgroup of a process in one hierarchy, parsed from a line of `/proc/self/cgroup`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Membership {
     /// Controllers of a v1 hierarchy; empty for v2.
     pub(super) controllers: Vec<String>,
-    /// The cgroup, seen from the root of the namespace.
+    /// The path of the cgroup from the root of the namespace.
     pub(super) path: String,
     /// Whether it is the hierarchy of v2.
     pub(super) unified: bool,
 }
 
-/// The lines of `/proc/self/cgroup`; `None` if one has another form, for then nothing can be said.
+/// Parses the lines of `/proc/self/cgroup`. Returns `None` if one line has another form, because
+/// nothing is certain then.
 pub(super) fn memberships(text: &str) -> Option<Vec<Membership>> {
     let membership = |line: &str| {
         let mut parts = line.splitn(3, ':');
@@ -216,9 +216,9 @@ mod tests {
 
     #[test]
     fn the_chosen_word() {
-        assert_eq!(chosen("always [madvise] never\n").as_deref(), Some("madvise"));
+        assert_eq!(selected("always [madvise] never\n").as_deref(), Some("madvise"));
         for bad in ["", "always", "[", "[]", "]never[", "[a b]"] {
-            assert_eq!(chosen(bad), None, "{bad}");
+            assert_eq!(selected(bad), None, "{bad}");
         }
     }
 
@@ -242,7 +242,8 @@ mod tests {
 
     #[test]
     fn fields() {
-        let meminfo = "MemTotal:       24684092 kB\nMemFree:  1 kB\nHugePages_Total:       7\nHuge: 99999999999999999999 kB\n";
+        let meminfo = "MemTotal:       24684092 kB\nMemFree:  1 kB\n\
+                       HugePages_Total:       7\nHuge: 99999999999999999999 kB\n";
         assert_eq!(field_bytes(meminfo, "MemTotal"), Some(24_684_092 << 10));
         assert_eq!(field(meminfo, "HugePages_Total"), Some("7"));
         assert_eq!(field_bytes(meminfo, "HugePages_Total"), None, "no unit, no bytes");
@@ -284,7 +285,8 @@ mod tests {
     #[test]
     fn mounts_and_memberships() {
         let text = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
-                    35 31 0:32 /docker/a\\040b /sys/fs/cgroup/memory rw,relatime shared:5 master:1 - cgroup cgroup rw,memory\n\
+                    35 31 0:32 /docker/a\\040b /sys/fs/cgroup/memory rw,relatime shared:5 \
+                    master:1 - cgroup cgroup rw,memory\n\
                     nonsense\n36 31 0:32 / /x\\9 rw - cgroup2 none rw\n";
         let found = mounts(text);
         assert_eq!(found.len(), 2, "{found:?}");
@@ -303,18 +305,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_a_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), key in ".{0,8}") {
+        fn no_text_makes_a_parser_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            key in ".{0,8}",
+        ) {
             let text = String::from_utf8_lossy(&bytes);
             every_parser(&text, &key);
         }
 
         #[test]
-        fn nor_does_text_that_is_nearly_right(text in "([0-9]{1,20}|[a-z]{1,3}|max|kB|[-:,./ \\[\\]\\\\\n]){0,30}") {
+        fn nearly_valid_text_makes_no_parser_panic(
+            text in "([0-9]{1,20}|[a-z]{1,3}|max|kB|[-:,./ \\[\\]\\\\\n]){0,30}",
+        ) {
             every_parser(&text, "a");
         }
 
         #[test]
-        fn spans_are_what_the_parser_reads(all in proptest::collection::btree_set(0u32..64, 1..20)) {
+        fn spans_are_what_the_parser_reads(
+            all in proptest::collection::btree_set(0u32..64, 1..20),
+        ) {
             let all: Vec<u32> = all.into_iter().collect();
             prop_assert_eq!(list(&span(&all)), Some(all));
         }
@@ -330,7 +339,7 @@ mod tests {
     fn every_parser(text: &str, key: &str) {
         number(text);
         limit(text);
-        chosen(text);
+        selected(text);
         list(text);
         field(text, key);
         field_bytes(text, key);

@@ -1,63 +1,66 @@
-//! *Report*: all checks of a requirements, as data and as a table.
+//! *Report*: all checks, as data and as a table.
 
 use std::fmt;
 
 use serde::Serialize;
 
 use super::check::{Check, Value, Verdict};
-use super::wish::Requirements;
+use super::requirements::Requirements;
 
-/// What [`Machine::preflight`](super::Machine::preflight) found.
+/// The result of [`Machine::preflight`](super::Machine::preflight).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// What was wanted.
+    /// The requirements.
     pub requirements: Requirements,
-    /// The worst verdict of all.
+    /// The worst verdict of all checks.
     pub verdict: Verdict,
-    /// Every check, in the order of the documentation.
+    /// All checks, in the order of the documentation.
     pub checks: Vec<Check>,
 }
 
-/// How often each verdict was given.
+/// The number of checks per verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Tally {
-    /// Checks that are fine.
+pub struct VerdictCounts {
+    /// Checks with the verdict `ok`.
     pub ok: usize,
-    /// Checks that will cost something.
+    /// Checks with the verdict `warn`.
     pub warn: usize,
-    /// Checks that stand in the way.
+    /// Checks with the verdict `fail`.
     pub fail: usize,
-    /// Checks that could not be made.
+    /// Checks with the verdict `unknown`.
     pub unknown: usize,
 }
 
 impl Report {
     pub(super) fn new(requirements: Requirements, checks: Vec<Check>) -> Self {
         let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Unknown);
-        Report { requirements, verdict, checks }
+        Report { requirements: requirements, verdict, checks }
     }
 
-    /// The check of that name.
+    /// Returns the check with this name.
+    #[must_use]
     pub fn check(&self, name: &str) -> Option<&Check> {
         self.checks.iter().find(|check| check.name == name)
     }
 
-    /// The checks with that verdict.
+    /// Returns the checks with this verdict.
     pub fn with(&self, verdict: Verdict) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(move |check| check.verdict == verdict)
     }
 
-    /// Whether nothing is known to stand in the way. Warnings and unknowns may remain.
+    /// Returns whether no check fails. Warnings and unknown limits may remain.
+    #[must_use]
     pub fn passes(&self) -> bool {
         self.verdict != Verdict::Fail
     }
 
-    /// How often each verdict was given.
-    pub fn tally(&self) -> Tally {
+    /// Counts the checks per verdict.
+    #[must_use]
+    pub fn tally(&self) -> VerdictCounts {
         let count = |verdict| self.with(verdict).count();
-        Tally {
+        VerdictCounts {
             ok: count(Verdict::Ok),
             warn: count(Verdict::Warn),
             fail: count(Verdict::Fail),
@@ -66,7 +69,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for VerdictCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -76,8 +79,8 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A table: a line for each check; under those that are not fine the reason, and what would change
-/// it, one way a line.
+/// A table with one line per check. A check that is not `ok` adds its reason and the ways to change
+/// it, one per line.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let need =

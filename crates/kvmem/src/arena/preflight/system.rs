@@ -1,51 +1,53 @@
-//! *System*: what only a system call tells; a value, so that tests can make up a machine.
+//! *System*: facts that only a system call reports, as a value, so that tests can describe any
+//! machine.
 
 use crate::sys::{self, Errno, Resource};
 
-/// Answers of the kernel about this process. `None` is what could not be found out.
+/// The kernel's answers about this process. `None` means that the kernel gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct System {
-    /// Bytes of a base page.
+    /// The size of a base page in bytes.
     pub page_bytes: u64,
     /// `RLIMIT_MEMLOCK`: bytes that may be locked or pinned.
-    pub memlock: Option<Limit>,
+    pub memlock: Option<Rlimit>,
     /// `RLIMIT_AS`: bytes of address space.
-    pub address_space: Option<Limit>,
+    pub address_space: Option<Rlimit>,
     /// `RLIMIT_DATA`: bytes of private, writable mappings.
-    pub data: Option<Limit>,
+    pub data: Option<Rlimit>,
     /// The file system at `/dev/shm`.
-    pub shm: Option<Space>,
-    /// Processors of the affinity mask.
+    pub shm: Option<FileSystemSpace>,
+    /// The number of processors in the affinity mask.
     pub cpus: Option<u32>,
-    /// Whether an io_uring may be made, or why not.
+    /// Whether the process may make an io_uring, or the error.
     pub io_uring: Option<Result<(), Errno>>,
 }
 
-/// A resource limit in bytes; `None` is no limit.
+/// A resource limit in bytes; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limit {
-    /// What is enforced.
+pub struct Rlimit {
+    /// The enforced limit.
     pub soft: Option<u64>,
-    /// How far the process may raise it by itself.
+    /// The value up to which the process may raise the soft limit.
     pub hard: Option<u64>,
 }
 
-/// Size of a file system.
+/// The size of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
-    /// All of it, in bytes; 0 where the file system has no size of its own.
+pub struct FileSystemSpace {
+    /// The total bytes; 0 if the file system has no size of its own.
     pub total_bytes: u64,
-    /// What is free for ordinary users, in bytes.
+    /// The bytes free for ordinary users.
     pub free_bytes: u64,
 }
 
 impl System {
     /// Asks the kernel about this process. Needs no privilege and changes nothing.
+    #[must_use]
     pub fn here() -> Self {
         let limit = |resource| {
             let (soft, hard) = sys::resource_limits(resource).ok()?;
-            Some(Limit { soft, hard })
+            Some(Rlimit { soft, hard })
         };
         System {
             page_bytes: sys::page_size() as u64,
@@ -54,14 +56,15 @@ impl System {
             data: limit(Resource::Data),
             shm: sys::space_at(c"/dev/shm")
                 .ok()
-                .map(|(total_bytes, free_bytes)| Space { total_bytes, free_bytes }),
+                .map(|(total_bytes, free_bytes)| FileSystemSpace { total_bytes, free_bytes }),
             cpus: sys::affinity().ok().and_then(|cores| u32::try_from(cores).ok()),
             io_uring: Some(sys::io_uring_allowed()),
         }
     }
 
-    /// A system that says nothing: base pages of 4 KiB, all else unknown. For tests, which then set
-    /// what they need.
+    /// Returns a system that knows nothing except base pages of 4 KiB. For tests, which then set
+    /// the fields that they need.
+    #[must_use]
     pub fn unknown() -> Self {
         System {
             page_bytes: 4096,

@@ -1,4 +1,4 @@
-//! L1: bytes handed out by a cursor, and the arena of a process.
+//! L1: the bump arena and the process arena.
 
 use std::ptr::{self, NonNull};
 
@@ -8,15 +8,15 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 mod concurrent;
 mod edges;
 mod process;
+mod process_wide;
 mod properties;
 mod settings;
-mod the_one;
 
 fn arena(len: usize) -> BumpArena<HeapMemory> {
     BumpArena::new(HeapMemory::new(len, 4096).expect("a little memory"))
 }
 
-/// Addresses and nothing behind them: for arenas whose bytes nobody touches.
+/// Reserved addresses without memory, for arenas whose bytes are never touched.
 struct Reservation {
     mapped: NonNull<u8>,
     mapped_len: usize,
@@ -24,28 +24,28 @@ struct Reservation {
 }
 
 impl Reservation {
-    /// `len` bytes, of which the first is `skip` bytes behind a multiple of a page.
+    /// Reserves `len` bytes, the first of them `skip` bytes after a page boundary.
     fn new(len: usize, skip: usize) -> Self {
         let mapped_len = len + skip;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: the kernel chooses the address of the new mapping.
         let mapped =
             unsafe { mmap_anonymous(ptr::null_mut(), mapped_len, ProtFlags::empty(), flags) };
         Reservation {
-            mapped: NonNull::new(mapped.expect("addresses are plenty").cast()).unwrap(),
+            mapped: NonNull::new(mapped.expect("enough addresses").cast()).unwrap(),
             mapped_len,
             skip,
         }
     }
 }
 
-// SAFETY: the pages are the value's own.
+// SAFETY: the value owns its pages.
 unsafe impl Send for Reservation {}
 // SAFETY: a shared reference gives only address and length.
 unsafe impl Sync for Reservation {}
 
-// SAFETY: fields that do not change, of a mapping that stays until `drop`. Nobody can use the
-// bytes, so it is not `Exclusive`.
+// SAFETY: the fields do not change, and the mapping stays until `drop`. The bytes are not
+// accessible, so the type is not `Exclusive`.
 unsafe impl Memory for Reservation {
     fn base(&self) -> NonNull<u8> {
         // SAFETY: `skip` is within the mapping.
@@ -59,7 +59,7 @@ unsafe impl Memory for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody touches it.
+        // SAFETY: `new` mapped the range, and no code touches it.
         unsafe { munmap(self.mapped.as_ptr().cast(), self.mapped_len) }.expect("it is mapped");
     }
 }

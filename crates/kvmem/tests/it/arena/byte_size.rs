@@ -1,5 +1,4 @@
-//! Sizes as text: the table that all faces are tested with, and numbers that come back as they were
-//! printed.
+//! Sizes as text: the table that all language bindings are tested with, and round trips.
 
 use kvmem::arena::{ByteSize, SizeFault};
 use kvmem::pool::{PoolError, PoolSize};
@@ -7,7 +6,7 @@ use proptest::prelude::*;
 
 const TABLE: &str = include_str!("../../data/sizes.tsv");
 
-/// What the table says of a text.
+/// Returns the texts of the table with their expected results.
 fn table() -> impl Iterator<Item = (&'static str, Result<u64, SizeFault>)> {
     let limit = isize::MAX as usize;
     TABLE.lines().filter(|line| !line.starts_with('#')).map(move |line| {
@@ -26,16 +25,16 @@ fn table() -> impl Iterator<Item = (&'static str, Result<u64, SizeFault>)> {
 }
 
 #[test]
-fn texts_are_read_as_the_table_says() {
+fn texts_parse_as_in_the_table() {
     for (text, expected) in table() {
         let found = text.parse::<ByteSize>();
-        let told = found.as_ref().map_err(ToString::to_string).map(ToString::to_string);
+        let message = found.as_ref().map_err(ToString::to_string).map(ToString::to_string);
         assert_eq!(found.map(|size| size.0).map_err(|error| error.fault), expected, "{text:?}");
-        // A pool's is the same, and says the same.
+        // A pool's size parses alike, with the same messages.
         match PoolSize::from(text).bytes() {
             Ok(bytes) => assert_eq!(Ok(bytes as u64), expected, "{text:?}"),
             Err(error) => {
-                assert_eq!(Err(error.to_string()), told, "{text:?}");
+                assert_eq!(Err(error.to_string()), message, "{text:?}");
                 let PoolError::Size { fault, .. } = error else { panic!("{error:?}") };
                 assert_eq!(Err(*fault), expected, "{text:?}");
             }
@@ -45,7 +44,7 @@ fn texts_are_read_as_the_table_says() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_a_remedy() {
+fn errors_have_a_reason_and_a_remedy() {
     for (text, expected) in table().filter(|(_, expected)| expected.is_err()) {
         let message = text.parse::<ByteSize>().unwrap_err().to_string();
         let fault = expected.unwrap_err().to_string();
@@ -57,19 +56,25 @@ fn what_is_wrong_is_said_with_a_remedy() {
 
 proptest! {
     #[test]
-    fn what_is_printed_is_read_as_the_same(bytes in sizes()) {
+    fn displayed_sizes_parse_to_the_same_number(bytes in sizes()) {
         let printed = ByteSize(bytes).to_string();
         prop_assert_eq!(printed.parse(), Ok(ByteSize(bytes)), "{}", printed);
-        // And so is any other way to write it.
-        for text in [printed.to_lowercase(), printed.to_uppercase(), printed.replace("iB", "i"), printed.replace("iB", "")] {
+        // Other notations parse to the same number.
+        let (lower, upper) = (printed.to_lowercase(), printed.to_uppercase());
+        for text in [lower, upper, printed.replace("iB", "i"), printed.replace("iB", "")] {
             prop_assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{}", text);
         }
         prop_assert_eq!(format!(" {bytes} b ").parse(), Ok(ByteSize(bytes)));
     }
 
-    /// Beside a reckoning with whole numbers alone: thousandths of a unit.
+    /// Compares with integer arithmetic in thousandths of a unit.
     #[test]
-    fn fractions_are_exact(whole in 0u64..5000, thousandths in 0u64..1000, power in 0u32..5, decimal: bool) {
+    fn fractions_are_exact(
+        whole in 0u64..5000,
+        thousandths in 0u64..1000,
+        power in 0u32..5,
+        decimal: bool,
+    ) {
         let (base, end) = if decimal { (1000u128, "B") } else { (1024, "iB") };
         let unit = ["", "K", "M", "G", "T"][power as usize];
         let end = if power == 0 { "" } else { end };
@@ -82,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_a_panic(text in ".{0,24}", digits in "[-+.0-9 ]{0,20}[kmgtpeKMGTPEiIbB ]{0,4}") {
+    fn no_text_panics(text in ".{0,24}", digits in "[-+.0-9 ]{0,20}[kmgtpeKMGTPEiIbB ]{0,4}") {
         for text in [text, digits] {
             if let Ok(size) = text.parse::<ByteSize>() {
                 prop_assert!((1..=isize::MAX as u64).contains(&size.0), "{:?}", text);
@@ -91,7 +96,7 @@ proptest! {
     }
 }
 
-/// Of every magnitude, and around every unit.
+/// Generates sizes of every magnitude, and near every unit.
 fn sizes() -> impl Strategy<Value = u64> {
     let any = (0u32..63, any::<u64>())
         .prop_map(|(bits, number)| (number >> (63 - bits)).clamp(1, i64::MAX as u64));

@@ -1,10 +1,10 @@
-//! Sizes and alignments at every edge.
+//! Extreme sizes and alignments.
 
-use super::{MIB, base, ordinary, page};
+use super::{MIB, backing, base, ordinary, page};
 use kvmem::arena::{ArenaError, Ladder, Numa, PageSize, Region};
 
 #[test]
-fn sizes_round_up_to_whole_pages_and_no_further() {
+fn sizes_round_up_to_whole_pages() {
     let page = page();
     for (requested, usable) in [
         (1, page),
@@ -28,7 +28,7 @@ fn sizes_round_up_to_whole_pages_and_no_further() {
             assert_eq!((receipt.requested_bytes, receipt.usable_bytes), (requested, usable));
             assert_eq!(receipt.ranges.iter().map(|part| part.range.len()).sum::<usize>(), usable);
         }
-        // With THP and nothing below it, whole hugepages.
+        // With THP as the only rung, whole hugepages.
         let region = Region::builder(requested).ladder(PageSize::Thp).map();
         if super::thp_works() {
             let region = region.expect("little memory");
@@ -39,9 +39,9 @@ fn sizes_round_up_to_whole_pages_and_no_further() {
 }
 
 #[test]
-fn a_region_begins_on_a_multiple_of_the_largest_page_it_may_have() {
+fn the_base_is_a_multiple_of_the_largest_page() {
     for (page, size) in [(PageSize::Thp, 2 * MIB), (PageSize::Huge1G, 1 << 30)] {
-        // Whether or not there are such pages: the address is right for them.
+        // The address is aligned for such pages even if there are none.
         let ladder = Ladder::new([page, PageSize::Base]);
         let region = Region::builder(3 * MIB).ladder(ladder).map().expect("little memory");
         assert_eq!(region.base().addr().get() % size, 0);
@@ -61,7 +61,7 @@ fn every_usable_byte_can_be_written_and_read() {
 }
 
 #[test]
-fn what_cannot_be_is_an_error() {
+fn impossible_requests_fail() {
     let map = |size| base(size).map().map(drop);
     assert_eq!(map(0), Err(ArenaError::ZeroSize));
     for size in [usize::MAX, usize::MAX - page() + 1, isize::MAX as usize, isize::MAX as usize + 1]
@@ -71,21 +71,21 @@ fn what_cannot_be_is_an_error() {
             "{size}"
         );
     }
-    // More than any processor's address space, less than the limit of sizes.
+    // More than any processor's address space, but less than the limit of sizes.
     let error = map(1 << 60).expect_err("beyond all addresses");
     assert!(matches!(error, ArenaError::Refused { bytes, .. } if bytes >= 1 << 60), "{error}");
     let empty = Region::builder(1).ladder(Ladder::new([])).map().map(drop);
     assert_eq!(empty, Err(ArenaError::EmptyLadder));
-    for backing in [false, true] {
+    for shared in [false, true] {
         for size in [usize::MAX, isize::MAX as usize] {
-            let error = ordinary(size).memfd(backing).map().expect_err("too large");
+            let error = ordinary(size).backing(backing(shared)).map().expect_err("too large");
             assert!(matches!(error, ArenaError::TooLarge { .. }), "{error}");
         }
     }
 }
 
 #[test]
-fn policies_for_nodes_that_are_not_there_are_refused() {
+fn policies_for_missing_nodes_fail() {
     let map = |numa| base(MIB).numa(numa).map().map(drop);
     assert!(matches!(map(Numa::Bind(vec![])), Err(ArenaError::NoNodes { .. })));
     assert!(matches!(map(Numa::Interleave(vec![])), Err(ArenaError::NoNodes { .. })));
@@ -99,12 +99,12 @@ fn policies_for_nodes_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn guards_stop_what_runs_over_the_end() {
+fn guard_pages_surround_the_region() {
     let page = page();
     let region = base(3 * page).guard_pages(true).map().expect("little memory");
     assert_eq!(region.mapped(), 5 * page);
     let at = region.base().addr().get();
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("this process's maps");
     for guard in [at - page, at + 3 * page] {
         let line = maps
             .lines()
@@ -121,17 +121,17 @@ fn guards_stop_what_runs_over_the_end() {
 #[test]
 fn a_tebibyte_costs_nothing_before_it_is_touched() {
     let resident = || {
-        let status = std::fs::read_to_string("/proc/self/smaps_rollup").expect("our own maps");
+        let status =
+            std::fs::read_to_string("/proc/self/smaps_rollup").expect("this process's maps");
         let line = status.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a figure");
         line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") << 10
     };
     let before = resident();
     let start = std::time::Instant::now();
-    let region = ordinary(1 << 40).map().expect("addresses are plenty");
+    let region = ordinary(1 << 40).map().expect("enough addresses");
     println!("1 TiB mapped in {:?}", start.elapsed());
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+    assert_eq!(region.residency(..).expect("measured").resident_bytes, 0);
     assert_eq!(region.receipt().resident_bytes(), 0);
-    // Other tests populate meanwhile, so this is printed; what the region itself has is asserted
-    // above.
+    // Other tests populate meanwhile, so this is only printed; the region itself is checked above.
     println!("resident: {before} before, {} after", resident());
 }

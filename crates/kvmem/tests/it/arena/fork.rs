@@ -1,20 +1,20 @@
-//! Children made by fork: with the memory, and without it.
+//! Forked children, with the memory and without it.
 
-use super::{base, ordinary, page};
+use super::{backing, base, ordinary, page};
 use crate::child::forked;
 use kvmem::arena::{Populate, Region};
 
-/// 0 if the first page is mapped in this process, 1 if not.
+/// Returns 0 if the first page is mapped in this process, 1 if not.
 fn absent(region: &Region) -> i32 {
     let mut answer = 0u8;
-    // SAFETY: asks about a page; the answer has room for one.
+    // SAFETY: the call reports on one page, and the vector has one byte.
     i32::from(unsafe { libc::mincore(region.base().as_ptr().cast(), page(), &mut answer) } != 0)
 }
 
 #[test]
-fn a_child_has_nothing_there_unless_asked_for() {
+fn children_inherit_a_region_only_on_request() {
     for shared in [false, true] {
-        let builder = ordinary(8 * page()).memfd(shared).populate(Populate::threads(1));
+        let builder = ordinary(8 * page()).backing(backing(shared)).populate(Populate::threads(1));
         let region = builder.clone().map().expect("little memory");
         assert_eq!(absent(&region), 0);
         assert_eq!(forked(|| absent(&region)), 1, "shared: {shared}");
@@ -24,11 +24,12 @@ fn a_child_has_nothing_there_unless_asked_for() {
 }
 
 #[test]
-fn an_inherited_region_is_a_copy_or_the_same() {
+fn an_inherited_region_is_a_copy_or_shared() {
     for shared in [false, true] {
-        let region = base(page()).memfd(shared).dont_fork(false).map().expect("little memory");
+        let region =
+            base(page()).backing(backing(shared)).dont_fork(false).map().expect("little memory");
         let byte = region.base();
-        // SAFETY: nobody else knows of this memory.
+        // SAFETY: no other code has this memory.
         unsafe { byte.write_volatile(1) };
         let seen = forked(|| {
             // SAFETY: the child has inherited it.
@@ -39,19 +40,19 @@ fn an_inherited_region_is_a_copy_or_the_same() {
             }
         });
         assert_eq!(seen, 1);
-        // SAFETY: the child is gone.
+        // SAFETY: the child has ended.
         assert_eq!(unsafe { byte.read_volatile() }, if shared { 2 } else { 1 });
     }
 }
 
 #[test]
-fn a_child_that_drops_the_region_unmaps_nothing_of_its_own() {
+fn a_child_that_drops_the_region_unmaps_nothing() {
     let region = base(page()).map().expect("little memory");
     let at = region.base();
     let status = forked(|| {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: nothing is there in the child.
+        // SAFETY: nothing is mapped there in the child.
         let own = unsafe { libc::mmap(at.as_ptr().cast(), page(), protection, flags, -1, 0) };
         if own != at.as_ptr().cast() {
             return 2;
@@ -66,14 +67,14 @@ fn a_child_that_drops_the_region_unmaps_nothing_of_its_own() {
 
 fn absent_at(at: *mut libc::c_void) -> i32 {
     let mut answer = 0u8;
-    // SAFETY: asks about a page; the answer has room for one.
+    // SAFETY: the call reports on one page, and the vector has one byte.
     i32::from(unsafe { libc::mincore(at, page(), &mut answer) } != 0)
 }
 
 #[test]
-fn core_dumps_leave_it_out_unless_asked_for() {
+fn core_dumps_omit_a_region_by_default() {
     let flags = |region: &Region| {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("our own maps");
+        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("this process's maps");
         let start = format!("{:x}-", region.base().addr());
         let block = smaps.split_once(&start).map(|(_, after)| after).expect("a mapping of its own");
         let line = block.lines().find_map(|line| line.strip_prefix("VmFlags:")).expect("flags");

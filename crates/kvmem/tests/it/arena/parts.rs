@@ -1,4 +1,4 @@
-//! Parts of regions, and memory of others.
+//! Parts of regions, and foreign memory.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::{MIB, base, page};
 use kvmem::arena::{Advice, ArenaError, Populate, ProgressOptions, Region};
 
 fn mapped(at: usize) -> bool {
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("this process's maps");
     maps.lines().any(|line| {
         let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
         (usize::from_str_radix(from, 16).unwrap()..usize::from_str_radix(to, 16).unwrap())
@@ -17,10 +17,10 @@ fn mapped(at: usize) -> bool {
 }
 
 #[test]
-fn regions_go_from_thread_to_thread() {
+fn regions_move_between_threads() {
     fn shared_by_threads<T: Send + Sync>() {}
     shared_by_threads::<Region>();
-    shared_by_threads::<kvmem::arena::Slice<'_>>();
+    shared_by_threads::<kvmem::arena::RegionSlice<'_>>();
     let mut region = base(MIB).map().expect("little memory");
     let region = std::thread::spawn(move || {
         region.as_mut_bytes().expect("private memory").fill(4);
@@ -32,7 +32,7 @@ fn regions_go_from_thread_to_thread() {
 
 #[test]
 fn parts_share_the_mapping_and_the_last_ends_it() {
-    // The guards mark the addresses, so that no mapping of another test joins them.
+    // The guard pages keep mappings of other tests from merging with this one.
     let region = base(4 * MIB).guard_pages(true).map().expect("little memory");
     let first = region.base();
     let (mut left, right) = region.split_at(MIB + 5).expect("within");
@@ -45,7 +45,7 @@ fn parts_share_the_mapping_and_the_last_ends_it() {
     assert!(left.as_mut_bytes().expect("private memory").iter().all(|byte| *byte == 1));
     assert_eq!(end.receipt(), left.receipt());
     drop((left, end));
-    assert!(mapped(first.addr().get()), "a part is left");
+    assert!(mapped(first.addr().get()), "a part remains");
     assert_eq!(middle.as_mut_bytes().expect("private memory")[MIB - 1], 2);
 }
 
@@ -61,24 +61,24 @@ fn split_in_equal_parts() {
         ranges,
         [(0, 3 * page), (3 * page, 3 * page), (6 * page, 3 * page), (9 * page, page)]
     );
-    // What a part does stays within it.
+    // Operations on a part stay within it.
     parts[1].populate(.., Populate::Auto, &ProgressOptions::new()).expect("little memory");
     let resident: Vec<_> = parts
         .iter()
-        .map(|part| part.residency(..).expect("asked").resident_bytes as usize)
+        .map(|part| part.residency(..).expect("measured").resident_bytes as usize)
         .collect();
     assert_eq!(resident, [0, 3 * page, 0, 0]);
     assert!(matches!(parts[0].discard(..4 * page), Err(ArenaError::OutOfBounds { .. })));
     parts[1].discard(page..2 * page).expect("whole pages");
-    assert_eq!(parts[1].residency(..).expect("asked").resident_bytes as usize, 2 * page);
+    assert_eq!(parts[1].residency(..).expect("measured").resident_bytes as usize, 2 * page);
 
     let region = base(page).map().expect("little memory");
     let (all, none) = region.split_at(page).expect("at the end");
     assert!(none.is_empty() && !all.is_empty());
-    assert_eq!(none.residency(..).expect("asked").len_bytes, 0);
+    assert_eq!(none.residency(..).expect("measured").len_bytes, 0);
     assert!(matches!(all.split(0), Err(ArenaError::ZeroSize)));
-    let gone = none.split_at(1).map(drop);
-    assert_eq!(gone, Err(ArenaError::OutOfBounds { start: 1, end: 1, len: 0 }));
+    let beyond = none.split_at(1).map(drop);
+    assert_eq!(beyond, Err(ArenaError::OutOfBounds { start: 1, end: 1, len: 0 }));
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn slices_have_bounds() {
 }
 
 #[test]
-fn memory_of_others_keeps_its_owner_to_the_end() {
+fn foreign_memory_keeps_its_owner_until_the_end() {
     struct Owner(Arc<AtomicUsize>, Vec<u8>);
     impl Drop for Owner {
         fn drop(&mut self) {
@@ -110,8 +110,8 @@ fn memory_of_others_keeps_its_owner_to_the_end() {
     let region = unsafe { Region::from_raw(at, 10_000, owner) }.expect("some bytes");
     assert_eq!((region.base(), region.len(), region.fd().is_none()), (at, 10_000, true));
     assert_eq!(region.receipt().backing, None);
-    assert!(region.is_resident(..).expect("asked"));
-    // SAFETY: nobody writes.
+    assert!(region.is_resident(..).expect("measured"));
+    // SAFETY: no code writes.
     assert!(unsafe { region.bytes() }.iter().all(|byte| *byte == 3));
     assert!(matches!(
         region.discard(0..0),
@@ -122,16 +122,16 @@ fn memory_of_others_keeps_its_owner_to_the_end() {
     let (left, mut right) = region.split_at(1).expect("within");
     drop(left);
     assert!(matches!(right.as_mut_bytes(), Err(ArenaError::Foreign { .. })));
-    // Relaxed: see above.
+    // Relaxed: this thread reads its own store.
     assert_eq!(drops.load(Ordering::Relaxed), 0);
     drop(right);
-    // Relaxed: see above.
+    // Relaxed: this thread reads its own store.
     assert_eq!(drops.load(Ordering::Relaxed), 1);
 
-    // SAFETY: refused before anything is done with it.
+    // SAFETY: the call fails before it uses the address.
     let error = unsafe { Region::from_raw(at, 0, ()) }.expect_err("no bytes");
     assert_eq!(error, ArenaError::ZeroSize);
-    // SAFETY: as above.
+    // SAFETY: the call fails before it uses the address.
     let error = unsafe { Region::from_raw(at, usize::MAX, ()) }.expect_err("too many bytes");
     assert!(matches!(error, ArenaError::TooLarge { .. }));
 }

@@ -1,4 +1,4 @@
-//! Populating: threads, progress, cancellation, budget.
+//! Populating: threads, progress, cancellation, time limit.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ fn any_number_of_threads_makes_everything_resident() {
         for size in [1, page(), 7 * page(), 5 * MIB + 1, 65 * MIB + 1] {
             let region =
                 base(size).populate(Populate::threads(threads)).map().expect("little memory");
-            assert!(region.is_resident(..).expect("asked"), "{size} bytes by {threads}");
+            assert!(region.is_resident(..).expect("measured"), "{size} bytes by {threads}");
             let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
             assert!((1..=threads.min(cores.max(1))).contains(&region.receipt().threads));
         }
@@ -22,36 +22,36 @@ fn any_number_of_threads_makes_everything_resident() {
 }
 
 #[test]
-fn auto_measures_and_leaves_nothing_out() {
+fn auto_populates_everything() {
     for size in [1, 16 * MIB - 1, 16 * MIB, 100 * MIB + 1] {
         let region = ordinary(size).populate(Populate::Auto).map().expect("little memory");
-        assert!(region.is_resident(..).expect("asked"), "{size}");
+        assert!(region.is_resident(..).expect("measured"), "{size}");
         assert_eq!(region.receipt().resident_bytes(), region.len() as u64);
     }
 }
 
 #[test]
-fn later_and_in_parts_without_changing_a_byte() {
+fn populating_parts_later_changes_no_byte() {
     let mut region = base(8 * MIB).map().expect("little memory");
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
+    assert_eq!(region.residency(..).expect("measured").resident_bytes, 0);
     let done = region
         .populate(MIB..3 * MIB, Populate::threads(2), &ProgressOptions::new())
         .expect("little memory");
     assert_eq!(done.bytes, 2 << 20);
     assert!(done.seconds > 0.0 && done.gib_per_s() > 0.0);
-    assert!(region.is_resident(MIB..3 * MIB).expect("asked"));
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 2 << 20);
+    assert!(region.is_resident(MIB..3 * MIB).expect("measured"));
+    assert_eq!(region.residency(..).expect("measured").resident_bytes, 2 << 20);
 
     for (n, byte) in region.as_mut_bytes().expect("private memory").iter_mut().enumerate() {
         *byte = (n / 4096) as u8 ^ n as u8;
     }
-    // Not on page boundaries: the pages that have a part in the range.
+    // Not on page boundaries: all pages that overlap the range.
     region
         .populate(5..8 * MIB - 5, Populate::Auto, &ProgressOptions::new())
         .expect("little memory");
     let bytes = region.as_mut_bytes().expect("private memory");
     assert!(bytes.iter().enumerate().all(|(n, byte)| *byte == (n / 4096) as u8 ^ n as u8));
-    // Nothing, and nothing of nothing.
+    // No threads, and an empty range.
     assert_eq!(
         region.populate(.., Populate::None, &ProgressOptions::new()).expect("nothing").bytes,
         0
@@ -60,7 +60,7 @@ fn later_and_in_parts_without_changing_a_byte() {
 }
 
 #[test]
-fn progress_never_falls_and_ends_at_the_total() {
+fn progress_never_decreases_and_ends_at_the_total() {
     let seen = Arc::new(Mutex::new(Vec::<Progress>::new()));
     let all = Arc::clone(&seen);
     let region = base(200 * MIB)
@@ -74,7 +74,7 @@ fn progress_never_falls_and_ends_at_the_total() {
     let last = seen.last().unwrap();
     assert_eq!((last.done_bytes, last.total_bytes), (region.len() as u64, region.len() as u64));
     assert_eq!(last.left(), Some(Duration::ZERO));
-    // The pieces of one thread follow each other.
+    // The units of one thread follow each other.
     for worker in 0..2 {
         let own: Vec<_> = seen.iter().filter(|progress| progress.piece.worker == worker).collect();
         assert_eq!(own.is_empty(), worker >= region.receipt().threads, "thread {worker}");
@@ -104,18 +104,18 @@ fn cancelled_in_the_middle() {
 }
 
 #[test]
-fn cancelled_before_it_began() {
+fn cancelled_before_the_start() {
     let cancel = CancelToken::new();
     cancel.cancel();
     let builder = base(MIB).cancel(cancel);
     let error = builder.clone().populate(Populate::Auto).map().expect_err("cancelled");
     assert_eq!(error, ArenaError::Cancelled { done: 0, total: 1 << 20 });
-    // Mapping alone is not what a token ends.
+    // A token does not end mapping alone.
     assert_eq!(builder.map().expect("little memory").len(), MIB);
 }
 
 #[test]
-fn a_budget_ends_the_work_and_keeps_what_is_done() {
+fn a_time_limit_ends_the_work_and_keeps_populated_pages() {
     let error =
         base(MIB).populate(Populate::Auto).time_budget(Duration::ZERO).map().expect_err("no time");
     assert!(
@@ -128,20 +128,20 @@ fn a_budget_ends_the_work_and_keeps_what_is_done() {
     let seen = Arc::clone(&done);
     let watch =
         ProgressOptions::new().time_budget(Duration::from_millis(5)).progress(move |progress| {
-            // Relaxed: read after the threads have been joined.
+            // Relaxed: read after the threads were joined.
             seen.store(progress.done_bytes, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(5));
         });
     let error = region.populate(.., Populate::threads(1), &watch).expect_err("too little time");
-    let ArenaError::OverBudget { done: told, .. } = error else { panic!("{error}") };
-    // Relaxed: see above.
-    assert_eq!(told, done.load(Ordering::Relaxed));
-    assert!(told < 200 << 20);
-    assert!(region.residency(..).expect("asked").resident_bytes >= told);
+    let ArenaError::OverBudget { done: reported, .. } = error else { panic!("{error}") };
+    // Relaxed: the threads were joined.
+    assert_eq!(reported, done.load(Ordering::Relaxed));
+    assert!(reported < 200 << 20);
+    assert!(region.residency(..).expect("measured").resident_bytes >= reported);
 }
 
 #[test]
-fn a_listener_that_panics_ends_the_work_and_nothing_hangs() {
+fn a_panicking_listener_ends_the_work() {
     for threads in [1, 2] {
         let map = || {
             base(100 * MIB)

@@ -1,4 +1,4 @@
-//! Limits of machines that are made up, and of the one at hand.
+//! Limits of simulated machines, and of this one.
 
 mod any_files;
 mod cgroups;
@@ -15,10 +15,10 @@ const GIB: u64 = 1 << 30;
 
 fn requirements(size_bytes: u64, ladder: &str) -> Requirements {
     Requirements::new(size_bytes, ladder.parse::<Ladder>().expect("a ladder"))
-        .expect("a requirements that makes sense")
+        .expect("valid requirements")
 }
 
-/// The check of that name, after its value and verdict have been compared.
+/// Compares the value and the verdict of a check, and returns the check.
 #[track_caller]
 fn expect<'a>(report: &'a Report, name: &str, value: Value, verdict: Verdict) -> &'a Check {
     let check = report.check(name).unwrap_or_else(|| panic!("no check {name} in\n{report}"));
@@ -30,11 +30,11 @@ fn expect<'a>(report: &'a Report, name: &str, value: Value, verdict: Verdict) ->
     check
 }
 
-/// That the fix says how.
+/// Asserts that the fix has these alternatives.
 #[track_caller]
-fn fixed_by(check: &Check, ways: &[&str]) {
+fn assert_fixes(check: &Check, ways: &[&str]) {
     let fix = check.fix.as_deref().unwrap_or_default();
     for way in ways {
-        assert!(fix.split("; ").any(|offered| offered == *way), "{way:?} is not in {fix:?}");
+        assert!(fix.split("; ").any(|fix| fix == *way), "{way:?} is not in {fix:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The receipt says what is so.
+//! The receipt matches the memory.
 
 use std::num::NonZeroUsize;
 
@@ -33,7 +33,7 @@ fn of_hugepages_and_a_tail() {
     let [huge, tail] = &region.receipt().ranges[..] else { panic!("{:?}", region.receipt()) };
     assert_eq!((huge.range.clone(), huge.got), (0..4 * MIB, PageSize::Thp));
     match huge.huge_bytes {
-        // What the kernel did not give in hugepages has its reason.
+        // Bytes that are not in hugepages have a reason.
         Some(bytes) if bytes < 4 << 20 => {
             assert_eq!(huge.fallbacks, [Fallback::ThpPartial { huge: bytes, wanted: 4 << 20 }]);
         }
@@ -48,7 +48,7 @@ fn of_hugepages_and_a_tail() {
 }
 
 #[test]
-fn of_a_place_that_was_asked_for() {
+fn of_a_numa_policy() {
     for numa in [Numa::Bind(vec![0]), Numa::Interleave(vec![0, 0])] {
         let mapped = ordinary(4 * MIB).numa(numa.clone()).populate(Populate::threads(2)).map();
         let region = match mapped {
@@ -69,16 +69,16 @@ fn of_a_place_that_was_asked_for() {
 }
 
 #[test]
-fn for_people_and_for_machines() {
+fn as_text_and_as_json() {
     let region = ordinary(2 * MIB + 1)
         .populate(Populate::Threads(NonZeroUsize::MIN))
         .map()
         .expect("little memory");
     let receipt = region.receipt();
     let json = serde_json::to_string(receipt).expect("plain data");
-    let mut read = serde_json::from_str::<Receipt>(&json).expect("what was written");
+    let mut read = serde_json::from_str::<Receipt>(&json).expect("valid JSON");
     for (read, written) in read.ranges.iter_mut().zip(&receipt.ranges) {
-        // This reader may be off by the last bit of a fraction.
+        // The parser may differ in the last bit of a fraction.
         for (read, written) in
             [(&mut read.seconds, written.seconds), (&mut read.gib_per_s, written.gib_per_s)]
         {

@@ -1,17 +1,17 @@
-//! *Processors*: how many threads can populate at a time: the affinity mask, cut by the quota of
-//! the cgroups.
+//! *Processors*: the number of threads that can populate at the same time, from the affinity mask
+//! and the quota of the cgroups.
 
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;
 use super::super::machine::Read;
 use super::super::parse;
-use super::known;
+use super::checked;
 
-/// Populating in parallel takes at least two.
+/// Populating in parallel needs at least two.
 const NEEDED: u64 = 2;
 
 pub(super) fn checks(facts: &Facts<'_>, checks: &mut Vec<Check>) {
-    checks.push(known("cpus", Some(Value::Count(NEEDED)), cpus(facts)));
+    checks.push(checked("cpus", Some(Value::Count(NEEDED)), cpus(facts)));
 }
 
 fn cpus(facts: &Facts<'_>) -> Read<Check> {
@@ -24,11 +24,11 @@ fn cpus(facts: &Facts<'_>) -> Read<Check> {
         Some(hierarchy) => hierarchy.cpu_quota(facts.machine)?,
         None => None,
     };
-    // Half a processor more is still a thread more.
+    // A fraction of a processor still allows one more thread.
     let cpus = quota.map_or(mask, |quota| mask.min(quota.div_ceil(1000).max(1)));
     let check = Check::new("cpus", Value::Count(cpus));
     if cpus >= NEEDED {
-        return Ok(check.judge(Verdict::Ok, "several threads can populate at a time"));
+        return Ok(check.judge(Verdict::Ok, "several threads can populate at the same time"));
     }
     let (why, fix) = match quota {
         Some(quota) if mask >= NEEDED => (

@@ -1,22 +1,21 @@
-//! *Hugepages*: pools of pages that were set aside. A page of a pool that is not there is not made
-//! by waiting.
+//! *Hugepages*: the hugetlb pools. Waiting does not add pages to a pool.
 
 use crate::arena::pages::PageSize;
 
 use super::super::check::{Check, Value, Verdict, human_bytes, setting_ceil};
-use super::super::facts::{Facts, Pool};
+use super::super::facts::{Facts, HugetlbPool};
 use super::super::machine::Read;
 use super::super::parse;
-use super::super::wish::Requirements;
-use super::known;
+use super::super::requirements::Requirements;
+use super::checked;
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     for pool in &facts.pools {
-        let pages = facts.cover.pages_asked(pool.page);
+        let pages = facts.coverage.pages_asked(pool.page);
         let need = requirements.has(pool.page).then_some(Value::Count(pages));
         let name = format!("hugepages.{}", pool.page);
-        checks.push(known(name.clone(), need, free(facts, requirements, pool, pages)));
-        // On a machine with one node the pool is the node's.
+        checks.push(checked(name.clone(), need, free(facts, requirements, pool, pages)));
+        // On a machine with one node, the node's pool is the whole pool.
         let nodes = pool.nodes.as_deref().unwrap_or_default();
         if facts.has_several_nodes() && requirements.has(pool.page) {
             let share = pages.div_ceil((nodes.len() as u64).max(1));
@@ -25,7 +24,12 @@ pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mu
     }
 }
 
-fn free(facts: &Facts<'_>, requirements: &Requirements, pool: &Pool, pages: u64) -> Read<Check> {
+fn free(
+    facts: &Facts<'_>,
+    requirements: &Requirements,
+    pool: &HugetlbPool,
+    pages: u64,
+) -> Read<Check> {
     let usable = pool.usable()?;
     let check = Check::new(format!("hugepages.{}", pool.page), Value::Count(usable));
     if !requirements.has(pool.page) {
@@ -40,19 +44,16 @@ fn free(facts: &Facts<'_>, requirements: &Requirements, pool: &Pool, pages: u64)
     let missing = pages - usable;
     let missing_bytes = human_bytes(missing.saturating_mul(pool.bytes()));
     let last = requirements.is_last(pool.page);
-    // Only where nothing else is left does it matter whether the kernel would make more.
+    // Surplus pages matter only if no other rung follows.
     let surplus = if last { pool.surplus.clone()? } else { 0 };
     let (verdict, why) = if last && surplus >= missing {
         let why = format!(
-            "{usable} pages of {size} are free; the other {missing} are surplus, which the kernel makes only if it finds \
-             unbroken memory"
+            "{usable} pages of {size} are free; the other {missing} are surplus, which the kernel \
+             makes only if it finds contiguous memory"
         );
         (Verdict::Warn, why)
     } else if last {
-        (
-            Verdict::Fail,
-            format!("{missing_bytes} are missing, and the ladder has nothing to fall back on"),
-        )
+        (Verdict::Fail, format!("{missing_bytes} are missing, and the ladder has no further rung"))
     } else if usable == 0 {
         (
             Verdict::Warn,
@@ -62,19 +63,19 @@ fn free(facts: &Facts<'_>, requirements: &Requirements, pool: &Pool, pages: u64)
         (Verdict::Warn, format!("{missing_bytes} of it fall one step down the ladder"))
     };
     let check = check.judge(verdict, why);
-    // What a pool has that others use must stay in it.
+    // Pages that other processes use must stay in the pool.
     let total = pool.total.as_ref().map_or(pages, |total| total.saturating_add(missing));
     Ok(check.fix(fix(facts, pool, total, pages)))
 }
 
-/// How to get a pool of `total` pages, and a container `pages` of them.
-fn fix(facts: &Facts<'_>, pool: &Pool, total: u64, pages: u64) -> String {
+/// Returns the ways to get a pool of `total` pages, and `pages` of them in a container.
+fn fix(facts: &Facts<'_>, pool: &HugetlbPool, total: u64, pages: u64) -> String {
     let default = facts.meminfo_bytes("Hugepagesize") == Ok(pool.bytes());
     let nodes: Vec<u32> = pool.nodes.iter().flatten().map(|(node, _)| *node).collect();
-    let elsewhere =
+    let other_nodes =
         facts.nodes_online.as_ref().is_ok_and(|online| !nodes.is_empty() && *online != nodes);
-    let now = if elsewhere {
-        // The plain setting would spread them over all nodes.
+    let now = if other_nodes {
+        // The plain setting would spread the pages over all nodes.
         let file = format!("/sys/kernel/mm/hugepages/{}/nr_hugepages_mempolicy", pool.folder());
         format!("numactl -m {} sh -c 'echo {total} > {file}'", parse::span(&nodes))
     } else if default {
@@ -91,43 +92,45 @@ fn fix(facts: &Facts<'_>, pool: &Pool, total: u64, pages: u64) -> String {
     )
 }
 
-fn on_node(pool: &Pool, node: u32, free: u64, share: u64) -> Check {
+fn on_node(pool: &HugetlbPool, node: u32, free: u64, share: u64) -> Check {
     let check = Check::new(format!("hugepages.{}.node{node}", pool.page), Value::Count(free));
     let check = check.need(Value::Count(share));
     if free >= share {
         return check.judge(Verdict::Ok, "enough for an even share of the nodes that may be used");
     }
-    let why = "fewer than an even share of the nodes that may be used: interleaved memory is not even, bound memory falls short";
+    let why = "fewer than an even share of the nodes that may be used: interleaved memory is not \
+        even, bound memory falls short";
     let folder = pool.folder();
     let path = format!("/sys/devices/system/node/node{node}/hugepages/{folder}/nr_hugepages");
     let more = share - free;
     check.judge(Verdict::Warn, why).fix(format!("echo $(($(cat {path}) + {more})) > {path}"))
 }
 
-/// The limit of hugepages that cgroups set, for each size on the ladder.
+/// Checks the limits of cgroups on hugepages, for each size on the ladder.
 pub(super) fn in_cgroups(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     for pool in facts.pools.iter().filter(|pool| requirements.has(pool.page)) {
-        let pages = facts.cover.pages_asked(pool.page);
-        // Pages that the pool has not cannot be refused by a cgroup; unless they must be had.
+        let pages = facts.coverage.pages_asked(pool.page);
+        // A cgroup cannot deny pages that the pool does not have, unless the last rung needs them.
         let usable = pool.usable().unwrap_or(pages);
         let reach = if requirements.is_last(pool.page) { pages } else { pages.min(usable) };
         let need = reach.saturating_mul(pool.bytes());
         let name = format!("cgroup.hugetlb.{}", pool.page);
-        let rooms = match &pool.rooms {
-            Ok(rooms) => rooms.as_ref(),
+        let limits = match &pool.limits {
+            Ok(limits) => limits.as_ref(),
             Err(unread) => {
                 checks.push(Check::unknown(name, Some(Value::Bytes(need)), unread));
                 continue;
             }
         };
-        let below = if requirements.is_last(pool.page) { Verdict::Fail } else { Verdict::Warn };
+        let if_short = if requirements.is_last(pool.page) { Verdict::Fail } else { Verdict::Warn };
         let resource = pool.cgroup_name().replace('B', "i");
         let fix = |folder: &str, file: &str, limit: u64| {
             let amount = setting_ceil(need, "Gi", "Mi");
             format!(
-                "echo {limit} > {folder}/{file}; Kubernetes: resources.limits hugepages-{resource}: {amount}"
+                "echo {limit} > {folder}/{file}; Kubernetes: resources.limits \
+                 hugepages-{resource}: {amount}"
             )
         };
-        checks.push(super::cgroups::judge(name, rooms, need, below, "hugepages", fix));
+        checks.push(super::cgroups::judge(name, limits, need, if_short, "hugepages", fix));
     }
 }

@@ -1,10 +1,10 @@
-//! *Kernel*: its version, and whether it lets this process make an io_uring.
+//! *Kernel*: its version, and whether this process may make an io_uring.
 
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;
 use super::super::machine::{Read, Unread};
 use super::super::parse;
-use super::known;
+use super::checked;
 use crate::sys::Errno;
 
 /// The first kernel with `MADV_POPULATE_WRITE`.
@@ -12,8 +12,8 @@ const POPULATE: (u32, u32) = (5, 14);
 
 pub(super) fn checks(facts: &Facts<'_>, checks: &mut Vec<Check>) {
     let need = Value::Text(format!("{}.{}", POPULATE.0, POPULATE.1));
-    checks.push(known("kernel.populate", Some(need), populate(facts)));
-    checks.push(known("kernel.io_uring", Some(Value::Text("allowed".into())), io_uring(facts)));
+    checks.push(checked("kernel.populate", Some(need), populate(facts)));
+    checks.push(checked("kernel.io_uring", Some(Value::Text("allowed".into())), io_uring(facts)));
 }
 
 fn populate(facts: &Facts<'_>) -> Read<Check> {
@@ -26,34 +26,36 @@ fn populate(facts: &Facts<'_>) -> Read<Check> {
     Ok(check.judge(Verdict::Warn, why).fix("run a kernel of 5.14 or later"))
 }
 
-/// The kernel's answer decides. The setting only explains it.
+/// The kernel's answer decides; the setting only explains it.
 fn io_uring(facts: &Facts<'_>) -> Read<Check> {
     let answer = facts.system().io_uring;
-    let answer =
-        answer.ok_or_else(|| Unread::new("it was not tried whether an io_uring can be made"))?;
+    let answer = answer.ok_or_else(|| Unread::new("the kernel was not asked for an io_uring"))?;
     let check = |word: &str| Check::new("kernel.io_uring", Value::Text(word.into()));
     let Err(errno) = answer else {
         return Ok(check("allowed").judge(Verdict::Ok, "this process may make an io_uring"));
     };
-    let setting = facts.machine.value_if_there("/proc/sys/kernel/io_uring_disabled", parse::number);
+    let setting =
+        facts.machine.value_if_exists("/proc/sys/kernel/io_uring_disabled", parse::number);
     let (why, fix) = match setting {
         Ok(Some(1)) => (
-            "kernel.io_uring_disabled=1 refuses it to users outside of one group".to_owned(),
+            "kernel.io_uring_disabled=1 forbids it to users outside of one group".to_owned(),
             "sysctl kernel.io_uring_disabled=0; sysctl kernel.io_uring_group=$(id -g)",
         ),
         Ok(Some(2)) => (
-            "kernel.io_uring_disabled=2 refuses it to all".to_owned(),
+            "kernel.io_uring_disabled=2 forbids it to all processes".to_owned(),
             "sysctl kernel.io_uring_disabled=0",
         ),
         _ if errno == Errno::ENOSYS => (
             "the kernel has no io_uring, or a seccomp profile hides it".to_owned(),
-            "run a kernel of 5.1 or later; docker run --security-opt seccomp=PROFILE with io_uring_setup, io_uring_enter and io_uring_register allowed",
+            "run a kernel of 5.1 or later; docker run --security-opt seccomp=PROFILE with \
+             io_uring_setup, io_uring_enter and io_uring_register allowed",
         ),
         _ => (
-            format!("it is refused, probably by a seccomp profile: {errno}"),
-            "docker run --security-opt seccomp=PROFILE with io_uring_setup, io_uring_enter and io_uring_register allowed",
+            format!("the call fails, probably because of a seccomp profile: {errno}"),
+            "docker run --security-opt seccomp=PROFILE with io_uring_setup, io_uring_enter and \
+             io_uring_register allowed",
         ),
     };
-    let why = format!("{why}; registering with io_uring is not possible, other ways are");
+    let why = format!("{why}; registering with io_uring is not possible, other registrars are");
     Ok(check("refused").judge(Verdict::Warn, why).fix(fix))
 }

@@ -1,32 +1,32 @@
-//! *Mappings*: a process has a limited number of them, and each change of advice or policy in the
-//! middle of one makes two more.
+//! *Mappings*: their number is limited per process. Each change of advice or policy in the middle
+//! of a mapping adds two.
 
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;
 use super::super::machine::Read;
-use super::known;
+use super::checked;
 
-/// Mappings that a region may come to need: rungs, guard pages, and ranges that are given back or
-/// bound apart.
+/// The mappings that a region may need: for rungs, guard pages, and ranges that are discarded or
+/// bound separately.
 const NEEDED: u64 = 1024;
-/// Without so many even a region of one piece does not fit.
-const LEAST: u64 = 16;
+/// With fewer, even a region of one segment fails.
+const MINIMUM: u64 = 16;
 
 pub(super) fn checks(facts: &Facts<'_>, checks: &mut Vec<Check>) {
-    checks.push(known("maps.left", Some(Value::Count(NEEDED)), left(facts)));
+    checks.push(checked("maps.left", Some(Value::Count(NEEDED)), remaining(facts)));
 }
 
-fn left(facts: &Facts<'_>) -> Read<Check> {
+fn remaining(facts: &Facts<'_>) -> Read<Check> {
     let limit = facts.sysctl("vm/max_map_count")?;
     let used = facts.machine.lines("/proc/self/maps")?;
-    let left = limit.saturating_sub(used);
-    let check = Check::new("maps.left", Value::Count(left));
-    if left >= NEEDED {
-        return Ok(check.judge(Verdict::Ok, "left below vm.max_map_count"));
+    let remaining = limit.saturating_sub(used);
+    let check = Check::new("maps.left", Value::Count(remaining));
+    if remaining >= NEEDED {
+        return Ok(check.judge(Verdict::Ok, "remaining below vm.max_map_count"));
     }
-    let verdict = if left < LEAST { Verdict::Fail } else { Verdict::Warn };
+    let verdict = if remaining < MINIMUM { Verdict::Fail } else { Verdict::Warn };
     let why = format!("vm.max_map_count is {limit}, {used} mappings are in use");
-    // The kernel's own default is the least that makes sense.
+    // The kernel's default is the smallest sensible value.
     let count = used.saturating_add(NEEDED).saturating_mul(2).max(65_530);
     Ok(check.judge(verdict, why).fix(format!("sysctl vm.max_map_count={count}")))
 }

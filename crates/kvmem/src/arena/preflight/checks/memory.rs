@@ -1,68 +1,67 @@
-//! *Memory*: what the machine has free, what it lets processes promise themselves, and whether it
-//! swaps.
+//! *Memory*: the machine's available memory, the memory that processes may commit, and swap.
 
 use super::super::check::{Check, Value, Verdict, human_bytes};
 use super::super::facts::Facts;
 use super::super::machine::Read;
-use super::super::wish::Requirements;
-use super::known;
+use super::super::requirements::Requirements;
+use super::checked;
 
-/// Of what is available, the part that should stay so: one twentieth.
+/// The part of the available memory that should stay available: one twentieth.
 const SPARE_PART: u64 = 20;
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
-    let need = Some(Value::Bytes(facts.cover.ordinary_bytes));
-    checks.push(known("memory.available", need.clone(), available(facts)));
-    checks.push(known("memory.overcommit", need, overcommit(facts)));
-    checks.push(known("memory.swap", None, swap(facts, requirements)));
+    let need = Some(Value::Bytes(facts.coverage.ordinary_bytes));
+    checks.push(checked("memory.available", need.clone(), available(facts)));
+    checks.push(checked("memory.overcommit", need, overcommit(facts)));
+    checks.push(checked("memory.swap", None, swap(facts, requirements)));
 }
 
 fn available(facts: &Facts<'_>) -> Read<Check> {
     let available = facts.meminfo_bytes("MemAvailable")?;
-    let need = facts.cover.ordinary_bytes;
+    let need = facts.coverage.ordinary_bytes;
     let check = Check::new("memory.available", Value::Bytes(available));
     if need > available {
         let missing = need - available;
         let why =
-            "more ordinary memory than is available: to touch it all gets some process killed";
+            "more ordinary memory than is available: touching all of it gets a process killed";
         let fix = format!(
-            "free {} by ending what uses it, or by giving back hugepages that nobody uses; ask for at most {}",
+            "free {} by ending processes, or by giving back unused hugepages; request at most {}",
             human_bytes(missing),
-            human_bytes(wish_at_most(facts, available))
+            human_bytes(max_request(facts, available))
         );
         return Ok(check.judge(Verdict::Fail, why).fix(fix));
     }
     if available - need < available / SPARE_PART {
         let why = format!("only {} would stay available", human_bytes(available - need));
-        let fix = format!("ask for at most {}", human_bytes(wish_at_most(facts, available)));
+        let fix = format!("request at most {}", human_bytes(max_request(facts, available)));
         return Ok(check.judge(Verdict::Warn, why).fix(fix));
     }
-    Ok(check.judge(Verdict::Ok, "enough is free, or held by caches that give way"))
+    Ok(check.judge(Verdict::Ok, "enough is free, or used by caches that can be reclaimed"))
 }
 
-/// The largest requirements that leaves the spare part, in whole MiB.
-fn wish_at_most(facts: &Facts<'_>, available: u64) -> u64 {
+/// Returns the largest size in whole MiB that leaves the spare part available.
+fn max_request(facts: &Facts<'_>, available: u64) -> u64 {
     let ordinary = available - available / SPARE_PART;
-    ordinary.saturating_add(facts.cover.hugetlb_bytes) >> 20 << 20
+    ordinary.saturating_add(facts.coverage.hugetlb_bytes) >> 20 << 20
 }
 
 fn overcommit(facts: &Facts<'_>) -> Read<Check> {
     let mode = facts.sysctl("vm/overcommit_memory")?;
-    let need = facts.cover.ordinary_bytes;
+    let need = facts.coverage.ordinary_bytes;
     let name = "memory.overcommit";
     match mode {
         1 => Ok(Check::new(name, Value::Unlimited)
-            .judge(Verdict::Ok, "vm.overcommit_memory=1: nothing is refused")),
+            .judge(Verdict::Ok, "vm.overcommit_memory=1: the kernel accepts every mapping")),
         2 => {
             let limit = facts.meminfo_bytes("CommitLimit")?;
             let promised = facts.meminfo_bytes("Committed_AS")?;
-            let left = limit.saturating_sub(promised);
-            let check = Check::new(name, Value::Bytes(left));
-            if left >= need {
-                return Ok(check.judge(Verdict::Ok, "left below CommitLimit"));
+            let remaining = limit.saturating_sub(promised);
+            let check = Check::new(name, Value::Bytes(remaining));
+            if remaining >= need {
+                return Ok(check.judge(Verdict::Ok, "remaining below CommitLimit"));
             }
             let why = format!(
-                "vm.overcommit_memory=2: of CommitLimit {} already {} are promised",
+                "vm.overcommit_memory=2: {1} of CommitLimit {0} are committed already",
                 human_bytes(limit),
                 human_bytes(promised)
             );
@@ -77,13 +76,15 @@ fn overcommit(facts: &Facts<'_>) -> Read<Check> {
             if all >= need {
                 return Ok(check.judge(
                     Verdict::Ok,
-                    "vm.overcommit_memory=0: no more than memory and swap at once",
+                    "vm.overcommit_memory=0: one mapping may have as much as memory and swap \
+                     together",
                 ));
             }
-            let why = "vm.overcommit_memory=0 refuses a mapping that is larger than memory and swap, but for one with MAP_NORESERVE; \
-                       it cannot be touched whole";
+            let why = "vm.overcommit_memory=0 denies a mapping larger than memory and swap, \
+                except with MAP_NORESERVE; \
+                       the whole of it cannot be touched";
             let fix = format!(
-                "ask for at most {}; sysctl vm.overcommit_memory=1",
+                "request at most {}; sysctl vm.overcommit_memory=1",
                 human_bytes(all >> 20 << 20)
             );
             Ok(check.judge(Verdict::Warn, why).fix(fix))
@@ -92,7 +93,7 @@ fn overcommit(facts: &Facts<'_>) -> Read<Check> {
             let check = Check::new(name, Value::Text(format!("mode {other}")));
             Ok(check.judge(
                 Verdict::Unknown,
-                "vm.overcommit_memory has a mode that this version does not know",
+                "vm.overcommit_memory has a mode that this version of kvmem does not know",
             ))
         }
     }
@@ -102,10 +103,10 @@ fn swap(facts: &Facts<'_>, requirements: &Requirements) -> Read<Check> {
     let total = facts.meminfo_bytes("SwapTotal")?;
     let check = Check::new("memory.swap", Value::Bytes(total));
     if total == 0 {
-        return Ok(check.judge(Verdict::Ok, "there is none: resident pages stay resident"));
+        return Ok(check.judge(Verdict::Ok, "there is no swap: resident pages stay resident"));
     }
-    if facts.cover.ordinary_bytes == 0 {
-        return Ok(check.judge(Verdict::Ok, "hugepages of a pool are never swapped"));
+    if facts.coverage.ordinary_bytes == 0 {
+        return Ok(check.judge(Verdict::Ok, "hugetlb pages are never swapped"));
     }
     if requirements.is_pinned() {
         return Ok(check.judge(Verdict::Ok, "pinned pages are never swapped"));
@@ -115,9 +116,9 @@ fn swap(facts: &Facts<'_>, requirements: &Requirements) -> Read<Check> {
         _ => false,
     };
     if forbidden {
-        return Ok(check.judge(Verdict::Ok, "the cgroup may not use it"));
+        return Ok(check.judge(Verdict::Ok, "the cgroup forbids swap"));
     }
-    let why = "pages that are not pinned may be swapped out, and are then read back one by one";
+    let why = "pages that are not pinned may be swapped out, and are read back one by one";
     Ok(check
         .judge(Verdict::Warn, why)
         .fix("swapoff -a; sysctl vm.swappiness=0; memory.swap.max=0 in the cgroup"))

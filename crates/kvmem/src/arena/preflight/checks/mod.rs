@@ -1,5 +1,5 @@
-//! *Checks*: what each limit means for a requirements. One file for each kind of limit; each reads
-//! [`Facts`] and adds [`Check`]s.
+//! *Checks*: compares each limit with the requirements. There is one file for each kind of limit;
+//! each uses [`Facts`] and adds [`Check`]s.
 
 mod cgroups;
 mod cpus;
@@ -15,9 +15,9 @@ mod thp;
 use super::check::{Check, Value};
 use super::facts::Facts;
 use super::machine::Read;
-use super::wish::Requirements;
+use super::requirements::Requirements;
 
-/// All checks, those first that decide which pages there are.
+/// Makes all checks; those that decide the kinds of pages come first.
 pub(super) fn all(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     hugepages::checks(facts, requirements, checks);
     thp::checks(facts, requirements, checks);
@@ -31,8 +31,8 @@ pub(super) fn all(facts: &Facts<'_>, requirements: &Requirements, checks: &mut V
     kernel::checks(facts, checks);
 }
 
-/// A check that was made, or the check that says why it could not be.
-fn known(name: impl Into<String>, need: Option<Value>, check: Read<Check>) -> Check {
+/// Returns a check, or a check that says why it could not be made.
+fn checked(name: impl Into<String>, need: Option<Value>, check: Read<Check>) -> Check {
     match check {
         Ok(check) => Check { need: check.need.or(need), ..check },
         Err(unread) => Check::unknown(name.into(), need, &unread),

@@ -1,38 +1,40 @@
-//! */dev/shm*: shared memory by name. kvmem's shared regions are memfds, which its size does not
-//! bound; other parts of an inference server (NCCL, worker processes of PyTorch) put theirs there.
-//! So it warns, and only when shared memory is wished for.
+//! */dev/shm*: shared memory with names. Its size does not limit kvmem's shared regions, which are
+//! memfds. Other parts of an inference server (NCCL, worker processes of PyTorch) keep their shared
+//! memory there. The check therefore only warns, and only for shared memory.
 
 use super::super::check::{Check, Value, Verdict, setting_ceil};
 use super::super::facts::Facts;
 use super::super::machine::{Read, Unread};
-use super::super::wish::Requirements;
-use super::known;
+use super::super::requirements::Requirements;
+use super::checked;
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     let need = requirements.is_shared().then(|| requirements.size_bytes());
-    checks.push(known("shm.free", need.map(Value::Bytes), free(facts, need)));
+    checks.push(checked("shm.free", need.map(Value::Bytes), free(facts, need)));
 }
 
 fn free(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
     let space = facts
         .system()
         .shm
-        .ok_or_else(|| Unread::new("the size of /dev/shm cannot be found out"))?;
+        .ok_or_else(|| Unread::new("the kernel does not report the size of /dev/shm"))?;
     if space.total_bytes == 0 {
         return Ok(Check::new("shm.free", Value::Unlimited)
             .judge(Verdict::Ok, "/dev/shm has no size of its own"));
     }
     let check = Check::new("shm.free", Value::Bytes(space.free_bytes));
     let Some(need) = need else {
-        return Ok(check.judge(Verdict::Ok, "no shared memory is asked for"));
+        return Ok(check.judge(Verdict::Ok, "no shared memory is required"));
     };
     if space.free_bytes >= need {
-        return Ok(check.judge(Verdict::Ok, "as much could be shared by name"));
+        return Ok(check.judge(Verdict::Ok, "the same size could be shared by name"));
     }
     let size = space.total_bytes.saturating_sub(space.free_bytes).saturating_add(need);
-    let why = "kvmem's memfds are not bounded by it, but shared memory of that size under /dev/shm would end in SIGBUS";
+    let why = "it does not limit kvmem's memfds, but shared memory of that size under /dev/shm \
+        would end in SIGBUS";
     let fix = format!(
-        "mount -o remount,size={} /dev/shm; docker run --shm-size={}; Kubernetes: an emptyDir with medium: Memory and sizeLimit: {} at /dev/shm",
+        "mount -o remount,size={} /dev/shm; docker run --shm-size={}; Kubernetes: an emptyDir with \
+         medium: Memory and sizeLimit: {} at /dev/shm",
         setting_ceil(size, "g", "m"),
         setting_ceil(size, "g", "m"),
         setting_ceil(size, "Gi", "Mi")

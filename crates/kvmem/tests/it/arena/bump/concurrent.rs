@@ -1,4 +1,4 @@
-//! Eight threads on one arena, against who owns which byte.
+//! Eight threads use one arena; a table records the owner of each byte.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -13,21 +13,21 @@ use super::arena;
 
 const THREADS: u8 = 8;
 
-/// What a thread was given: alignment and place, counted from the base.
+/// An allocation of a thread: its alignment, and its range counted from the base.
 type Granted = (usize, Range<usize>);
 
-/// Asks until the arena has refused so many times, and marks what it was given.
+/// Allocates until a given number of requests have failed, and marks the allocated bytes.
 fn take_all<M: Memory>(
     arena: &BumpArena<M>,
     owners: &[AtomicU8],
     mut next: impl FnMut() -> (usize, usize),
-    refusals: u32,
+    failures: u32,
 ) -> Vec<Granted> {
     let base = arena.base().addr().get();
     let mut granted: Vec<Granted> = Vec::new();
     let mut sum = 0;
-    let mut refused = 0;
-    while refused < refusals {
+    let mut failed = 0;
+    while failed < failures {
         let (size, align) = next();
         match arena.allocate_bytes(size, align) {
             Ok(bytes) => {
@@ -45,21 +45,21 @@ fn take_all<M: Memory>(
             }
             Err(BumpError::Full { requested, left }) => {
                 assert!(requested == size && left < size && left <= arena.capacity() - sum);
-                refused += 1;
+                failed += 1;
             }
             Err(error) => panic!("{error}"),
         }
         let stats = arena.stats();
         assert_eq!(stats.used + stats.left, stats.capacity);
-        assert!(stats.used >= sum, "{stats:?}: {sum} bytes are mine alone");
+        assert!(stats.used >= sum, "{stats:?}: this thread alone has {sum} bytes");
     }
     granted
 }
 
-/// All at once; then the ranges laid side by side.
+/// Runs all threads at once, then checks the sorted ranges.
 fn run<N: FnMut() -> (usize, usize)>(
     capacity: usize,
-    refusals: u32,
+    failures: u32,
     next: impl Fn(u64) -> N + Sync,
 ) -> usize {
     let arena = arena(capacity);
@@ -72,7 +72,7 @@ fn run<N: FnMut() -> (usize, usize)>(
                 scope.spawn(move || {
                     let next = next(me);
                     barrier.wait();
-                    take_all(arena, owners, next, refusals)
+                    take_all(arena, owners, next, failures)
                 })
             })
             .collect();
@@ -83,29 +83,32 @@ fn run<N: FnMut() -> (usize, usize)>(
     let mut end = 0;
     for (align, range) in &granted {
         let due = (base + end).next_multiple_of(*align) - base;
-        assert_eq!(range.start, due, "between allocations is padding, as much as alignment needs");
+        assert_eq!(
+            range.start, due,
+            "between allocations there is only the padding that alignment needs"
+        );
         end = range.end;
     }
-    assert_eq!(arena.stats().used, end, "refused requests have taken nothing");
+    assert_eq!(arena.stats().used, end, "failed requests have taken nothing");
     granted.iter().map(|(_, range)| range.len()).sum()
 }
 
 #[test]
-fn nobody_shares_a_byte() {
+fn no_byte_has_two_owners() {
     for seed in 0..10 {
         let sum = run(1 << 18, 50, |me| {
             let mut random = Random::new(100 * seed + me);
             move || {
-                let most = if random.once_in(100) { 30_000 } else { 500 };
+                let max = if random.once_in(100) { 30_000 } else { 500 };
                 let shifts = if random.once_in(50) { 15 } else { 8 };
-                (1 + random.log_below(most) as usize, 1 << random.below(shifts))
+                (1 + random.log_below(max) as usize, 1 << random.below(shifts))
             }
         });
-        assert!(sum > 1 << 16, "only {sum} bytes were granted");
+        assert!(sum > 1 << 16, "only {sum} bytes were allocated");
     }
 }
 
-/// Every byte is somebody's in the end, though all run for the last one.
+/// Every byte is allocated exactly once, although all threads compete for the last one.
 #[test]
 fn the_last_byte_is_handed_out_once() {
     for _ in 0..200 {
@@ -115,7 +118,7 @@ fn the_last_byte_is_handed_out_once() {
 }
 
 #[test]
-fn what_each_writes_stays() {
+fn written_bytes_stay() {
     let mut arena = arena(1 << 20);
     for round in 0..20u8 {
         let pieces: Vec<(u8, &mut [MaybeUninit<u8>])> = thread::scope(|scope| {
@@ -138,7 +141,7 @@ fn what_each_writes_stays() {
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         for (byte, piece) in pieces {
-            // SAFETY: all of it was filled above.
+            // SAFETY: the slice was filled above.
             assert!(piece.iter().all(|cell| unsafe { cell.assume_init() } == byte));
         }
         arena.reset();

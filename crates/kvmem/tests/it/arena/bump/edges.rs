@@ -1,4 +1,4 @@
-//! Requests at every edge.
+//! Extreme sizes and alignments.
 
 use std::alloc::Layout;
 use std::ptr;
@@ -16,7 +16,7 @@ fn start(bytes: std::ptr::NonNull<[u8]>) -> usize {
 
 /// From 1 B to 1 GiB, in memory that itself begins at an odd address.
 #[test]
-fn the_address_is_aligned_and_not_the_offset() {
+fn the_address_is_aligned_not_the_offset() {
     for skip in [0, 1, 63, 4095] {
         let arena = BumpArena::new(Reservation::new(4 * GIB, skip));
         let mut end = arena.base().addr().get();
@@ -43,8 +43,8 @@ fn sizes_at_the_end() {
         arena.allocate_bytes(size, 1).unwrap();
         let left = LEN - size;
         assert_eq!(arena.stats(), BumpStats { capacity: LEN, used: size, left });
-        let refused = arena.allocate_bytes(left + 1, 1);
-        assert_eq!(refused, Err(BumpError::Full { requested: left + 1, left }));
+        let too_large = arena.alloc_bytes(left + 1, 1);
+        assert_eq!(too_large, Err(BumpError::Full { requested: left + 1, left }));
         if left > 0 {
             let rest = arena.allocate_bytes(left, 1).unwrap();
             assert_eq!((start(rest), rest.len()), (arena.base().addr().get() + size, left));
@@ -59,9 +59,9 @@ fn sizes_at_the_end() {
     );
 }
 
-/// What only padding could use is not said to be left.
+/// `left` does not count bytes that only padding could use.
 #[test]
-fn left_is_what_could_be_had() {
+fn left_is_the_largest_possible_request() {
     let arena = arena(256);
     arena.allocate_bytes(1, 1).unwrap();
     assert_eq!(arena.allocate_bytes(193, 64), Err(BumpError::Full { requested: 193, left: 192 }));
@@ -70,9 +70,9 @@ fn left_is_what_could_be_had() {
     assert_eq!(arena.allocate_bytes(1, 64), Err(BumpError::Full { requested: 1, left: 0 }));
 }
 
-/// A refusal leaves no trace: what fits is still granted, where it would have been.
+/// A failed request has no effect: a smaller one still gets the same address.
 #[test]
-fn a_refusal_changes_nothing() {
+fn a_failed_request_changes_nothing() {
     let arena = arena(256);
     arena.allocate_bytes(10, 1).unwrap();
     let before = arena.stats();
@@ -87,7 +87,7 @@ fn a_refusal_changes_nothing() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_apart() {
+fn invalid_requests_have_distinct_errors() {
     let arena = arena(4096);
     let max = isize::MAX as usize;
     let wrong = [
@@ -117,7 +117,7 @@ fn what_makes_no_sense_is_told_apart() {
 }
 
 #[test]
-fn an_arena_owns_its_memory_and_nothing_beside_it() {
+fn an_arena_owns_exactly_its_memory() {
     let memory = HeapMemory::new(1000, 8).unwrap();
     let base = memory.base().as_ptr().cast_const();
     let arena = BumpArena::new(memory);
@@ -141,24 +141,23 @@ fn a_reset_hands_out_the_same_bytes_again() {
     assert_eq!(arena.into_memory().len(), 1 << 16);
 }
 
-/// An arena in a page that can only be read: whatever writes to it, if only to put back what was
-/// there, dies.
+/// The arena is in a read-only page: any write to it, even of the same value, kills the process.
 #[test]
-fn a_refusal_writes_nothing() {
+fn a_failed_request_writes_nothing() {
     type Arena = BumpArena<HeapMemory>;
     let (len, flags) = (size_of::<Arena>(), MapFlags::PRIVATE);
-    // SAFETY: a new mapping where the kernel likes.
+    // SAFETY: the kernel chooses the address of the new mapping.
     let page =
         unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }
             .unwrap();
     let place = page.cast::<Arena>();
     // SAFETY: the page is large and aligned enough.
     unsafe { place.write(arena(4096)) };
-    // SAFETY: just written.
-    unsafe { &*place }.allocate_bytes(4096, 1).unwrap();
-    // SAFETY: our page; what may go wrong in it is what the test is about.
+    // SAFETY: the value was written just now.
+    unsafe { &*place }.alloc_bytes(4096, 1).unwrap();
+    // SAFETY: the page belongs to this test; a fault in it fails the test.
     unsafe { mprotect(page, len, MprotectFlags::READ) }.unwrap();
-    // SAFETY: as before.
+    // SAFETY: the page belongs to this test.
     let full = unsafe { &*place };
     for (size, align) in [(1, 1), (4096, 64), (0, 1), (1, 3), (usize::MAX, 1)] {
         full.allocate_bytes(size, align).unwrap_err();
@@ -166,8 +165,8 @@ fn a_refusal_writes_nothing() {
     }
     assert_eq!(full.stats().left, 0);
     assert!(full.owns(full.base().as_ptr()));
-    // SAFETY: the page is ours; the arena is taken out before it goes, and is not used where it
-    // was.
+    // SAFETY: the page belongs to this test; the arena is moved out before the page is unmapped,
+    // and is not used at its old address.
     unsafe {
         mprotect(page, len, MprotectFlags::READ | MprotectFlags::WRITE).unwrap();
         drop(place.read());

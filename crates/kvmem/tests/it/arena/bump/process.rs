@@ -1,4 +1,4 @@
-//! A pool with mappings beside it.
+//! The process arena: one pool, and mappings for other requests.
 
 use std::ptr::NonNull;
 use std::sync::Barrier;
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use kvmem::arena::{
-    ArenaSettings, BumpError, Errno, FreeError, Freed, ProcessAllocError, ProcessArena, SetupError,
+    ArenaSettings, BumpError, Errno, FreeError, FreeOutcome, ProcessAllocError, ProcessArena,
+    SetupError,
 };
 use kvmem_testkit::random::Random;
 
@@ -16,29 +17,29 @@ fn with_pool(bytes: usize) -> ProcessArena {
     ProcessArena::new(ArenaSettings::pool(bytes)).expect("a little memory")
 }
 
-/// Fills what was given with one byte, having looked that it is fresh.
+/// Checks that the bytes are zero, and fills them with `byte`.
 fn fill(bytes: NonNull<[u8]>, byte: u8) -> NonNull<u8> {
-    // SAFETY: it was just allocated, as long as it says, and nobody else has it.
+    // SAFETY: the bytes were just allocated, and no other code has them.
     let all = unsafe { &mut *bytes.as_ptr() };
-    assert!(all.iter().all(|byte| *byte == 0), "not fresh");
+    assert!(all.iter().all(|byte| *byte == 0), "not zero");
     all.fill(byte);
     bytes.cast()
 }
 
-fn unknown(address: NonNull<u8>) -> Result<Freed, FreeError> {
+fn unknown(address: NonNull<u8>) -> Result<FreeOutcome, FreeError> {
     Err(FreeError::Unknown { address: address.addr().get() })
 }
 
 /// # Safety
 ///
-/// As [`ProcessArena::free`].
-unsafe fn free(arena: &ProcessArena, address: NonNull<u8>) -> Result<Freed, FreeError> {
-    // SAFETY: passed on.
+/// The conditions of [`ProcessArena::free`].
+unsafe fn free(arena: &ProcessArena, address: NonNull<u8>) -> Result<FreeOutcome, FreeError> {
+    // SAFETY: the caller's guarantee.
     unsafe { arena.free(address) }
 }
 
 #[test]
-fn off_means_mappings() {
+fn without_a_pool_every_request_is_mapped() {
     let arena = ProcessArena::new(ArenaSettings::off()).unwrap();
     let first = fill(arena.allocate(1, 1).unwrap(), 1);
     let second = fill(arena.allocate(MIB + 1, 64).unwrap(), 2);
@@ -47,9 +48,9 @@ fn off_means_mappings() {
     assert_eq!((stats.mapped_allocations, stats.mapped_frees), (2, 0));
     let page = rustix::param::page_size();
     assert_eq!(stats.mapped_bytes, page + (MIB + 1).next_multiple_of(page));
-    // SAFETY: neither is used afterwards.
+    // SAFETY: neither allocation is used afterwards.
     unsafe {
-        assert_eq!(free(&arena, first), Ok(Freed::Unmapped { bytes: page }));
+        assert_eq!(free(&arena, first), Ok(FreeOutcome::Unmapped { bytes: page }));
         assert_eq!(free(&arena, first), unknown(first));
         assert_eq!(free(&arena, second.add(page)), unknown(second.add(page)), "inside of one");
         assert!(free(&arena, second).is_ok());
@@ -59,7 +60,7 @@ fn off_means_mappings() {
 }
 
 #[test]
-fn full_means_mappings_and_what_fits_still_fits() {
+fn a_full_pool_maps_and_still_serves_small_requests() {
     let arena = with_pool(MIB);
     let pooled = fill(arena.allocate(MIB - 100, 64).unwrap(), 1);
     let mapped = fill(arena.allocate(101, 1).unwrap(), 2);
@@ -70,11 +71,11 @@ fn full_means_mappings_and_what_fits_still_fits() {
     let stats = arena.stats();
     assert_eq!(stats.pool.map(|pool| pool.left), Some(0));
     assert_eq!((stats.pool_allocations, stats.mapped_allocations), (2, 1));
-    // SAFETY: none is used afterwards.
+    // SAFETY: no allocation is used afterwards.
     unsafe {
-        assert_eq!(free(&arena, pooled), Ok(Freed::Counted));
-        assert!(matches!(free(&arena, mapped), Ok(Freed::Unmapped { .. })));
-        assert_eq!(free(&arena, last), Ok(Freed::Counted));
+        assert_eq!(free(&arena, pooled), Ok(FreeOutcome::Counted));
+        assert!(matches!(free(&arena, mapped), Ok(FreeOutcome::Unmapped { .. })));
+        assert_eq!(free(&arena, last), Ok(FreeOutcome::Counted));
         let error = FreeError::AllFreed { address: last.addr().get(), allocations: 2 };
         assert_eq!(free(&arena, last), Err(error), "one too many");
     }
@@ -83,28 +84,28 @@ fn full_means_mappings_and_what_fits_still_fits() {
 }
 
 #[test]
-fn strangers_are_not_freed() {
+fn foreign_addresses_are_not_freed() {
     let arena = with_pool(MIB);
     let other = with_pool(MIB);
     let mine = arena.allocate(100, 1).unwrap().cast::<u8>();
     let theirs = other.allocate(100, 1).unwrap().cast::<u8>();
     let mapped = other.allocate(2 * MIB, 1).unwrap().cast::<u8>();
     let local = NonNull::from(&0u8);
-    // SAFETY: what is free of these is not used afterwards; the rest is not freed.
+    // SAFETY: freed allocations are not used afterwards; other addresses are not freed.
     unsafe {
         for stranger in [theirs, mapped, local, NonNull::dangling(), mine.add(100)] {
             assert_eq!(free(&arena, stranger), unknown(stranger));
             assert!(!arena.owns(stranger.as_ptr()));
         }
         assert_eq!(arena.stats().pool_frees, 0);
-        assert_eq!(free(&other, theirs), Ok(Freed::Counted));
+        assert_eq!(free(&other, theirs), Ok(FreeOutcome::Counted));
         assert!(free(&other, mapped).is_ok());
     }
 }
 
-/// As the pool does it, so the mappings do: the seed's fallback gave pages, whatever was asked for.
+/// Mappings have the requested alignment, like allocations of the pool.
 #[test]
-fn mappings_are_as_aligned_as_was_asked_for() {
+fn mappings_have_the_requested_alignment() {
     let arena = ProcessArena::new(ArenaSettings::off()).unwrap();
     for shift in 0..=30 {
         let bytes = arena.allocate(100, 1 << shift).unwrap();
@@ -114,15 +115,15 @@ fn mappings_are_as_aligned_as_was_asked_for() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_not_mapped() {
+fn invalid_requests_fail_and_map_nothing() {
     for arena in [with_pool(MIB), ProcessArena::new(ArenaSettings::off()).unwrap()] {
-        let refused = [
+        let invalid = [
             (0, 1, BumpError::Zero),
             (1, 3, BumpError::BadAlign { align: 3 }),
             (usize::MAX, 1, BumpError::Overflow { requested: usize::MAX, align: 1 }),
         ];
-        for (size, align, error) in refused {
-            assert_eq!(arena.allocate(size, align), Err(ProcessAllocError::Refused(error)));
+        for (size, align, error) in invalid {
+            assert_eq!(arena.allocate(size, align), Err(ProcessAllocError::Invalid(error)));
         }
         let requested = isize::MAX as usize;
         let error = arena.allocate(requested, 1).unwrap_err();
@@ -138,15 +139,15 @@ fn a_pool_that_cannot_be_mapped_is_an_error() {
     for pool_bytes in [isize::MAX as usize, usize::MAX, 0] {
         let error = ProcessArena::new(ArenaSettings::pool(pool_bytes)).unwrap_err();
         assert!(
-            matches!(error, SetupError::Map { pool_bytes: told, .. } if told == pool_bytes),
+            matches!(error, SetupError::Map { pool_bytes: found, .. } if found == pool_bytes),
             "{error}"
         );
         assert!(error.to_string().contains("KVMEM_DISABLE_ARENA=1"), "{error}");
     }
 }
 
-/// Eight threads that allocate, write, look and free, past the end of the pool; and one that reads
-/// the figures.
+/// Eight threads allocate, write, check and free, beyond the size of the pool, while one thread
+/// reads the statistics.
 #[test]
 fn threads_share_it() {
     const THREADS: u64 = 8;
@@ -155,7 +156,7 @@ fn threads_share_it() {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let looking = scope.spawn(|| {
-            // Relaxed: whether it is seen a round later does not matter.
+            // Relaxed: one more round does not matter.
             while !done.load(Ordering::Relaxed) {
                 let stats = arena.stats();
                 let pool = stats.pool.unwrap();
@@ -183,18 +184,18 @@ fn threads_share_it() {
                         if random.below(2) == 0 {
                             let (address, size) =
                                 live.swap_remove(random.below(live.len() as u64) as usize);
-                            // SAFETY: it is ours, and as long as that.
+                            // SAFETY: the allocation belongs to this thread and has this length.
                             let bytes =
                                 unsafe { std::slice::from_raw_parts(address.as_ptr(), size) };
                             assert!(
                                 bytes.iter().all(|byte| *byte == me as u8 + 1),
-                                "somebody else wrote here"
+                                "another thread wrote here"
                             );
-                            // SAFETY: it is not used afterwards.
+                            // SAFETY: the allocation is not used afterwards.
                             unsafe { free(arena, address) }.unwrap();
                         }
                     }
-                    // SAFETY: nor are these.
+                    // SAFETY: the allocations are not used afterwards.
                     live.into_iter()
                         .for_each(|(address, _)| assert!(unsafe { free(arena, address) }.is_ok()));
                 })

@@ -1,4 +1,4 @@
-//! Random requests, compared with the arithmetic written out in numbers that cannot overflow.
+//! Random requests, compared with the same arithmetic in numbers that cannot overflow.
 
 use kvmem::arena::{BumpArena, BumpError, BumpStats};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ enum Op {
         size: usize,
         align: usize,
     },
-    /// As much as is left at this alignment, and so many bytes more or less.
+    /// The remaining bytes at this alignment, plus or minus a few.
     Rest {
         align: usize,
         more: isize,
@@ -23,7 +23,8 @@ fn sizes() -> impl Strategy<Value = usize> {
     let max = isize::MAX as usize;
     prop_oneof![
         10 => 0usize..300,
-        5 => (0u32..40, -2isize..=2).prop_map(|(shift, more)| (1usize << shift).wrapping_add_signed(more)),
+        5 => (0u32..40, -2isize..=2)
+            .prop_map(|(shift, more)| (1usize << shift).wrapping_add_signed(more)),
         1 => (0usize..4).prop_map(move |less| max - less),
         1 => (0usize..4).prop_map(move |more| max.wrapping_add(more)),
         1 => (0usize..4).prop_map(|less| usize::MAX - less),
@@ -49,7 +50,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..60)
 }
 
-/// The address that is due, or the refusal.
+/// Returns the expected address, or the expected error.
 fn expected(
     base: usize,
     used: usize,
@@ -82,7 +83,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
-    fn as_the_arithmetic_says(
+    fn results_match_the_arithmetic(
         capacity in prop_oneof![1usize..5000, (12u32..36).prop_map(|shift| 1usize << shift)],
         skip in 0usize..4096,
         ops in ops(),
@@ -99,13 +100,15 @@ proptest! {
                 }
                 Op::Alloc { size, align } => (size, align),
                 Op::Rest { align, more } => {
-                    let left = (base + capacity).saturating_sub((base + used).next_multiple_of(align));
+                    let start = (base + used).next_multiple_of(align);
+                    let left = (base + capacity).saturating_sub(start);
                     (left.saturating_add_signed(more), align)
                 }
             };
             let due = expected(base, used, capacity, size, align);
-            let got = arena.allocate_bytes(size, align);
-            prop_assert_eq!(got.map(|bytes| (bytes.cast::<u8>().addr().get(), bytes.len())), due.map(|at| (at, size)));
+            let got = arena.alloc_bytes(size, align);
+            let got = got.map(|bytes| (bytes.cast::<u8>().addr().get(), bytes.len()));
+            prop_assert_eq!(got, due.map(|at| (at, size)));
             if let Ok(at) = due {
                 used = at + size - base;
             }

@@ -1,4 +1,4 @@
-//! Settings and their aliases, without touching the environment.
+//! Settings and their aliases, without changes to the environment.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -12,13 +12,13 @@ const OFF_ALIAS: &str = "MC_DISABLE_MMAP_ARENA";
 
 fn read(set: &[(&str, &str)]) -> Result<ArenaSettings, SettingError> {
     ArenaSettings::from_lookup(|name| {
-        assert!([SIZE, SIZE_ALIAS, OFF, OFF_ALIAS].contains(&name), "{name} is none of ours");
+        assert!([SIZE, SIZE_ALIAS, OFF, OFF_ALIAS].contains(&name), "unexpected variable {name}");
         set.iter().find(|(set, _)| *set == name).map(|(_, value)| value.into())
     })
 }
 
 #[test]
-fn off_unless_asked_for() {
+fn off_by_default() {
     assert_eq!(read(&[]), Ok(ArenaSettings::off()));
     assert_eq!(read(&[(OFF, "0")]), Ok(ArenaSettings::off()));
     assert_eq!(
@@ -34,7 +34,7 @@ fn a_size_turns_it_on() {
         assert_eq!(read(&[(name, "8g")]), Ok(ArenaSettings::pool(8 << 30)));
         assert_eq!(read(&[(name, " 1.5 GiB ")]), Ok(ArenaSettings::pool(3 << 29)));
     }
-    // As SI says, and in Mooncake's variable as Mooncake does.
+    // Powers of 1000 as in SI; powers of 1024 in Mooncake's variable.
     assert_eq!(read(&[(SIZE, "8gb")]), Ok(ArenaSettings::pool(8_000_000_000)));
     assert_eq!(read(&[(SIZE_ALIAS, "8gb")]), Ok(ArenaSettings::pool(8 << 30)));
     assert_eq!(read(&[(SIZE, "1M"), (SIZE_ALIAS, "not read")]), Ok(ArenaSettings::pool(1 << 20)));
@@ -71,7 +71,7 @@ fn off_wins_over_any_size() {
 }
 
 #[test]
-fn mistakes_name_the_variable_that_was_set() {
+fn errors_name_the_variable() {
     for name in [SIZE, SIZE_ALIAS] {
         let error = read(&[(name, "8 gigs")]).unwrap_err();
         let fault = SizeFault::Unit { unit: "gigs".to_owned() };
@@ -99,7 +99,7 @@ fn mistakes_name_the_variable_that_was_set() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_a_mistake_too() {
+fn invalid_unicode_is_an_error() {
     for wrong in [SIZE, OFF_ALIAS] {
         let lookup = |name: &str| (name == wrong).then(|| OsString::from_vec(vec![b'1', 0xff]));
         let text = ArenaSettings::from_lookup(lookup).unwrap_err().to_string();

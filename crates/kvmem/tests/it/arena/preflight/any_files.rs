@@ -1,4 +1,4 @@
-//! Whatever stands in the files: no panic, and nothing is fine that was not read.
+//! Any file contents: nothing panics, and no unread limit is `ok`.
 
 use kvmem::arena::preflight::{Value, Verdict};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::tree::Tree;
 use super::{GIB, requirements};
 
-/// Every file that is read of a machine with two nodes and both versions of cgroups.
+/// The files that preflight reads on a machine with two nodes and both versions of cgroups.
 const FILES: [&str; 33] = [
     "proc/meminfo",
     "proc/self/status",
@@ -75,7 +75,7 @@ fn machine_with_everything() -> Tree {
     tree
 }
 
-/// Bytes of any kind, and text such as the kernel might write.
+/// Generates arbitrary bytes, and text similar to the kernel's.
 fn contents() -> impl Strategy<Value = Vec<u8>> {
     let nearly = "([0-9]{1,20}|max|kB|Node|MemFree|cgroup2|memory|[-:,./ \\[\\]\\\\\n]){0,12}";
     prop_oneof![
@@ -90,7 +90,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn no_file_makes_it_panic(
+    fn no_file_panics(
         changes in proptest::collection::vec((0..FILES.len(), contents()), 1..8),
         size in prop_oneof![1..u64::MAX >> 1, Just(1 << 63), Just(GIB)],
         ladder in prop_oneof![Just("1G,2M,thp,4k"), Just("2M"), Just("4k"), Just("thp,2M")],
@@ -102,12 +102,14 @@ proptest! {
         for (file, text) in changes {
             tree.file(FILES[file], text);
         }
-        let report = tree.machine().preflight(&requirements(size, ladder).shared(shared).pinned(pinned).nodes(node));
-        // Nor does showing it.
+        let requirements = requirements(size, ladder).shared(shared).pinned(pinned).nodes(node);
+        let report = tree.machine().preflight(&requirements);
+        // Displaying the report does not panic either.
         prop_assert!(report.to_string().contains(&report.tally().to_string()));
         prop_assert!(serde_json::to_string(&report).is_ok());
         for check in &report.checks {
-            prop_assert_eq!(check.value == Value::Unknown && check.verdict != Verdict::Unknown, false, "{:?}", check);
+            let unread = check.value == Value::Unknown;
+            prop_assert!(!unread || check.verdict == Verdict::Unknown, "{:?}", check);
             let to_fix = matches!(check.verdict, Verdict::Warn | Verdict::Fail);
             prop_assert_eq!(check.fix.is_some(), to_fix, "{:?}", check);
         }
@@ -115,7 +117,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_read_is_never_fine() {
+fn unreadable_limits_are_never_ok() {
     let tree = Tree::empty();
     for ladder in ["1G,2M,thp,4k", "thp", "2M"] {
         for shared in [false, true] {
@@ -134,7 +136,7 @@ fn what_cannot_be_read_is_never_fine() {
 }
 
 #[test]
-fn each_file_that_is_lost_costs_a_check() {
+fn each_missing_file_makes_a_check_unknown() {
     let count = |tree: &Tree| {
         let report =
             tree.machine().preflight(&requirements(GIB, "2M,thp,4k").pinned(false).nodes([0, 1]));
@@ -142,8 +144,8 @@ fn each_file_that_is_lost_costs_a_check() {
     };
     let whole = machine_with_everything();
     assert_eq!(count(&whole), 0, "{}", whole.machine().preflight(&requirements(GIB, "2M,thp,4k")));
-    // These only explain, or make a reason more exact; a folder in place of the last is as good as
-    // the file.
+    // These files only make a reason more exact; for the last one, a folder in its place is as good
+    // as the file.
     let minor = [
         "uid_map",
         "io_uring_disabled",
@@ -156,6 +158,6 @@ fn each_file_that_is_lost_costs_a_check() {
     for file in FILES.iter().filter(|file| !minor.iter().any(|minor| file.ends_with(minor))) {
         let mut tree = machine_with_everything();
         tree.unreadable(file);
-        assert!(count(&tree) > 0, "{file} was lost and nothing became unknown");
+        assert!(count(&tree) > 0, "{file} is missing and no check became unknown");
     }
 }

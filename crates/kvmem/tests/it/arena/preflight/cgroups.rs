@@ -1,9 +1,9 @@
-//! Cgroups v1 and v2, nested, seen in part, or not there.
+//! Cgroups v1 and v2: nested, partly visible, or absent.
 
 use kvmem::arena::preflight::{Value, Verdict};
 
 use super::tree::Tree;
-use super::{GIB, MIB, expect, fixed_by, requirements};
+use super::{GIB, MIB, assert_fixes, expect, requirements};
 
 const NONE: &str = "9223372036854771712";
 
@@ -34,18 +34,18 @@ fn the_tightest_level_counts() {
             ),
         ],
     );
-    // 32 GiB, of which 8 are used, of which 4 would be given up.
+    // The limit is 32 GiB; 8 GiB are used, 4 GiB of which are reclaimable.
     let report = tree.machine().preflight(&requirements(28 * GIB, "4k"));
     expect(&report, "cgroup.memory.max", Value::Bytes(28 * GIB), Verdict::Ok);
     let check = expect(&report, "cgroup.memory.high", Value::Bytes(12 * GIB), Verdict::Warn);
-    fixed_by(
+    assert_fixes(
         check,
         &["echo 34359738368 > /sys/fs/cgroup/kubepods/pod1/memory.high", "systemd: MemoryHigh=32G"],
     );
     let report = tree.machine().preflight(&requirements(28 * GIB + 1, "4k"));
     let check = expect(&report, "cgroup.memory.max", Value::Bytes(28 * GIB), Verdict::Fail);
     assert!(check.why.contains("/kubepods/pod1/memory.max is 32 GiB"), "{check:?}");
-    fixed_by(
+    assert_fixes(
         check,
         &[
             "docker run --memory=33g",
@@ -53,10 +53,10 @@ fn the_tightest_level_counts() {
             "systemd: MemoryMax=33G",
         ],
     );
-    // Hugepages of a pool are no memory of the cgroup...
+    // Hugetlb pages do not count as the cgroup's memory...
     let report = tree.machine().preflight(&requirements(64 * GIB, "2M"));
     expect(&report, "cgroup.memory.max", Value::Bytes(28 * GIB), Verdict::Ok);
-    // ... unless it was mounted so.
+    // ... unless a mount option says so.
     let mount = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,memory_hugetlb_accounting\n";
     tree.file("proc/self/mountinfo", mount);
     let report = tree.machine().preflight(&requirements(64 * GIB, "2M"));
@@ -64,7 +64,7 @@ fn the_tightest_level_counts() {
 }
 
 #[test]
-fn a_container_sees_only_itself() {
+fn a_container_sees_only_its_own_levels() {
     let mut tree = Tree::roomy();
     let limited: &[(&str, &str)] = &[
         ("cgroup.type", "domain"),
@@ -76,9 +76,9 @@ fn a_container_sees_only_itself() {
     let report = tree.machine().preflight(&requirements(GIB, "4k"));
     let check = expect(&report, "cgroup.memory.max", Value::Bytes(2 * GIB - MIB), Verdict::Ok);
     assert!(check.why.contains("above"), "{check:?}");
-    // No limit of its own says nothing of those above.
+    // Without a visible limit, levels above may still have one.
     expect(&report, "cgroup.memory.high", Value::Unknown, Verdict::Unknown);
-    // The same with the names of the host: what is mounted is the container's own part.
+    // The same with the paths of the host; the container's own part is mounted.
     tree.unified("/docker/abc", "/docker/abc", &[("/", limited)]);
     let report = tree.machine().preflight(&requirements(4 * GIB, "4k"));
     let check = expect(&report, "cgroup.memory.max", Value::Bytes(2 * GIB - MIB), Verdict::Fail);
@@ -129,11 +129,14 @@ fn version_1() {
     expect(&report, "cpus", Value::Count(2), Verdict::Ok);
     let report = tree.machine().preflight(&requirements(7 * GIB, "4k"));
     let check = expect(&report, "cgroup.memory.max", Value::Bytes(6 * GIB), Verdict::Fail);
-    fixed_by(check, &["echo 9663676416 > /sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes"]);
-    // 3 GiB of hugepages are left; what goes beyond them is ordinary memory.
+    assert_fixes(
+        check,
+        &["echo 9663676416 > /sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes"],
+    );
+    // 3 GiB of hugepages remain; the rest is ordinary memory.
     let report = tree.machine().preflight(&requirements(4 * GIB, "2M,4k"));
     let check = expect(&report, "cgroup.hugetlb.2M", Value::Bytes(3 * GIB), Verdict::Warn);
-    fixed_by(check, &["Kubernetes: resources.limits hugepages-2Mi: 4Gi"]);
+    assert_fixes(check, &["Kubernetes: resources.limits hugepages-2Mi: 4Gi"]);
     assert_eq!(report.check("memory.available").unwrap().need, Some(Value::Bytes(GIB)));
     let report = tree.machine().preflight(&requirements(4 * GIB, "2M"));
     expect(&report, "cgroup.hugetlb.2M", Value::Bytes(3 * GIB), Verdict::Fail);
@@ -142,7 +145,7 @@ fn version_1() {
 #[test]
 fn both_versions_at_once() {
     let mut tree = Tree::roomy();
-    // Memory is in v1, hugetlb in no v1 hierarchy and so in v2.
+    // Memory is in v1; hugetlb is in no v1 hierarchy, therefore in v2.
     tree.legacy(
         "/a",
         "/",
@@ -154,7 +157,8 @@ fn both_versions_at_once() {
     tree.file("proc/self/cgroup", "4:memory:/a\n0::/b\n");
     tree.file(
         "proc/self/mountinfo",
-        "31 1 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n32 1 0:32 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+        "31 1 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+         32 1 0:32 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
     );
     tree.file("sys/fs/cgroup/unified/b/hugetlb.2MB.max", "max\n");
     tree.file("sys/fs/cgroup/unified/b/hugetlb.2MB.rsvd.max", "536870912\n");
@@ -183,7 +187,7 @@ fn processors() {
     tree.system.cpus = Some(1);
     let report = tree.machine().preflight(&requirements(GIB, "4k"));
     expect(&report, "cpus", Value::Count(1), Verdict::Warn);
-    // More than a thousand processors: the mask is read from the file instead.
+    // Without an answer, as on machines with very many processors, the mask is read from the file.
     tree.system.cpus = None;
     let report = tree.machine().preflight(&requirements(GIB, "4k"));
     expect(&report, "cpus", Value::Count(8), Verdict::Ok);
@@ -195,12 +199,12 @@ fn processors() {
 #[test]
 fn none_at_all() {
     let mut tree = Tree::roomy();
-    // A kernel without them.
+    // A kernel without cgroups.
     tree.without("proc/self/cgroup").without("sys/fs/cgroup");
     let report = tree.machine().preflight(&requirements(GIB, "2M"));
     expect(&report, "cgroup.memory.max", Value::Unlimited, Verdict::Ok);
     expect(&report, "cgroup.hugetlb.2M", Value::Unlimited, Verdict::Ok);
-    // One with them that shows none.
+    // A kernel that does not show its cgroups.
     tree.file("proc/self/cgroup", "0::/user.slice\n")
         .file("proc/self/mountinfo", "22 1 0:21 / /proc rw - proc proc rw\n");
     unknown(&tree);
@@ -228,7 +232,7 @@ fn files_that_cannot_be_read() {
         let check = expect(&report, "cgroup.memory.max", Value::Unknown, Verdict::Unknown);
         assert!(check.why.contains(file), "{check:?}");
     }
-    // What is certain stays certain: a level that can be read, and is too small.
+    // A readable level that is too low fails, even if another level is unreadable.
     let mut tree = Tree::roomy();
     let small: &[(&str, &str)] = &[("memory.max", "4096"), ("memory.current", "0")];
     tree.unified("/a/b", "/", &[("/", &[]), ("/a", small), ("/a/b", small)]);

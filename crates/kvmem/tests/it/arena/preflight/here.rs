@@ -1,4 +1,4 @@
-//! The machine at hand, whatever it is.
+//! The machine that runs the tests.
 
 use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Machine, Requirements, System, Value, Verdict};
@@ -6,7 +6,7 @@ use kvmem::arena::preflight::{Machine, Requirements, System, Value, Verdict};
 use super::{GIB, requirements};
 
 #[test]
-fn every_wish_gets_an_answer() {
+fn all_requirements_get_a_report() {
     let machine = Machine::here();
     for size in [1, 4096, GIB, 64 * GIB, 1 << 50, 1 << 63] {
         for ladder in ["1G,2M,thp,4k", "2M", "thp", "4k"] {
@@ -22,7 +22,7 @@ fn every_wish_gets_an_answer() {
 }
 
 #[test]
-fn what_the_kernel_tells_everybody_is_known() {
+fn facts_open_to_all_users_are_known() {
     let report = Machine::here().preflight(&Requirements::new(4096, Ladder::default()).unwrap());
     for name in ["kernel.populate", "maps.left", "rlimit.as", "rlimit.data"] {
         let check = report.check(name).unwrap();
@@ -34,7 +34,7 @@ fn what_the_kernel_tells_everybody_is_known() {
 }
 
 #[test]
-fn more_than_any_machine_has_fails() {
+fn impossible_sizes_fail() {
     let report = Machine::here().preflight(&requirements(1 << 60, "4k"));
     assert!(!report.passes(), "{report}");
 }

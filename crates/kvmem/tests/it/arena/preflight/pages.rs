@@ -1,22 +1,22 @@
-//! Hugepages, transparent ones, memory and nodes.
+//! Hugepages, transparent hugepages, memory and nodes.
 
 use kvmem::arena::preflight::{Value, Verdict};
 
 use super::tree::Tree;
-use super::{GIB, expect, fixed_by, requirements};
+use super::{GIB, assert_fixes, expect, requirements};
 
 const POOLS: &str = "sys/kernel/mm/hugepages";
 const NODE0: &str = "sys/devices/system/node/node0/hugepages";
 
 #[test]
-fn a_roomy_machine_has_nothing_to_complain_of() {
+fn a_large_machine_passes_every_check() {
     let tree = Tree::roomy();
     let report = tree.machine().preflight(&requirements(64 * GIB, "2M,thp,4k"));
     assert_eq!(report.tally().ok, report.checks.len(), "{report}");
     assert!(report.passes() && report.verdict == Verdict::Ok);
     let check = expect(&report, "hugepages.2M", Value::Count(32_768), Verdict::Ok);
     assert_eq!(check.need, Some(Value::Count(32_768)));
-    // Hugepages of a pool need no other memory.
+    // Hugetlb pages need no ordinary memory.
     assert_eq!(report.check("memory.available").unwrap().need, Some(Value::Bytes(0)));
 }
 
@@ -26,8 +26,8 @@ fn a_partial_pool_steps_down_or_fails() {
     tree.pool(POOLS, 2 << 20, 20_000, 8192).pool(NODE0, 2 << 20, 20_000, 8192);
     let report = tree.machine().preflight(&requirements(64 * GIB, "2M,thp,4k"));
     let check = expect(&report, "hugepages.2M", Value::Count(8192), Verdict::Warn);
-    // 20,000 are there, 24,576 are missing.
-    fixed_by(
+    // 20,000 pages are free, 24,576 are missing.
+    assert_fixes(
         check,
         &[
             "sysctl vm.nr_hugepages=44576",
@@ -41,21 +41,21 @@ fn a_partial_pool_steps_down_or_fails() {
     let check = expect(&report, "hugepages.2M", Value::Count(8192), Verdict::Fail);
     assert!(check.why.contains("48 GiB"), "{check:?}");
     assert!(!report.passes());
-    // Those that others have reserved are not free.
+    // Pages reserved by other processes are not free.
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "8000\n");
     let report = tree.machine().preflight(&requirements(64 * GIB, "2M,4k"));
     expect(&report, "hugepages.2M", Value::Count(192), Verdict::Warn);
 }
 
 #[test]
-fn each_rung_takes_what_is_left() {
+fn each_rung_takes_the_rest() {
     let mut tree = Tree::roomy();
     tree.pool(POOLS, 1 << 30, 10, 10).pool(NODE0, 1 << 30, 10, 10);
     tree.pool(POOLS, 2 << 20, 512, 512).pool(NODE0, 2 << 20, 512, 512);
     let report = tree.machine().preflight(&requirements(64 * GIB, "1G,2M,thp"));
     let check = expect(&report, "hugepages.1G", Value::Count(10), Verdict::Warn);
     assert_eq!(check.need, Some(Value::Count(64)));
-    fixed_by(check, &["echo 64 > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"]);
+    assert_fixes(check, &["echo 64 > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"]);
     let check = expect(&report, "hugepages.2M", Value::Count(512), Verdict::Warn);
     assert_eq!(check.need, Some(Value::Count(54 * 512)));
     assert_eq!(report.check("memory.available").unwrap().need, Some(Value::Bytes(53 * GIB)));
@@ -71,18 +71,18 @@ fn an_empty_pool_and_surplus() {
     let report = tree.machine().preflight(&requirements(GIB, "2M"));
     let check = expect(&report, "hugepages.2M", Value::Count(0), Verdict::Warn);
     assert!(check.why.contains("surplus"), "{check:?}");
-    // Not to know whether the kernel would make them is not to know.
+    // If the surplus is unknown, the verdict is unknown.
     tree.unreadable("sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages");
     let report = tree.machine().preflight(&requirements(GIB, "2M"));
     expect(&report, "hugepages.2M", Value::Unknown, Verdict::Unknown);
     let report = tree.machine().preflight(&requirements(GIB, "2M,4k"));
     expect(&report, "hugepages.2M", Value::Count(0), Verdict::Warn);
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "512\n");
-    // Where base pages have another size than 4 KiB, the plain setting is for other hugepages.
+    // If base pages are not 4 KiB, the plain setting applies to hugepages of another size.
     tree.line("proc/meminfo", "Hugepagesize", "Hugepagesize:   524288 kB");
     let report = tree.machine().preflight(&requirements(GIB, "2M"));
     let check = expect(&report, "hugepages.2M", Value::Count(0), Verdict::Warn);
-    fixed_by(check, &["echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"]);
+    assert_fixes(check, &["echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"]);
 }
 
 #[test]
@@ -108,16 +108,16 @@ fn transparent_hugepages() {
         let report = tree.machine().preflight(&requirements(GIB, ladder));
         expect(&report, "thp.enabled", word(), verdict).clone()
     };
-    // Enough hugepages: nobody comes to the rung below.
+    // With enough hugetlb pages the next rung is not reached.
     check(&tree, "2M,4k", Verdict::Ok);
-    fixed_by(
+    assert_fixes(
         &check(&tree, "thp,4k", Verdict::Warn),
         &["echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"],
     );
     check(&tree, "thp", Verdict::Fail);
     check(&tree, "4k", Verdict::Ok);
 
-    // Newer kernels have a setting for each size, which may follow the one for all.
+    // Newer kernels have a setting for each size, which may refer to the common one.
     let own = "sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled";
     tree.file(own, "always [inherit] madvise never\n");
     check(&tree, "thp", Verdict::Fail);
@@ -143,7 +143,7 @@ fn transparent_hugepages_of_shared_memory() {
     tree.file(file, "always within_size advise [never] deny force\n");
     let report = tree.machine().preflight(&requirements(GIB, "thp"));
     expect(&report, "thp.shmem", Value::Text("never".into()), Verdict::Ok);
-    // What faults do not make is collected, where the kernel can.
+    // Populating collects pages into hugepages if the kernel can.
     let report = tree.machine().preflight(&requirements(GIB, "thp,4k").shared(true));
     expect(&report, "thp.shmem", Value::Text("never".into()), Verdict::Ok);
     for (setting, word, release) in
@@ -153,8 +153,8 @@ fn transparent_hugepages_of_shared_memory() {
         tree.file("proc/sys/kernel/osrelease", release);
         let report = tree.machine().preflight(&requirements(GIB, "thp,4k").shared(true));
         let check = expect(&report, "thp.shmem", Value::Text(word.into()), Verdict::Warn);
-        fixed_by(check, &["echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"]);
-        // What is private does not matter then.
+        assert_fixes(check, &["echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"]);
+        // The setting for private memory does not matter then.
         assert_eq!(report.check("thp.enabled").unwrap().need, None);
     }
     tree.file(file, "whatever [new] word\n");
@@ -163,7 +163,7 @@ fn transparent_hugepages_of_shared_memory() {
 }
 
 #[test]
-fn memory_that_is_not_there() {
+fn too_little_memory() {
     let tree = Tree::roomy();
     let verdict = |size| {
         let report = tree.machine().preflight(&requirements(size, "thp,4k"));
@@ -179,11 +179,11 @@ fn memory_that_is_not_there() {
     assert_eq!(verdict(97 * GIB).verdict, Verdict::Warn, "less than a twentieth would stay");
     let check = verdict(101 * GIB);
     assert_eq!(check.verdict, Verdict::Fail);
-    fixed_by(&check, &["ask for at most 95 GiB"]);
+    assert_fixes(&check, &["request at most 95 GiB"]);
 }
 
 #[test]
-fn promises() {
+fn overcommit() {
     let mut tree = Tree::roomy();
     let report = tree.machine().preflight(&requirements(200 * GIB, "4k"));
     expect(&report, "memory.overcommit", Value::Bytes(128 * GIB), Verdict::Warn);
@@ -192,7 +192,7 @@ fn promises() {
     expect(&report, "memory.overcommit", Value::Bytes(63 * GIB), Verdict::Ok);
     let report = tree.machine().preflight(&requirements(64 * GIB, "4k"));
     let check = expect(&report, "memory.overcommit", Value::Bytes(63 * GIB), Verdict::Fail);
-    fixed_by(check, &["sysctl vm.overcommit_kbytes=68157440"]);
+    assert_fixes(check, &["sysctl vm.overcommit_kbytes=68157440"]);
     tree.file("proc/sys/vm/overcommit_memory", "1\n");
     let report = tree.machine().preflight(&requirements(1 << 50, "4k"));
     expect(&report, "memory.overcommit", Value::Unlimited, Verdict::Ok);
@@ -202,7 +202,7 @@ fn promises() {
 }
 
 #[test]
-fn swap_matters_to_what_is_not_pinned() {
+fn swap_matters_only_for_unpinned_memory() {
     let mut tree = Tree::roomy();
     tree.line("proc/meminfo", "SwapTotal", "SwapTotal:  8388608 kB");
     let swap = |tree: &Tree, ladder: &str, pinned, verdict| {
@@ -220,7 +220,7 @@ fn swap_matters_to_what_is_not_pinned() {
     swap(&tree, "4k", false, Verdict::Ok);
 }
 
-/// Four nodes, of which two are allowed.
+/// Returns a machine with four nodes, two of which are allowed.
 fn numa() -> Tree {
     let mut tree = Tree::roomy();
     tree.file("sys/devices/system/node/online", "0-3\n");
@@ -233,32 +233,37 @@ fn numa() -> Tree {
             .pool(&format!("{folder}/hugepages"), 1 << 30, 0, 0)
             .file(
                 &format!("{folder}/meminfo"),
-                format!("Node {node} MemTotal: 33554432 kB\nNode {node} MemFree: {kib} kB\nNode {node} Inactive(file): 1048576 kB\n"),
+                format!(
+                    "Node {node} MemTotal: 33554432 kB\n\
+                     Node {node} MemFree: {kib} kB\n\
+                     Node {node} Inactive(file): 1048576 kB\n"
+                ),
             );
     }
     tree
 }
 
 #[test]
-fn nodes_that_may_be_used() {
+fn allowed_nodes() {
     let tree = numa();
     let report = tree.machine().preflight(&requirements(64 * GIB, "2M,4k"));
     expect(&report, "numa.nodes", Value::Text("1-2".into()), Verdict::Ok);
-    // The pool has 32,768 free pages, but half of them are elsewhere.
+    // The pool has 32,768 free pages, but half of them are on other nodes.
     let check = expect(&report, "hugepages.2M", Value::Count(16_384), Verdict::Warn);
-    let command = "numactl -m 1-2 sh -c 'echo 49152 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages_mempolicy'";
-    fixed_by(check, &[command]);
+    let command = "numactl -m 1-2 sh -c \
+        'echo 49152 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages_mempolicy'";
+    assert_fixes(check, &[command]);
     expect(&report, "hugepages.2M.node1", Value::Count(12_288), Verdict::Warn);
     expect(&report, "hugepages.2M.node2", Value::Count(4096), Verdict::Warn);
     assert!(report.check("hugepages.2M.node0").is_none());
-    // 32 GiB of ordinary memory, half of it from each.
+    // 32 GiB of ordinary memory, half of it from each node.
     expect(&report, "memory.node1", Value::Bytes(31 * GIB), Verdict::Ok);
     let check = expect(&report, "memory.node2", Value::Bytes(6 * GIB), Verdict::Warn);
     assert_eq!(check.need, Some(Value::Bytes(16 * GIB)));
 }
 
 #[test]
-fn nodes_that_are_wished_for() {
+fn required_nodes() {
     let tree = numa();
     let report = tree.machine().preflight(&requirements(24 * GIB, "2M").nodes([1]));
     expect(&report, "hugepages.2M", Value::Count(12_288), Verdict::Ok);
@@ -267,10 +272,10 @@ fn nodes_that_are_wished_for() {
     assert!(report.passes(), "{report}");
     let report = tree.machine().preflight(&requirements(GIB, "2M").nodes([3, 1]));
     let check = expect(&report, "numa.nodes", Value::Text("1-2".into()), Verdict::Fail);
-    fixed_by(check, &["docker run --cpuset-mems=1,3"]);
+    assert_fixes(check, &["docker run --cpuset-mems=1,3"]);
     let report = tree.machine().preflight(&requirements(GIB, "2M").nodes([9]));
     let check = expect(&report, "numa.nodes", Value::Text("1-2".into()), Verdict::Fail);
     assert!(check.why.contains("no node 9"), "{check:?}");
-    // Nothing is to be had on no node.
+    // No node can provide memory.
     expect(&report, "hugepages.2M", Value::Count(0), Verdict::Fail);
 }

@@ -1,13 +1,15 @@
-//! Limits of the process, and what the kernel lets it do.
+//! Limits of the process, and system calls that the kernel allows.
 
-use kvmem::arena::preflight::{Limit, Requirements, RequirementsError, Space, Value, Verdict};
+use kvmem::arena::preflight::{
+    FileSystemSpace, Requirements, RequirementsError, Rlimit, Value, Verdict,
+};
 use kvmem::arena::{Errno, Ladder};
 
 use super::tree::Tree;
-use super::{GIB, MIB, expect, fixed_by, requirements};
+use super::{GIB, MIB, assert_fixes, expect, requirements};
 
-fn limit(soft: u64, hard: Option<u64>) -> Option<Limit> {
-    Some(Limit { soft: Some(soft), hard })
+fn limit(soft: u64, hard: Option<u64>) -> Option<Rlimit> {
+    Some(Rlimit { soft: Some(soft), hard })
 }
 
 #[test]
@@ -20,7 +22,7 @@ fn pinned_memory() {
         expect(&report, "rlimit.memlock", Value::Bytes(7 * MIB), verdict).clone()
     };
     let check = memlock(&tree, &requirements(64 * GIB, "2M"), Verdict::Fail);
-    fixed_by(
+    assert_fixes(
         &check,
         &[
             "ulimit -l unlimited, as root",
@@ -30,10 +32,10 @@ fn pinned_memory() {
     );
     memlock(&tree, &requirements(7 * MIB, "4k"), Verdict::Ok);
     memlock(&tree, &requirements(64 * GIB, "2M").pinned(false), Verdict::Ok);
-    // A limit that the process may raise itself.
+    // The process may raise this limit itself.
     tree.system.memlock = limit(8 * MIB, None);
-    fixed_by(&memlock(&tree, &requirements(GIB, "2M"), Verdict::Fail), &["ulimit -l 1049600"]);
-    // A capability lifts it, but not one that holds only inside of a container.
+    assert_fixes(&memlock(&tree, &requirements(GIB, "2M"), Verdict::Fail), &["ulimit -l 1049600"]);
+    // A capability removes the limit, but not one that applies only inside a container.
     tree.line("proc/self/status", "CapEff", "CapEff:\t0000000000004000");
     memlock(&tree, &requirements(GIB, "2M"), Verdict::Ok);
     tree.file("proc/self/uid_map", "         0     100000      65536\n");
@@ -51,24 +53,24 @@ fn address_space_and_data() {
     let report = tree.machine().preflight(&requirements(8 * GIB, "2M"));
     expect(&report, "rlimit.as", Value::Bytes(8 * GIB), Verdict::Ok);
     let check = expect(&report, "rlimit.data", Value::Bytes(4 * GIB), Verdict::Fail);
-    fixed_by(check, &["ulimit -d unlimited, as root", "systemd: LimitDATA=infinity"]);
+    assert_fixes(check, &["ulimit -d unlimited, as root", "systemd: LimitDATA=infinity"]);
     let report = tree.machine().preflight(&requirements(8 * GIB + 1, "2M").shared(true));
     let check = expect(&report, "rlimit.as", Value::Bytes(8 * GIB), Verdict::Fail);
-    fixed_by(check, &["ulimit -v 9439232"]);
-    // Shared memory is no data.
+    assert_fixes(check, &["ulimit -v 9439232"]);
+    // Shared memory does not count as data.
     expect(&report, "rlimit.data", Value::Bytes(4 * GIB), Verdict::Ok);
 }
 
 #[test]
 fn shared_memory_by_name() {
     let mut tree = Tree::roomy();
-    tree.system.shm = Some(Space { total_bytes: 64 * MIB, free_bytes: 60 * MIB });
+    tree.system.shm = Some(FileSystemSpace { total_bytes: 64 * MIB, free_bytes: 60 * MIB });
     let report = tree.machine().preflight(&requirements(8 * GIB, "2M"));
     expect(&report, "shm.free", Value::Bytes(60 * MIB), Verdict::Ok);
     let report = tree.machine().preflight(&requirements(8 * GIB, "2M").shared(true));
     let check = expect(&report, "shm.free", Value::Bytes(60 * MIB), Verdict::Warn);
-    fixed_by(check, &["docker run --shm-size=9g"]);
-    tree.system.shm = Some(Space { total_bytes: 0, free_bytes: 0 });
+    assert_fixes(check, &["docker run --shm-size=9g"]);
+    tree.system.shm = Some(FileSystemSpace { total_bytes: 0, free_bytes: 0 });
     let report = tree.machine().preflight(&requirements(8 * GIB, "2M").shared(true));
     expect(&report, "shm.free", Value::Unlimited, Verdict::Ok);
 }
@@ -83,7 +85,7 @@ fn mappings() {
         let report = tree.machine().preflight(&requirements(GIB, "2M"));
         let check = expect(&report, "maps.left", Value::Count(65_530 - used as u64), verdict);
         if verdict != Verdict::Ok {
-            fixed_by(check, &[&format!("sysctl vm.max_map_count={}", 2 * (used + 1024))]);
+            assert_fixes(check, &[&format!("sysctl vm.max_map_count={}", 2 * (used + 1024))]);
         }
     }
 }
@@ -106,7 +108,7 @@ fn kernels() {
 #[test]
 fn rings() {
     let mut tree = Tree::roomy();
-    let mut refused = |setting: Option<&str>, errno, way: &str| {
+    let mut denied = |setting: Option<&str>, errno, way: &str| {
         match setting {
             Some(setting) => tree.file("proc/sys/kernel/io_uring_disabled", setting),
             None => tree.without("proc/sys/kernel/io_uring_disabled"),
@@ -117,11 +119,11 @@ fn rings() {
             expect(&report, "kernel.io_uring", Value::Text("refused".into()), Verdict::Warn);
         assert!(check.fix.as_ref().unwrap().contains(way), "{check:?}");
     };
-    refused(Some("2"), Errno::EPERM, "sysctl kernel.io_uring_disabled=0");
-    refused(Some("1"), Errno::EPERM, "kernel.io_uring_group");
-    refused(Some("0"), Errno::EPERM, "seccomp");
-    refused(None, Errno::ENOSYS, "5.1");
-    // What the kernel says counts, not the setting.
+    denied(Some("2"), Errno::EPERM, "sysctl kernel.io_uring_disabled=0");
+    denied(Some("1"), Errno::EPERM, "kernel.io_uring_group");
+    denied(Some("0"), Errno::EPERM, "seccomp");
+    denied(None, Errno::ENOSYS, "5.1");
+    // The kernel's answer counts, not the setting.
     tree.system.io_uring = Some(Ok(()));
     tree.file("proc/sys/kernel/io_uring_disabled", "1");
     let report = tree.machine().preflight(&requirements(GIB, "2M"));
@@ -129,7 +131,7 @@ fn rings() {
 }
 
 #[test]
-fn wishes_that_make_no_sense() {
+fn invalid_requirements() {
     let new = |size, ladder: &str| Requirements::new(size, ladder.parse::<Ladder>().unwrap());
     for requested in [0, (1 << 63) + 1, u64::MAX] {
         assert_eq!(

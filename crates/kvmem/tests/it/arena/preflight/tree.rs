@@ -1,10 +1,10 @@
-//! *Tree*: the files of a machine that is made up, in a folder that goes when the tree does.
+//! *Tree*: the files of a simulated machine, in a folder that is removed when the tree is dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvmem::arena::preflight::{Limit, Machine, Space, System};
+use kvmem::arena::preflight::{FileSystemSpace, Machine, Rlimit, System};
 
 pub(super) struct Tree {
     root: PathBuf,
@@ -13,16 +13,16 @@ pub(super) struct Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // What cannot be removed does no harm: the folder is in the build's own.
+        // A leftover folder is harmless, because it lies in the build folder.
         let _ = fs::remove_dir_all(&self.root);
     }
 }
 
 impl Tree {
-    /// No file at all, and a system that says nothing.
+    /// Makes a machine without files, whose system calls report nothing.
     pub(super) fn empty() -> Tree {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // Relaxed: the numbers only have to differ.
+        // Relaxed: the numbers only have to be distinct.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("preflight-{}-{number}", std::process::id());
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -30,8 +30,8 @@ impl Tree {
         Tree { root, system: System::unknown() }
     }
 
-    /// A machine with one node, 128 GiB and no cgroup that limits anything; nothing is in the way
-    /// of 64 GiB of hugepages.
+    /// Makes a machine with one node, 128 GiB and no cgroup limits, which allows 64 GiB of
+    /// hugepages.
     pub(super) fn roomy() -> Tree {
         let mut tree = Tree::empty();
         tree.file("proc/meminfo", MEMINFO)
@@ -57,10 +57,10 @@ impl Tree {
             .pool("sys/devices/system/node/node0/hugepages", 1 << 30, 0, 0)
             .pool("sys/devices/system/node/node0/hugepages", 2 << 20, 32_768, 32_768)
             .unified("/", "/", &[("/", &[("cgroup.controllers", "cpu memory hugetlb")])]);
-        tree.system.memlock = Some(Limit::default());
-        tree.system.address_space = Some(Limit::default());
-        tree.system.data = Some(Limit::default());
-        tree.system.shm = Some(Space { total_bytes: 64 << 30, free_bytes: 64 << 30 });
+        tree.system.memlock = Some(Rlimit::default());
+        tree.system.address_space = Some(Rlimit::default());
+        tree.system.data = Some(Rlimit::default());
+        tree.system.shm = Some(FileSystemSpace { total_bytes: 64 << 30, free_bytes: 64 << 30 });
         tree.system.cpus = Some(8);
         tree.system.io_uring = Some(Ok(()));
         tree
@@ -70,7 +70,7 @@ impl Tree {
         Machine::new(&self.root, self.system.clone())
     }
 
-    /// Writes a file, whatever was there before.
+    /// Writes a file, replacing any previous one.
     pub(super) fn file(&mut self, path: &str, text: impl AsRef<[u8]>) -> &mut Tree {
         let place = self.root.join(path);
         self.without(path);
@@ -82,21 +82,21 @@ impl Tree {
     pub(super) fn without(&mut self, path: &str) -> &mut Tree {
         let place = self.root.join(path);
         if place.is_dir() {
-            fs::remove_dir_all(place).expect("a folder that can go");
+            fs::remove_dir_all(place).expect("a removable folder");
         } else if place.exists() {
-            fs::remove_file(place).expect("a file that can go");
+            fs::remove_file(place).expect("a removable file");
         }
         self
     }
 
-    /// Makes a file one that cannot be read, even by root: a folder.
+    /// Replaces a file with a folder, which not even root can read.
     pub(super) fn unreadable(&mut self, path: &str) -> &mut Tree {
         self.without(path);
         fs::create_dir_all(self.root.join(path)).expect("a folder");
         self
     }
 
-    /// A pool of hugepages below `folder`.
+    /// Writes a hugetlb pool below `folder`.
     pub(super) fn pool(
         &mut self,
         folder: &str,
@@ -117,8 +117,8 @@ impl Tree {
         self
     }
 
-    /// Cgroup v2, of which `root` is mounted, with the process in `path`; folders and their files
-    /// by path below the mount.
+    /// Writes cgroups of v2, with `root` mounted and the process in `path`. `folders` lists folders
+    /// below the mount with their files.
     pub(super) fn unified(
         &mut self,
         path: &str,
@@ -129,13 +129,16 @@ impl Tree {
         self.file("proc/self/cgroup", format!("0::{path}\n"));
         self.file(
             "proc/self/mountinfo",
-            format!("22 1 0:21 / /proc rw - proc proc rw\n30 23 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"),
+            format!(
+                "22 1 0:21 / /proc rw - proc proc rw\n\
+                 30 23 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+            ),
         );
         self.folders("sys/fs/cgroup", folders)
     }
 
-    /// Cgroup v1 with memory, hugetlb and cpu in hierarchies of their own, as
-    /// [`unified`](Tree::unified).
+    /// Writes cgroups of v1, with memory, hugetlb and cpu in separate hierarchies; the arguments
+    /// are those of [`unified`](Tree::unified).
     pub(super) fn legacy(
         &mut self,
         path: &str,
@@ -148,7 +151,8 @@ impl Tree {
         for (n, controllers) in ["memory", "hugetlb", "cpu,cpuacct"].iter().enumerate() {
             cgroup += &format!("{}:{controllers}:{path}\n", n + 2);
             mountinfo += &format!(
-                "3{n} 23 0:3{n} {root} /sys/fs/cgroup/{controllers} rw,relatime - cgroup cgroup rw,{controllers}\n"
+                "3{n} 23 0:3{n} {root} /sys/fs/cgroup/{controllers} rw,relatime - cgroup cgroup \
+                 rw,{controllers}\n"
             );
             self.folders(&format!("sys/fs/cgroup/{controllers}"), folders);
         }
@@ -166,7 +170,7 @@ impl Tree {
         self
     }
 
-    /// Replaces one line of a file by its beginning.
+    /// Replaces the line of a file that begins with `key`.
     pub(super) fn line(&mut self, path: &str, key: &str, line: &str) -> &mut Tree {
         let text = fs::read_to_string(self.root.join(path)).expect("a file");
         assert!(text.lines().any(|line| line.starts_with(key)), "no {key} in {path}");

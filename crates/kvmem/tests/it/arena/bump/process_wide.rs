@@ -1,5 +1,5 @@
-//! The arena of the process, in processes of its own: it is made once, and the environment belongs
-//! to all.
+//! The process-wide arena, in separate processes: it is made once per process, and all tests share
+//! the environment.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ fn run(role: &str, environment: &[(&str, &str)]) {
     ] {
         command.env_remove(name);
     }
-    command.args(["--exact", "arena::bump::the_one::child", "--ignored", "--nocapture"]);
+    command.args(["--exact", "arena::bump::process_wide::child", "--ignored", "--nocapture"]);
     let output =
         command.env(ROLE, role).envs(environment.iter().copied()).output().expect("it can be run");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -40,7 +40,7 @@ fn child() {
             for thread in threads {
                 assert!(std::ptr::eq(arena, thread.join().unwrap()), "there are two");
             }
-            // What was asked for, in whole pages of 2 MiB.
+            // The requested size in whole pages of 2 MiB.
             assert_eq!(arena.stats().pool.unwrap().capacity, 4 << 20);
             assert_eq!(
                 ProcessArena::configure(ArenaSettings::off()).unwrap_err(),
@@ -51,7 +51,7 @@ fn child() {
         }
         "off" => assert_eq!(ProcessArena::get().unwrap().stats().pool, None),
         "wrong" => {
-            // Wrong settings are told each time, and are no obstacle to right ones.
+            // Wrong settings fail each time, and do not prevent correct ones later.
             for _ in 0..2 {
                 let error = ProcessArena::get().unwrap_err();
                 assert!(matches!(error, SetupError::Setting(_)), "{error}");
@@ -72,20 +72,20 @@ fn child() {
             let live: Vec<_> = (0..ROUNDS)
                 .map(|_| arena.allocate(page + 1, 1 << 30).unwrap().cast::<u8>())
                 .collect();
-            // Two pages each; and the heap may have grown a little.
+            // Two pages each; the heap may have grown a little.
             let grown = mapped_pages() - before;
             assert!(
                 (2 * ROUNDS..2 * ROUNDS + 1000).contains(&grown),
                 "{grown} pages for {ROUNDS} mappings of two"
             );
             for address in live {
-                // SAFETY: it is not used afterwards.
+                // SAFETY: the allocation is not used afterwards.
                 unsafe { arena.free(address) }.unwrap();
             }
             let kept = mapped_pages() - before;
             assert!(kept < grown - 2 * ROUNDS + 10, "{kept} pages of {grown} are still mapped");
         }
-        other => panic!("{other} is no role"),
+        other => panic!("unknown role {other}"),
     }
     println!("played {role}");
 }
@@ -102,19 +102,19 @@ fn the_environment_leaves_it_off() {
     run("off", &[("KVMEM_ARENA_POOL_SIZE", "3m"), ("MC_DISABLE_MMAP_ARENA", "1")]);
 }
 
-/// Pages of addresses that this process has mapped.
+/// Returns the number of mapped pages of this process.
 fn mapped_pages() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("there is /proc");
     statm.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number comes first")
 }
 
-/// What was mapped to find an aligned start is given back at once, the rest when it is freed.
+/// The slack of an aligned mapping is unmapped at once, the rest when it is freed.
 #[test]
 fn nothing_stays_mapped() {
     run("trim", &[]);
 }
 
 #[test]
-fn wrong_settings_are_told_and_can_be_mended() {
+fn wrong_settings_fail_and_can_be_corrected() {
     run("wrong", &[("MC_MMAP_ARENA_POOL_SIZE", "lots")]);
 }

@@ -1,13 +1,13 @@
-//! *Wish*: the memory somebody wants, before any of it is mapped.
+//! *Requirements*: a description of memory before any of it is mapped.
 
 use serde::Serialize;
 
 use super::super::pages::{Ladder, PageSize};
 
-/// The largest requirements: what half of a 64-bit address space could hold.
+/// The largest size: half of a 64-bit address space.
 const SIZE_MAX: u64 = 1 << 63;
 
-/// How much memory, of which pages, and for what.
+/// The size of the memory, its kinds of pages, and its use.
 ///
 /// ```
 /// use kvmem::arena::Ladder;
@@ -27,12 +27,13 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// Wishes for `size_bytes` bytes (1 to 2^63) of private memory that will be pinned, on any
-    /// node, of the rungs of `ladder`, of which a strict one has only the first. Of the last
-    /// rung it is these pages or nothing.
+    /// Describes `size_bytes` bytes (1 to 2^63) of private memory that will be pinned, on any node,
+    /// with the rungs of `ladder`; a strict ladder has only its first rung. The last rung has no
+    /// alternative.
     ///
     /// # Errors
-    /// [`RequirementsError`] for a size out of range, no page size at all, or one that is named twice.
+    /// [`RequirementsError`] if the size is out of range, the ladder is empty, or it names a page size
+    /// twice.
     pub fn new(size_bytes: u64, ladder: impl Into<Ladder>) -> Result<Self, RequirementsError> {
         let ladder = ladder.into();
         let pages = ladder.usable().to_vec();
@@ -50,22 +51,21 @@ impl Requirements {
         Ok(Requirements { size_bytes, pages, shared: false, pinned: true, nodes: Vec::new() })
     }
 
-    /// Whether the memory is a memfd that other processes attach, instead of private.
+    /// Sets whether the memory is a memfd that other processes attach. Default: private memory.
     #[must_use]
     pub fn shared(mut self, shared: bool) -> Self {
         self.shared = shared;
         self
     }
 
-    /// Whether the memory will be pinned: registered with a device, or locked. It is unless this
-    /// says otherwise.
+    /// Sets whether the memory will be pinned: registered with a device, or locked. Default: yes.
     #[must_use]
     pub fn pinned(mut self, pinned: bool) -> Self {
         self.pinned = pinned;
         self
     }
 
-    /// The NUMA nodes that the memory must come from, in even shares; none means any.
+    /// Sets the NUMA nodes that provide the memory in even shares; an empty list means any node.
     #[must_use]
     pub fn nodes(mut self, nodes: impl IntoIterator<Item = u32>) -> Self {
         self.nodes = nodes.into_iter().collect();
@@ -74,37 +74,42 @@ impl Requirements {
         self
     }
 
-    /// Bytes wanted.
+    /// Returns the size in bytes.
+    #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// The pages to try, first choice first; never empty.
+    /// Returns the kinds of pages to try, first choice first; never empty.
+    #[must_use]
     pub fn pages(&self) -> &[PageSize] {
         &self.pages
     }
 
-    /// Whether the memory is to be shared.
+    /// Returns whether the memory will be shared.
+    #[must_use]
     pub fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// Whether the memory is to be pinned.
+    /// Returns whether the memory will be pinned.
+    #[must_use]
     pub fn is_pinned(&self) -> bool {
         self.pinned
     }
 
-    /// The nodes it must come from, ascending; empty for any.
-    pub fn wanted_nodes(&self) -> &[u32] {
+    /// Returns the nodes that provide the memory, in ascending order; empty for any node.
+    #[must_use]
+    pub fn required_nodes(&self) -> &[u32] {
         &self.nodes
     }
 
-    /// Whether `page` is on the ladder.
+    /// Returns whether `page` is on the ladder.
     pub(super) fn has(&self, page: PageSize) -> bool {
         self.pages.contains(&page)
     }
 
-    /// Whether there is nothing to fall back on after `page`.
+    /// Returns whether `page` is the last rung, which has no alternative.
     pub(super) fn is_last(&self, page: PageSize) -> bool {
         self.pages.last() == Some(&page)
     }
@@ -128,23 +133,25 @@ impl std::fmt::Display for Requirements {
     }
 }
 
-/// A requirements that makes no sense.
+/// The reason why requirements are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequirementsError {
-    /// Nothing, or more than can be addressed.
-    #[error("a size of {requested} bytes; it must be from 1 to {limit}")]
+    /// The size is 0 or exceeds the address space.
+    #[error("cannot check a size of {requested} bytes: give one from 1 to {limit}")]
     Size {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         requested: u64,
-        /// The most there can be.
+        /// The largest size in bytes.
         limit: u64,
     },
-    /// An empty ladder.
-    #[error("no page size; name at least one of 1G, 2M, thp and 4k")]
+    /// The ladder is empty.
+    #[error("cannot check an empty page ladder: name at least one of 1G, 2M, thp and 4k")]
     NoPages,
-    /// A page size that is on the ladder already.
-    #[error("page size {page} is named twice; name each once, in the order to try them")]
+    /// The ladder names a page size twice.
+    #[error(
+        "the page ladder names {page} twice: name each page size once, in the order to try them"
+    )]
     Twice {
         /// The page size.
         page: PageSize,

@@ -1,31 +1,32 @@
-//! *Elsewhere*: what else in this process has mapped a region's memory file.
+//! *Aliases*: other mappings of a region's memory file in this process.
 //!
-//! An engine that is given the descriptor of shared memory maps it once more, by itself. The pages
-//! are there then, but the page tables of its mapping are empty: each page is a fault when it is
-//! first touched, which takes as long as copying it does. What `/proc/self/maps` says of the file
-//! shows where these mappings are, and filling their tables beforehand (`MADV_POPULATE_WRITE`)
-//! needs nothing of the engine.
+//! An engine that receives the descriptor of shared memory maps it a second time. The pages exist
+//! then, but the page tables of the engine's mapping are empty: the first touch of each page
+//! faults, which takes as long as copying the page. `/proc/self/maps` lists the mappings of the
+//! file. Filling their page tables beforehand (`MADV_POPULATE_WRITE`) needs no help from the
+//! engine.
 
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::diagnose::refused;
-use super::populate::{Part, populate};
+use super::diagnose::call_failed;
+use super::populate::{PopulateRange, populate};
 use super::residency::measure;
 use super::{ArenaError, Call, PageSize, Populate, ProgressOptions, Region};
 use crate::sys::{self, FileId};
 
 impl Region {
-    /// Makes the pages of this region's memory file resident in all other mappings that this
-    /// process has of it, those that are shared and writable, as [`populate`](Self::populate)
-    /// does in the region's own. Returns how many bytes those mappings have; 0 for private memory,
-    /// and where `/proc` is not mounted.
+    /// Makes the pages of this region's memory file resident in all other shared, writable mappings
+    /// of the file in this process, as [`populate`](Self::populate) does in the region's own
+    /// mapping. Returns the total length of those mappings in bytes; 0 for private memory, and
+    /// where `/proc` is not mounted.
     ///
-    /// O(mappings of the process), and the page tables that are filled.
+    /// Takes time in proportion to the mappings of the process and to the page tables that are
+    /// filled.
     ///
     /// # Errors
-    /// As for [`populate`](Self::populate). A mapping that its owner takes away meanwhile is no
-    /// error.
+    /// The errors of [`populate`](Self::populate). A mapping that its owner removes meanwhile
+    /// causes no error.
     pub fn populate_aliases(
         &self,
         how: Populate,
@@ -33,31 +34,31 @@ impl Region {
     ) -> Result<u64, ArenaError> {
         let Some(file) = self.mapping().file() else { return Ok(0) };
         let file =
-            sys::file_id(file).map_err(|errno| refused(Call::FileSize, self.len(), errno))?;
+            sys::file_id(file).map_err(|errno| call_failed(Call::FileSize, self.len(), errno))?;
         let own = self.mapping().base().addr().get();
         let own = own..own + self.mapping().len();
         let find = || {
             let text = sys::read_text("/proc/self/maps").unwrap_or_default();
-            let found = text.lines().filter_map(|line| of_the_file(line, file));
+            let found = text.lines().filter_map(|line| range_of_alias(line, file));
             found
                 .filter(|range| range.end <= own.start || own.end <= range.start)
                 .collect::<Vec<_>>()
         };
         let mut offset = 0;
-        let parts: Vec<Part> = find()
+        let parts: Vec<PopulateRange> = find()
             .into_iter()
             .filter_map(|range| {
                 let at = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start))?;
-                let place = offset..offset + range.len();
-                offset = place.end;
+                let span = offset..offset + range.len();
+                offset = span.end;
                 let page =
                     self.page_at(0).filter(|page| page.is_pooled()).unwrap_or(PageSize::Base);
-                Some(Part { at, range: place, page, by_collapse: false })
+                Some(PopulateRange { at, range: span, page, by_collapse: false })
             })
             .collect();
-        // What is resident in the file needs no room, however often it is mapped.
-        let there = measure(self.mapping().base(), self.mapping().len());
-        let resident = there.map_or(0, |found| match found.is_whole() {
+        // Pages that are resident in the file need no more memory, however often they are mapped.
+        let found = measure(self.mapping().base(), self.mapping().len());
+        let resident = found.map_or(0, |found| match found.is_whole() {
             true => offset as u64,
             false => found.resident_bytes.min(offset as u64),
         });
@@ -69,9 +70,10 @@ impl Region {
     }
 }
 
-/// The range that a line of `/proc/self/maps` tells of, if that is a mapping of the file that can
-/// be written. A private one is left alone: to make its pages resident would copy each of them.
-fn of_the_file(line: &str, file: FileId) -> Option<Range<usize>> {
+/// Returns the address range in a line of `/proc/self/maps` if the line is a shared, writable
+/// mapping of the file. A private mapping is skipped: making its pages resident would copy each of
+/// them.
+fn range_of_alias(line: &str, file: FileId) -> Option<Range<usize>> {
     let mut words = line.split_ascii_whitespace();
     let (from, to) = words.next()?.split_once('-')?;
     let may = words.next()?;
@@ -91,9 +93,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_file_are_known_by_device_and_number() {
+    fn lines_range_of_alias_are_known_by_device_and_number() {
         let file = FileId { major: 0, minor: 1, number: 1042 };
-        let line = |text: &str| of_the_file(text, file);
+        let line = |text: &str| range_of_alias(text, file);
         assert_eq!(
             line("7f00-8f00 rw-s 00001000 00:01 1042   /memfd:kvmem (deleted)"),
             Some(0x7f00..0x8f00)

@@ -1,10 +1,10 @@
-//! *Pool*: hugepages that an administrator has reserved, and how many of them this process can
-//! have.
+//! *Hugetlb pools*: hugepages that an administrator has reserved, and how many of them this process
+//! can get.
 //!
-//! A mapping of such pages is a promise: the kernel takes them out of the pool when they are
-//! mapped, so that a later touch finds them. It promises less than it seems in two cases, and there
-//! a touch would kill (SIGBUS): a hugetlb cgroup counts pages when they are touched, and a NUMA
-//! policy picks nodes when they are touched. So both are asked here, before.
+//! A mapping of such pages is a promise: the kernel reserves them when it maps them, and a later
+//! touch finds them. In two cases the promise does not hold and a touch would kill the process
+//! (SIGBUS): a hugetlb cgroup counts pages when they are touched, and a NUMA policy picks nodes
+//! when they are touched. kvmem therefore checks both before it maps.
 
 use super::cgroup::groups;
 use super::numa::Nodes;
@@ -15,8 +15,8 @@ fn number(path: &str) -> Option<u64> {
     sys::read_text(path).ok()?.trim().parse().ok()
 }
 
-/// Pages that are free and promised to nobody, with those that the pool may grow by on demand;
-/// `None` without a pool.
+/// Returns the pages that are neither used nor promised, plus those that the pool may add on
+/// demand; `None` without a pool.
 pub(crate) fn free(page: PageSize) -> Option<u64> {
     let read = |file| {
         number(&format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{file}", page.bytes() >> 10))
@@ -28,17 +28,21 @@ pub(crate) fn free(page: PageSize) -> Option<u64> {
     Some(free + grow)
 }
 
-/// How many of `wanted` pages can be had, and why not all. `bound` names the nodes they must come
-/// from.
-pub(crate) fn offer(page: PageSize, wanted: u64, bound: Option<&Nodes>) -> (u64, Option<Fallback>) {
+/// Returns how many of `wanted` pages are available, and the reason if not all are. With `bound`,
+/// the pages must come from those nodes.
+pub(crate) fn available(
+    page: PageSize,
+    wanted: u64,
+    bound: Option<&Nodes>,
+) -> (u64, Option<Fallback>) {
     let Some(free) = free(page) else { return (0, Some(Fallback::NoPool { page })) };
-    let mut offered = (wanted, None);
-    let mut at_most = |most: u64, reason: Fallback| {
-        if most < offered.0 {
-            offered = (most, Some(reason));
+    let mut result = (wanted, None);
+    let mut limit_to = |max: u64, reason: Fallback| {
+        if max < result.0 {
+            result = (max, Some(reason));
         }
     };
-    at_most(free, Fallback::PoolShort { page, wanted, free });
+    limit_to(free, Fallback::PoolShort { page, wanted, free });
     if let Some(nodes) = bound {
         let on_node = |node: &u32| {
             let kib = page.bytes() >> 10;
@@ -47,21 +51,22 @@ pub(crate) fn offer(page: PageSize, wanted: u64, bound: Option<&Nodes>) -> (u64,
             ))
         };
         let free = nodes.0.iter().filter_map(on_node).sum();
-        at_most(free, Fallback::NodesShort { page, wanted, free });
+        limit_to(free, Fallback::NodesShort { page, wanted, free });
     }
-    if let Some(left) = left_in_cgroups(page) {
-        at_most(left, Fallback::CgroupShort { page, wanted, left });
+    if let Some(left) = remaining_in_cgroups(page) {
+        limit_to(left, Fallback::CgroupShort { page, wanted, left });
     }
-    offered
+    result
 }
 
-/// Pages left under the tightest hugetlb cgroup; `None` where none has a limit.
-fn left_in_cgroups(page: PageSize) -> Option<u64> {
+/// Returns the pages that the tightest hugetlb cgroup still allows; `None` if no cgroup has a
+/// limit.
+fn remaining_in_cgroups(page: PageSize) -> Option<u64> {
     let name = match page {
         PageSize::Huge1G => "1GB",
         _ => "2MB",
     };
-    let mut least = None;
+    let mut tightest = None;
     for group in groups("hugetlb") {
         for kind in ["", ".rsvd"] {
             let (limit, used) = if group.unified {
@@ -74,8 +79,8 @@ fn left_in_cgroups(page: PageSize) -> Option<u64> {
             };
             let Some(limit) = group.number(&limit) else { continue };
             let left = limit.saturating_sub(group.number(&used).unwrap_or(0)) / page.bytes() as u64;
-            least = Some(least.unwrap_or(left).min(left));
+            tightest = Some(tightest.unwrap_or(left).min(left));
         }
     }
-    least
+    tightest
 }

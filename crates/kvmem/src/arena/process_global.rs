@@ -1,32 +1,33 @@
-//! *The* process arena: made once, by the first who needs it or by a call that says how.
+//! *Process-wide arena*: the one arena of this process, made at its first use or by an explicit
+//! call.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::{ArenaSettings, ProcessArena, SetupError};
 
 static THE_ONE: OnceLock<ProcessArena> = OnceLock::new();
-/// Held while it is made, so that no pool is mapped twice.
+/// Locked while the arena is made: no two threads map a pool.
 static MAKING: Mutex<()> = Mutex::new(());
 
 impl ProcessArena {
-    /// The arena of this process. The first call makes it, as the environment says
-    /// ([`ArenaSettings::from_env`]).
+    /// Returns the arena of this process. The first call makes it with the settings of the
+    /// environment ([`ArenaSettings::from_env`]).
     ///
-    /// It lives as long as the process. When it cannot be made nothing is remembered: the next call
-    /// tries again.
+    /// The arena lives until the process ends. After a failure the next call tries again.
     ///
     /// ```standalone_crate
     /// use kvmem::arena::ProcessArena;
     ///
     /// let arena = ProcessArena::get()?;
-    /// // Off unless requested for.
+    /// // Off by default.
     /// assert!(arena.stats().pool.is_none() || arena.settings().pool_bytes.is_some());
     /// # Ok::<(), kvmem::arena::SetupError>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`SetupError::Setting`], [`SetupError::Map`].
+    /// [`SetupError::Setting`] if an environment variable has a wrong value, [`SetupError::Map`] if
+    /// the pool cannot be mapped.
     pub fn get() -> Result<&'static ProcessArena, SetupError> {
         match THE_ONE.get() {
             Some(arena) => Ok(arena),
@@ -34,11 +35,12 @@ impl ProcessArena {
         }
     }
 
-    /// Makes the arena of this process as these settings say; the environment is not read.
+    /// Makes the arena of this process with these settings; does not read the environment.
     ///
     /// # Errors
     ///
-    /// [`SetupError::InUse`] if it has been made already, [`SetupError::Map`].
+    /// [`SetupError::InUse`] if the arena exists already, [`SetupError::Map`] if the pool cannot be
+    /// mapped.
     ///
     /// ```standalone_crate
     /// use kvmem::arena::{ArenaSettings, ProcessArena, SetupError};
@@ -53,13 +55,13 @@ impl ProcessArena {
     }
 }
 
-/// Makes it, unless it is there.
+/// Makes the arena unless it exists.
 #[cold]
 fn make(
     settings: impl FnOnce() -> Result<ArenaSettings, SetupError>,
     there: impl FnOnce(&'static ProcessArena) -> Result<&'static ProcessArena, SetupError>,
 ) -> Result<&'static ProcessArena, SetupError> {
-    // The lock guards no data: whoever panicked under it left nothing half done.
+    // The lock guards no data: a panic under it leaves nothing half done.
     let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(arena) = THE_ONE.get() {
         return there(arena);

@@ -1,4 +1,4 @@
-//! *Watching*: progress, cancellation and time budget of work that takes a while.
+//! *Progress*: reports, cancellation and time limit of long work.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,31 +7,30 @@ use std::time::{Duration, Instant};
 
 use super::ArenaError;
 
-/// How far populating has come.
+/// The progress of populating or registering.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Bytes made resident so far. From one report to the next it never falls.
+    /// Bytes finished so far. It never decreases from one report to the next.
     pub done_bytes: u64,
-    /// Bytes that are to be.
+    /// Bytes to finish.
     pub total_bytes: u64,
     /// Time since the start.
     pub elapsed: Duration,
-    /// What was done last, and is reported by this.
+    /// The unit of work that this report announces.
     pub piece: WorkUnit,
 }
 
-/// A piece of work that has just been done.
+/// A finished unit of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkUnit {
-    /// Who did it: of populating the number of the thread, of registering that of the registrar,
-    /// both from 0.
+    /// The worker that did it: the number of the thread when populating, of the registrar when
+    /// registering, both from 0.
     pub worker: usize,
-    /// When it was begun, by the clock that tells the time of the report.
+    /// Its start, by the clock that also gives the time of the report.
     pub began: Duration,
-    /// When it was done. Its report may come later, and after that of the next piece of the same
-    /// worker.
+    /// Its end. The report may come later, and after the report of the same worker's next unit.
     pub ended: Duration,
 }
 
@@ -42,14 +41,14 @@ impl WorkUnit {
 }
 
 impl Progress {
-    /// Speed so far in GiB/s; 0 before any time has passed.
+    /// Returns the average speed so far in GiB/s; 0 before any time has passed.
     #[must_use]
     pub fn gib_per_s(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
         if seconds > 0.0 { self.done_bytes as f64 / (1u64 << 30) as f64 / seconds } else { 0.0 }
     }
 
-    /// Time left if it goes on like this; `None` before anything is done.
+    /// Returns the remaining time at the average speed so far; `None` before anything is finished.
     #[must_use]
     pub fn left(&self) -> Option<Duration> {
         let left = self.total_bytes.saturating_sub(self.done_bytes) as f64;
@@ -59,74 +58,75 @@ impl Progress {
     }
 }
 
-/// A token by which any thread, or a signal handler, can end populating early. Clones are the same
-/// token.
+/// A token by which any thread, or a signal handler, can end work early. Clones are the same token.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken {
-    used: Arc<AtomicBool>,
-    /// With it this one is used too.
+    cancelled: Arc<AtomicBool>,
+    /// Cancelling the parent cancels this token too.
     parent: Option<Arc<AtomicBool>>,
 }
 
 impl CancelToken {
-    /// A token that has not been used.
+    /// Makes a token that is not cancelled.
     #[must_use]
     pub fn new() -> CancelToken {
         CancelToken::default()
     }
 
-    /// Ends the work at the next chunk. It cannot be taken back.
+    /// Cancels the work at its next chunk. This cannot be undone.
     pub fn cancel(&self) {
-        // Relaxed: nothing is published with it, and the workers look again soon.
-        self.used.store(true, Ordering::Relaxed);
+        // Relaxed: it publishes nothing, and the workers check again soon.
+        self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// A token of its own, which is used with this one, but not the other way round.
+    /// Makes a token that is cancelled together with this one, but not the other way round.
     pub(crate) fn child(&self) -> CancelToken {
-        CancelToken { used: Arc::default(), parent: Some(Arc::clone(&self.used)) }
+        CancelToken { cancelled: Arc::default(), parent: Some(Arc::clone(&self.cancelled)) }
     }
 
-    /// Whether [`cancel`](CancelToken::cancel) was called.
+    /// Returns whether [`cancel`](CancelToken::cancel) was called on this token or its parent.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        // Relaxed: see `cancel`.
-        let used = |token: &Arc<AtomicBool>| token.load(Ordering::Relaxed);
-        used(&self.used) || self.parent.as_ref().is_some_and(used)
+        // Relaxed: it publishes nothing; see `cancel`.
+        let cancelled = |token: &Arc<AtomicBool>| token.load(Ordering::Relaxed);
+        cancelled(&self.cancelled) || self.parent.as_ref().is_some_and(cancelled)
     }
 }
 
-/// Who is told of progress.
-type Listener = Arc<dyn Fn(Progress) + Send + Sync>;
+/// A callback for progress.
+type ProgressListener = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// Who watches populating, and how long it may take. The default: nobody, and as long as it takes.
+/// The options for long work: a progress callback, a cancel token and a time limit. Default: none
+/// of them.
 #[derive(Clone, Default)]
 pub struct ProgressOptions {
-    listener: Option<Listener>,
+    listener: Option<ProgressListener>,
     cancel: Option<CancelToken>,
     budget: Option<Duration>,
 }
 
 impl ProgressOptions {
-    /// Nobody watches.
+    /// Makes options without callback, token and time limit.
     #[must_use]
     pub fn new() -> ProgressOptions {
         ProgressOptions::default()
     }
 
-    /// Calls `listener` after each chunk (some ten milliseconds of work), from the threads that
-    /// populate, one call at a time. A panic in it ends the work and is passed on.
+    /// Calls `listener` after each chunk (some ten milliseconds of work). The calls come from the
+    /// working threads, one at a time. A panic in `listener` ends the work and is resumed in the
+    /// calling thread.
     #[must_use]
     pub fn progress(self, listener: impl Fn(Progress) + Send + Sync + 'static) -> ProgressOptions {
         ProgressOptions { listener: Some(Arc::new(listener)), ..self }
     }
 
-    /// Ends the work with [`ArenaError::Cancelled`] soon after `cancel` is used.
+    /// Ends the work with [`ArenaError::Cancelled`] soon after `cancel` is cancelled.
     #[must_use]
     pub fn cancel(self, cancel: CancelToken) -> ProgressOptions {
         ProgressOptions { cancel: Some(cancel), ..self }
     }
 
-    /// Ends the work with [`ArenaError::OverBudget`] soon after this time.
+    /// Ends the work with [`ArenaError::OverBudget`] soon after this time has passed.
     #[must_use]
     pub fn time_budget(self, budget: Duration) -> ProgressOptions {
         ProgressOptions { budget: Some(budget), ..self }
@@ -143,47 +143,46 @@ impl fmt::Debug for ProgressOptions {
     }
 }
 
-/// One piece of watched work.
-pub(crate) struct Watched<'a> {
-    watch: &'a ProgressOptions,
-    /// How long it has been going on.
+/// Tracks the progress of one call.
+pub(crate) struct ProgressTracker<'a> {
+    options: &'a ProgressOptions,
+    /// Returns the time since the start.
     elapsed: Box<dyn Fn() -> Duration + Send + Sync + 'a>,
     total: u64,
-    /// The count is kept under the lock that reports are made under, so that reports come in
-    /// order.
+    /// Finished bytes. Reports are made under the same lock, so they come in order.
     done: Mutex<u64>,
 }
 
-impl<'a> Watched<'a> {
-    pub(crate) fn begin(watch: &'a ProgressOptions, total: u64) -> Watched<'a> {
+impl<'a> ProgressTracker<'a> {
+    pub(crate) fn begin(options: &'a ProgressOptions, total: u64) -> ProgressTracker<'a> {
         let start = Instant::now();
-        Watched::timed(watch, total, move || start.elapsed())
+        ProgressTracker::timed(options, total, move || start.elapsed())
     }
 
-    /// As [`begin`](Watched::begin), where time is told by another clock.
+    /// Begins like [`begin`](ProgressTracker::begin), with another clock.
     pub(crate) fn timed(
-        watch: &'a ProgressOptions,
+        options: &'a ProgressOptions,
         total: u64,
         elapsed: impl Fn() -> Duration + Send + Sync + 'a,
-    ) -> Watched<'a> {
-        Watched { watch, elapsed: Box::new(elapsed), total, done: Mutex::new(0) }
+    ) -> ProgressTracker<'a> {
+        ProgressTracker { options, elapsed: Box::new(elapsed), total, done: Mutex::new(0) }
     }
 
     pub(crate) fn done(&self) -> u64 {
         *self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that are still to be done.
+    /// Returns the bytes still to do.
     pub(crate) fn left(&self) -> u64 {
         self.total.saturating_sub(self.done())
     }
 
-    /// Says whether to go on.
+    /// Returns an error if the work is cancelled or out of time.
     pub(crate) fn go_on(&self) -> Result<(), ArenaError> {
-        if self.watch.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+        if self.options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
             return Err(ArenaError::Cancelled { done: self.done(), total: self.total });
         }
-        match self.watch.budget {
+        match self.options.budget {
             Some(budget) if (self.elapsed)() >= budget => {
                 Err(ArenaError::OverBudget { budget, done: self.done(), total: self.total })
             }
@@ -191,17 +190,17 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// The time, for [`add`](Watched::add).
+    /// Returns the time, for [`add`](ProgressTracker::add).
     pub(crate) fn now(&self) -> Duration {
         (self.elapsed)()
     }
 
-    /// Counts what `worker` has done since `began`, and reports it.
+    /// Counts the bytes that `worker` has finished since `began`, and reports them.
     pub(crate) fn add(&self, bytes: usize, worker: usize, began: Duration) {
         let piece = WorkUnit::new(worker, began, self.now());
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         *done += bytes as u64;
-        if let Some(listener) = &self.watch.listener {
+        if let Some(listener) = &self.options.listener {
             listener(Progress {
                 done_bytes: *done,
                 total_bytes: self.total,
@@ -217,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speed_and_time_left() {
+    fn speed_and_remaining_time() {
         let at = |done_bytes, seconds| Progress {
             done_bytes,
             total_bytes: 4 << 30,
