@@ -1,14 +1,14 @@
 //! Lanes: no chunk twice, none left out, order within a lane, all that was done is found after a
 //! failure.
 
-use kvmem::register::{Lanes, Turn};
+use kvmem::register::{ChunkTurn, Lanes};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 /// Two threads work through these lanes; `fails` says which turn does. Returns what each lane has
 /// done.
-fn work(lens: &'static [usize], fails: Option<Turn>) -> Vec<Vec<usize>> {
+fn work(lens: &'static [usize], fails: Option<ChunkTurn>) -> Vec<Vec<usize>> {
     let lanes = Arc::new(Lanes::new(lens.len()));
     lanes.open(lens.iter().copied());
     // How many threads are in a lane; more than one never are.
@@ -55,7 +55,7 @@ fn every_chunk_is_done_once() {
 #[test]
 fn a_failure_stops_the_others_and_loses_nothing() {
     loom::model(|| {
-        let done = work(&[2, 2], Some(Turn { lane: 0, index: 1 }));
+        let done = work(&[2, 2], Some(ChunkTurn { lane: 0, index: 1 }));
         // What was done stays known, so that it can be undone; the chunk that failed is not among
         // it.
         assert_eq!(done[0], [0]);
@@ -82,6 +82,6 @@ fn lanes_that_are_opened_further_go_on() {
         other.join().expect("no thread fails");
         assert!(seen <= 1 && lanes.all() == [[0]]);
         lanes.open([2]);
-        assert_eq!(lanes.take(), Some(Turn { lane: 0, index: 1 }));
+        assert_eq!(lanes.take(), Some(ChunkTurn { lane: 0, index: 1 }));
     });
 }

@@ -21,8 +21,8 @@ fn run(machine: &Machine, region: &Arc<Region>, policy: Policy) -> (f64, Outcome
     set.deregister().expect("nothing fails");
     let seconds = (machine.host().now() - start).as_secs_f64();
     let counts = machine.counts();
-    assert_eq!((machine.live_keys(), counts.strange_keys, machine.impatient()), (0, 0, 0));
-    assert!(counts.most_untouched_in_flight <= 1, "untouched memory is one registrar's at a time");
+    assert_eq!((machine.live_keys(), counts.unknown_keys, machine.stalls()), (0, 0, 0));
+    assert!(counts.max_untouched_in_flight <= 1, "untouched memory is one registrar's at a time");
     (seconds, set.outcome().clone())
 }
 
@@ -119,7 +119,7 @@ fn a_trial_that_is_refused_is_given_up_and_leaves_nothing() {
     let (_, outcome) = run(&machine, &region(64), Policy::Auto);
     assert_eq!((outcome.trial, outcome.threads), (None, 1), "not known, so not risked");
     // What is refused again and again is an error.
-    nic.inject(Fault::register(0).for_ever());
+    nic.inject(Fault::register(0).forever());
     let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
     let error = builder.register(region(64)).unwrap_err();
     assert!(
@@ -132,7 +132,7 @@ fn a_trial_that_is_refused_is_given_up_and_leaves_nothing() {
 #[test]
 fn a_slice_that_is_never_given_back_is_told() {
     let machine = Machine::parallel_wins(true);
-    machine.nic(0).expect("there are eight").inject(Fault::deregister(0).for_ever());
+    machine.nic(0).expect("there are eight").inject(Fault::deregister(0).forever());
     let region = region(64);
     let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
     let error = builder.register(Arc::clone(&region)).unwrap_err();

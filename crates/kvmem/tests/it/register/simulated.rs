@@ -5,7 +5,7 @@ use std::thread;
 
 use kvmem::arena::Region;
 use kvmem::register::simulated::{CallCosts, Costs, Machine};
-use kvmem::register::{Key, Platform, Registrar, RegistrarError};
+use kvmem::register::{Platform, Key, RegistrarError, Registrar};
 
 mod clock;
 mod gatherings;
@@ -99,7 +99,7 @@ fn fixed(machine: &Machine, region: &Region, parallel: bool) -> (f64, f64) {
             nics.iter().zip(&keys).for_each(|(nic, key)| nic.deregister(*key).expect("it stands"))
         }
     });
-    assert_eq!((machine.live_keys(), machine.impatient()), (0, 0));
+    assert_eq!((machine.live_keys(), machine.stalls()), (0, 0));
     (taken, given)
 }
 

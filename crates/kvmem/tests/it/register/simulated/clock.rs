@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kvmem::arena::{Errno, Populate, ProgressOptions};
 use kvmem::register::Platform;
-use kvmem::register::simulated::{Action, CallCosts, Entry};
+use kvmem::register::simulated::{Action, CallCosts, LoggedCall};
 
 use super::{GIB, PLAIN, addresses, ends, fixed, machine, register, together};
 
@@ -83,9 +83,7 @@ fn the_log_tells_who_did_what_and_when() {
     let costs = CallCosts { untouched_ms_per_gib: 5.0, ..PLAIN };
     let machine = machine(costs, 2, false);
     let region = addresses(4 * GIB);
-    machine
-        .populate(&region, 0..GIB / 4, Populate::threads(1), &ProgressOptions::new())
-        .expect("room");
+    machine.populate(&region, 0..GIB / 4, Populate::threads(1), &ProgressOptions::new()).expect("room");
     let nics = machine.nics();
     let keys = together(&machine, 2, |n| {
         register(&*nics[n], &region, 2 * n * GIB, GIB).expect("no limit")
@@ -112,10 +110,10 @@ fn the_log_tells_who_did_what_and_when() {
             (Action::Deregister, Some(0), 0, 0, 768, (40_000, 50_000)),
         ]
     );
-    assert_eq!(log[3].refused, Some(Errno::EINVAL));
+    assert_eq!(log[3].error, Some(Errno::EINVAL));
     assert!(log[1].overlaps(&log[2]) && !log[0].overlaps(&log[1]));
     let text = serde_json::to_string(&log).expect("plain data");
-    assert_eq!(serde_json::from_str::<Vec<Entry>>(&text).expect("what was written"), log);
+    assert_eq!(serde_json::from_str::<Vec<LoggedCall>>(&text).expect("what was written"), log);
     assert_eq!(machine.take_log(), log);
     assert!(machine.log().is_empty());
 }

@@ -22,7 +22,7 @@ fn a_thread_that_panics_leaves() {
     };
     let caught = together(&machine, 3, |n| catch_unwind(AssertUnwindSafe(|| work(n))).is_err());
     assert_eq!(caught, [false, true, false]);
-    assert_eq!((machine.now().as_millis(), machine.impatient()), (20, 0));
+    assert_eq!((machine.now().as_millis(), machine.stalls()), (20, 0));
 }
 
 #[test]
@@ -51,35 +51,43 @@ fn a_thread_that_ends_without_leaving_has_left() {
     });
     // Waits for the end of the gathering, which is when the last of the threads is really gone.
     register(&*nics[0], &region, 0, GIB).expect("no limit");
-    assert_eq!((machine.now().as_millis(), machine.impatient()), (40, 0));
+    assert_eq!((machine.now().as_millis(), machine.stalls()), (40, 0));
 }
 
 #[test]
 fn a_seat_that_nobody_takes_is_given_up() {
-    let patience = Duration::from_millis(50);
-    let machine =
-        Machine::builder().nics(1).resident(true).patience(patience).build().expect("good costs");
+    let timeout = Duration::from_millis(50);
+    let machine = Machine::builder()
+        .nics(1)
+        .resident(true)
+        .stall_timeout(timeout)
+        .build()
+        .expect("good costs");
     let region = addresses(GIB);
     let start = Instant::now();
     machine.gather(3);
     machine.enter(0);
     register(&*machine.nics()[0], &region, 0, GIB).expect("no limit");
     machine.leave();
-    assert!(start.elapsed() >= patience);
-    assert_eq!(machine.impatient(), 1);
+    assert!(start.elapsed() >= timeout);
+    assert_eq!(machine.stalls(), 1);
     // And one where not even the first came: the next gathering waits as long, and then begins.
     machine.gather(2);
     machine.gather(1);
     machine.enter(0);
     machine.leave();
-    assert_eq!(machine.impatient(), 2);
+    assert_eq!(machine.stalls(), 2);
 }
 
 #[test]
 fn threads_that_wait_for_each_other_come_out_of_it() {
-    let patience = Duration::from_millis(50);
-    let machine =
-        Machine::builder().nics(2).resident(true).patience(patience).build().expect("good costs");
+    let timeout = Duration::from_millis(50);
+    let machine = Machine::builder()
+        .nics(2)
+        .resident(true)
+        .stall_timeout(timeout)
+        .build()
+        .expect("good costs");
     let region = addresses(GIB);
     let nics = machine.nics();
     let meet = Rendezvous::new(2);
@@ -88,7 +96,7 @@ fn threads_that_wait_for_each_other_come_out_of_it() {
         meet.wait();
         register(&*nics[n], &region, 0, GIB).expect("no limit");
     });
-    assert!(machine.impatient() > 0);
+    assert!(machine.stalls() > 0);
     assert_eq!(machine.counts().registers, 2);
 }
 
@@ -113,7 +121,7 @@ fn what_is_not_asked_for_in_order_does_no_harm() {
     assert_eq!(machine.now().as_millis(), 30, "within");
     machine.leave();
     machine.leave();
-    assert_eq!((machine.now().as_millis(), machine.impatient()), (30, 0));
+    assert_eq!((machine.now().as_millis(), machine.stalls()), (30, 0));
 }
 
 #[test]
@@ -157,7 +165,7 @@ fn a_thousand_gatherings() {
         like.end_ns += shift;
         assert_eq!(*entry, like, "entry {n}");
     }
-    assert_eq!((machine.live_keys(), machine.impatient()), (0, 0));
+    assert_eq!((machine.live_keys(), machine.stalls()), (0, 0));
 }
 
 #[test]
@@ -183,7 +191,7 @@ fn independent_users_take_turns() {
         }
     });
     let counts = machine.counts();
-    assert_eq!((counts.registers, counts.live_keys, counts.most_in_flight), (400, 0, 2));
+    assert_eq!((counts.registers, counts.live_keys, counts.max_in_flight), (400, 0, 2));
     // 200 gatherings of 10 ms, and 400 calls by themselves.
-    assert_eq!((machine.now().as_millis(), machine.impatient()), (6000, 0));
+    assert_eq!((machine.now().as_millis(), machine.stalls()), (6000, 0));
 }

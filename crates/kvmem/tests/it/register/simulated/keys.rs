@@ -2,7 +2,7 @@
 
 use kvmem::arena::Errno;
 use kvmem::register::simulated::{Fault, Machine, NicLimits};
-use kvmem::register::{Account, Memlock, RegisterLimit, Registrar};
+use kvmem::register::{Account, RegisterLimit, Memlock, Registrar};
 
 use super::{GIB, PLAIN, addresses, machine, register};
 
@@ -22,8 +22,7 @@ fn limits_are_told_and_kept() {
     let told = nics[0].limits();
     assert_eq!((told.device.as_str(), told.max_bytes, told.max_keys), ("simulated:0", 4 << 30, 2));
     assert_eq!((told.preferred_chunk_bytes, told.memlock), (Some(1 << 30), Some(memlock(1 << 30))));
-    let exceeded =
-        |nic: usize, bytes| register(&*nics[nic], &region, 0, bytes).unwrap_err().exceeded;
+    let exceeded = |nic: usize, bytes| register(&*nics[nic], &region, 0, bytes).unwrap_err().exceeded;
     assert_eq!(
         exceeded(0, 4 * GIB + 1),
         Some(RegisterLimit::KeyBytes { limit_bytes: 4 << 30, need_bytes: (4 << 30) + 1 })
@@ -44,7 +43,7 @@ fn limits_are_told_and_kept() {
     assert_eq!(register(&*nics[1], &region, 0, 0).unwrap_err().errno, Errno::EINVAL);
     machine.nic(0).expect("the first").set_limits(NicLimits::default());
     register(&*nics[0], &region, 0, 8 * GIB).expect("anything goes");
-    assert_eq!((machine.live_keys(), machine.counts().refused), (4, 4));
+    assert_eq!((machine.live_keys(), machine.counts().failed), (4, 4));
 }
 
 #[test]
@@ -64,7 +63,7 @@ fn faults_strike_where_they_are_wanted() {
     nic.deregister(key).expect("that was once");
     assert_eq!(nic.deregister(key).unwrap_err().errno, Errno::EINVAL, "it has been given back");
     assert_eq!(other.deregister(more).unwrap_err().errno, Errno::EINVAL, "it is another's");
-    nic.inject(Fault::deregister(0).for_ever());
+    nic.inject(Fault::deregister(0).forever());
     for _ in 0..5 {
         nic.deregister(more).unwrap_err();
     }
@@ -72,8 +71,8 @@ fn faults_strike_where_they_are_wanted() {
     nic.deregister(more).expect("nothing fails any more");
     let counts = machine.counts();
     assert_eq!(
-        (counts.registers, counts.deregisters, counts.refused, counts.strange_keys),
+        (counts.registers, counts.deregisters, counts.failed, counts.unknown_keys),
         (4, 10, 10, 2)
     );
-    assert_eq!((counts.live_keys, counts.live_bytes, counts.most_live_keys), (0, 0, 2));
+    assert_eq!((counts.live_keys, counts.live_bytes, counts.max_live_keys), (0, 0, 2));
 }

@@ -1,8 +1,8 @@
 //! Any program of calls, on any machine: the same each time, and the books add up.
 
-use kvmem::arena::{Populate, ProgressOptions, Region};
+use kvmem::arena::{Populate, Region, ProgressOptions};
 use kvmem::register::Platform;
-use kvmem::register::simulated::{CallCosts, Costs, Entry, Fault, Machine};
+use kvmem::register::simulated::{CallCosts, Costs, Fault, LoggedCall, Machine};
 use proptest::prelude::*;
 
 use super::{GIB, addresses, register, together};
@@ -44,7 +44,7 @@ fn run(
     fault: Option<(usize, u64)>,
     region: &Region,
     program: &[Vec<Step>],
-) -> (Machine, Vec<Entry>) {
+) -> (Machine, Vec<LoggedCall>) {
     let machine = Machine::builder().costs(costs).nics(program.len()).build().expect("good costs");
     if let Some((nic, nth)) = fault.and_then(|(nic, nth)| machine.nic(nic).zip(Some(nth))) {
         nic.inject(Fault::register(nth));
@@ -65,12 +65,7 @@ fn run(
                 Step::Populate(chunk, threads) => {
                     let range = chunk * GIB..(chunk + 1) * GIB;
                     machine
-                        .populate(
-                            region,
-                            range,
-                            Populate::threads(threads),
-                            &ProgressOptions::new(),
-                        )
+                        .populate(region, range, Populate::threads(threads), &ProgressOptions::new())
                         .expect("room");
                 }
             }
@@ -109,12 +104,12 @@ proptest! {
         prop_assert_eq!(machine.now().as_nanos(), u128::from(end));
 
         let counts = machine.counts();
-        prop_assert_eq!((counts.live_keys, counts.live_bytes, counts.strange_keys, machine.impatient()), (0, 0, 0, 0));
-        prop_assert_eq!(counts.refused, log.iter().filter(|entry| entry.refused.is_some()).count() as u64);
-        prop_assert!(machine.nics().len() >= counts.most_in_flight);
+        prop_assert_eq!((counts.live_keys, counts.live_bytes, counts.unknown_keys, machine.stalls()), (0, 0, 0, 0));
+        prop_assert_eq!(counts.failed, log.iter().filter(|entry| entry.error.is_some()).count() as u64);
+        prop_assert!(machine.nics().len() >= counts.max_in_flight);
         let touched = |chunk: usize| {
             let address = region.base().addr().get() + chunk * GIB;
-            log.iter().any(|entry| entry.address == address && entry.refused.is_none())
+            log.iter().any(|entry| entry.address == address && entry.error.is_none())
         };
         for chunk in 0..CHUNKS {
             let resident = machine.resident_bytes(&region, chunk * GIB..(chunk + 1) * GIB);

@@ -4,7 +4,7 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use kvmem::register::simulated::{Entry, Published, Seconds};
+use kvmem::register::simulated::{LoggedCall, Published, Seconds};
 
 use super::{GIB, addresses, ends, fixed};
 
@@ -15,7 +15,7 @@ struct Run {
     published: Seconds,
     register: f64,
     deregister: f64,
-    log: Vec<Entry>,
+    log: Vec<LoggedCall>,
 }
 
 /// The four published runs of a machine.
