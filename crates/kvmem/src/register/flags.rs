@@ -52,8 +52,8 @@ macro_rules! flags {
             /// Writes the names, separated by `+`.
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let all = [$(($name::$flag, $shown)),*];
-                let names: Vec<&str> =
-                    all.into_iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, shown)| shown).collect();
+                let contained = all.into_iter().filter(|(flag, _)| self.contains(*flag));
+                let names: Vec<&str> = contained.map(|(_, shown)| shown).collect();
                 f.pad(&if names.is_empty() { "none".to_owned() } else { names.join("+") })
             }
         }

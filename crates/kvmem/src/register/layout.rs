@@ -91,10 +91,10 @@ impl MemoryLayout {
         }
     }
 
-    /// Returns the ends of the chunks, in order: as long as possible, at most `max_bytes` bytes each.
-    /// A chunk ends on a boundary of the pages at that place. If a chunk cannot be as long as such
-    /// a page, it ends on a boundary of base pages; if it cannot be as long as a base page, it ends
-    /// anywhere.
+    /// Returns the ends of the chunks, in order: as long as possible, at most `max_bytes` bytes
+    /// each. A chunk ends on a boundary of the pages at that place. If a chunk cannot be as long as
+    /// such a page, it ends on a boundary of base pages; if it cannot be as long as a base page, it
+    /// ends anywhere.
     pub(super) fn chunk_ends(&self, max_bytes: u64) -> Vec<usize> {
         let max = usize::try_from(max_bytes).unwrap_or(usize::MAX).max(1);
         let base = sys::page_size();

@@ -35,8 +35,8 @@ impl LiveKeys {
         self.0.lock().contains(&key)
     }
 
-    /// Deregisters a key by calling `deregister`, but only if the key is live, and only once even if
-    /// several threads try. If the call fails, the key becomes live again.
+    /// Deregisters a key by calling `deregister`, but only if the key is live, and only once even
+    /// if several threads try. If the call fails, the key becomes live again.
     pub(super) fn remove_with(
         &self,
         key: Key,

@@ -60,7 +60,8 @@ fn maps_all_users(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    const STATUS: &str = "Name:\tVmLck: 7 kB\nVmPeak:\t   10056 kB\nVmLck:\t      64 kB\nVmPin:\t       0 kB\nCapEff:\t000001fffeffffff\n";
+    const STATUS: &str = "Name:\tVmLck: 7 kB\nVmPeak:\t   10056 kB\nVmLck:\t      64 kB\n\
+                          VmPin:\t       0 kB\nCapEff:\t000001fffeffffff\n";
 
     #[test]
     fn status_lines_are_parsed() {

@@ -67,7 +67,8 @@ impl fmt::Display for Outcome {
         let (len, resident) = (Size(self.len_bytes), Size(self.resident_bytes));
         writeln!(
             f,
-            "{len} registered with {devices} registrar(s), {keys} key(s); {resident} of it was resident before"
+            "{len} registered with {devices} registrar(s), {keys} key(s); {resident} of it was \
+             resident before"
         )?;
         if populated.threads > 0 {
             let Populated { seconds, threads, .. } = populated;
@@ -89,7 +90,8 @@ impl fmt::Display for Outcome {
         if let Some(trial) = &self.trial {
             writeln!(
                 f,
-                "  measured {:.2} GiB/s one after another, {:.2} GiB/s with {} side by side, in {:.1} ms",
+                "  measured {:.2} GiB/s one after another, {:.2} GiB/s with {} side by side, \
+                 in {:.1} ms",
                 trial.sequential_gib_per_s,
                 trial.parallel_gib_per_s,
                 trial.threads,

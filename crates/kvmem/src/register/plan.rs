@@ -468,8 +468,8 @@ impl fmt::Display for Plan {
                 };
                 writeln!(
                     f,
-                    "  order     chunk by chunk, up to {threads} registrars side by side if that is \
-                     faster on {how} ({rounds} round(s))"
+                    "  order     chunk by chunk, up to {threads} registrars side by side if that \
+                     is faster on {how} ({rounds} round(s))"
                 )?;
             }
         }

@@ -6,8 +6,8 @@
 //! | | `MC_DISABLE_PARALLEL_REG_MR` | `1`: sequential, even if `MC_ENABLE_PARALLEL_REG_MR` is set; `0`: no effect |
 //!
 //! The first variable that is set and not blank counts: first `KVMEM_PARALLEL_REGISTER`, then
-//! `MC_DISABLE_PARALLEL_REG_MR`, then `MC_ENABLE_PARALLEL_REG_MR`. The order of the last two is that
-//! of the engine that defined them. An invalid value is an error, not a default.
+//! `MC_DISABLE_PARALLEL_REG_MR`, then `MC_ENABLE_PARALLEL_REG_MR`. The order of the last two is
+//! that of the engine that defined them. An invalid value is an error, not a default.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -7,10 +7,10 @@
 //! GPU. Copies then run by DMA at the speed of the bus, concurrently with other work. With
 //! [`HostFlags::DEVICE_MAP`] kernels access the memory at an address on the GPU.
 //!
-//! - *Once in a process.* CUDA registers a range once. A second registration of any part of it fails
-//!   with `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, also from another GPU or another library of
-//!   the process. With [`HostFlags::PORTABLE`], the default, one registration serves all GPUs.
-//!   Register a region with one GPU, not with all.
+//! - *Once in a process.* CUDA registers a range once. A second registration of any part of it
+//!   fails with `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, also from another GPU or another
+//!   library of the process. With [`HostFlags::PORTABLE`], the default, one registration serves all
+//!   GPUs. Register a region with one GPU, not with all.
 //! - *In a context.* A [`Gpu`] holds its device's primary context, which the runtime API and the
 //!   frameworks share. Holding one takes some hundred megabytes of the GPU's memory.
 //! - *At most 256 GiB a key.* Larger regions get several keys.

@@ -48,7 +48,8 @@ impl BufferSlots {
         self.free
     }
 
-    /// Limits the table to `max_slots` slots. BufferSlots beyond that stay in use until they are freed.
+    /// Limits the table to `max_slots` slots. BufferSlots beyond that stay in use until they are
+    /// freed.
     pub(super) fn shrink(&mut self, max_slots: u32) {
         self.max_slots = self.max_slots.min(max_slots);
         let holes = self

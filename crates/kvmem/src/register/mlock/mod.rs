@@ -3,11 +3,11 @@
 //!
 //! ## Locks do not nest
 //!
-//! In the kernel a page is locked or not: the first `munlock` undoes any number of `mlock`s. It also
-//! works on whole pages: two keys that meet within a page share its lock. This module therefore
-//! counts the keys over each page, once for the process, and deregistering a key unlocks only the
-//! pages that no other key covers. Locks that other code takes on the same pages are not counted;
-//! the last key that covers such a page undoes them.
+//! In the kernel a page is locked or not: the first `munlock` undoes any number of `mlock`s. It
+//! also works on whole pages: two keys that meet within a page share its lock. This module
+//! therefore counts the keys over each page, once for the process, and deregistering a key unlocks
+//! only the pages that no other key covers. Locks that other code takes on the same pages are not
+//! counted; the last key that covers such a page undoes them.
 //!
 //! ## Concurrency
 //!

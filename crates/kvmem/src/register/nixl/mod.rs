@@ -14,12 +14,12 @@
 //! ## Deregistering does not reach peers
 //!
 //! Over RDMA the card checks keys, though UCX may keep its registration for a while. Over TCP and
-//! shared memory nothing checks them: a peer with old metadata writes to the old address. If nothing
-//! is mapped there any more, then over TCP this process dies. (Seen with NIXL 1.5.1; new metadata,
-//! which is added to the old, does not help.) Before memory is deregistered, peers must therefore
-//! invalidate the agent, by `nixl_capi_invalidate_remote_md` or `remove_remote_agent` (Python), and
-//! they must be trusted. For this reason [`Agent::metadata`] is `unsafe`: without it no peer can
-//! access anything.
+//! shared memory nothing checks them: a peer with old metadata writes to the old address. If
+//! nothing is mapped there any more, then over TCP this process dies. (Seen with NIXL 1.5.1; new
+//! metadata, which is added to the old, does not help.) Before memory is deregistered, peers must
+//! therefore invalidate the agent, by `nixl_capi_invalidate_remote_md` or `remove_remote_agent`
+//! (Python), and they must be trusted. For this reason [`Agent::metadata`] is `unsafe`: without it
+//! no peer can access anything.
 //!
 //! ## Costs
 //!

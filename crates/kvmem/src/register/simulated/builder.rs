@@ -71,8 +71,8 @@ impl MachineBuilder {
         MachineBuilder { limits, ..self }
     }
 
-    /// Sets how long, in real time, the threads of a gathering wait for one that is missing; default
-    /// 30 s. After a panic or a deadlock the others continue when it has passed.
+    /// Sets how long, in real time, the threads of a gathering wait for one that is missing;
+    /// default 30 s. After a panic or a deadlock the others continue when it has passed.
     pub fn stall_timeout(self, stall_timeout: Duration) -> MachineBuilder {
         MachineBuilder { stall_timeout, ..self }
     }

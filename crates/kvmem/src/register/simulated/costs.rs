@@ -1,9 +1,10 @@
 //! *Costs*: the durations of calls.
 //!
 //! ```text
-//!  call = pin work × (1 + contention × others)  +  fault work × (1 + untouched_contention × others)
+//!  call = pin work × (1 + contention × others)
+//!       + fault work × (1 + untouched_contention × others)
 //!
-//!  pin work   = per call + bytes × per byte     a part of it, serial_share, holds the driver's lock
+//!  pin work   = per call + bytes × per byte     a part, serial_share, holds the driver's lock
 //!  fault work = bytes not resident × per byte
 //! ```
 //!
@@ -168,8 +169,8 @@ impl CallWork {
     }
 }
 
-/// Returns the `n`th of `of` parts of a number of nanoseconds. The parts are as even as possible and
-/// add up to the number.
+/// Returns the `n`th of `of` parts of a number of nanoseconds. The parts are as even as possible
+/// and add up to the number.
 fn part(whole: u64, n: u64, of: u64) -> u64 {
     let until = |n: u64| (u128::from(whole) * u128::from(n) / u128::from(of)) as u64;
     until(n + 1) - until(n)

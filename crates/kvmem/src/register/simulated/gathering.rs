@@ -205,7 +205,10 @@ impl ScheduleState {
             match std::mem::replace(&mut gathering.seats[number].state, SeatState::Runs) {
                 SeatState::Waiting(mut call) => {
                     // A call that waits for its beginning begins now: time passes only in calls.
-                    let slowed = |seat: &&Seat| matches!(&seat.state, SeatState::Waiting(other) if call.slows(other));
+                    let slowed = |seat: &&Seat| match &seat.state {
+                        SeatState::Waiting(other) => call.slows(other),
+                        _ => false,
+                    };
                     let others = gathering.seats.iter().filter(slowed).count();
                     let seat = &mut gathering.seats[number];
                     match self.world.step(&mut call, now, others) {

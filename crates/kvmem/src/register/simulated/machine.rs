@@ -127,9 +127,9 @@ impl Platform for Machine {
         Ok(addresses.len() as u64 - untouched)
     }
 
-    /// Takes virtual time for bytes that are not resident, and none for the rest. [`Populate::Auto`]
-    /// uses as many threads as gain anything. The time budget of the options and the reported times
-    /// are virtual.
+    /// Takes virtual time for bytes that are not resident, and none for the rest.
+    /// [`Populate::Auto`] uses as many threads as gain anything. The time budget of the options and
+    /// the reported times are virtual.
     fn populate(
         &self,
         region: &Region,

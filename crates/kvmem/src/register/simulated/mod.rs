@@ -9,9 +9,9 @@
 //!   gathering ([`Platform::gather`](super::Platform::gather)) one runs at a time, in the order of virtual
 //!   time. The result is therefore the same, bit by bit, however the system schedules the threads.
 //!   The threads must follow [some rules](self#threads).
-//! - **Memory** is only a record of which addresses are resident. No byte is touched, so a region of
-//!   500 GiB of addresses suffices without any memory behind it. The record is kept by address: a
-//!   new region at the addresses of an old one inherits its residency ([`Machine::discard`]).
+//! - **Memory** is only a record of which addresses are resident. No byte is touched, so a region
+//!   of 500 GiB of addresses suffices without any memory behind it. The record is kept by address:
+//!   a new region at the addresses of an old one inherits its residency ([`Machine::discard`]).
 //! - **Keys** are counted, calls are recorded in a [log](Machine::log), and [faults](Fault) can be
 //!   injected.
 //!
@@ -44,12 +44,12 @@
 //! 2. After that, and not before, each of the n threads calls `enter` with its number, makes its
 //!    calls, and calls `leave`.
 //! 3. Between `enter` and `leave` no thread waits for another of the gathering, except in calls: it
-//!    does not join it, wait on a channel, or take a lock that another holds during a call. Thread 0
-//!    therefore leaves before it joins the others.
+//!    does not join it, wait on a channel, or take a lock that another holds during a call. Thread
+//!    0 therefore leaves before it joins the others.
 //! 4. A guard calls `leave`, so that a panic leaves, too.
 //!
-//! Breaking these rules costs time (30 s, see [`MachineBuilder::stall_timeout`]) and determinism, but does not
-//! block forever. A thread that ends without leaving counts as having left.
+//! Breaking these rules costs time (30 s, see [`MachineBuilder::stall_timeout`]) and determinism,
+//! but does not block forever. A thread that ends without leaving counts as having left.
 
 mod builder;
 mod costs;

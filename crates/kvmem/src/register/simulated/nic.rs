@@ -41,8 +41,8 @@ impl Nic {
         self.scheduler.with_state(|state| state.world.nics[self.number].clear_faults());
     }
 
-    /// Returns the counts of this NIC. A [`max_in_flight`](CallCounts::max_in_flight) above 1 violates
-    /// the rules of [`Registrar`].
+    /// Returns the counts of this NIC. A [`max_in_flight`](CallCounts::max_in_flight) above 1
+    /// violates the rules of [`Registrar`].
     #[must_use]
     pub fn counts(&self) -> CallCounts {
         self.scheduler.with_state(|state| state.world.nics[self.number].counts())

@@ -78,8 +78,8 @@ impl NicState {
         self.keys.len() as u64
     }
 
-    /// CallCounts a call and returns the error of an injected fault. Every fault sees every call of its
-    /// kind, so each counts from the call after its injection.
+    /// CallCounts a call and returns the error of an injected fault. Every fault sees every call of
+    /// its kind, so each counts from the call after its injection.
     pub(super) fn count_call(&mut self, register: bool) -> Option<Errno> {
         match register {
             true => self.counts.registers += 1,

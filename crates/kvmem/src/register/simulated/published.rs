@@ -26,8 +26,8 @@
 //! assumed. There are 8 NICs and 64 cores on the first machine, and 64 cores on the second (whose 8
 //! NICs are published). Each call takes 20 µs on both. Populating with one thread is as fast as
 //! faulting in. Populating with many threads is as fast as the allocation of the first machine (500
-//! GiB in 3.7 s), and 8 times as fast as with one on the second machine. Deregistering on the second
-//! machine has the ratio of the first. Deregistering is slower if all keys were registered
+//! GiB in 3.7 s), and 8 times as fast as with one on the second machine. Deregistering on the
+//! second machine has the ratio of the first. Deregistering is slower if all keys were registered
 //! concurrently on untouched memory. The reason is not known; a contention is fitted to it.
 
 use serde::Serialize;

@@ -6,8 +6,8 @@
 //! ```text
 //!  gather(3)      every thread has a seat with its own clock
 //!  enter(0..3)    waits until all seats are taken
-//!  a call         its steps wait until all seats wait; then the earliest step of all is done; if it
-//!                 was the last of its call, the thread of that call continues, alone
+//!  a call         its steps wait until all seats wait; then the earliest step of all is done; if
+//!                 it was the last of its call, the thread of that call continues, alone
 //!  leave          the seat does not count any more; with the last one, the machine's time becomes
 //!                 the latest of the clocks
 //! ```
@@ -21,8 +21,8 @@
 //!
 //! ## Faulty threads
 //!
-//! - A seat that no thread takes: after [`stall_timeout`](super::MachineBuilder::stall_timeout), in real time, it
-//!   counts as left.
+//! - A seat that no thread takes: after [`stall_timeout`](super::MachineBuilder::stall_timeout), in
+//!   real time, it counts as left.
 //! - A thread that ends without leaving, by a panic or otherwise: it leaves when its thread-locals
 //!   are dropped.
 //! - A thread that does not reach its next call, because it waits for another one of the gathering,
@@ -123,8 +123,8 @@ impl Scheduler {
     /// Ends the work of the calling thread.
     pub(super) fn leave(self: &Arc<Self>) {
         let this = Arc::downgrade(self);
-        // The seats are dropped outside of `with`: their drop locks the state, and must not find the
-        // list borrowed.
+        // The seats are dropped outside of `with`: their drop locks the state, and must not find
+        // the list borrowed.
         let seats: Result<Vec<SeatGuard>, _> = SEATS.try_with(|list| {
             list.borrow_mut().extract_if(.., |seat| seat.scheduler.ptr_eq(&this)).collect()
         });
@@ -170,7 +170,8 @@ impl Scheduler {
         state
     }
 
-    /// Waits for a notification; if no step is done for too long, stops waiting for missing threads.
+    /// Waits for a notification; if no step is done for too long, stops waiting for missing
+    /// threads.
     fn wait<'a>(
         &self,
         state: MutexGuard<'a, ScheduleState>,

@@ -76,8 +76,8 @@ impl Nic {
     }
 
     /// Returns the access of future keys. It is the requested access, except that a library without
-    /// `ibv_reg_mr_iova2` (rdma-core before 28) does not support [`Access::RELAXED_ORDERING`], which
-    /// is then missing here.
+    /// `ibv_reg_mr_iova2` (rdma-core before 28) does not support [`Access::RELAXED_ORDERING`],
+    /// which is then missing here.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
@@ -98,9 +98,9 @@ impl Registrar for Nic {
         &self.name
     }
 
-    /// Returns `max_mr_size` and `max_mr` of the device, minus the live keys of this registrar. Keys
-    /// of other processes count on the device too, but their number is unknown. `RLIMIT_MEMLOCK` is
-    /// that of this process.
+    /// Returns `max_mr_size` and `max_mr` of the device, minus the live keys of this registrar.
+    /// Keys of other processes count on the device too, but their number is unknown.
+    /// `RLIMIT_MEMLOCK` is that of this process.
     fn limits(&self) -> Limits {
         // 0 means no limit. Some drivers set all bits instead.
         let max_bytes = if self.max_mr_size == 0 { u64::MAX } else { self.max_mr_size };
