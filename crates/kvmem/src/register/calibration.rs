@@ -110,7 +110,7 @@ impl Probe<'_> {
     }
 }
 
-/// SliceProbe of the first region, taken in order of addresses.
+/// Slices of the first region, taken in order of addresses.
 struct SliceProbe<'a> {
     engine: &'a Engine,
     bytes: usize,

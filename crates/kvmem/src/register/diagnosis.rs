@@ -21,8 +21,8 @@ pub struct Diagnosis {
 /// Compares the limits of this machine with the requirements and detects registrars; see
 /// [`Machine::preflight`] and [`discover`].
 #[must_use]
-pub fn diagnose(wish: &Requirements) -> Diagnosis {
-    Diagnosis { report: Machine::here().preflight(wish), registrars: discover() }
+pub fn diagnose(requirements: &Requirements) -> Diagnosis {
+    Diagnosis { report: Machine::here().preflight(requirements), registrars: discover() }
 }
 
 /// Writes the report, and a line for each registrar.
@@ -45,8 +45,8 @@ mod tests {
 
     #[test]
     fn limits_and_registrars_are_shown_together() {
-        let wish = Requirements::new(1 << 20, PageSize::Base).unwrap();
-        let diagnosis = diagnose(&wish);
+        let requirements = Requirements::new(1 << 20, PageSize::Base).unwrap();
+        let diagnosis = diagnose(&requirements);
         let text = diagnosis.to_string();
         assert!(
             text.starts_with("1 MiB of 4k pages") && text.contains("\nregistrars\n  "),

@@ -299,7 +299,7 @@ pub enum RegisterError {
     /// The range is not within the region, or is not registered yet.
     #[error("{start}..{end} is not a range within the {len} bytes that are registered")]
     OutOfBounds {
-        /// FirstFailure offset.
+        /// First offset.
         start: usize,
         /// One past the last offset.
         end: usize,
@@ -314,7 +314,7 @@ pub enum RegisterError {
     Straddles {
         /// The registrar.
         device: String,
-        /// FirstFailure offset.
+        /// First offset.
         start: usize,
         /// One past the last offset.
         end: usize,

@@ -1,4 +1,4 @@
-//! *LiveKeys keys*: the keys of one registrar that are registered.
+//! *Live keys*: the keys of one registrar that are registered.
 //!
 //! A C library deregisters a key by a pointer or an address, and trusts it: a wrong one crashes the
 //! process or removes the registration of another owner. A registrar over such a library therefore

@@ -180,16 +180,16 @@ impl Transfers {
     }
 
     /// Prepares a descriptor for transfers: one of the agent's own, or a peer's.
-    fn prepare(&self, agent: &Agent, whose: &str, (at, len): Part) -> Result<(), Status> {
+    fn prepare(&self, agent: &Agent, owner: &str, (at, len): Part) -> Result<(), Status> {
         type Prepare =
             unsafe extern "C" fn(NonNull<c_void>, *const c_char, Raw, *mut Raw, Raw) -> Status;
-        let whose = CString::new(whose).expect("a name");
+        let owner = CString::new(owner).expect("a name");
         let (list, mut ready) = (self.list((at, len)), null_mut());
         // SAFETY: the types are those of the header; agent and list are alive, and each is
         // destroyed once.
         agent.with_raw(|raw, _| unsafe {
             let prepare = self.function::<Prepare>("prep_xfer_dlist");
-            let status = prepare(raw, whose.as_ptr(), list, &mut ready, null_mut());
+            let status = prepare(raw, owner.as_ptr(), list, &mut ready, null_mut());
             if status == 0 {
                 assert_eq!(self.function::<Of>("release_xfer_dlist_handle")(raw, ready), 0);
             }
@@ -212,7 +212,7 @@ impl Transfers {
     }
 
     /// Checks that a write fails because one of both descriptors is not registered: `unregistered`,
-    /// of the agent `whose`.
+    /// of the agent `owner`.
     #[track_caller]
     fn assert_fails(
         &self,
@@ -220,10 +220,10 @@ impl Transfers {
         from: Part,
         peer: &str,
         to: Part,
-        whose: &str,
+        owner: &str,
         unregistered: Part,
     ) {
-        assert_eq!(self.prepare(agent, whose, unregistered), Err(NOT_FOUND));
+        assert_eq!(self.prepare(agent, owner, unregistered), Err(NOT_FOUND));
         let error = self.write(agent, from, peer, to).expect_err("not registered");
         assert!([NOT_FOUND, BACKEND].contains(&error), "{error}");
     }

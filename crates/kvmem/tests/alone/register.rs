@@ -157,7 +157,7 @@ fn pages_of_a_pool_are_read_and_written_by_their_key() {
             worker.prove(key, at(chunk.start), chunk.len());
             worker.prove(key, at(chunk.end - 1), 1);
             ring.deregister(key).expect("the key is live");
-            worker.refuses(key, at(chunk.start), chunk.len());
+            worker.assert_unusable(key, at(chunk.start), chunk.len());
             assert_eq!(pinned(), before);
         }
     }

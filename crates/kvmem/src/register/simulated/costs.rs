@@ -56,7 +56,7 @@ pub struct CallCosts {
     /// The lock is released and taken again after this many bytes, but at most 4096 times in a
     /// call.
     pub serial_bytes: u64,
-    /// The slowdown of the work outside of the lock by each other call in in_flight: 0.5 means 1.5
+    /// The slowdown of the work outside of the lock by each other call in flight: 0.5 means 1.5
     /// times as long.
     pub contention: f64,
     /// The slowdown of making pages resident by each other call in flight.
@@ -139,9 +139,9 @@ impl Costs {
 /// The work of one call, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallWork {
-    /// CallWork outside of the lock.
+    /// Work outside of the lock.
     free: u64,
-    /// CallWork under the lock.
+    /// Work under the lock.
     serial: u64,
     /// The number of times that the lock is taken.
     turns: u64,

@@ -52,7 +52,7 @@ impl Fault {
         self.times(u64::MAX)
     }
 
-    /// CallCounts a call and returns its error if it fails.
+    /// Counts a call and returns its error if it fails.
     pub(super) fn count_call(&mut self) -> Option<Errno> {
         if self.skip > 0 {
             self.skip -= 1;

@@ -100,15 +100,15 @@ impl ScheduleState {
         let mut seats = vec![seat(Some(first))];
         seats.extend((1..threads.min(MAX_THREADS)).map(|_| seat(None)));
         self.gatherings += 1;
-        let place =
+        let seat_ref =
             SeatRef { gathering: self.gatherings, seat: 0, turn: Arc::clone(&seats[0].turn) };
         self.gathering =
             Some(Gathering { name: self.gatherings, seats, time, last_step: Instant::now() });
-        place
+        seat_ref
     }
 
     /// Returns the seat of a thread that has not left.
-    pub(super) fn place_of(&self, thread: ThreadId) -> Option<SeatRef> {
+    pub(super) fn seat_of(&self, thread: ThreadId) -> Option<SeatRef> {
         let gathering = self.gathering.as_ref()?;
         let here =
             |seat: &Seat| seat.thread == Some(thread) && !matches!(seat.state, SeatState::Left);
@@ -139,16 +139,16 @@ impl ScheduleState {
     }
 
     /// Returns whether a thread need not wait to begin.
-    pub(super) fn may_run(&mut self, place: &SeatRef) -> bool {
-        self.seat(place.gathering, place.seat)
+    pub(super) fn may_run(&mut self, seat_ref: &SeatRef) -> bool {
+        self.seat(seat_ref.gathering, seat_ref.seat)
             .is_none_or(|seat| !matches!(seat.state, SeatState::Entered))
     }
 
     /// Submits a thread's call.
-    pub(super) fn submit(&mut self, place: &SeatRef, mut call: SimulatedCall) {
-        call.thread = place.seat;
+    pub(super) fn submit(&mut self, seat_ref: &SeatRef, mut call: SimulatedCall) {
+        call.thread = seat_ref.seat;
         let now = self.gathering.as_ref().map_or(0, |gathering| gathering.time);
-        if let Some(seat) = self.seat(place.gathering, place.seat) {
+        if let Some(seat) = self.seat(seat_ref.gathering, seat_ref.seat) {
             if matches!(seat.state, SeatState::Late) {
                 seat.time = seat.time.max(now);
             }
@@ -157,8 +157,8 @@ impl ScheduleState {
     }
 
     /// Returns the finished call, if there is one; the thread runs from now on.
-    pub(super) fn take_result(&mut self, place: &SeatRef) -> Option<Box<SimulatedCall>> {
-        let state = &mut self.seat(place.gathering, place.seat)?.state;
+    pub(super) fn take_result(&mut self, seat_ref: &SeatRef) -> Option<Box<SimulatedCall>> {
+        let state = &mut self.seat(seat_ref.gathering, seat_ref.seat)?.state;
         match std::mem::replace(state, SeatState::Runs) {
             SeatState::Done(call) => Some(call),
             other => {

@@ -51,7 +51,7 @@ impl LoggedCall {
     }
 }
 
-/// CallCounts of calls and keys since the machine was built.
+/// Counts of calls and keys since the machine was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallCounts {

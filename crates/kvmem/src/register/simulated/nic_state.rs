@@ -78,7 +78,7 @@ impl NicState {
         self.keys.len() as u64
     }
 
-    /// CallCounts a call and returns the error of an injected fault. Every fault sees every call of
+    /// Counts a call and returns the error of an injected fault. Every fault sees every call of
     /// its kind, so each counts from the call after its injection.
     pub(super) fn count_call(&mut self, register: bool) -> Option<Errno> {
         match register {
@@ -131,7 +131,7 @@ impl NicState {
         }
     }
 
-    /// Returns the range of a valid key. CallCounts an unknown one.
+    /// Returns the range of a valid key. Counts an unknown one.
     pub(super) fn valid_range(&mut self, handle: u64) -> Option<Range<usize>> {
         let range = self.keys.get(&handle).filter(|live| live.valid).map(|live| live.range.clone());
         self.counts.unknown_keys += u64::from(range.is_none());

@@ -96,9 +96,9 @@ impl Scheduler {
     pub(super) fn gather(self: &Arc<Self>, threads: usize) {
         self.leave();
         let mut state = self.wait_until_free(self.lock());
-        let place = state.open(threads, thread::current().id());
+        let seat_ref = state.open(threads, thread::current().id());
         drop(state);
-        self.store_seat(&place);
+        self.store_seat(&seat_ref);
     }
 
     /// Takes a seat, and waits until all seats are taken. A thread without a seat stays outside of
@@ -106,17 +106,17 @@ impl Scheduler {
     pub(super) fn enter(self: &Arc<Self>, number: usize) {
         let me = thread::current().id();
         let mut state = self.lock();
-        let had_seat = state.place_of(me).is_some();
-        let Some(place) = state.take(number, me) else { return };
+        let had_seat = state.seat_of(me).is_some();
+        let Some(seat_ref) = state.take(number, me) else { return };
         self.advance(&mut state);
-        while !state.may_run(&place) {
-            state = self.wait(state, &place.turn);
+        while !state.may_run(&seat_ref) {
+            state = self.wait(state, &seat_ref.turn);
         }
         drop(state);
         if !had_seat {
             // Leaves a gathering that the thread may have forgotten to leave.
             self.leave();
-            self.store_seat(&place);
+            self.store_seat(&seat_ref);
         }
     }
 
@@ -135,25 +135,25 @@ impl Scheduler {
     pub(super) fn call(&self, call: SimulatedCall) -> SimulatedCall {
         let me = thread::current().id();
         let mut state = self.lock();
-        let seated = state.place_of(me);
+        let seated = state.seat_of(me);
         let alone = seated.is_none();
-        let place = match seated {
-            Some(place) => place,
+        let seat_ref = match seated {
+            Some(seat_ref) => seat_ref,
             None => {
                 state = self.wait_until_free(state);
                 state.open(1, me)
             }
         };
-        state.submit(&place, call);
+        state.submit(&seat_ref, call);
         self.advance(&mut state);
         let call = loop {
-            if let Some(call) = state.take_result(&place) {
+            if let Some(call) = state.take_result(&seat_ref) {
                 break call;
             }
-            state = self.wait(state, &place.turn);
+            state = self.wait(state, &seat_ref.turn);
         };
         if alone {
-            state.vacate(place.gathering, place.seat);
+            state.vacate(seat_ref.gathering, seat_ref.seat);
             self.advance(&mut state);
         }
         *call
@@ -195,11 +195,11 @@ impl Scheduler {
         }
     }
 
-    fn store_seat(self: &Arc<Self>, place: &SeatRef) {
+    fn store_seat(self: &Arc<Self>, seat_ref: &SeatRef) {
         let seat = SeatGuard {
             scheduler: Arc::downgrade(self),
-            gathering: place.gathering,
-            seat: place.seat,
+            gathering: seat_ref.gathering,
+            seat: seat_ref.seat,
         };
         // A thread whose thread-locals are already dropped has no list. It leaves when `seat` is
         // dropped here.

@@ -4,7 +4,7 @@
 //!  start ──▶ work … lock … work … lock ──▶ end
 //!    │                                      │
 //!    limits, faults, untouched bytes,       the key is valid or removed, bytes are resident,
-//!    others in in_flight: the cost             the call is in the log
+//!    others in flight: the cost             the call is in the log
 //! ```
 //!
 //! The scheduler requests the next step of a call when its time has come, in the order of time (see

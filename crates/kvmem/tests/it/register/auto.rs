@@ -53,7 +53,7 @@ fn auto_is_close_to_the_better_fixed_policy_on_both_published_machines() {
                 let all = policy.register + policy.deregister.unwrap_or(0.0);
                 assert!(
                     seconds <= 1.10 * all,
-                    "{name}, {resident}: {seconds} s beside {all} s, {outcome}"
+                    "{name}, {resident}: {seconds} s, published {all} s, {outcome}"
                 );
             }
             let trial = outcome.trial.expect("calibration is possible");

@@ -396,13 +396,13 @@ fn keys_that_are_not_live_are_not_passed_on() {
     let key = register(&gpu, 0, 1).expect("a key");
     let foreign = register(&other, 1, 1).expect("a key");
     gpu.deregister(key).expect("the key is live");
-    let requested = library.calls("cuMemHostUnregister");
+    let calls = library.calls("cuMemHostUnregister");
     let never = Key { handle: memory(2).addr().get() as u64, lkey: 0, rkey: None };
     for wrong in [key, foreign, never, Key { handle: 0, lkey: 0, rkey: None }] {
         let error = gpu.deregister(wrong).expect_err("not live");
         assert_eq!((error.call.as_ref(), error.errno), ("cuMemHostUnregister", Errno::ENOENT));
     }
-    assert_eq!(library.calls("cuMemHostUnregister"), requested, "the driver was not called");
+    assert_eq!(library.calls("cuMemHostUnregister"), calls, "the driver was not called");
     drop((gpu, other));
     assert_nothing_lives(&library);
 }

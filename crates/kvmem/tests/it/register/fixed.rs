@@ -92,7 +92,7 @@ impl Worker {
     }
 
     /// Checks that this key can neither write nor read.
-    pub(crate) fn refuses(&mut self, key: Key, at: NonNull<u8>, len: usize) {
+    pub(crate) fn assert_unusable(&mut self, key: Key, at: NonNull<u8>, len: usize) {
         self.file.write_all_at(&vec![7; len], 0).expect("space for a file");
         assert_eq!(self.read(key, at, len), -libc::EFAULT);
         assert_eq!(self.write(key, at, len), -libc::EFAULT);

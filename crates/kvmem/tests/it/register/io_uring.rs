@@ -57,12 +57,12 @@ fn proved(worker: &mut Worker, ring: &IoUring, region: &Region, chunk: usize) {
         worker.prove(*key, at(region, *start), chunk);
         worker.prove(*key, at(region, start + chunk - 1), 1);
         // One byte beyond is not covered.
-        worker.refuses(*key, at(region, start + chunk - 1), 2);
+        worker.assert_unusable(*key, at(region, start + chunk - 1), 2);
     }
     // Each key is independent of the others.
     for (done, (start, key)) in keys.iter().enumerate() {
         ring.deregister(*key).expect("the key is live");
-        worker.refuses(*key, at(region, *start), chunk);
+        worker.assert_unusable(*key, at(region, *start), chunk);
         if let Some((start, key)) = keys.get(done + 1) {
             worker.prove(*key, at(region, *start), chunk);
         }
@@ -120,8 +120,8 @@ fn a_range_need_not_begin_or_end_with_a_page() {
     tables(|worker, ring| {
         let key = register(&ring, &region, 100, 5000).expect("a little memory");
         worker.prove(key, at(&region, 100), 5000);
-        worker.refuses(key, at(&region, 99), 2);
-        worker.refuses(key, at(&region, 5099), 2);
+        worker.assert_unusable(key, at(&region, 99), 2);
+        worker.assert_unusable(key, at(&region, 5099), 2);
         ring.deregister(key).expect("the key is live");
     });
 }
@@ -172,7 +172,7 @@ fn foreign_slots_are_not_touched() {
     let theirs = |slot: u64| Key { handle: slot, lkey: slot, rkey: None };
     let ring = worker.adopt(RingTable::Existing(4..8)).expect("the table has these");
     for slot in 4..8 {
-        worker.refuses(theirs(slot), at(&region, slot as usize * 4096), 4096);
+        worker.assert_unusable(theirs(slot), at(&region, slot as usize * 4096), 4096);
     }
     for _ in 0..2 {
         let keys: Vec<Key> = (0..4)
@@ -196,7 +196,7 @@ fn foreign_slots_are_not_touched() {
     let left = register(&ring, &region, 30 * 4096, 4096).expect("a free slot");
     worker.prove(left, at(&region, 30 * 4096), 4096);
     drop(ring);
-    worker.refuses(left, at(&region, 30 * 4096), 4096);
+    worker.assert_unusable(left, at(&region, 30 * 4096), 4096);
     worker.prove(theirs(11), at(&region, 11 * 4096), 4096);
 }
 
@@ -265,7 +265,11 @@ fn the_kernel_rejects_a_buffer_above_the_limit_too() {
     let exceeded = RegisterLimit::KeyBytes { limit_bytes: 1 << 30, need_bytes: len as u64 };
     assert_eq!(error.exceeded, Some(exceeded), "{error}");
     assert!(error.to_string().contains("smaller chunks"), "{error}");
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0, "nothing was pinned");
+    assert_eq!(
+        region.residency(..).expect("the kernel reports residency").resident_bytes,
+        0,
+        "nothing was pinned"
+    );
     assert_eq!(ring.limits().max_keys, IoUring::new(1).expect("as above").limits().max_keys);
 }
 
@@ -297,7 +301,7 @@ fn memory_that_cannot_be_pinned_is_an_error() {
     }
     let ring = IoUring::new(0).expect("rings are allowed");
     let before = ring.limits().max_keys;
-    let refused = |at: NonNull<u8>, len: usize| {
+    let failure = |at: NonNull<u8>, len: usize| {
         // SAFETY: the call fails and pins nothing.
         let error = unsafe { ring.register(at, len) }.expect_err("cannot be pinned");
         assert!(error.exceeded.is_none(), "{error}");
@@ -319,14 +323,14 @@ fn memory_that_cannot_be_pinned_is_an_error() {
         assert_eq!(unsafe { libc::munmap(at.as_ptr().cast(), 8192) }, 0);
     };
     let hole = mapped(None, libc::PROT_READ | libc::PROT_WRITE);
-    assert_eq!(refused(hole, 0).errno, Errno::EFAULT);
+    assert_eq!(failure(hole, 0).errno, Errno::EFAULT);
     // SAFETY: the second page was mapped by this test, and is not used.
     assert_eq!(unsafe { libc::munmap(hole.as_ptr().add(4096).cast(), 4096) }, 0);
-    assert_eq!(refused(hole, 8192).errno, Errno::EFAULT);
+    assert_eq!(failure(hole, 8192).errno, Errno::EFAULT);
     unmap(hole);
-    assert_eq!(refused(hole, 8192).errno, Errno::EFAULT);
+    assert_eq!(failure(hole, 8192).errno, Errno::EFAULT);
     let constant = mapped(None, libc::PROT_READ);
-    assert!(refused(constant, 8192).to_string().contains("reading and writing"));
+    assert!(failure(constant, 8192).to_string().contains("reading and writing"));
     unmap(constant);
     // A file whose file system writes its pages to a disk.
     let file = file();
@@ -339,7 +343,7 @@ fn memory_that_cannot_be_pinned_is_an_error() {
         return println!("skipped in part: the folder of temporary files is memory");
     }
     let paper = mapped(Some(&file), libc::PROT_READ | libc::PROT_WRITE);
-    let error = refused(paper, 8192);
+    let error = failure(paper, 8192);
     assert!([Errno::EFAULT, Errno::EOPNOTSUPP].contains(&error.errno), "{error}");
     assert!(error.to_string().contains("hugepages"), "{error}");
     unmap(paper);
@@ -349,17 +353,17 @@ fn memory_that_cannot_be_pinned_is_an_error() {
 fn a_ring_that_does_not_fit_is_an_error() {
     let _turn = turn();
     let Some(worker) = Worker::new() else { return };
-    let refused = |table: RingTable, errno: Errno, word: &str| {
+    let check = |table: RingTable, errno: Errno, word: &str| {
         let error = worker.adopt(table).expect_err("it does not fit");
         assert_eq!(error.errno, errno, "{error}");
         assert!(error.to_string().contains(word), "{error}");
     };
-    refused(RingTable::Existing(0..4), Errno::ENXIO, "RingTable::New");
+    check(RingTable::Existing(0..4), Errno::ENXIO, "RingTable::New");
     for none in [RingTable::New(0), RingTable::New(16385)] {
-        refused(none, Errno::EINVAL, "1 to 16384");
+        check(none, Errno::EINVAL, "1 to 16384");
     }
     worker.ring.submitter().register_buffers_sparse(4).expect("a table");
-    refused(RingTable::New(4), Errno::EBUSY, "RingTable::Existing");
+    check(RingTable::New(4), Errno::EBUSY, "RingTable::Existing");
     #[allow(clippy::reversed_empty_ranges)]
     for none in [
         RingTable::Existing(2..5),
@@ -367,7 +371,7 @@ fn a_ring_that_does_not_fit_is_an_error() {
         RingTable::Existing(3..1),
         RingTable::Existing(0..u32::MAX),
     ] {
-        refused(none, Errno::EINVAL, "no such slots");
+        check(none, Errno::EINVAL, "all of these slots");
     }
     assert_eq!(worker.adopt(RingTable::Existing(0..4)).expect("it has them").limits().max_keys, 4);
     let error = IoUring::adopt("file", file(), RingTable::New(4)).expect_err("no ring");
@@ -409,7 +413,7 @@ fn work_in_progress_is_finished() {
         assert_eq!(worker.done(), 4);
         // SAFETY: the work is done, and nothing else uses the region.
         assert_eq!(unsafe { std::slice::from_raw_parts(at.as_ptr(), 4) }, b"late");
-        worker.refuses(key, at, 4);
+        worker.assert_unusable(key, at, 4);
     });
 }
 
@@ -500,8 +504,8 @@ fn keys_are_deregistered_together_in_any_order() {
     ring.deregister(keys[4]).expect("the key is live");
     keys.rotate_left(7);
     let answers = ring.deregister_all(&keys);
-    let refused: Vec<usize> = (0..10).filter(|number| answers[*number].is_err()).collect();
-    assert_eq!(refused, [7], "{answers:?}");
+    let failed: Vec<usize> = (0..10).filter(|number| answers[*number].is_err()).collect();
+    assert_eq!(failed, [7], "{answers:?}");
     assert_eq!(ring.limits().max_keys, free);
     assert!(ring.deregister_all(&keys).iter().all(Result::is_err), "no key is live any more");
     assert!(ring.deregister_all(&[]).is_empty());

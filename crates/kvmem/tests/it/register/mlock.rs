@@ -71,7 +71,10 @@ fn a_page_is_locked_until_its_last_key_is_deregistered() {
     let b = register(&two, &region, 4 * PAGE..12 * PAGE);
     let c = register(&two, &region, 6 * PAGE..7 * PAGE);
     assert_eq!(locked(&region), pages(0..12));
-    assert_eq!(region.residency(..12 * PAGE).expect("asked").resident_bytes, 12 * PAGE as u64);
+    assert_eq!(
+        region.residency(..12 * PAGE).expect("the kernel reports residency").resident_bytes,
+        12 * PAGE as u64
+    );
     one.deregister(a).expect("the key is live");
     assert_eq!(locked(&region), pages(4..12));
     two.deregister(b).expect("the key is live");

@@ -181,7 +181,7 @@ fn keys_that_are_not_live_are_not_passed_on() {
     let [one, other] = [agent(&library), agent(&library)];
     let key = register(&one, 0, 64).expect("a key");
     let foreign = register(&other, 128, 64).expect("a key");
-    let requested = library.calls("nixl_capi_deregister_mem");
+    let calls = library.calls("nixl_capi_deregister_mem");
     let forged =
         [Key { lkey: 63, ..key }, Key { rkey: Some(0), ..key }, Key { handle: 0, ..key }, foreign];
     for wrong in forged {
@@ -189,7 +189,7 @@ fn keys_that_are_not_live_are_not_passed_on() {
         assert_eq!(error.errno, Errno::ENOENT);
         assert!(error.to_string().contains("deregister a key once"), "{error}");
     }
-    assert_eq!(library.calls("nixl_capi_deregister_mem"), requested, "the library was not called");
+    assert_eq!(library.calls("nixl_capi_deregister_mem"), calls, "the library was not called");
     // The default implementation: one after the other, each with its own result.
     let answers = one.deregister_all(&[foreign, key, key]);
     assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, false]);
@@ -296,7 +296,7 @@ fn a_key_that_cannot_be_deregistered_keeps_its_agent() {
     for (status, errno, word) in [
         (-2, Errno::EIO, "standard error"),
         (-10, Errno::EBUSY, "transfers still use it"),
-        (-6, Errno::ENOENT, "somebody else has given it back"),
+        (-6, Errno::ENOENT, "other code has deregistered it"),
     ] {
         library.fail("nixl_capi_deregister_mem", 1, 1, status);
         let error = agent.deregister(keys[0]).expect_err("an injected fault");

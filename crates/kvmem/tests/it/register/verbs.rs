@@ -109,7 +109,7 @@ fn limits_are_those_of_the_device() {
 fn access_is_exactly_as_requested() {
     let library = stand_in();
     let verbs = load(&library);
-    let ask = |access: Option<Access>| {
+    let register_with = |access: Option<Access>| {
         let nic = verbs.open("mlx5_1").expect("a device");
         let nic = match access {
             Some(access) => nic.with_access(access),
@@ -122,13 +122,13 @@ fn access_is_exactly_as_requested() {
         (requested, library.log()[0].clone(), result)
     };
     let plain = "ibv_reg_mr".to_owned();
-    assert_eq!((ask(None).0, ask(None).1), (7, plain.clone()));
+    assert_eq!((register_with(None).0, register_with(None).1), (7, plain.clone()));
     for bits in 0..16 {
         let all =
             [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
         let some = all.into_iter().enumerate().filter(|(at, _)| bits & 1 << at != 0);
         let access = some.fold(Access::NONE, |access, (_, flag)| access | flag);
-        let (requested, call, result) = ask(Some(access));
+        let (requested, call, result) = register_with(Some(access));
         assert_eq!((requested, &call), (bits, &plain));
         // The device rejects what the standard does not allow; the library does not correct it.
         if bits & 0b1010 != 0 && bits & 1 == 0 {
@@ -138,7 +138,7 @@ fn access_is_exactly_as_requested() {
         } else {
             result.expect("allowed");
         }
-        let (requested, call, _) = ask(Some(access | Access::RELAXED_ORDERING));
+        let (requested, call, _) = register_with(Some(access | Access::RELAXED_ORDERING));
         assert_eq!((requested, call.as_str()), (bits | 1 << 20, "ibv_reg_mr_iova2"));
     }
     assert_eq!(library.get("foreign_iova"), 0, "peers use our addresses");
@@ -320,7 +320,7 @@ fn keys_that_are_not_live_are_not_passed_on() {
     let key = register(&nic, 1).expect("a key");
     let foreign = register(&other, 1).expect("a key");
     nic.deregister(key).expect("the key is live");
-    let requested = library.calls("ibv_dereg_mr");
+    let calls = library.calls("ibv_dereg_mr");
     let never = Key { handle: 0, lkey: 0, rkey: None };
     let forged =
         [Key { rkey: None, ..foreign }, Key { lkey: 0, ..foreign }, Key { handle: 8, ..foreign }];
@@ -332,7 +332,7 @@ fn keys_that_are_not_live_are_not_passed_on() {
     for wrong in forged {
         other.deregister(wrong).expect_err("not live");
     }
-    assert_eq!(library.calls("ibv_dereg_mr"), requested, "the library was not called");
+    assert_eq!(library.calls("ibv_dereg_mr"), calls, "the library was not called");
     // A stale key whose address is reused does not deregister the new one.
     let again = register(&nic, 1).expect("a key");
     nic.deregister(key).expect_err("old");
