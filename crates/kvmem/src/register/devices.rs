@@ -287,13 +287,13 @@ impl From<Devices> for String {
 pub enum DevicesError {
     /// The text is empty.
     #[error(
-        "no device is named: use io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, cuda:N, nixl \
+        "no device is named: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, cuda:N, nixl \
          or nixl:BACKEND"
     )]
     None,
     /// No kind of device has this name.
     #[error(
-        "{text:?} is not a device: use io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, \
+        "{text:?} is not a device: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, \
          cuda:N, nixl or nixl:BACKEND, several separated by commas"
     )]
     Unknown {
@@ -355,7 +355,7 @@ mod tests {
     fn an_invalid_name_is_reported_with_the_valid_ones() {
         for (text, expected) in [
             ("", "no device is named"),
-            ("rdma", "\"rdma\" is not a device: use io_uring, io_uring:N, mlock"),
+            ("rdma", "\"rdma\" is not a device: say io_uring, io_uring:N, mlock"),
             ("mlock,", "\"\" is not a device"),
             ("io_uring:", "a number of rings from 1 to 1024"),
             ("io_uring:0", "a number of rings from 1 to 1024"),

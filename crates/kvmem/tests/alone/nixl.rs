@@ -520,7 +520,7 @@ fn the_environment_names_the_library() {
         Some(_) => {
             let error = Nixl::load().expect_err("no library");
             let word =
-                "KVMEM_NIXL_LIBRARY says where it is: no library: /nonexistent/libnixl_capi.so";
+                "KVMEM_NIXL_LIBRARY names the library: no library: /nonexistent/libnixl_capi.so";
             assert!(error.reason.starts_with(word), "{error}");
         }
     }

@@ -74,8 +74,8 @@ impl AgentBuilder {
     /// # Errors
     /// [`NotAvailable`] if there is no such backend, it cannot be started here, or it does not
     /// support host memory. No agent remains then.
-    pub fn open(self) -> Result<Agent, NotAvailable> {
-        let AgentBuilder { nixl, name, agent, backend, parameters } = self;
+    pub fn open(&self) -> Result<Agent, NotAvailable> {
+        let AgentBuilder { nixl, name, agent, backend, parameters } = self.clone();
         if agent.is_empty() {
             return Err(not_available(
                 "the agent has no name".to_owned(),

@@ -81,13 +81,13 @@ impl MachineBuilder {
     ///
     /// # Errors
     /// [`CostError`] names the cost that has an impossible value.
-    pub fn build(self) -> Result<Machine, CostError> {
+    pub fn build(&self) -> Result<Machine, CostError> {
         self.costs.check()?;
         Ok(self.build_unchecked())
     }
 
     /// Builds a machine whose costs are already checked.
-    pub(super) fn build_unchecked(self) -> Machine {
+    pub(super) fn build_unchecked(&self) -> Machine {
         let nics = || NicState::new(self.limits);
         let world = World::new(
             self.costs,

@@ -39,7 +39,7 @@ fn register(gpu: &Gpu, page: usize, pages: usize) -> Result<Key, RegistrarError>
     unsafe { gpu.register(memory(page), pages * PAGE) }
 }
 
-fn assert_nothing_lives(library: &StandIn) {
+fn assert_no_objects(library: &StandIn) {
     for what in ["live_ranges", "pushed", "misuse"] {
         assert_eq!(library.get(what), 0, "{what}");
     }
@@ -81,7 +81,7 @@ fn gpus_are_listed_and_issue_keys() {
     assert_eq!((gpus[0].live_keys(), gpus[1].live_keys(), library.get("live_ranges")), (1, 1, 2));
     // Dropping the GPUs deregisters the rest.
     drop((cuda, gpus));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn flags_are_exactly_as_requested() {
         assert_eq!(library.get_at("flags", library.get("registered") - 1), bits);
         assert_eq!(key.lkey != 0, flags.contains(HostFlags::DEVICE_MAP), "{flags}");
     }
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_range_is_registered_once() {
     one.deregister(key).expect("the key is live");
     register(&other, 2, 2).expect("now it is free");
     drop((one, other));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn missing_library_driver_and_gpu_are_distinguished() {
         assert_eq!(error.reason, reason);
         assert!(error.remedy.contains(remedy), "{error}");
     }
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -274,12 +274,12 @@ fn failures_say_what_to_do() {
     let library = stand_in();
     let gpu = gpu(&library, 0);
     for (number, errno, remedy) in [
-        (1, Errno::EINVAL, "must be mapped"),
+        (1, Errno::EINVAL, "that is mapped"),
         (2, Errno::ENOMEM, "register less"),
         (3, Errno::ENODEV, "child"),
         (304, Errno::EIO, "dmesg"),
         (800, Errno::EPERM, "io_memory"),
-        (801, Errno::EOPNOTSUPP, "leave out read_only"),
+        (801, Errno::EOPNOTSUPP, "omit read_only"),
         (802, Errno::EAGAIN, "nvidia-smi"),
         (999, Errno::EIO, "nvidia-smi"),
     ] {
@@ -331,7 +331,7 @@ fn a_failure_of_any_call_leaks_nothing() {
             let result = scenario();
             let due = library.calls(call) - before >= nth;
             library.fail(call, 1, 0, 0);
-            assert_nothing_lives(&library);
+            assert_no_objects(&library);
             assert_eq!(depth(&library), 0);
             assert_eq!(result.is_err(), due && nth <= told_until, "{call} {nth}: {result:?}");
             if let Err(error) = result {
@@ -381,7 +381,7 @@ fn objects_are_released_in_reverse_order() {
     assert_eq!(log[5..], [push, "cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2", pop]);
     drop(gpu);
     assert_eq!(library.log(), [push, "cuMemHostUnregister", pop, "cuDevicePrimaryCtxRelease_v2"]);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
     // The driver stays loaded once it is started.
     let path = library.path().to_owned();
     drop(library);
@@ -404,7 +404,7 @@ fn keys_that_are_not_live_are_not_passed_on() {
     }
     assert_eq!(library.calls("cuMemHostUnregister"), calls, "the driver was not called");
     drop((gpu, other));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -436,7 +436,7 @@ fn eight_threads_share_a_gpu() {
     });
     assert_eq!((won, gpu.live_keys()), (1, 0));
     drop(gpu);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]

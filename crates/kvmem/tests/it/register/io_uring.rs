@@ -375,7 +375,7 @@ fn a_ring_that_does_not_fit_is_an_error() {
     }
     assert_eq!(worker.adopt(RingTable::Existing(0..4)).expect("it has them").limits().max_keys, 4);
     let error = IoUring::adopt("file", file(), RingTable::New(4)).expect_err("no ring");
-    assert!(error.to_string().contains("is no ring"), "{error}");
+    assert!(error.to_string().contains("is not a ring"), "{error}");
     // A ring for a single thread, used by another thread.
     let Ok(single) =
         ::io_uring::IoUring::<::io_uring::squeue::Entry>::builder().setup_single_issuer().build(8)

@@ -49,7 +49,7 @@ fn metadata(agent: &Agent) -> Result<Vec<u8>, RegistrarError> {
     unsafe { agent.metadata() }
 }
 
-fn assert_nothing_lives(library: &StandIn) {
+fn assert_no_objects(library: &StandIn) {
     for what in ["live_ranges", "live_objects", "live_blobs", "misuse"] {
         assert_eq!(library.get(what), 0, "{what}");
     }
@@ -83,7 +83,7 @@ fn an_agent_gives_keys_that_are_its_descriptors() {
     agent.deregister(within).expect("the key is live");
     register(&agent, 0, 1).expect("deregistered with its agent");
     drop((nixl, agent));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn parameters_reach_the_backend() {
         .open()
         .expect_err("parameters are not supported");
     assert!(error.reason.contains("no function nixl_capi_params_add"), "{error}");
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_range_has_one_key() {
     assert_eq!(other.live_keys(), 1);
     register(&one, 4096, 4096).expect("it is free again");
     drop((one, other));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -247,14 +247,14 @@ fn a_failure_of_any_call_leaks_nothing() {
                 let result = scenario();
                 let due = library.calls(call) - before >= nth;
                 library.fail(call, 1, 0, 0);
-                assert_nothing_lives(&library);
+                assert_no_objects(&library);
                 match result {
                     Err(error) => {
                         assert!(due && error.contains(call) && error.contains(word), "{error}");
                         failures += 1;
                     }
                     // Dropping an agent retries the remaining keys.
-                    Ok(()) if due && nth > 2 && giving_back(call) => {}
+                    Ok(()) if due && nth > 2 && deregisters_on_drop(call) => {}
                     Ok(()) => {
                         assert!(!due, "{call} failed without an error");
                         break;
@@ -278,12 +278,12 @@ fn a_failure_of_any_call_leaks_nothing() {
             error.contains(call) && error.contains("success, but no object was created"),
             "{error}"
         );
-        assert_nothing_lives(&library);
+        assert_no_objects(&library);
     }
 }
 
 /// Returns whether dropping an agent calls this function to deregister the remaining keys.
-fn giving_back(call: &str) -> bool {
+fn deregisters_on_drop(call: &str) -> bool {
     ["nixl_capi_deregister_mem", "nixl_capi_create_reg_dlist", "nixl_capi_reg_dlist_add_desc"]
         .contains(&call)
 }
@@ -349,7 +349,7 @@ fn objects_are_destroyed_in_reverse_order() {
     ];
     let expected = expected.map(|call| format!("nixl_capi_{call}"));
     assert_eq!(gone[gone.len() - expected.len()..], expected);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -395,7 +395,7 @@ fn an_agent_handles_one_call_at_a_time() {
     panicked.expect_err("an injected panic");
     register(&agent, 0, 1).expect("a key");
     drop(agent);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 /// Maps a region of base pages.
@@ -447,7 +447,7 @@ fn agents_are_planned_registered_and_rolled_back_like_others() {
         assert_eq!(library.get("live_ranges"), 0, "call {nth}");
     }
     drop((set, builder, agents));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -455,15 +455,15 @@ fn backends_are_listed_and_unusable_ones_are_distinguished() {
     let library = stand_in();
     let nixl = load(&library);
     assert_eq!(nixl.backends().expect("a list"), ["GDS", "POSIX", "UCX", "VRAM_ONLY"]);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
     for (backend, word) in [
         ("RDMA", "no backend is called RDMA: there are GDS, POSIX, UCX, VRAM_ONLY"),
         ("GDS", "nixl:GDS: nixl_capi_get_plugin_params: NIXL_CAPI_ERROR_BACKEND (-2)"),
-        ("VRAM_ONLY", "nixl:VRAM_ONLY: the backend does not take memory of the host"),
+        ("VRAM_ONLY", "nixl:VRAM_ONLY: the backend does not support host memory"),
     ] {
         let error = nixl.open(backend).expect_err("not this one");
         assert_eq!((error.backend.as_ref(), error.reason.as_str()), ("nixl", word));
-        assert_nothing_lives(&library);
+        assert_no_objects(&library);
     }
     for call in [
         "nixl_capi_create_agent",
@@ -476,12 +476,12 @@ fn backends_are_listed_and_unusable_ones_are_distinguished() {
         assert!(error.reason.contains(&format!("{call}: NIXL_CAPI_ERROR_BACKEND")), "{error}");
         let word = if call == "nixl_capi_create_agent" { "HOME" } else { "standard error" };
         assert!(error.remedy.contains(word), "{error}");
-        assert_nothing_lives(&library);
+        assert_no_objects(&library);
     }
     library.fail("nixl_capi_string_list_get", 1, 1, NOTHING);
     let error = nixl.backends().expect_err("a name is missing");
     assert!(error.reason.contains("no object was created"), "{error}");
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]

@@ -433,7 +433,7 @@ fn failures_say_what_to_do() {
     for (errno, word) in [
         (Errno::ENOMEM, "no more memory"),
         (Errno::EINVAL, "local_write"),
-        (Errno::EFAULT, "mapped for reading"),
+        (Errno::EFAULT, "for reading, and for writing"),
         (Errno::EOPNOTSUPP, "access flags"),
         (Errno::EACCES, "/dev/infiniband"),
         (Errno::EPERM, "RLIMIT_MEMLOCK"),
