@@ -118,7 +118,7 @@ impl RegistrationBuilder {
     /// The errors of [`plan`](super::plan), and [`Populate`](RegisterError::Populate) if the
     /// resident pages cannot be determined.
     pub fn plan(&self, region: &Region) -> Result<Plan, RegisterError> {
-        MemoryLayout::current(region, &*self.host)?.plan(&self.limits(), &self.terms())
+        MemoryLayout::current(region, &*self.host)?.plan(&self.limits(), &self.plan_options())
     }
 
     /// Registers a region: all of it with all registrars, or nothing.
@@ -168,10 +168,10 @@ impl RegistrationBuilder {
     }
 
     fn engine(&self, regions: Vec<Arc<Region>>) -> Result<Engine, RegisterError> {
-        let (limits, terms) = (self.limits(), self.terms());
+        let (limits, options) = (self.limits(), self.plan_options());
         let job = |region: Arc<Region>| {
             let layout = MemoryLayout::current(&region, &*self.host)?;
-            let plan = layout.plan(&limits, &terms)?;
+            let plan = layout.plan(&limits, &options)?;
             let faulted = if plan.populate.is_empty() { layout.absent_outside_pools() } else { 0 };
             Ok((layout.min_slice_bytes(), RegionJob { region, plan, faulted }))
         };
@@ -183,7 +183,7 @@ impl RegistrationBuilder {
         });
         let len = jobs.iter().map(|job| job.plan.len_bytes).sum();
         let (strategy, _) = CallStrategy::choose(
-            &terms,
+            &options,
             &lanes,
             len,
             untouched,
@@ -197,7 +197,7 @@ impl RegistrationBuilder {
         self.registrars.iter().map(|registrar| registrar.limits()).collect()
     }
 
-    fn terms(&self) -> PlanOptions {
+    fn plan_options(&self) -> PlanOptions {
         PlanOptions {
             policy: self.policy,
             cores: self.host.cores(),

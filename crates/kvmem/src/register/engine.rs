@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::calibration::ProbeSlice;
 use super::lanes::{ChunkTurn, Lanes};
 use super::plan::{CallStrategy, check_keys, check_memlock};
-use super::progress::{ProgressTracker, RunOptions};
+use super::progress::{RunOptions, RunProgress};
 use super::release::{IssuedKeys, release};
 use super::team::{TimedTeam, with_team};
 use super::{
@@ -48,14 +48,14 @@ pub(super) struct Engine {
     populate: Populate,
     /// For each lane and job, the number of the lane's chunks that precede those of the job, and
     /// one more entry at the end for the total.
-    before: Vec<Vec<usize>>,
+    chunks_before: Vec<Vec<usize>>,
     pub(super) lanes: Lanes<Key>,
-    pub(super) tracker: Arc<ProgressTracker>,
+    pub(super) tracker: Arc<RunProgress>,
     options: RunOptions,
     /// The slice that threads register instead of their chunks while slices are calibrated.
     pub(super) probe: Mutex<Option<Arc<ProbeSlice>>>,
     failure: Mutex<Option<RegisterError>>,
-    _holds: Vec<Hold>,
+    _pinned: Vec<Hold>,
     /// The reservation for the bytes that the first registrar faults in, held until the run ends.
     reserved: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
@@ -74,7 +74,7 @@ struct EngineStep {
     /// The ranges to populate, each with the index of its job.
     populate: Vec<(usize, Range<usize>)>,
     /// The number of chunks up to which each lane is opened.
-    limits: Vec<usize>,
+    open_chunks: Vec<usize>,
 }
 
 impl Engine {
@@ -90,7 +90,7 @@ impl Engine {
     ) -> Result<Engine, RegisterError> {
         let total: u64 = jobs.iter().map(|job| job.plan.len_bytes).sum();
         check_memlock(limits, total)?;
-        let before: Vec<Vec<usize>> = (0..registrars.len())
+        let chunks_before: Vec<Vec<usize>> = (0..registrars.len())
             .map(|lane| {
                 let mut count = 0;
                 let counts = jobs.iter().map(|job| {
@@ -100,7 +100,7 @@ impl Engine {
                 [0].into_iter().chain(counts).collect()
             })
             .collect();
-        for (limits, before) in limits.iter().zip(&before) {
+        for (limits, before) in limits.iter().zip(&chunks_before) {
             check_keys(limits, before[jobs.len()] as u64)?;
         }
         let reserved = host.reserve(jobs.iter().map(|job| job.faulted).sum())?;
@@ -108,20 +108,20 @@ impl Engine {
             jobs.iter().flat_map(|job| &job.plan.populate).map(|range| range.len() as u64).sum();
         let to_register = total * registrars.len() as u64;
         let tracker =
-            ProgressTracker::begin(Arc::clone(&host), options.clone(), to_populate, to_register);
+            RunProgress::begin(Arc::clone(&host), options.clone(), to_populate, to_register);
         Ok(Engine {
             lanes: Lanes::new(registrars.len()),
             tracker: Arc::new(tracker),
             probe: Mutex::new(None),
             failure: Mutex::new(None),
-            _holds: jobs.iter().map(|job| job.region.hold()).collect(),
+            _pinned: jobs.iter().map(|job| job.region.hold()).collect(),
             reserved: Mutex::new(Some(reserved)),
             host,
             registrars,
             jobs,
             strategy,
             populate,
-            before,
+            chunks_before,
             options,
         })
     }
@@ -164,7 +164,7 @@ impl Engine {
                         }
                     };
                     team.shrink(threads);
-                    self.lanes.open(step.limits);
+                    self.lanes.open(step.open_chunks);
                     self.run_team(team, threads).map(|(threads, _)| threads)
                 },
             )?;
@@ -180,10 +180,11 @@ impl Engine {
         let all =
             |job: usize| self.jobs[job].plan.populate.iter().map(move |range| (job, range.clone()));
         if !by_range {
-            let limits = self.before.iter().map(|before| before[self.jobs.len()]).collect();
+            let open_chunks =
+                self.chunks_before.iter().map(|before| before[self.jobs.len()]).collect();
             return vec![EngineStep {
                 populate: (0..self.jobs.len()).flat_map(all).collect(),
-                limits,
+                open_chunks,
             }];
         }
         let mut steps = Vec::new();
@@ -192,12 +193,13 @@ impl Engine {
                 let common =
                     |range: &Range<usize>| range.start.max(step.start)..range.end.min(step.end);
                 let populate = plan.populate.iter().map(common).filter(|range| !range.is_empty());
-                let limits = plan.lanes.iter().zip(&self.before).map(|(lane, before)| {
-                    before[job] + lane.chunks.partition_point(|chunk| chunk.end <= step.end)
-                });
+                let open_chunks =
+                    plan.lanes.iter().zip(&self.chunks_before).map(|(lane, before)| {
+                        before[job] + lane.chunks.partition_point(|chunk| chunk.end <= step.end)
+                    });
                 steps.push(EngineStep {
                     populate: populate.map(|range| (job, range)).collect(),
-                    limits: limits.collect(),
+                    open_chunks: open_chunks.collect(),
                 });
             }
         }
@@ -288,7 +290,7 @@ impl Engine {
 
     /// Returns the job of a turn, and the index of the chunk within the job.
     fn job_of(&self, turn: ChunkTurn) -> (usize, usize) {
-        let before = &self.before[turn.lane];
+        let before = &self.chunks_before[turn.lane];
         let job = before.partition_point(|before| *before <= turn.index) - 1;
         (job, turn.index - before[job])
     }
@@ -298,8 +300,11 @@ impl Engine {
         let mut ready = 0;
         for (job, RegionJob { plan, .. }) in self.jobs.iter().enumerate() {
             let ends = plan.lanes.iter().enumerate().map(|(lane, DevicePlan { chunks, .. })| {
-                let done =
-                    self.lanes.count(lane).saturating_sub(self.before[lane][job]).min(chunks.len());
+                let done = self
+                    .lanes
+                    .count(lane)
+                    .saturating_sub(self.chunks_before[lane][job])
+                    .min(chunks.len());
                 done.checked_sub(1).map_or(0, |last| chunks[last].end as u64)
             });
             let ends = ends.min().unwrap_or(0);
@@ -351,7 +356,7 @@ impl Engine {
         jobs.collect()
     }
 
-    /// Returns the number of threads that deregister, issued how long registering took.
+    /// Returns the number of threads that deregister, given how long registering took.
     fn release_threads(&self, register_seconds: f64) -> usize {
         let sequential = self.strategy.policy == Policy::Sequential
             || register_seconds < PARALLEL_RELEASE_SECONDS;
@@ -369,7 +374,7 @@ impl Engine {
             threads: figures.threads,
             trial: figures.trial,
             register_seconds: figures.register_seconds,
-            keys: self.before.iter().map(|before| before[self.jobs.len()]).sum(),
+            keys: self.chunks_before.iter().map(|before| before[self.jobs.len()]).sum(),
         };
         let threads = self.release_threads(figures.register_seconds);
         let jobs = self.issued_keys(self.lanes.all()).into_iter().zip(&self.jobs);

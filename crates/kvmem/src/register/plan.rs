@@ -158,19 +158,19 @@ pub struct Estimate {
 /// [`NoRegistrars`](RegisterError::NoRegistrars), [`SameName`](RegisterError::SameName),
 /// [`Empty`](RegisterError::Empty), and [`Limited`](RegisterError::Limited) if a known limit is too
 /// small. Planning reports that before minutes of populating are spent.
-pub fn plan(receipt: &Receipt, limits: &[Limits], terms: &PlanOptions) -> Result<Plan, RegisterError> {
-    MemoryLayout::from_receipt(receipt).plan(limits, terms)
+pub fn plan(receipt: &Receipt, limits: &[Limits], options: &PlanOptions) -> Result<Plan, RegisterError> {
+    MemoryLayout::from_receipt(receipt).plan(limits, options)
 }
 
 impl MemoryLayout {
     /// Plans how to register this memory; see [`plan`].
-    pub(super) fn plan(&self, limits: &[Limits], terms: &PlanOptions) -> Result<Plan, RegisterError> {
+    pub(super) fn plan(&self, limits: &[Limits], options: &PlanOptions) -> Result<Plan, RegisterError> {
         check_names(limits)?;
         if self.len == 0 {
             return Err(RegisterError::Empty);
         }
         check_memlock(limits, self.len as u64)?;
-        let caps: Vec<u64> = limits.iter().map(|limits| cap(limits, terms)).collect();
+        let caps: Vec<u64> = limits.iter().map(|limits| cap(limits, options)).collect();
         for (limits, cap) in limits.iter().zip(&caps) {
             check_keys(limits, (self.len as u64).div_ceil(*cap))?;
         }
@@ -182,15 +182,15 @@ impl MemoryLayout {
         let lanes = lanes.collect::<Result<Vec<DevicePlan>, RegisterError>>()?;
 
         let absent = self.absent_ranges();
-        let populates = terms.policy != Policy::Sequential && terms.populate != Populate::None;
-        let populate_threads = match terms.populate {
+        let populates = options.policy != Policy::Sequential && options.populate != Populate::None;
+        let populate_threads = match options.populate {
             _ if absent.is_empty() || !populates => 0,
-            Populate::Threads(threads) => threads.get().min(terms.cores.max(1)),
-            _ => terms.cores.max(1),
+            Populate::Threads(threads) => threads.get().min(options.cores.max(1)),
+            _ => options.cores.max(1),
         };
         let untouched = populate_threads == 0 && !absent.is_empty();
         let (strategy, max_threads) = CallStrategy::choose(
-            terms,
+            options,
             &[&lanes],
             self.len as u64,
             untouched,
@@ -199,10 +199,10 @@ impl MemoryLayout {
         Ok(Plan {
             len_bytes: self.len as u64,
             resident_bytes: self.resident_bytes(),
-            policy: terms.policy,
+            policy: options.policy,
             populate: if populate_threads > 0 { absent } else { Vec::new() },
             populate_threads,
-            steps: steps(&ends, terms.by_range),
+            steps: steps(&ends, options.by_range),
             threads: strategy.threads,
             trial: strategy.trial,
             boundary_bytes: boundary(&ends),
@@ -255,8 +255,8 @@ fn check_names(limits: &[Limits]) -> Result<(), RegisterError> {
 }
 
 /// Returns the largest chunk in bytes.
-fn cap(limits: &Limits, terms: &PlanOptions) -> u64 {
-    let wanted = terms.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
+fn cap(limits: &Limits, options: &PlanOptions) -> u64 {
+    let wanted = options.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
     wanted.min(limits.max_bytes).max(1)
 }
 
@@ -344,29 +344,29 @@ impl CallStrategy {
     /// Returns the strategy for these lanes of these regions, which have `len` bytes in total and
     /// may be untouched; and the number of threads that could be used at all.
     pub(super) fn choose(
-        terms: &PlanOptions,
+        options: &PlanOptions,
         jobs: &[&[DevicePlan]],
         len: u64,
         untouched: bool,
         min_slice_bytes: u64,
     ) -> (CallStrategy, usize) {
         let lanes = jobs.first().map_or(0, |lanes| lanes.len());
-        let max_threads = match terms.policy {
+        let max_threads = match options.policy {
             Policy::Sequential => 1,
             // Nothing else populates the pages: the first registrar faults them in, called alone.
             _ if untouched => 1,
             Policy::Parallel(threads) => threads.get().min(lanes),
-            Policy::Auto => terms.cores.max(1).min(lanes),
+            Policy::Auto => options.cores.max(1).min(lanes),
         };
-        let auto = terms.policy == Policy::Auto;
+        let auto = options.policy == Policy::Auto;
         let trial = (auto && max_threads > 1)
             .then(|| {
-                calibration_plan(jobs, lanes, len, max_threads, terms.by_range, min_slice_bytes)
+                calibration_plan(jobs, lanes, len, max_threads, options.by_range, min_slice_bytes)
             })
             .flatten();
         // Work that is too short to measure is too short to be worth threads.
         let threads = if auto && trial.is_none() { 1 } else { max_threads };
-        (CallStrategy { policy: terms.policy, threads, trial }, max_threads)
+        (CallStrategy { policy: options.policy, threads, trial }, max_threads)
     }
 }
 

@@ -30,7 +30,7 @@ impl fmt::Debug for RunOptions {
 
 /// The progress of one run.
 #[derive(Debug)]
-pub(super) struct ProgressTracker {
+pub(super) struct RunProgress {
     host: Arc<dyn Platform>,
     options: RunOptions,
     start: Duration,
@@ -50,17 +50,17 @@ struct ProgressCounts {
     ended: bool,
 }
 
-impl ProgressTracker {
+impl RunProgress {
     pub(super) fn begin(
         host: Arc<dyn Platform>,
         options: RunOptions,
         to_populate: u64,
         to_register: u64,
-    ) -> ProgressTracker {
+    ) -> RunProgress {
         let start = host.now();
         let counts =
             Mutex::new(ProgressCounts { to_populate, to_register, ..ProgressCounts::default() });
-        ProgressTracker { host, options, start, counts, changed: Condvar::new() }
+        RunProgress { host, options, start, counts, changed: Condvar::new() }
     }
 
     pub(super) fn cancel(&self) {

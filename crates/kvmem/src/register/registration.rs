@@ -19,7 +19,7 @@ pub struct Registration {
     host: Arc<dyn Platform>,
     registrar: Arc<dyn Registrar>,
     region: Arc<Region>,
-    hold: Option<Hold>,
+    pinned: Option<Hold>,
     chunks: Vec<Range<usize>>,
     keys: Vec<Key>,
     /// Chunks that are still registered.
@@ -38,7 +38,7 @@ impl Registration {
         Registration {
             host: Arc::clone(host),
             registrar: issued.registrar,
-            hold: Some(region.hold()),
+            pinned: Some(region.hold()),
             region: Arc::clone(region),
             live: (0..chunks.len()).collect(),
             chunks,
@@ -60,6 +60,7 @@ impl Registration {
 
     /// Returns the registered chunks with their keys, in order of addresses; none after
     /// [`deregister`](Registration::deregister).
+    #[must_use]
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = (Range<usize>, Key)> + '_ {
         self.live.iter().map(|chunk| (self.chunks[*chunk].clone(), self.keys[*chunk]))
     }
@@ -109,7 +110,7 @@ impl Registration {
         chunks.sort_unstable();
         self.live = chunks;
         if self.live.is_empty() {
-            self.hold = None;
+            self.pinned = None;
         }
     }
 }

@@ -53,7 +53,7 @@ pub struct RegistrationSet {
 }
 
 impl RegistrationSet {
-    /// Returns a builder that registers regions with the registrars issued to it.
+    /// Returns a builder that registers regions with the registrars given to it.
     #[must_use = "nothing is registered before `register`"]
     pub fn builder() -> RegistrationBuilder {
         RegistrationBuilder::new()

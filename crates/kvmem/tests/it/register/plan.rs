@@ -44,10 +44,10 @@ fn page_at(receipt: &Receipt, offset: usize) -> PageSize {
     part.expect("an offset within").got
 }
 
-fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &PlanOptions) {
+fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], options: &PlanOptions) {
     let len = receipt.usable_bytes;
     let cap = |limits: &Limits| {
-        let wanted = terms.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
+        let wanted = options.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
         wanted.min(limits.max_bytes)
     };
     let least = limits.iter().map(cap).min().expect("a registrar");
@@ -101,7 +101,7 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &PlanOptions)
         .map(|part| part.range.len())
         .sum();
     let populated: usize = plan.populate.iter().map(Range::len).sum();
-    let unpopulated = terms.policy == Policy::Sequential || terms.populate == Populate::None;
+    let unpopulated = options.policy == Policy::Sequential || options.populate == Populate::None;
     assert_eq!(populated, if unpopulated { 0 } else { absent });
     assert!(plan.populate.iter().all(whole));
     assert!(
@@ -109,22 +109,22 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &PlanOptions)
         "disjoint, merged, in order"
     );
     assert_eq!(plan.populate_threads == 0, plan.populate.is_empty());
-    assert!(plan.populate_threads <= terms.cores);
+    assert!(plan.populate_threads <= options.cores);
 
     assert!((1..=limits.len()).contains(&plan.threads));
-    match terms.policy {
+    match options.policy {
         Policy::Sequential => assert_eq!(plan.threads, 1),
         _ if unpopulated && absent > 0 => {
             assert_eq!(plan.threads, 1, "untouched memory is registered by one registrar at a time")
         }
         Policy::Parallel(threads) => assert_eq!(plan.threads, threads.get().min(limits.len())),
         Policy::Auto => {
-            assert!(plan.threads <= terms.cores && (plan.trial.is_some() == (plan.threads > 1)))
+            assert!(plan.threads <= options.cores && (plan.trial.is_some() == (plan.threads > 1)))
         }
     }
     let shortest = plan.lanes.iter().map(|lane| lane.chunks.len()).min().expect("a lane");
     match plan.trial {
-        Some(CalibrationPlan::Chunks { rounds }) => assert!(2 * rounds <= shortest && !terms.by_range),
+        Some(CalibrationPlan::Chunks { rounds }) => assert!(2 * rounds <= shortest && !options.by_range),
         Some(CalibrationPlan::Slices { slice_bytes, .. }) => {
             assert!(plan.lanes.iter().all(|lane| slice_bytes <= lane.chunks[0].len() as u64));
             assert!(slice_bytes * 24 <= plan.len_bytes * limits.len() as u64);
@@ -134,7 +134,7 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &PlanOptions)
     assert_eq!(plan.steps.first().map(|step| step.start), Some(0));
     assert_eq!(plan.steps.last().map(|step| step.end), Some(len));
     assert!(plan.steps.windows(2).all(|pair| pair[0].end == pair[1].start));
-    assert_eq!(plan.steps.len(), if terms.by_range { finest.len() } else { 1 });
+    assert_eq!(plan.steps.len(), if options.by_range { finest.len() } else { 1 });
 
     let json = serde_json::to_string(plan).expect("plain data");
     let mut read: Plan = serde_json::from_str(&json).expect("what was written");
@@ -185,7 +185,7 @@ fn limits() -> impl Strategy<Value = Vec<Limits>> {
     })
 }
 
-fn terms() -> impl Strategy<Value = PlanOptions> {
+fn options() -> impl Strategy<Value = PlanOptions> {
     let policy = prop_oneof![
         Just(Policy::Sequential),
         Just(Policy::Auto),
@@ -212,42 +212,42 @@ proptest! {
 
     #[test]
     fn a_plan_covers_every_byte_once_within_all_limits(
-        segments in segments(), limits in limits(), terms in terms()
+        segments in segments(), limits in limits(), options in options()
     ) {
         let receipt = receipt(&segments);
-        let plan = plan(&receipt, &limits, &terms).expect("no limit is hit");
-        check(&plan, &receipt, &limits, &terms);
+        let plan = plan(&receipt, &limits, &options).expect("no limit is hit");
+        check(&plan, &receipt, &limits, &options);
     }
 }
 
 #[test]
 fn chunks_are_as_large_as_they_may_be() {
     let region = receipt(&[(PageSize::Huge2M, 4096, 4096)]);
-    let chunks = |limits: &[Limits], terms: &PlanOptions| -> Vec<usize> {
-        let plan = plan(&region, limits, terms).expect("no limit is hit");
+    let chunks = |limits: &[Limits], options: &PlanOptions| -> Vec<usize> {
+        let plan = plan(&region, limits, options).expect("no limit is hit");
         plan.lanes.iter().map(|lane| lane.chunks.len()).collect()
     };
-    let terms = PlanOptions::new(Policy::Auto, 2);
+    let options = PlanOptions::new(Policy::Auto, 2);
     // One key for everything, unless the device, its preferred length, or the user requires smaller
     // chunks.
-    assert_eq!(chunks(&nics(2, u64::MAX), &terms), [1, 1]);
-    assert_eq!(chunks(&nics(2, 1 << 30), &terms), [8, 8]);
+    assert_eq!(chunks(&nics(2, u64::MAX), &options), [1, 1]);
+    assert_eq!(chunks(&nics(2, 1 << 30), &options), [8, 8]);
     let picky = [Limits { preferred_chunk_bytes: Some(128 << 20), ..Limits::none("a") }, Limits::none("b")];
-    assert_eq!(chunks(&picky, &terms), [64, 1]);
-    let options = PlanOptions { chunk_bytes: Some(2 << 30), ..terms.clone() };
-    assert_eq!(chunks(&picky, &options), [4, 4]);
+    assert_eq!(chunks(&picky, &options), [64, 1]);
+    let chunked = PlanOptions { chunk_bytes: Some(2 << 30), ..options.clone() };
+    assert_eq!(chunks(&picky, &chunked), [4, 4]);
     // An odd limit is rounded down to whole pages.
-    assert_eq!(chunks(&nics(1, (4 << 30) - 1), &terms), [3]);
-    assert_eq!(chunks(&nics(1, 3 << 20), &terms), [4096], "one page a chunk");
-    assert_eq!(chunks(&nics(1, 1 << 20), &terms), [8192], "less than a hugepage: on base pages");
+    assert_eq!(chunks(&nics(1, (4 << 30) - 1), &options), [3]);
+    assert_eq!(chunks(&nics(1, 3 << 20), &options), [4096], "one page a chunk");
+    assert_eq!(chunks(&nics(1, 1 << 20), &options), [8192], "less than a hugepage: on base pages");
 }
 
 #[test]
 fn limits_are_compared_with_the_need_by_the_plan() {
     let region = receipt(&[(PageSize::Base, 4096, 0)]);
-    let terms = PlanOptions::new(Policy::Auto, 2);
+    let options = PlanOptions::new(Policy::Auto, 2);
     let keys = [Limits { max_bytes: 1 << 20, max_keys: 15, ..Limits::none("mlx5_0") }];
-    let error = plan(&region, &keys, &terms).unwrap_err();
+    let error = plan(&region, &keys, &options).unwrap_err();
     let exceeded = RegisterLimit::Keys { limit: 15, need: 16 };
     assert_eq!(error, RegisterError::Limited { device: "mlx5_0".to_owned(), exceeded });
 
@@ -256,10 +256,10 @@ fn limits_are_compared_with_the_need_by_the_plan() {
     let mut limits = nics(3, u64::MAX);
     limits[0].memlock = memlock(Account::Rings, 40 << 20);
     limits[1].memlock = memlock(Account::Pinned, 17 << 20);
-    plan(&region, &limits, &terms).expect("16 MiB of 16 and of 39");
+    plan(&region, &limits, &options).expect("16 MiB of 16 and of 39");
     // Two rings share an account.
     limits[1].memlock = memlock(Account::Rings, 32 << 20);
-    let error = plan(&region, &limits, &terms).unwrap_err();
+    let error = plan(&region, &limits, &options).unwrap_err();
     let text = error.to_string();
     for part in [
         "nic:0, nic:1",
@@ -272,16 +272,16 @@ fn limits_are_compared_with_the_need_by_the_plan() {
         assert!(text.contains(part), "{part} in {text}");
     }
 
-    assert_eq!(plan(&region, &[], &terms).unwrap_err(), RegisterError::NoRegistrars);
+    assert_eq!(plan(&region, &[], &options).unwrap_err(), RegisterError::NoRegistrars);
     let twins = [Limits::none("a"), Limits::none("b"), Limits::none("a")];
     let error = RegisterError::SameName { device: "a".to_owned() };
-    assert_eq!(plan(&region, &twins, &terms).unwrap_err(), error);
-    assert_eq!(plan(&receipt(&[]), &nics(1, 1), &terms).unwrap_err(), RegisterError::Empty);
+    assert_eq!(plan(&region, &twins, &options).unwrap_err(), error);
+    assert_eq!(plan(&receipt(&[]), &nics(1, 1), &options).unwrap_err(), RegisterError::Empty);
     // A request for a billion keys fails before it fills the memory.
-    let options = PlanOptions { chunk_bytes: Some(1), ..terms };
+    let chunked = PlanOptions { chunk_bytes: Some(1), ..options };
     let huge = receipt(&[(PageSize::Huge1G, 1024, 0)]);
     assert!(matches!(
-        plan(&huge, &nics(8, u64::MAX), &options),
+        plan(&huge, &nics(8, u64::MAX), &chunked),
         Err(RegisterError::Limited { .. })
     ));
 }
