@@ -1,4 +1,4 @@
-//! *Host*: the clock, the cores and the memory of the machine under the registrars.
+//! *Platform*: the clock, the cores and the memory of the machine under the registrars.
 //!
 //! There are two implementations: this machine, and a simulated one (see
 //! [`simulated`](super::simulated)). In the simulated one time passes only in calls, and memory

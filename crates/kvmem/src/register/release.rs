@@ -24,7 +24,7 @@ pub(super) struct IssuedKeys {
 
 /// Deregisters all keys on `threads` threads. The failure of one key does not stop the others.
 /// Returns the failed keys, each with the index of its lane. Calls `report` after each call to a
-/// registrar, with its piece of work by the clock of the host, and its bytes.
+/// registrar, with its piece of work by the clock of the platform, and its bytes.
 pub(super) fn release(
     host: &dyn Platform,
     lanes: &[IssuedKeys],

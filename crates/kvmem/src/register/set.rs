@@ -28,7 +28,7 @@ use crate::arena::{WorkUnit, Region};
 /// let set = RegistrationSet::builder().register(Region::builder(1 << 20).map()?)?;
 /// let region = set.region();
 /// drop(set);
-/// println!("{}", region.len()); // it went with the set
+/// println!("{}", region.len()); // unmapped with the set
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

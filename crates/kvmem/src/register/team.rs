@@ -1,4 +1,4 @@
-//! *Team*: threads that register together, timed by the clock of their host.
+//! *Team*: threads that register together, timed by the clock of their platform.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) fn run_on_team(host: &dyn Platform, threads: usize, work: impl Fn() +
 
 impl TimedTeam<'_, '_, '_> {
     /// Runs the work on `threads` threads, the leader included, or on fewer if they cannot be
-    /// created. Returns their number, and the seconds that it took by the clock of the host.
+    /// created. Returns their number, and the seconds that it took by the clock of the platform.
     pub(super) fn run(&mut self, threads: usize) -> (usize, f64) {
         let start = Cell::new(Duration::ZERO);
         let threads = self.team.sweep(threads, |threads| {

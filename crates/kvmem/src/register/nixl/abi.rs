@@ -17,7 +17,7 @@ pub(super) type Status = c_int;
 pub(super) type MemType = c_uint;
 
 pub(super) const SUCCESS: Status = 0;
-/// Memory of the host.
+/// Host memory.
 pub(super) const DRAM: MemType = 0;
 
 /// Defines opaque types of the library.

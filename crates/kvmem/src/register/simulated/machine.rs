@@ -1,4 +1,4 @@
-//! *Machine*: a simulated host with its NICs.
+//! *Machine*: a simulated platform with its NICs.
 
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Machine {
         self.nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Registrar>).collect()
     }
 
-    /// Returns this machine as a host to register on.
+    /// Returns this machine as a platform to register on.
     #[must_use]
     pub fn host(&self) -> Arc<dyn Platform> {
         Arc::new(self.clone())
