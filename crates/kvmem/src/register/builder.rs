@@ -9,8 +9,8 @@ use super::layout::MemoryLayout;
 use super::plan::CallStrategy;
 use super::progress::RunOptions;
 use super::{
-    Platform, Limits, Plan, Policy, RegisterError, RegisterProgress, Registrar, RegistrationSet, PlanOptions,
-    SystemPlatform,
+    Limits, Plan, PlanOptions, Platform, Policy, RegisterError, RegisterProgress, Registrar,
+    RegistrationSet, SystemPlatform,
 };
 use crate::arena::{CancelToken, Populate, Region};
 

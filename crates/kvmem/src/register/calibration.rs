@@ -19,7 +19,7 @@ use super::lanes::Lanes;
 use super::plan::{CalibrationPlan, ladder};
 use super::release::{IssuedKeys, release};
 use super::team::TimedTeam;
-use super::{ChunkError, Deregistered, Key, RegisterError, Calibration};
+use super::{Calibration, ChunkError, Deregistered, Key, RegisterError};
 
 /// How much faster more threads must be to be used.
 const GAIN: f64 = 1.02;

@@ -20,10 +20,10 @@ use super::progress::{RunOptions, RunProgress};
 use super::release::{IssuedKeys, release};
 use super::team::{TimedTeam, with_team};
 use super::{
-    ChunkError, Platform, Key, DevicePlan, Limits, Outcome, Plan, Policy, RegisterError, Registrar,
-    Registration, RegistrationSet, Calibration,
+    Calibration, ChunkError, DevicePlan, Key, Limits, Outcome, Plan, Platform, Policy,
+    RegisterError, Registrar, Registration, RegistrationSet,
 };
-use crate::arena::{Hold, WorkUnit, Populate, Populated, Region};
+use crate::arena::{Hold, Populate, Populated, Region, WorkUnit};
 use crate::trace::span;
 
 /// If registering took longer than this many seconds, several threads deregister. Deregistering is

@@ -35,7 +35,13 @@ impl RegistrarError {
         errno: Errno,
         remedy: impl Into<Cow<'static, str>>,
     ) -> RegistrarError {
-        RegistrarError { call: call.into(), errno, detail: None, exceeded: None, remedy: remedy.into() }
+        RegistrarError {
+            call: call.into(),
+            errno,
+            detail: None,
+            exceeded: None,
+            remedy: remedy.into(),
+        }
     }
 
     /// Returns the error with the library's own message.
@@ -370,7 +376,8 @@ mod tests {
                 (1 << 20, 0, 0),
             ] {
                 let remedy =
-                    RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }.remedy();
+                    RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
+                        .remedy();
                 let kib: u64 = remedy
                     .strip_prefix("raise it to ")
                     .and_then(|rest| rest.split(' ').next()?.parse().ok())

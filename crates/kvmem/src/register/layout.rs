@@ -38,7 +38,10 @@ impl MemoryLayout {
     }
 
     /// Returns the layout with the pages that are resident now.
-    pub(super) fn current(region: &Region, host: &dyn Platform) -> Result<MemoryLayout, RegisterError> {
+    pub(super) fn current(
+        region: &Region,
+        host: &dyn Platform,
+    ) -> Result<MemoryLayout, RegisterError> {
         let segments = region.pieces(0..region.len()).map(|(piece, range)| {
             let resident_bytes = host.resident_bytes(region, range.clone())?;
             Ok(PageSegment { range, page: piece.got, resident_bytes })

@@ -22,7 +22,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::layout::MemoryLayout;
-use super::{Account, RegisterLimit, Limits, Memlock, Policy, RegisterError, costs};
+use super::{Account, Limits, Memlock, Policy, RegisterError, RegisterLimit, costs};
 use crate::arena::{Populate, Receipt, Size};
 
 /// The limit of chunks per registrar; a plan that needs more comes from a mistaken request.
@@ -158,13 +158,21 @@ pub struct Estimate {
 /// [`NoRegistrars`](RegisterError::NoRegistrars), [`SameName`](RegisterError::SameName),
 /// [`Empty`](RegisterError::Empty), and [`Limited`](RegisterError::Limited) if a known limit is too
 /// small. Planning reports that before minutes of populating are spent.
-pub fn plan(receipt: &Receipt, limits: &[Limits], options: &PlanOptions) -> Result<Plan, RegisterError> {
+pub fn plan(
+    receipt: &Receipt,
+    limits: &[Limits],
+    options: &PlanOptions,
+) -> Result<Plan, RegisterError> {
     MemoryLayout::from_receipt(receipt).plan(limits, options)
 }
 
 impl MemoryLayout {
     /// Plans how to register this memory; see [`plan`].
-    pub(super) fn plan(&self, limits: &[Limits], options: &PlanOptions) -> Result<Plan, RegisterError> {
+    pub(super) fn plan(
+        &self,
+        limits: &[Limits],
+        options: &PlanOptions,
+    ) -> Result<Plan, RegisterError> {
         check_names(limits)?;
         if self.len == 0 {
             return Err(RegisterError::Empty);

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Platform, Phase, RegisterError, RegisterProgress};
-use crate::arena::{ArenaError, CancelToken, WorkUnit, ProgressOptions};
+use super::{Phase, Platform, RegisterError, RegisterProgress};
+use crate::arena::{ArenaError, CancelToken, ProgressOptions, WorkUnit};
 
 /// A callback that receives progress.
 pub(super) type RegisterListener = Arc<dyn Fn(RegisterProgress) + Send + Sync>;
@@ -83,13 +83,14 @@ impl RunProgress {
         let tracker = Arc::clone(self);
         // Populating measures time from its own start, which is now.
         let from = self.elapsed();
-        let watch = ProgressOptions::new().cancel(self.options.cancel.clone()).progress(move |progress| {
-            let WorkUnit { worker, began, ended } = progress.piece;
-            let piece = WorkUnit::new(worker, from + began, from + ended);
-            tracker.report(Phase::Populate, piece, |counts| {
-                counts.populated = before + progress.done_bytes
+        let watch =
+            ProgressOptions::new().cancel(self.options.cancel.clone()).progress(move |progress| {
+                let WorkUnit { worker, began, ended } = progress.piece;
+                let piece = WorkUnit::new(worker, from + began, from + ended);
+                tracker.report(Phase::Populate, piece, |counts| {
+                    counts.populated = before + progress.done_bytes
+                });
             });
-        });
         match self.options.budget {
             Some(budget) => watch.time_budget(budget.saturating_sub(self.elapsed())),
             None => watch,

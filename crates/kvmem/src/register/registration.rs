@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::engine::leak;
 use super::release::{IssuedKeys, release};
-use super::{Deregistered, Platform, Key, RegisterError, Registrar};
+use super::{Deregistered, Key, Platform, RegisterError, Registrar};
 use crate::arena::{Hold, Region};
 
 /// One region, registered with one registrar.

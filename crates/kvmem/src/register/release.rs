@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::lanes::Lanes;
 use super::team::run_on_team;
-use super::{ChunkError, Deregistered, Platform, Key, Registrar};
+use super::{ChunkError, Deregistered, Key, Platform, Registrar};
 use crate::arena::WorkUnit;
 
 /// The number of attempts to deregister a key.

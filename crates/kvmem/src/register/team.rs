@@ -26,7 +26,11 @@ pub(super) fn with_team<R>(
 }
 
 /// Runs `work` once on a team of `threads` threads; see [`TimedTeam::run`].
-pub(super) fn run_on_team(host: &dyn Platform, threads: usize, work: impl Fn() + Sync) -> (usize, f64) {
+pub(super) fn run_on_team(
+    host: &dyn Platform,
+    threads: usize,
+    work: impl Fn() + Sync,
+) -> (usize, f64) {
     with_team(host, work, |team| team.run(threads))
 }
 

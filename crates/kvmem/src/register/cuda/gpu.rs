@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use super::super::live_keys::LiveKeys;
-use super::super::{RegisterLimit, Key, Limits, RegistrarError, Registrar};
+use super::super::{Key, Limits, RegisterLimit, Registrar, RegistrarError};
 use super::context::PrimaryContext;
 use super::{ATTEMPTS, HostFlags};
 use crate::arena::Errno;
@@ -84,7 +84,9 @@ impl Registrar for Gpu {
         let need_bytes = len as u64;
         if need_bytes > MAX_BYTES {
             let error = RegistrarError::new("cuMemHostRegister", Errno::EINVAL, "");
-            return Err(error.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes }));
+            return Err(
+                error.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
+            );
         }
         // SAFETY: the caller's promise.
         match unsafe { self.context.register(at.as_ptr().cast(), len, self.flags) } {

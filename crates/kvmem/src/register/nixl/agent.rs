@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::super::live_keys::LiveKeys;
-use super::super::{Key, Limits, NotAvailable, RegistrarError, Registrar};
+use super::super::{Key, Limits, NotAvailable, Registrar, RegistrarError};
 use super::handle::AgentHandle;
 use super::{ATTEMPTS, Nixl, not_available};
 use crate::arena::Errno;
@@ -181,8 +181,11 @@ impl Registrar for Agent {
         let key = Key { handle: address as u64, lkey: len as u64, rkey: None };
         let mut handle = self.handle();
         if self.live.contains(key) {
-            let error =
-                RegistrarError::new(call, Errno::EEXIST, "use the existing key, or deregister it first");
+            let error = RegistrarError::new(
+                call,
+                Errno::EEXIST,
+                "use the existing key, or deregister it first",
+            );
             return Err(error.detail(format!(
                 "{len} bytes at {address:#x} have a key; the library was not called"
             )));

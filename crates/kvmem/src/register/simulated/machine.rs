@@ -8,7 +8,7 @@ use super::costs::GIB;
 use super::scheduler::Scheduler;
 use super::world::{CallRequest, SimulatedCall};
 use super::{CallCounts, LoggedCall, MachineBuilder, Nic};
-use crate::arena::{ArenaError, Limit, Populate, Populated, Region, ProgressOptions, Watched};
+use crate::arena::{ArenaError, Limit, Populate, Populated, ProgressOptions, Region, Watched};
 use crate::register::{Platform, Registrar};
 
 /// The fewest bytes populated between two checks of the options.

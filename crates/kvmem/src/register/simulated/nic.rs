@@ -8,7 +8,7 @@ use super::scheduler::Scheduler;
 use super::world::{CallRequest, SimulatedCall};
 use super::{CallCounts, Fault, NicLimits};
 use crate::arena::Errno;
-use crate::register::{Key, Limits, RegistrarError, Registrar};
+use crate::register::{Key, Limits, Registrar, RegistrarError};
 
 /// A NIC of a [`Machine`](super::Machine). It records its keys and never touches the bytes.
 #[derive(Debug)]

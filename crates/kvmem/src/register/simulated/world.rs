@@ -17,7 +17,7 @@ use super::memory::SimulatedMemory;
 use super::nic_state::{DEREGISTER, InFlight, NicState, REGISTER};
 use super::{Action, CallCounts, LoggedCall};
 use crate::arena::Errno;
-use crate::register::{RegisterLimit, Key, Limits, Memlock, RegistrarError};
+use crate::register::{Key, Limits, Memlock, RegisterLimit, RegistrarError};
 
 /// The state of the machine.
 #[derive(Debug)]
@@ -179,7 +179,8 @@ impl World {
 
     /// Decides whether a call succeeds, and reserves its key and bytes.
     fn admit(&mut self, call: &mut SimulatedCall) -> Result<(), RegistrarError> {
-        let injected = |what, errno| Err(RegistrarError::new(what, errno, "").detail("an injected fault"));
+        let injected =
+            |what, errno| Err(RegistrarError::new(what, errno, "").detail("an injected fault"));
         match call.request {
             CallRequest::Populate { .. } => Ok(()),
             CallRequest::Register { nic, ref range } => {
@@ -194,8 +195,12 @@ impl World {
                 if let Some(Memlock { account, limit_bytes, used_bytes }) = memlock
                     && bytes > limit_bytes.saturating_sub(used_bytes)
                 {
-                    let exceeded =
-                        RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes: bytes };
+                    let exceeded = RegisterLimit::Memlock {
+                        account,
+                        limit_bytes,
+                        used_bytes,
+                        need_bytes: bytes,
+                    };
                     return Err(RegistrarError::new(REGISTER, Errno::ENOMEM, "").exceeded(exceeded));
                 }
                 if untouched > self.memory.remaining_bytes() {

@@ -1,6 +1,6 @@
 //! *Failures*: what the library's error numbers mean.
 
-use super::super::{RegisterLimit, Limits, RegistrarError};
+use super::super::{Limits, RegisterLimit, RegistrarError};
 use super::context::VerbsFailure;
 use crate::arena::Errno;
 
@@ -48,7 +48,8 @@ fn exceeded(errno: Errno, limits: &Limits, need_bytes: u64) -> Option<RegisterLi
             need_bytes,
         });
     }
-    (limits.max_keys == 0 && errno != Errno::EPERM).then_some(RegisterLimit::Keys { limit: 0, need: 1 })
+    (limits.max_keys == 0 && errno != Errno::EPERM)
+        .then_some(RegisterLimit::Keys { limit: 0, need: 1 })
 }
 
 /// Returns what to do if no known limit was hit.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvmem::arena::{Errno, Region};
-use kvmem::register::{Key, Limits, RegistrarError, Registrar};
+use kvmem::register::{Key, Limits, Registrar, RegistrarError};
 
 /// The faults of a fake, by the number of the call, from 1.
 #[derive(Clone, Debug, Default)]
@@ -163,8 +163,8 @@ impl Registrar for Fake {
             return Err(RegistrarError::new("fake_dereg_mr", Errno::EBUSY, "tell the fake not to"));
         }
         let known = state.live.remove(&key.handle);
-        known
-            .map(drop)
-            .ok_or_else(|| RegistrarError::new("fake_dereg_mr", Errno::EINVAL, "the key is not live"))
+        known.map(drop).ok_or_else(|| {
+            RegistrarError::new("fake_dereg_mr", Errno::EINVAL, "the key is not live")
+        })
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{PageSize, Populate, Receipt, Region};
 use kvmem::register::{
-    Account, RegisterLimit, Limits, Memlock, Plan, Policy, RegisterError, RegistrationSet, PlanOptions,
-    CalibrationPlan, plan,
+    Account, CalibrationPlan, Limits, Memlock, Plan, PlanOptions, Policy, RegisterError,
+    RegisterLimit, RegistrationSet, plan,
 };
 use proptest::prelude::*;
 
@@ -124,7 +124,9 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], options: &PlanOption
     }
     let shortest = plan.lanes.iter().map(|lane| lane.chunks.len()).min().expect("a lane");
     match plan.trial {
-        Some(CalibrationPlan::Chunks { rounds }) => assert!(2 * rounds <= shortest && !options.by_range),
+        Some(CalibrationPlan::Chunks { rounds }) => {
+            assert!(2 * rounds <= shortest && !options.by_range)
+        }
         Some(CalibrationPlan::Slices { slice_bytes, .. }) => {
             assert!(plan.lanes.iter().all(|lane| slice_bytes <= lane.chunks[0].len() as u64));
             assert!(slice_bytes * 24 <= plan.len_bytes * limits.len() as u64);
@@ -232,7 +234,8 @@ fn chunks_are_as_large_as_they_may_be() {
     // chunks.
     assert_eq!(chunks(&nics(2, u64::MAX), &options), [1, 1]);
     assert_eq!(chunks(&nics(2, 1 << 30), &options), [8, 8]);
-    let picky = [Limits { preferred_chunk_bytes: Some(128 << 20), ..Limits::none("a") }, Limits::none("b")];
+    let picky =
+        [Limits { preferred_chunk_bytes: Some(128 << 20), ..Limits::none("a") }, Limits::none("b")];
     assert_eq!(chunks(&picky, &options), [64, 1]);
     let chunked = PlanOptions { chunk_bytes: Some(2 << 30), ..options.clone() };
     assert_eq!(chunks(&picky, &chunked), [4, 4]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kvmem::arena::Errno;
 use kvmem::register::verbs::{Access, Nic, Verbs};
-use kvmem::register::{RegisterLimit, Key, NotAvailable, RegistrarError, Registrar};
+use kvmem::register::{Key, NotAvailable, RegisterLimit, Registrar, RegistrarError};
 
 use crate::standin::StandIn;
 
@@ -86,7 +86,10 @@ fn limits_are_those_of_the_device() {
     let nic = nic(&library);
     let error = register(&nic, 8193).expect_err("too long");
     assert_eq!(error.errno, Errno::EINVAL);
-    assert_eq!(error.exceeded, Some(RegisterLimit::KeyBytes { limit_bytes: 8192, need_bytes: 8193 }));
+    assert_eq!(
+        error.exceeded,
+        Some(RegisterLimit::KeyBytes { limit_bytes: 8192, need_bytes: 8193 })
+    );
     // A call within the limit fails for another reason.
     library.fail("ibv_reg_mr", 1, 1, libc::EINVAL);
     assert_eq!(register(&nic, 8192).expect_err("an injected fault").exceeded, None);

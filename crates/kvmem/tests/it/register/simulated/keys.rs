@@ -2,7 +2,7 @@
 
 use kvmem::arena::Errno;
 use kvmem::register::simulated::{Fault, Machine, NicLimits};
-use kvmem::register::{Account, RegisterLimit, Memlock, Registrar};
+use kvmem::register::{Account, Memlock, RegisterLimit, Registrar};
 
 use super::{GIB, PLAIN, addresses, machine, register};
 
@@ -24,8 +24,12 @@ fn limits_are_reported_and_enforced() {
         (reported.device.as_str(), reported.max_bytes, reported.max_keys),
         ("simulated:0", 4 << 30, 2)
     );
-    assert_eq!((reported.preferred_chunk_bytes, reported.memlock), (Some(1 << 30), Some(memlock(1 << 30))));
-    let exceeded = |nic: usize, bytes| register(&*nics[nic], &region, 0, bytes).unwrap_err().exceeded;
+    assert_eq!(
+        (reported.preferred_chunk_bytes, reported.memlock),
+        (Some(1 << 30), Some(memlock(1 << 30)))
+    );
+    let exceeded =
+        |nic: usize, bytes| register(&*nics[nic], &region, 0, bytes).unwrap_err().exceeded;
     assert_eq!(
         exceeded(0, 4 * GIB + 1),
         Some(RegisterLimit::KeyBytes { limit_bytes: 4 << 30, need_bytes: (4 << 30) + 1 })
